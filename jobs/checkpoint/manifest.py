@@ -1,7 +1,7 @@
 """The files of a checkpoint and their digests, and the content of its manifest.
 
 `step-XXXXXXXX/` has some files and `manifest.json` with the size and SHA-256 of each: `state.json`
-of rank 0, with the place of each tensor, and `rank-RRRRR.bin` with the tensors of a rank.
+of rank 0, and `rank-RRRRR.safetensors` with the tensors of a rank.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Any, cast
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint.names import MANIFEST
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE
+from slurm_job_kit.jobs.records import AS_OBJECT
 from slurm_job_kit.jobs.records.training import Best, Metric
 
-FORMAT_VERSION = 4
-ONE_RANK_ENTRIES = 3  # the version whose state.json has an entry of its own for each rank
-WITH_STATE_PT = 2  # the version whose only file beside the manifest is state.pt, of torch.save
-READ_VERSIONS = (WITH_STATE_PT, ONE_RANK_ENTRIES, FORMAT_VERSION)
+FORMAT_VERSION = 5
+# What is raised where JSON that the kit did not write is taken apart.
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class Damaged(Exception):
@@ -33,13 +32,11 @@ class Damaged(Exception):
 class FileDigest:
     """The size of a file in bytes, and its SHA-256 in hexadecimal digits.
 
-    block_bytes: set where the file ends with the digests of its blocks of this size. Then `sha256`
-    is that of these digests (part_file).
+    That of a rank's file is the SHA-256 of the digests of its blocks (part_file).
     """
 
     size: int
     sha256: str
-    block_bytes: int | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,10 @@ def parse(text: bytes, directory: Path) -> Manifest:
     values = json.loads(text)
     if not isinstance(values, dict) or text != manifest_text(values):
         raise ValueError("it does not agree with its own SHA-256")
-    if (version := values.get("format_version")) not in READ_VERSIONS:
-        listed = ", ".join(map(str, READ_VERSIONS[:-1]))
+    if (version := values.get("format_version")) != FORMAT_VERSION:
         raise UserError(
             f"checkpoint {directory} has format version {version}, this kit reads "
-            f"{listed} and {FORMAT_VERSION}: continue with the code that the run began with"
+            f"{FORMAT_VERSION}: continue with the code that the run began with"
         )
     manifest = records.decode(Manifest, values, MANIFEST)
     if any(os.path.basename(file.name) != file.name for file in manifest.files):

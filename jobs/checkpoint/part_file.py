@@ -1,20 +1,29 @@
-"""The file of a rank in a checkpoint: data, then the SHA-256 of each of its blocks.
+"""The file of a rank in a checkpoint: a safetensors file whose last tensor is its block digests.
 
-The digest of such a file is the SHA-256 of the digests at its end. So a rank that needs a part of
-the data reads and checks the blocks of that part only.
+The tensor DIGESTS, uint8 [blocks, 32], has the SHA-256 of each block of BLOCK_BYTES of the header
+and the tensors before it. The digest of the file is the SHA-256 of this tensor. So a rank that
+needs a part of the data reads and checks the blocks of that part only.
+Source of the format: github.com/huggingface/safetensors, "Format".
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from slurm_job_kit.jobs.checkpoint.manifest import Damaged, FileDigest
 
-SUFFIX = ".bin"
+SUFFIX = ".safetensors"
+DIGESTS = "block_sha256"
+LENGTH_BYTES = 8  # of the header's length, at the start of the file
+DIGESTS_ENTRY_BYTES = 192  # room in the header for the entry of DIGESTS
+ALIGNMENT = 64  # bytes; of the first tensor
 BLOCK_BYTES = 2**16
 DIGEST_BYTES = hashlib.sha256().digest_size
 READ_BYTES = 16 * BLOCK_BYTES
@@ -23,6 +32,45 @@ READ_BYTES = 16 * BLOCK_BYTES
 def part_name(rank: int) -> str:
     """Return the name of the file that a rank writes."""
     return f"rank-{rank:05d}{SUFFIX}"
+
+
+class Entry(NamedTuple):
+    """A tensor in the header. dtype: as safetensors names it. nbytes: its size."""
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+    nbytes: int
+
+
+def header(tensors: Iterable[Entry]) -> bytes:
+    """Return what stands in a file before these tensors, whose bytes follow without gaps."""
+    entries, end = {}, 0
+    for name, dtype, shape, nbytes in tensors:
+        offsets = [end, end + nbytes]
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+        end += nbytes
+    room = LENGTH_BYTES + len(json.dumps(entries)) + DIGESTS_ENTRY_BYTES
+    begin = -(-room // ALIGNMENT) * ALIGNMENT
+    num_blocks = -(-(begin + end) // BLOCK_BYTES)
+    offsets = [end, end + num_blocks * DIGEST_BYTES]
+    shape = [num_blocks, DIGEST_BYTES]
+    entries[DIGESTS] = {"dtype": "U8", "shape": shape, "data_offsets": offsets}
+    length = begin - LENGTH_BYTES
+    return length.to_bytes(LENGTH_BYTES, "little") + json.dumps(entries).encode().ljust(length)
+
+
+@functools.lru_cache(maxsize=8)  # the headers of most ranks are equal
+def places(text: bytes) -> Mapping[str, tuple[int, int]]:
+    """Return the first byte of each tensor in a file, and the byte after its last one.
+
+    text: the header without its length. Raises: one of MALFORMED if the kit did not write it.
+    """
+    begin = LENGTH_BYTES + len(text)
+    return {
+        name: (begin + int(entry["data_offsets"][0]), begin + int(entry["data_offsets"][1]))
+        for name, entry in json.loads(text).items()
+    }
 
 
 def data_bytes(size: int) -> int:
@@ -75,7 +123,7 @@ class BlockSink:
             self._end_block()
         self._file.write(self._digests)
         sha256 = hashlib.sha256(self._digests).hexdigest()
-        return FileDigest(self._size + len(self._digests), sha256, BLOCK_BYTES)
+        return FileDigest(self._size + len(self._digests), sha256)
 
     def _end_block(self) -> None:
         self._digests += self._block.digest()
@@ -99,8 +147,8 @@ class PartFile:
         self._read(self._data_bytes, memoryview(self._digests))
         if hashlib.sha256(self._digests).hexdigest() != expected.sha256:
             raise Damaged(f"{path.name} does not agree with its SHA-256")
-        self._buffer = bytearray(BLOCK_BYTES)
-        self._buffered: int | None = None  # the block in the buffer
+        # The next tensor may begin in the same block. Those of two types may take turns.
+        self._block = functools.lru_cache(maxsize=4)(self._read_block)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` with the data from `offset` on. Raises: Damaged, OSError.
@@ -108,7 +156,7 @@ class PartFile:
         Only blocks that agree with their SHA-256 are copied; a block that is read in part is
         checked as a whole.
         """
-        if offset + len(target) > self._data_bytes:
+        if offset < 0 or offset + len(target) > self._data_bytes:
             raise Damaged(f"{self._name} ends before byte {offset + len(target)}")
         while len(target):
             block, start = divmod(offset, BLOCK_BYTES)
@@ -126,15 +174,10 @@ class PartFile:
             offset += len(done)
             target = target[len(done) :]
 
-    def _block(self, block: int) -> memoryview:
-        """Return a block, which stays in the buffer: the next tensor begins in it, too."""
-        size = min(BLOCK_BYTES, self._data_bytes - block * BLOCK_BYTES)
-        view = memoryview(self._buffer)[:size]
-        if block != self._buffered:
-            self._buffered = None
-            self._read(block * BLOCK_BYTES, view)
-            self._check(block, view)
-            self._buffered = block
+    def _read_block(self, block: int) -> memoryview:
+        view = memoryview(bytearray(min(BLOCK_BYTES, self._data_bytes - block * BLOCK_BYTES)))
+        self._read(block * BLOCK_BYTES, view)
+        self._check(block, view)
         return view
 
     def _read(self, offset: int, target: memoryview) -> None:

@@ -1,9 +1,9 @@
 """Reads a committed checkpoint and checks every byte.
 
-The checksums are the kit's own, because `torch.load` accepts flipped bits (torch 2.13). A missing,
-short or changed file is damaged. An error of the file system (ESTALE, EACCES, ETIMEDOUT ...) may
-pass: the read is repeated and then the error is raised, because a run must not lose hours of work
-to a slow server. An EIO that persists is a bad sector and counts as damage.
+The checksums are the kit's own, because safetensors has none. A missing, short or changed file is
+damaged. An error of the file system (ESTALE, EACCES, ETIMEDOUT ...) may pass: the read is repeated
+and then the error is raised, because a run must not lose hours of work to a slow server. An EIO
+that persists is a bad sector and counts as damage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
@@ -47,6 +47,7 @@ class Contents:
         self._digests = {file.name: file.digest for file in found.files}
         self._opened = contextlib.ExitStack()
         self._parts: dict[str, PartFile] = {}
+        self._places: dict[str, Mapping[str, tuple[int, int]]] = {}
         self._is_fresh = False  # the cache of this host was dropped
 
     @classmethod
@@ -72,8 +73,24 @@ class Contents:
             copy = retried(_read, self.directory / name, self._digest(name))
             return self._opened.enter_context(copy)
 
+    def places(self, name: str) -> Mapping[str, tuple[int, int]]:
+        """Return the first byte of each tensor in a rank's file, and the byte after its last."""
+        if name not in self._places:
+            length = bytearray(part_file.LENGTH_BYTES)
+            self.read_into(name, 0, memoryview(length))
+            size = int.from_bytes(length, "little")
+            if size > self._digest(name).size:
+                raise Damaged(f"{name} ends before the end of its header")
+            text = bytearray(size)
+            self.read_into(name, len(length), memoryview(text))
+            try:
+                self._places[name] = part_file.places(bytes(text))
+            except manifest.MALFORMED as error:
+                raise Damaged(f"{name} has a header that is not the kit's: {error}") from error
+        return self._places[name]
+
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
-        """Fill `target` with the data of a rank's file from `offset` on."""
+        """Fill `target` with the bytes of a rank's file from `offset` on."""
         with _bad_sectors_are_damage():
             try:
                 retried(self._read_into, name, offset, target)
@@ -191,10 +208,10 @@ def _check(path: Path, expected: FileDigest) -> None:
         _check_size(path, os.fstat(file.fileno()).st_size, expected)
         # It is in the page cache: drop it there, to read from the disk.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if expected.block_bytes is None:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        else:
+        if path.suffix == part_file.SUFFIX:
             sha256 = part_file.sha256_of(file, expected.size) or "other blocks"
+        else:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         _check_sha256(path, sha256, expected)
 
 

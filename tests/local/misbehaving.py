@@ -77,7 +77,7 @@ def save_slowly(path):
     check = reader.check_file
 
     def slow(path, expected):
-        if path.suffix == ".bin":  # of the three files of a checkpoint
+        if path.suffix == ".safetensors":  # of the three files of a checkpoint
             time.sleep(8)
         check(path, expected)
 

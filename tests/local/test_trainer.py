@@ -122,7 +122,7 @@ def stopped(tmp_path_factory):
     run = make_run(tmp_path_factory.mktemp("stopped"), **TINY, model_args=args)
     for attempt in (1, 2, 3, 4):
         if attempt == 4:
-            flip_a_bit(run.checkpoints / "step-00000012" / "rank-00000.bin")
+            flip_a_bit(run.checkpoints / "step-00000012" / "rank-00000.safetensors")
         status, output = train(run, attempt=attempt)
         (run.attempt(attempt).path / "output").write_text(output)
         assert status == 0, output
@@ -166,7 +166,10 @@ def test_a_resume_goes_on_at_the_step_after_the_newest_whole_checkpoint(stopped)
     assert [e["step"] for e in events if e["event"] == "loaded"] == [0, 5, 8, 10]
     assert [e["step"] for e in events if e["event"] == "first_step"] == [1, 6, 9, 11]
     output = (stopped.attempt(4).path / "output").read_text()
-    assert "step-00000012 is damaged and now quarantined-step-00000012: rank-00000.bin" in output
+    assert (
+        "step-00000012 is damaged and now quarantined-step-00000012: rank-00000.safetensors"
+        in output
+    )
 
 
 # Creates a file with the name of the rank that opens spec.json.
@@ -196,7 +199,7 @@ def test_of_the_ranks_the_first_alone_reads_the_spec(tmp_path):
 @pytest.mark.slow
 def test_a_rank_killed_in_a_save_costs_the_steps_since_the_one_before(undisturbed, tmp_path):
     """faults.md row 16; every system call of a save is in test_checkpoint_kill.py."""
-    # The ninth is that of the second save's rank-00000.bin.
+    # The ninth is that of the second save's rank-00000.safetensors.
     run = make_run(tmp_path, **TINY, model_args={"kill_at_fsync": 9})
     status, output = train(run)
     assert status != 0

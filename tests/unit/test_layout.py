@@ -273,6 +273,7 @@ def test_only_the_records_know_the_content_of_a_run_file():
 PARSES_OTHER_JSON = {
     *(
         "jobs.checkpoint.manifest",
+        "jobs.checkpoint.part_file",
         "jobs.records.training",
         "jobs.rundir",
         "jobs.spec",

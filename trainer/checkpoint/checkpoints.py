@@ -15,12 +15,11 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
 from slurm_job_kit.jobs.checkpoint.names import BEST, checkpoint_name, point_at_best
-from slurm_job_kit.jobs.checkpoint.part_file import BLOCK_BYTES, DIGEST_BYTES, part_name
+from slurm_job_kit.jobs.checkpoint.part_file import DIGEST_BYTES, part_name
 from slurm_job_kit.jobs.records.training import Best, Metric
 from slurm_job_kit.trainer.checkpoint import commit, outline, weights
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.checkpoint.loading import load_newest
-from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
@@ -64,22 +63,17 @@ class _Save:
         """The optimizer step after which the state was saved."""
         return self.manifest.global_step
 
-    @functools.cached_property
-    def stored(self) -> list[StoredTensor]:
-        """The place of each tensor. It is first asked for in a thread: many ranks take a while."""
-        return outline.lay_out(self.values, self.sharding)
-
-    def part(self, rank: int) -> commit.Write:
-        """Return the function that writes the file of a rank."""
-        return lambda sink: outline.write_part(self.values, self.stored, rank, sink)
+    def write_part(self, sink: commit.Sink) -> None:
+        """Write the content of this rank's file."""
+        outline.write_part(self.values, self.sharding, sink)
 
     def layout_sha256(self) -> bytes:
-        """Return a digest of the place of all tensors, which all ranks must agree about."""
-        return hashlib.sha256(repr(self.stored).encode()).digest()
+        """Return a digest of name, type and shape of all tensors, which all ranks must have."""
+        return hashlib.sha256(repr(outline.lay_out(self.values, self.sharding)).encode()).digest()
 
 
 class _Part(NamedTuple):
-    """The file that a rank has written, and where it takes each tensor to be."""
+    """The file that a rank has written, and the digest of the tensors that it saves."""
 
     digest: FileDigest
     layout_sha256: bytes
@@ -269,17 +263,16 @@ class Checkpoints:
         Raises: NotFinite, Superseded, StorageError, TransientStorageError.
         """
         self._check_copy(pending)
-        return self._commit(pending, (), {part_name(0): pending.part(0)})
+        return self._commit(pending, (), {part_name(0): pending.write_part})
 
     def _write_part(self, pending: _Save) -> _Part:
         """Write this rank's part of a copy of the state, in a thread. Raises as above."""
         self._check_copy(pending)
-        run, rank = self._context.run, self._context.distributed.rank
-        step = pending.step
+        run, step = self._context.run, pending.step
         # The next attempt has removed temporary files at its start; nothing would remove this one.
         check_owner(run)
-        name = part_name(rank)
-        file = commit.write_part(self._root, step, run.attempt, name, pending.part(rank))
+        name = part_name(self._context.distributed.rank)
+        file = commit.write_part(self._root, step, run.attempt, name, pending.write_part)
         return _Part(file.digest, pending.layout_sha256())
 
     def _check_copy(self, pending: _Save) -> None:
@@ -305,7 +298,7 @@ class Checkpoints:
     def _gathered_parts(self, pending: _Save) -> tuple[NamedFile, ...]:
         """Return what all ranks have written, on every rank.
 
-        Raises: RuntimeError where the ranks disagree about the place of the tensors.
+        Raises: RuntimeError where the ranks disagree about the tensors.
         """
         own = [_Part(FileDigest(0, ""), b""), *self._parts.completed()][-1]
         sha256 = bytes.fromhex(own.digest.sha256).ljust(DIGEST_BYTES, b"\0")
@@ -314,10 +307,10 @@ class Checkpoints:
         rows = gather(torch.frombuffer(text, dtype=torch.uint8).to(self._context.device))
         found = [bytes(row.tolist()) for row in rows[: pending.sharding.num_shards]]
         if len({row[8 + DIGEST_BYTES :] for row in found}) > 1:
-            raise RuntimeError("the ranks disagree about the place of the tensors in a checkpoint")
+            raise RuntimeError("the ranks disagree about the tensors in a checkpoint")
         parts = [(int.from_bytes(row[:8], "big"), row[8 : 8 + DIGEST_BYTES].hex()) for row in found]
         return tuple(
-            NamedFile(part_name(rank), FileDigest(size, sha256, BLOCK_BYTES))
+            NamedFile(part_name(rank), FileDigest(size, sha256))
             for rank, (size, sha256) in enumerate(parts)
         )
 
@@ -329,7 +322,7 @@ class Checkpoints:
     ) -> Saved:
         """Commit a checkpoint whose parts are written or in `more`, in the writer's thread."""
         step = pending.step
-        text = outline.to_json(pending.values, pending.stored)
+        text = outline.to_json(pending.values, pending.sharding)
         files = {**more, outline.STATE: lambda sink: sink.write(text)}
         check_before_rename = functools.partial(check_owner, self._context.run)
         new = PendingCheckpoint(pending.manifest, files, check_before_rename, parts)

@@ -62,8 +62,8 @@ def _by_name(optimizer: dict[str, Any], names: Sequence[str | None]) -> dict[str
     if len(names) != count or None in names:
         raise UserError(
             "the checkpoint does not name every parameter of the optimizer, which torch's format "
-            "needs: an older kit saved it, or the optimizer has parameters that are not the "
-            "model's. Without --dcp the weights alone are exported"
+            "needs: the optimizer has parameters that are not the model's. Without --dcp the "
+            "weights alone are exported"
         )
     groups = [
         {**group, "params": [names[index] for index in group["params"]]}

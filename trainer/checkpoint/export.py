@@ -31,26 +31,21 @@ import torch
 
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.checkpoint.manifest import MALFORMED, Manifest
 from slurm_job_kit.jobs.checkpoint.names import MANIFEST, find_checkpoint
+from slurm_job_kit.jobs.checkpoint.part_file import SUFFIX
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, replacing, write_durable
 from slurm_job_kit.trainer.checkpoint import digest, outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.checkpoint.state import parse_places
-from slurm_job_kit.trainer.checkpoint.weights import (
-    INDEX_SUFFIX,
-    MODEL_NAME,
-    SUFFIX,
-    tensors_of,
-)
+from slurm_job_kit.trainer.checkpoint.weights import INDEX_SUFFIX, MODEL_NAME, tensors_of
 from slurm_job_kit.trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 
 DEFAULT_NAME, DEFAULT_DCP_NAME = f"weights{SUFFIX}", "dcp"
 # Of the tensors in a file, in bytes. Source: huggingface_hub, save_torch_state_dict(), 5GB.
 MAX_FILE_BYTES = 5 * 10**9
 
-Model = Mapping[str, StoredTensor | torch.Tensor]
+Model = Mapping[str, StoredTensor]
 
 
 class Exported(NamedTuple):
@@ -107,7 +102,7 @@ def export(directory: Path, out: Path) -> Exported:
     _check_parent(out)
     with _opened(directory) as contents:
         manifest = contents.manifest
-        model = tensors_of(parse_places(contents)["model"])
+        model = tensors_of(outline.read(contents)["model"])
         files = split(model)
         metadata = {
             "format": "pt",
@@ -131,10 +126,10 @@ def export_dcp(directory: Path, out: Path) -> Exported:
 
     _check_parent(out)
     with _opened(directory) as contents:
-        values = parse_places(contents)
+        values = outline.read(contents)
         names = "model", "optimizer", "parameter_names"
-        found = {name: outline.whole(values.get(name), contents) for name in names}
-        dcp.write(found["model"], found["optimizer"], found["parameter_names"] or [], out)
+        found = {name: outline.whole(values[name], contents) for name in names}
+        dcp.write(found["model"], found["optimizer"], found["parameter_names"], out)
         return Exported(contents.manifest, out)
 
 
@@ -175,7 +170,7 @@ def split(model: Model) -> list[list[str]]:
 def _write_one(
     model: Model, contents: reader.Contents, out: Path, metadata: Mapping[str, str]
 ) -> Path:
-    tensors = {name: _read(model[name], contents) for name in model}
+    tensors = {name: value.read(contents) for name, value in model.items()}
     metadata = {**metadata, "weights_sha256": digest.tensors_sha256(tensors)}
     earlier = _earlier(out)
     with replacing(out) as temporary:
@@ -206,7 +201,7 @@ def _write_several(
         temporary_index = renames.enter_context(replacing(index))
         for path, names in zip(paths, files, strict=True):
             temporary = renames.enter_context(replacing(path))
-            tensors = {name: _read(model[name], contents) for name in names}
+            tensors = {name: model[name].read(contents) for name in names}
             size += sum(tensor.nbytes for tensor in tensors.values())
             for name in names:
                 digest.update(sha256, name, tensors[name])
@@ -221,11 +216,6 @@ def _write_several(
         _remove({out, *earlier} - {*paths})
     fsync_directory(out.parent)
     return index
-
-
-def _read(value: StoredTensor | torch.Tensor, contents: reader.Contents) -> torch.Tensor:
-    tensor: torch.Tensor = outline.whole(value, contents)
-    return tensor.contiguous()  # as safetensors requires it
 
 
 def _save(tensors: dict[str, torch.Tensor], path: Path, metadata: Mapping[str, str]) -> None:
@@ -246,7 +236,7 @@ def _earlier(out: Path) -> set[Path]:
         values = json.loads(index.read_bytes())
         names = {Path(name).name for name in values["weight_map"].values()}
         is_own = {"run_id", "weights_sha256"} <= values["metadata"].keys()
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except MALFORMED:
         is_own, names = False, set()
     if not is_own:
         raise UserError(f"{index} was not written by an export: choose another place with --out")

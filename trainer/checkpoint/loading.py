@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 
 from slurm_job_kit.jobs.checkpoint import manifest, reader
@@ -40,16 +38,15 @@ def load_newest(
         check_setup(saved.setup, setup, context)
         state.check_fits(saved, replica)
         state.check_moments(saved, replica, context.train)
-        if not is_divided(context):
+        if contents is None:
             state.restore(saved, replica)
             return state.restored_state(saved, replica, context.distributed)
-        with contents or nullcontext():
+        with contents:
             read, problem = _read(saved, replica, contents)
         problems = _of_all_ranks(problem, context)
         if not any(problems):
-            optim.load(replica.optimizer, read.optimizer, is_owned=contents is not None)
+            optim.load(replica.optimizer, read.optimizer, is_owned=True)
             return state.restored_state(read, replica, context.distributed)
-        assert contents is not None
         if context.distributed.is_first:
             _quarantine(contents, problems, context)
         newest = ReadAhead(context)
@@ -58,29 +55,28 @@ def load_newest(
 def _shared(found: Found | None, context: RankContext) -> tuple[SavedState, Contents | None] | None:
     """Return rank 0's state on every rank: with whole tensors, or with the files to read."""
     device = context.device
-    name = "" if found is None or found.texts is None else found.name
-    name = broadcast_bytes(name.encode(), device).decode()
-    values, contents = None if found is None else found.values, None
-    if name:
-        texts = (b"", b"") if found is None or found.texts is None else found.texts
-        of_manifest, of_state = (broadcast_bytes(text, device) for text in texts)
-        directory = context.run.dir.checkpoints / name
-        contents = Contents(directory, manifest.parse(of_manifest, directory))
-        values = outline.from_json(of_state) if values is None else values
-    else:
+    values = None if found is None else found.values
+    if not is_divided(context):
         values = share(values, device)
-    return None if values is None else (SavedState.from_dict(values), contents)
+        return None if values is None else (SavedState.from_dict(values), None)
+    texts = (b"", b"", b"") if found is None else found.texts
+    name, of_manifest, of_state = (broadcast_bytes(text, device) for text in texts)
+    if not name:
+        return None
+    directory = context.run.dir.checkpoints / name.decode()
+    contents = Contents(directory, manifest.parse(of_manifest, directory))
+    values = outline.from_json(of_state) if values is None else values
+    return SavedState.from_dict(values), contents
 
 
-def _read(saved: SavedState, replica: Replica, contents: Contents | None) -> tuple[SavedState, str]:
+def _read(saved: SavedState, replica: Replica, contents: Contents) -> tuple[SavedState, str]:
     """Read this rank's part; return the state, and what is damaged."""
     try:
         return parts.PartReader(replica, contents).read(saved), ""
     except reader.Damaged as error:
         return saved, str(error)
     except OSError as error:
-        where = "" if contents is None else f" {contents.directory}"
-        raise storage_error(error, f"loading checkpoint{where}") from error
+        raise storage_error(error, f"loading checkpoint {contents.directory}") from error
 
 
 def _of_all_ranks(text: str, context: RankContext) -> list[str]:

@@ -1,57 +1,47 @@
-"""The content of a checkpoint: state.json has the plain values and the place of each tensor.
+"""The content of a checkpoint: state.json has the plain values, and a name for each tensor.
 
-The bytes of the tensors are in the files of the ranks, row after row, without gaps inside a tensor.
+The file of a rank has its rows of the divided tensors. That of rank 0 has all other tensors, too.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import safetensors
+import safetensors.torch
 import torch
 
-from slurm_job_kit.jobs.checkpoint.part_file import part_name
+from slurm_job_kit.jobs.checkpoint.manifest import MALFORMED
+from slurm_job_kit.jobs.checkpoint.part_file import Entry, header, part_name
 from slurm_job_kit.jobs.checkpoint.reader import Contents, Damaged
 from slurm_job_kit.trainer.checkpoint.commit import Sink
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
 STATE = "state.json"
-ALIGNMENT = 64  # bytes; of the first element of each piece in its file
 # Tensors that are not read into their place, such as those of a GPU, go through such a buffer.
 BUFFER_BYTES = 64 * 2**20
 # A dict of this one key stands for what JSON does not have.
 _TENSOR, _TUPLE, _DICT = "!tensor", "!tuple", "!dict"
 
 
-class Pieces(NamedTuple):
-    """Some of the elements of a tensor: as many of them in the file of each of some ranks.
-
-    rank: the first one of `num_ranks` ranks. offset: of its first element, in bytes, in the file of
-    each of them. first: the number of rank `rank`'s first element in the whole tensor; the next
-    rank's elements follow. size: the elements of each rank.
-    """
-
-    rank: int
-    offset: int
-    first: int
-    size: int
-    num_ranks: int = 1  # checkpoints of an older kit have an entry for each rank
-
-
 @dataclass(frozen=True)
 class StoredTensor:
-    """A whole tensor of a checkpoint, and where its bytes are."""
+    """A whole tensor of a checkpoint.
+
+    name: of its part in the file of each rank that has one.
+    num_parts: the ranks that its rows are divided between, as `Sharding.rows` divides them; 1 where
+        rank 0 has it whole.
+    """
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    pieces: tuple[Pieces, ...]
+    num_parts: int
 
     def read(self, contents: Contents) -> torch.Tensor:
         """Return the whole tensor, on the CPU. Raises: Damaged, OSError."""
@@ -79,22 +69,21 @@ class StoredTensor:
             target.detach().copy_(buffer.view(target.shape))
 
     def _read(self, contents: Contents, first: int, target: torch.Tensor) -> None:
-        itemsize, found = self.dtype.itemsize, 0
+        size, itemsize = math.prod(self.shape), self.dtype.itemsize
+        if self.num_parts > 1:
+            size = Sharding(self.num_parts, 0).rows(self.shape[0])[1] * math.prod(self.shape[1:])
         memory = memory_of(target)
-        for pieces in self.pieces:
-            begin = max(first, pieces.first)
-            end = min(first + len(target), pieces.first + pieces.size * pieces.num_ranks)
-            while begin < end:
-                index, skipped = divmod(begin - pieces.first, pieces.size)
-                size = min(end - begin, pieces.size - skipped)
-                view = memory[(begin - first) * itemsize :][: size * itemsize]
-                name = part_name(pieces.rank + index)
-                contents.read_into(name, pieces.offset + skipped * itemsize, view)
-                begin += size
-                found += size
-        if found != len(target):
-            missing = f"{len(target) - found} of {len(target)} elements from {first} on"
-            raise Damaged(f"{STATE} has no place of {missing} of {self.name}")
+        while memory:
+            rank, skipped = divmod(first, size)
+            part = memory[: (size - skipped) * itemsize]
+            file = part_name(rank)
+            begin, end = contents.places(file).get(self.name, (0, 0))
+            begin += skipped * itemsize
+            if begin + len(part) > end:
+                raise Damaged(f"{file} has not all of the rows of {self.name}")
+            contents.read_into(file, begin, part)
+            first += len(part) // itemsize
+            memory = memory[len(part) :]
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
@@ -114,80 +103,75 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor | Rows
 
 
 def lay_out(tree: Any, sharding: Sharding) -> list[StoredTensor]:
-    """Return the tensors of a state and their places, in the order of `leaves`.
-
-    Each rank computes the places of all. A divided tensor has a piece of each part, in the file of
-    the rank that writes the part; any other one is whole in the file of rank 0.
-    """
-    ends = np.zeros(sharding.num_shards, dtype=np.int64)  # of the files of the ranks so far
-    stored = []
-    for name, leaf in leaves(tree):
-        tensor = leaf.local if isinstance(leaf, Rows) else leaf
-        row, size = math.prod(leaf.shape[1:]), math.prod(leaf.shape)
-        sizes = np.array([size])
-        if isinstance(leaf, Rows):
-            part = sharding.rows(leaf.shape[0], 0)[1] * row
-            sizes = (size - part * np.arange(sharding.num_shards)).clip(0, part)
-        end = ends[: len(sizes)]
-        offsets = -(-end // ALIGNMENT) * ALIGNMENT
-        pieces = tuple(_pieces(offsets, sizes))
-        end[:] = np.where(sizes, offsets + sizes * tensor.dtype.itemsize, end)
-        stored.append(StoredTensor(name, tensor.dtype, tuple(leaf.shape), pieces))
-    return stored
+    """Return the tensors of a state in the order of `leaves`, the same on each rank."""
+    stored: dict[str, StoredTensor] = {}
+    for path, leaf in leaves(tree):
+        name = path
+        while name in stored:  # such as of the keys 1 and "1"
+            name += "+"
+        shape, num_parts = tuple(leaf.shape), sharding.num_shards if isinstance(leaf, Rows) else 1
+        stored[name] = StoredTensor(name, _local(leaf).dtype, shape, num_parts)
+    return [*stored.values()]
 
 
-def _pieces(offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Iterator[Pieces]:
-    """Yield neighbouring ranks together that have as many elements at the same offset."""
-    differs = (np.diff(offsets) != 0) | (np.diff(sizes) != 0)
-    bounds = [0, *(np.flatnonzero(differs) + 1).tolist(), len(sizes)]
-    first = 0
-    for rank, end in itertools.pairwise(bounds):
-        if size := int(sizes[rank]):
-            yield Pieces(rank, int(offsets[rank]), first, size, end - rank)
-            first += size * (end - rank)
+def _local(leaf: torch.Tensor | Rows) -> torch.Tensor:
+    return leaf.local if isinstance(leaf, Rows) else leaf
 
 
-def write_part(tree: Any, stored: Sequence[StoredTensor], rank: int, sink: Sink) -> None:
-    """Write the content of the file of a rank; the tensors of `tree` are on the CPU."""
-    end = 0
-    for (_, leaf), entry in zip(leaves(tree), stored, strict=True):
-        for pieces in entry.pieces:
-            if not 0 <= rank - pieces.rank < pieces.num_ranks:
-                continue
-            tensor = leaf.local if isinstance(leaf, Rows) else leaf
-            memory = memory_of(tensor.contiguous())
-            sink.write(bytes(pieces.offset - end))
-            sink.write(memory)  # type: ignore[arg-type]
-            end = pieces.offset + len(memory)
-
-
-def to_json(tree: Any, stored: Sequence[StoredTensor]) -> bytes:
-    """Return the content of state.json."""
-    numbers = iter(range(len(stored)))
-    tensors = [
-        {
-            "name": each.name,
-            "dtype": str(each.dtype).removeprefix("torch."),
-            "shape": each.shape,
-            "pieces": each.pieces,
-        }
-        for each in stored
+def write_part(tree: Any, sharding: Sharding, sink: Sink) -> None:
+    """Write the content of this rank's file; the tensors of `tree` are on the CPU."""
+    own = [
+        (stored.name, _local(leaf))
+        for stored, (_, leaf) in zip(lay_out(tree, sharding), leaves(tree), strict=True)
+        if sharding.rank == 0 or isinstance(leaf, Rows)
     ]
-    return json.dumps({"state": _encode(tree, numbers), "tensors": tensors}).encode()
+    # Tools that map a file into memory need each element at a multiple of its size.
+    own.sort(key=lambda each: each[1].itemsize, reverse=True)
+    sink.write(header(_entry(*each) for each in own))
+    for _, tensor in own:
+        sink.write(memory_of(tensor.contiguous()))  # type: ignore[arg-type]
 
 
-def _encode(value: Any, numbers: Iterator[int]) -> Any:
+def _entry(name: str, tensor: torch.Tensor) -> Entry:
+    dtype, shape = _dtype_name(tensor.dtype), tuple(tensor.shape)
+    if dtype is None:
+        dtype, shape = "U8", (*shape, tensor.itemsize)
+    return Entry(name, dtype, shape, tensor.nbytes)
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str | None:
+    """Return what safetensors calls a type of one or more bytes; None for a type it does not have.
+
+    The library has no public table of them.
+    """
+    try:
+        text = safetensors.torch.save({"x": torch.empty(1, dtype=dtype)})
+    except KeyError:
+        return None
+    ((_, entry),) = safetensors.deserialize(text)  # type: ignore[no-untyped-call]
+    return str(entry["dtype"]) if entry["shape"] == [1] else None
+
+
+def to_json(tree: Any, sharding: Sharding) -> bytes:
+    """Return the content of state.json."""
+    return json.dumps(_encode(tree, iter(lay_out(tree, sharding)))).encode()
+
+
+def _encode(value: Any, stored: Iterator[StoredTensor]) -> Any:
     if isinstance(value, (torch.Tensor, Rows)):
-        return {_TENSOR: next(numbers)}
+        each = next(stored)
+        dtype = str(each.dtype).removeprefix("torch.")
+        return {_TENSOR: [each.name, dtype, each.shape, each.num_parts]}
     if isinstance(value, tuple):
-        return {_TUPLE: [_encode(item, numbers) for item in value]}
+        return {_TUPLE: [_encode(item, stored) for item in value]}
     if isinstance(value, list):
-        return [_encode(item, numbers) for item in value]
+        return [_encode(item, stored) for item in value]
     if not isinstance(value, dict):
         return value
     if all(isinstance(key, str) and not key.startswith("!") for key in value):
-        return {key: _encode(item, numbers) for key, item in value.items()}
-    return {_DICT: [[key, _encode(item, numbers)] for key, item in value.items()]}
+        return {key: _encode(item, stored) for key, item in value.items()}
+    return {_DICT: [[key, _encode(item, stored)] for key, item in value.items()]}
 
 
 def from_json(text: bytes) -> dict[str, Any]:
@@ -196,39 +180,40 @@ def from_json(text: bytes) -> dict[str, Any]:
     Raises: Damaged if it is not what the kit wrote.
     """
     try:
-        values = json.loads(text)
-        tensors = [_stored(each) for each in values["tensors"]]
-        state = _decode(values["state"], tensors.__getitem__)
+        state = _decode(json.loads(text))
         if not isinstance(state, dict):
             raise TypeError("the state is no object")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Damaged(f"{STATE} is not what the kit writes: {error}") from error
     return state
 
 
-def _stored(values: dict[str, Any]) -> StoredTensor:
-    dtype = getattr(torch, values["dtype"])
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{values['dtype']} is no type of a tensor")
-    shape = tuple(values["shape"])
-    pieces = tuple(Pieces(*map(int, each)) for each in values["pieces"])
-    if sum(each.size * each.num_ranks for each in pieces) != math.prod(shape):
-        raise ValueError(f"{values['name']} has not {math.prod(shape)} elements")
-    return StoredTensor(values["name"], dtype, shape, pieces)
-
-
-def _decode(value: Any, tensor: Callable[[int], StoredTensor]) -> Any:
+def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return [_decode(item, tensor) for item in value]
+        return [_decode(item) for item in value]
     if not isinstance(value, dict):
         return value
     if _TENSOR in value:
-        return tensor(value[_TENSOR])
+        return _stored(*value[_TENSOR])
     if _TUPLE in value:
-        return tuple(_decode(item, tensor) for item in value[_TUPLE])
+        return tuple(_decode(item) for item in value[_TUPLE])
     if _DICT in value:
-        return {key: _decode(item, tensor) for key, item in value[_DICT]}
-    return {key: _decode(item, tensor) for key, item in value.items()}
+        return {key: _decode(item) for key, item in value[_DICT]}
+    return {key: _decode(item) for key, item in value.items()}
+
+
+def _stored(name: str, dtype_name: str, shape: list[int], num_parts: int) -> StoredTensor:
+    dtype = getattr(torch, dtype_name)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{dtype_name} is no type of a tensor")
+    if num_parts < 1 or (num_parts > 1 and not shape):
+        raise ValueError(f"{name} cannot have {num_parts} parts")
+    return StoredTensor(str(name), dtype, tuple(map(int, shape)), int(num_parts))
+
+
+def read(contents: Contents) -> dict[str, Any]:
+    """Return the state in a checkpoint, as `from_json`. Raises: Damaged, OSError."""
+    return from_json(contents.file(STATE).read())
 
 
 def whole(tree: Any, contents: Contents) -> Any:

@@ -24,11 +24,11 @@ from slurm_job_kit.trainer.strategy.sharding import Rows
 class PartReader:
     """Reads the tensors of a saved state into the memory of this rank.
 
-    contents: the open checkpoint; None where each rank has the whole tensors already.
+    contents: the open checkpoint.
     Every method raises Damaged or OSError where the files cannot be read.
     """
 
-    def __init__(self, replica: Replica, contents: Contents | None) -> None:
+    def __init__(self, replica: Replica, contents: Contents) -> None:
         self._replica = replica
         self._contents = contents
 
@@ -45,17 +45,17 @@ class PartReader:
             saved,
             optimizer={**outline.mapped(saved.optimizer, self._whole_or_none), "state": state},
             # A stream's position may have tensors, too.
-            state=TrainState(**outline.mapped(vars(saved.state), self._whole)),
-            scaler=outline.mapped(saved.scaler, self._whole),
+            state=TrainState(**self._whole(vars(saved.state))),
+            scaler=self._whole(saved.scaler),
         )
 
     def _fill_model(self, saved: dict[str, Any]) -> None:
         own, others = self._own_memory(), {}
         for name, value in saved.items():
-            if name in own and _is_tensor(value):
+            if name in own and isinstance(value, StoredTensor):
                 self._fill(own[name], value)
             else:
-                others[name] = outline.mapped(value, self._whole)
+                others[name] = self._whole(value)
         if others:
             self._replica.module.load_state_dict(others, strict=False)
 
@@ -78,33 +78,26 @@ class PartReader:
         """Return what this rank's optimizer keeps of a value of the state of a parameter."""
         strategy = self._replica.strategy
         shape = strategy.whole_shape(owner)
-        if not _is_tensor(value) or shape is None or tuple(value.shape) != tuple(shape):
-            return outline.mapped(value, self._whole)
+        is_tensor = isinstance(value, StoredTensor)
+        if not is_tensor or shape is None or value.shape != tuple(shape):
+            return self._whole(value)
         rows = strategy.part(owner.detach(), owner)
         assert isinstance(rows, Rows)
         own = Rows(torch.empty_like(rows.local, dtype=value.dtype), tuple(shape))
         self._fill(own, value)
         return own.local
 
-    def _fill(self, target: torch.Tensor | Rows, value: StoredTensor | torch.Tensor) -> None:
+    def _fill(self, target: torch.Tensor | Rows, value: StoredTensor) -> None:
         first, tensor = 0, target
         if isinstance(target, Rows):
             row = math.prod(target.shape[1:])
             first = self._replica.strategy.sharding.rows(target.shape[0])[0] * row
             tensor = target.local
         assert isinstance(tensor, torch.Tensor)
-        if isinstance(value, StoredTensor):
-            assert self._contents is not None
-            value.read_into(self._contents, first, tensor)
-        else:
-            part = value.reshape(-1)[first : first + tensor.numel()]
-            tensor.detach().copy_(part.view(tensor.shape))
+        value.read_into(self._contents, first, tensor)
 
     def _whole(self, value: Any) -> Any:
-        if isinstance(value, StoredTensor):
-            assert self._contents is not None
-            return value.read(self._contents)
-        return value
+        return outline.whole(value, self._contents)
 
     def _whole_or_none(self, value: Any) -> Any:
         """Return a tensor of the optimizer's options; its state is read apart."""
@@ -114,7 +107,3 @@ class PartReader:
 def _address(value: Any) -> int | None:
     tensor = value.local if isinstance(value, Rows) else value
     return tensor.data_ptr() if isinstance(tensor, torch.Tensor) else None
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, (StoredTensor, torch.Tensor))

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import WITH_STATE_PT
 from slurm_job_kit.jobs.records.frozen import ProvenanceOrigin
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import outline, recovery
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
-from slurm_job_kit.trainer.checkpoint.state import parse
 from slurm_job_kit.trainer.checkpoint.writer import block_stop_signals
 from slurm_job_kit.trainer.errors import storage_error
 from slurm_job_kit.trainer.process.context import broadcast_bytes
@@ -23,13 +21,12 @@ from slurm_job_kit.trainer.strategy import is_divided
 class Found(NamedTuple):
     """The newest checkpoint of a run that rank 0 found undamaged.
 
-    values: its state as `parse` returns it, or with a StoredTensor in the place of each tensor.
-    texts: in the second case its manifest and its state.json.
+    values: its state with whole tensors on the CPU, or with a StoredTensor in the place of each.
+    texts: in the second case its name, its manifest and its state.json.
     """
 
-    name: str
     values: dict[str, Any]
-    texts: tuple[bytes, bytes] | None
+    texts: tuple[bytes, ...] = ()
 
 
 class ReadAhead:
@@ -80,15 +77,13 @@ def _read(context: RankContext, known: recovery.KnownCheckpoints) -> Found:
 
 
 def _found(contents: reader.Contents) -> Found:
-    return Found(contents.directory.name, parse(contents), None)
+    return Found(outline.whole(outline.read(contents), contents))
 
 
 def _found_without_tensors(contents: reader.Contents) -> Found:
-    if contents.manifest.format_version == WITH_STATE_PT:
-        return _found(contents)
     text = contents.file(outline.STATE).read()
-    texts = contents.manifest.to_bytes(), text
-    return Found(contents.directory.name, outline.from_json(text), texts)
+    texts = contents.directory.name.encode(), contents.manifest.to_bytes(), text
+    return Found(outline.from_json(text), texts)
 
 
 def _origin_step(run_dir: RunDir) -> int | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from slurm_job_kit.trainer.checkpoint import outline
+from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.process.context import broadcast_bytes
+from slurm_job_kit.trainer.strategy.sharding import Sharding
 
 # One broadcast; on a GPU, which also holds the model, it is one buffer.
 BUCKET_BYTES = 64 * 2**20
@@ -18,41 +20,29 @@ SMALL_BYTES = 2**20
 
 
 def share(value: Any, device: torch.device) -> Any:
-    """Return rank 0's containers of tensors and plain values on every rank, or None.
+    """Return rank 0's dict of tensors, plain values and containers on every rank, or None.
 
-    The tensors of the result are on the CPU; rank 0 gets its own `value` back. The `value` of the
+    The tensors are contiguous and on the CPU; rank 0 gets its own `value` back. The `value` of the
     other ranks is ignored.
     """
     if dist.get_world_size() == 1:
         return value
-    is_first, outline = dist.get_rank() == 0, io.BytesIO()
+    is_first, text = dist.get_rank() == 0, b""
     if is_first and value is not None:
-        torch.save(_map(value, lambda each: _empty(each, "meta")), outline)
-    outline = io.BytesIO(broadcast_bytes(outline.getvalue(), device))
-    if not outline.getbuffer():
+        text = outline.to_json(value, Sharding(1, 0))
+    text = broadcast_bytes(text, device)
+    if not text:
         return None
     if not is_first:
-        found = torch.load(outline, weights_only=True)
-        value = _map(found, lambda each: _empty(each, "cpu"))
+        value = outline.mapped(outline.from_json(text), _with_memory)
     for bucket in _buckets(value, SMALL_BYTES if device.type == "cpu" else BUCKET_BYTES):
         _broadcast(bucket, device)
     return value
 
 
-def _map(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return the containers with `function` of each tensor in place of it."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map(item, function) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map(item, function) for item in value)
-    return value
-
-
-def _empty(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    size, stride = tensor.size(), tensor.stride()
-    return torch.empty_strided(size, stride, dtype=tensor.dtype, device=device)
+def _with_memory(value: Any) -> Any:
+    is_tensor = isinstance(value, StoredTensor)
+    return torch.empty(value.shape, dtype=value.dtype) if is_tensor else value
 
 
 def _buckets(value: Any, max_bytes: int) -> Iterator[list[torch.Tensor]]:
@@ -74,13 +64,9 @@ def _buckets(value: Any, max_bytes: int) -> Iterator[list[torch.Tensor]]:
 
 def _parts(value: Any) -> Iterator[torch.Tensor]:
     """Yield the memory of each tensor, uint8 [n], in parts of at most BUCKET_BYTES."""
-    if isinstance(value, torch.Tensor):
-        # The saved tensors have no gaps, but perhaps another order of dimensions in memory.
-        memory = value.as_strided((value.numel(),), (1,)).view(torch.uint8)
-        yield from torch.split(memory, BUCKET_BYTES)
-    elif isinstance(value, (dict, list, tuple)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _parts(item)
+    for _, tensor in outline.leaves(value):
+        assert isinstance(tensor, torch.Tensor)
+        yield from torch.split(tensor.view(-1).view(torch.uint8), BUCKET_BYTES)
 
 
 def _broadcast(bucket: list[torch.Tensor], device: torch.device) -> None:

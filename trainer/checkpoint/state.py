@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,22 +10,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import WITH_STATE_PT
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup
-from slurm_job_kit.trainer.data.sources import is_plain
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.process.context import DistributedContext
 
-STATE_PT = "state.pt"  # of the format before this one
 # What torch's own optimizers keep for each parameter after their first step.
 KEPT = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}}
 MAX_DIFFERENCES = 10  # lines of an error
-ZIP = b"PK\3\4"  # the older format is a bare pickle, which torch.load would load as well
 
 
 @dataclass
@@ -63,8 +56,7 @@ class SavedState:
 
     model, optimizer, scaler: their `state_dict()`; of the scaler empty without fp16. Where each
         rank reads what it needs, each tensor is a `StoredTensor`.
-    parameter_names: of the optimizer's parameters in the order of its groups; empty where an older
-        kit saved it.
+    parameter_names: of the optimizer's parameters in the order of its groups.
     state: its `window` has the windows of all ranks, float64 [world size, 2 + metrics].
     """
 
@@ -88,7 +80,7 @@ class SavedState:
                 model=values["model"],
                 optimizer=values["optimizer"],
                 optimizer_class=values["optimizer_class"],
-                parameter_names=values.get("parameter_names", []),
+                parameter_names=values["parameter_names"],
                 scaler=values["scaler"],
                 setup=TrainSetup(
                     *(values["global_batch_size"], values["samples_per_epoch"]),
@@ -152,44 +144,6 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
-def parse(contents: reader.Contents) -> dict[str, Any]:
-    """Return the values in a checkpoint, with whole tensors on the CPU.
-
-    Raises: Damaged if it holds anything but tensors, plain values and containers of them; OSError.
-    """
-    if contents.manifest.format_version == WITH_STATE_PT:
-        return _parse_state_pt(contents)
-    found: dict[str, Any] = outline.whole(parse_places(contents), contents)
-    return found
-
-
-def parse_places(contents: reader.Contents) -> dict[str, Any]:
-    """Return the values in a checkpoint, with a StoredTensor in the place of each tensor.
-
-    Those of the format before have no place of their own and are whole. Raises as `parse`.
-    """
-    if contents.manifest.format_version == WITH_STATE_PT:
-        return _parse_state_pt(contents)
-    return outline.from_json(contents.file(outline.STATE).read())
-
-
-def _parse_state_pt(contents: reader.Contents) -> dict[str, Any]:
-    """Return the values in state.pt. The tensors share its memory: copy those that stay."""
-    try:
-        file = contents.file(STATE_PT)
-        if file.read(len(ZIP)) != ZIP:
-            raise reader.Damaged(f"{STATE_PT} is not of the format that torch.save writes")
-        name = f"/proc/self/fd/{file.fileno()}"
-        values = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
-    # Which of them is raised depends on where in the file the parser fails.
-    except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
-        reason = str(error).partition("\n")[0]
-        raise reader.Damaged(f"{STATE_PT} holds more than weights: {reason}") from error
-    if not isinstance(values, dict) or not is_plain(values):
-        raise reader.Damaged(f"{STATE_PT} holds more than tensors and plain values")
-    return values
-
-
 def restore(saved: SavedState, replica: Replica) -> None:
     """Load whole tensors into the replica; the caller has called `check_fits`."""
     replica.module.load_state_dict(saved.model)
@@ -210,7 +164,7 @@ def check_moments(saved: SavedState, replica: Replica, train: Train) -> None:
         return
     for index in range(len(parameters_of(replica.optimizer))):
         if missing := kept - states.get(index, {}).keys():
-            name = saved.parameter_names[index] if saved.parameter_names else f"number {index}"
+            name = saved.parameter_names[index] or f"number {index}"
             raise UserError(
                 f"the checkpoint has no {', '.join(sorted(missing))} of {optimizer_class} for "
                 f"parameter {name}: continue from an older checkpoint"

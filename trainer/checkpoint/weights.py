@@ -15,18 +15,19 @@ import torch
 
 from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import MALFORMED
 from slurm_job_kit.jobs.checkpoint.names import MANIFEST, checkpoint_names
+from slurm_job_kit.jobs.checkpoint.part_file import SUFFIX
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.share import BUCKET_BYTES, share
-from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, model_parts, parse_places
+from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, model_parts
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.strategy.sharding import Rows
 
-SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 # What DDP, torch.compile, FSDP and activation checkpoints put into names.
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -244,7 +245,7 @@ def _places(index: Path) -> dict[str, str]:
         places: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
         if not all(Path(name).name == name for name in places.values()):
             raise ValueError("weight_map names files elsewhere")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         message = f"train.init_from: {index} is not an index of safetensors files: {error}"
         raise UserError(message) from error
     return places
@@ -257,9 +258,9 @@ def _of_files(file_of: Mapping[str, Any]) -> Weights:
 
 
 def _of_checkpoint(contents: reader.Contents) -> Weights:
-    model = tensors_of(parse_places(contents)["model"])
-    shapes = {name: tuple(value.shape) for name, value in model.items()}
-    return Weights(shapes, lambda name: outline.whole(model[name], contents))
+    model = tensors_of(outline.read(contents)["model"])
+    shapes = {name: value.shape for name, value in model.items()}
+    return Weights(shapes, lambda name: model[name].read(contents))
 
 
 def newest(run_dir: Path) -> Path:
@@ -274,10 +275,6 @@ def newest(run_dir: Path) -> Path:
     return root / names[0]
 
 
-def tensors_of(model: Mapping[str, Any]) -> dict[str, StoredTensor | torch.Tensor]:
+def tensors_of(model: Mapping[str, Any]) -> dict[str, StoredTensor]:
     """Return the tensors of a model's state; its other values are what modules add to it."""
-    return {
-        name: value
-        for name, value in model.items()
-        if isinstance(value, (StoredTensor, torch.Tensor))
-    }
+    return {name: value for name, value in model.items() if isinstance(value, StoredTensor)}

@@ -13,7 +13,7 @@ import torch
 
 from slurm_job_kit.jobs.checkpoint.reader import Contents
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.checkpoint.state import parse
+from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.data.tokens import BYTE_VOCABULARY
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.gpt import GPT
@@ -67,7 +67,7 @@ def measure(place: Place) -> list[Figure]:
     (directory,) = run.checkpoints.glob("step-*")
     state = run.path / "state.pt"  # as tutorials save it
     with Contents.open(directory) as contents:
-        torch.save(parse(contents), state)
+        torch.save(outline.whole(outline.read(contents), contents), state)
     attempts, rises = iter(range(2, 1000)), list[float]()
 
     def kit() -> float:

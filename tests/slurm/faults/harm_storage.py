@@ -85,10 +85,12 @@ def committed(run_dir: RunDir) -> list[str]:
 
 def shards(checkpoint: Path) -> list[str]:
     """The names of the files of a checkpoint that have tensors, one for each rank that writes."""
-    return sorted(path.name for path in checkpoint.glob("rank-*.bin"))
+    return sorted(path.name for path in checkpoint.glob("rank-*.safetensors"))
 
 
-def damage_newest(run_dir: RunDir, *damages: Damage, file: str = "rank-00000.bin") -> list[str]:
+def damage_newest(
+    run_dir: RunDir, *damages: Damage, file: str = "rank-00000.safetensors"
+) -> list[str]:
     """Damage a file in the newest checkpoints, one harm each; returns their names, newest first."""
     names = committed(run_dir)[: len(damages)]
     for name, damage in zip(names, damages, strict=True):

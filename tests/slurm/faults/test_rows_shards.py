@@ -26,7 +26,7 @@ FSDP = "train.strategy=fsdp"
 ZERO1 = "train.strategy=zero1"
 # Two nodes have a copy each, of a shard per rank.
 HSDP = ("train.strategy=hsdp", "slurm.nodes=2", "launch.nproc_per_node=2")
-SHARDS = tuple(f"rank-{rank:05}.bin" for rank in range(3))
+SHARDS = tuple(f"rank-{rank:05}.safetensors" for rank in range(3))
 OFTEN = ("checkpoint.every_steps=5", "launch.hang_timeout_s=10")
 
 
@@ -37,7 +37,7 @@ def hold_a_save(run: Run, attempt: int, disk: Path, name: str) -> None:
     """
     wait_for_saves(run, attempt, 1)
     done = run.dir.checkpoints / harm_storage.committed(run.dir)[0]
-    sizes = {file.name: file.stat().st_size for file in done.glob("rank-*.bin")}
+    sizes = {file.name: file.stat().st_size for file in done.glob("rank-*.safetensors")}
     disk.write_text(name)
 
     def is_held() -> bool:

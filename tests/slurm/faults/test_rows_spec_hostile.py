@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint.manifest import WITH_STATE_PT, manifest_text
+from slurm_job_kit.jobs.checkpoint.manifest import manifest_text
 from slurm_job_kit.jobs.checkpoint.names import MANIFEST
 from slurm_job_kit.jobs.rundir import read_json
 
@@ -91,11 +91,12 @@ def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
     newest, older, *_ = harm_storage.committed(run.dir)
     checkpoint = run.dir.checkpoints / newest
     evil = pickle.dumps(Evil())
-    (checkpoint / "state.pt").write_bytes(evil)
-    # It matches its own manifest, so that only the unpickling itself can refuse it.
-    manifest = read_json(checkpoint / MANIFEST) | {"format_version": WITH_STATE_PT}
-    manifest["files"] = {
-        "state.pt": {"size": len(evil), "sha256": hashlib.sha256(evil).hexdigest()}
+    (checkpoint / "state.json").write_bytes(evil)
+    # It matches its own manifest, so that only the parser itself can refuse it.
+    manifest = read_json(checkpoint / MANIFEST)
+    manifest["files"]["state.json"] = {
+        "size": len(evil),
+        "sha256": hashlib.sha256(evil).hexdigest(),
     }
     (checkpoint / MANIFEST).write_bytes(manifest_text(manifest))
     harm_storage.release(run)

@@ -1,18 +1,15 @@
 """Jobs, small replicas and saved states for the tests of this folder. No tests in here."""
 
 import dataclasses
-import io
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.checkpoint.manifest import Manifest
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.state import TrainState
@@ -96,6 +93,7 @@ def saved_values(replica, **changes):
         "model": replica.module.state_dict(),
         "optimizer": replica.optimizer.state_dict(),
         "optimizer_class": "AdamW",
+        "parameter_names": [name for name, _ in replica.module.named_parameters()],
         "scaler": {},
         "windows": torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]], dtype=torch.float64),
         "global_batch_size": 12,
@@ -105,15 +103,3 @@ def saved_values(replica, **changes):
         **{name: value for name, value in state.items() if name != "window"},
         **changes,
     }
-
-
-def state_pt(step, values):
-    """A checkpoint of the format with a state.pt, which has these bytes."""
-    manifest = Manifest(format_version=2, global_step=step, attempt=1, files=())
-    return PendingCheckpoint(manifest, {"state.pt": lambda sink: sink.write(values)}, lambda: None)
-
-
-def saved_by_torch(values):
-    file = io.BytesIO()
-    torch.save(values, file)
-    return file.getvalue()

@@ -39,7 +39,7 @@ NEW = b"new" * 1000
 
 
 def save(root, step, content):
-    files = {"rank-00000.bin": lambda sink: sink.write(content)}
+    files = {"rank-00000.safetensors": lambda sink: sink.write(content)}
     pending = PendingCheckpoint(Manifest(step, files=()), files, lambda: None)
     commit.commit_and_prune(root, pending, Retention(2, best_step=step))
 
@@ -94,7 +94,7 @@ def found_after_a_kill(root):
         with reader.Contents.open(root / checkpoint_name(step)) as contents:
             expected = (OLD | {15: NEW})[step]
             found = bytearray(len(expected))
-            contents.read_into("rank-00000.bin", 0, memoryview(found))
+            contents.read_into("rank-00000.safetensors", 0, memoryview(found))
             assert found == expected
     commit.remove_leftovers(root)
     left = {path.name for path in root.iterdir()}

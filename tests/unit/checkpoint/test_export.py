@@ -15,18 +15,16 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.trainer.checkpoint import commit, dcp, export
+from slurm_job_kit.trainer.checkpoint import dcp, export
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
+from slurm_job_kit.trainer.errors import UserError
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
     job_of,
     replica_of,
-    saved_by_torch,
-    saved_values,
     state_at,
-    state_pt,
 )
 
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -245,31 +243,19 @@ def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):
 
 def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
     run_dir, _ = trained
-    path = run_dir.checkpoints / "step-00000009" / "rank-00000.bin"
+    path = run_dir.checkpoints / "step-00000009" / "rank-00000.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     assert export.main([str(run_dir.path)]) == 1
-    assert "step-00000009 is damaged: rank-00000.bin has" in capsys.readouterr().err
+    assert "step-00000009 is damaged: rank-00000.safetensors has" in capsys.readouterr().err
     assert list(run_dir.path.glob("*safetensors*")) == [] and list(run_dir.path.glob(".*")) == []
     assert len(checkpoint_names(run_dir.checkpoints)) == 2
 
 
-@pytest.fixture
-def of_older_kit(tmp_path):
-    """A run directory with a checkpoint of the format with state.pt, and its replica."""
-    context, replica = job_of(tmp_path / "older"), replica_of()
-    values = saved_values(replica, windows=torch.ones(1, 3, dtype=torch.float64))
-    commit.commit(context.run.dir.checkpoints, state_pt(9, saved_by_torch(values)))
-    return context.run.dir, replica
-
-
-def test_a_checkpoint_of_the_format_before_is_exported(of_older_kit, small_files, tmp_path, capsys):
-    run_dir, replica = of_older_kit
-    (out := tmp_path / "out").mkdir()
-    exported(run_dir, "--out", out)
-    index = json.loads((out / LAYOUT[-1]).read_text())
-    assert index["metadata"]["weights_sha256"] == weights_sha256(replica)
-    assert export.main([str(run_dir.path), "--dcp"]) == 2
-    assert "does not name every parameter of the optimizer" in capsys.readouterr().err
+def test_the_torch_format_needs_the_name_of_each_parameter(tmp_path):
+    optimizer = {"param_groups": [{"params": [0, 1]}], "state": {}}
+    with pytest.raises(UserError, match="does not name every parameter of the optimizer"):
+        dcp.write({}, optimizer, ["0.weight", None], tmp_path / "out")
+    assert names_in(tmp_path) == []
 
 
 def state_of(replica):
@@ -327,7 +313,7 @@ def test_the_torch_format_overwrites_nothing_but_itself(run, tmp_path, capsys):
         assert export.main([str(run_dir.path), "--dcp", "--out", str(out)]) == 2
         assert f"{out} holds something else" in capsys.readouterr().err
     assert names_in(folder) == ["mine"]
-    part = run_dir.checkpoints / "step-00000006" / "rank-00000.bin"
+    part = run_dir.checkpoints / "step-00000006" / "rank-00000.safetensors"
     part.write_bytes(part.read_bytes()[:-1])
     assert export.main([str(run_dir.path), "--dcp"]) == 1
     assert "step-00000006 is damaged" in capsys.readouterr().err

@@ -226,11 +226,13 @@ def test_an_index_that_does_not_fit_its_files_is_refused(source_paths, tmp_path,
 
 
 def test_a_damaged_checkpoint_is_named(source_paths, tmp_path):
-    part = source_paths[2] / "checkpoints" / "step-00000006" / "rank-00000.bin"
+    part = source_paths[2] / "checkpoints" / "step-00000006" / "rank-00000.safetensors"
     data = bytearray(part.read_bytes())
     data[7] ^= 1
     part.write_bytes(data)
-    with pytest.raises(UserError, match=r"train.init_from: cannot read .*run: rank-00000.bin"):
+    with pytest.raises(
+        UserError, match=r"train.init_from: cannot read .*run: rank-00000.safetensors"
+    ):
         loaded_alone(source_paths[2], tmp_path / "new")
 
 

@@ -1,6 +1,7 @@
 """The newest undamaged checkpoint comes back; one that is damaged or lost is named."""
 
 import dataclasses
+import functools
 import json
 import pickle
 import shutil
@@ -8,7 +9,9 @@ import time
 
 import pytest
 
+from slurm_job_kit.jobs.checkpoint.manifest import Manifest
 from slurm_job_kit.jobs.checkpoint.names import LATEST, checkpoint_names
+from slurm_job_kit.jobs.checkpoint.part_file import part_name
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
@@ -21,9 +24,7 @@ from tests.unit.checkpoint.checkpoint_kit import (
     loaded,
     replica_of,
     save,
-    saved_by_torch,
     state_at,
-    state_pt,
 )
 
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -92,7 +93,7 @@ def lose_all(context, how):
     elif how == "hint":
         shutil.rmtree(context.run.dir.checkpoints / "step-00000006")
     else:
-        (context.run.dir.checkpoints / "step-00000006" / "rank-00000.bin").unlink()
+        (context.run.dir.checkpoints / "step-00000006" / "rank-00000.safetensors").unlink()
         (context.run.dir.checkpoints / LATEST).unlink()
 
 
@@ -128,6 +129,10 @@ def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, caps
     assert "is missing" not in capsys.readouterr().out
 
 
+def write(content, sink):
+    sink.write(content)
+
+
 class Sleeper:
     """An object whose pickle runs a function in the process that loads it."""
 
@@ -135,19 +140,51 @@ class Sleeper:
         return (time.sleep, (60,))
 
 
-@pytest.mark.parametrize("kind", ["pickle", "zip", "list", "text"])
-def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind, capsys):
+ONE_TENSOR = b'{"model": {"!tensor": ["x", "float32", [2], 1]}}'
+
+
+def bytes_of(header, length=None):
+    """A file with this header, of that length."""
+    return (len(header) if length is None else length).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize(
+    ("state", "part"),
+    [
+        (pickle.dumps({"model": Sleeper()}), b""),
+        (b"[1]", b""),
+        (b"hello", b""),
+        (b'{"model": {"!tensor": ["x", "save", [2], 1]}}', b""),
+        (b'{"model": {"!tensor": ["x", "float32", [], 2]}}', b""),
+        (b'{"model": {"!tensor": ["x", "float32", [2], 0]}}', b""),
+        (b'{"model": {"!tensor": 7}}', b""),
+        (b'{"model": {"!tensor": ["x", "float32", [Infinity], 1]}}', b""),
+        (b'{"model": {"!tensor": [["x"], "float32", [2], 1]}}', bytes_of(b"{}")),
+        (ONE_TENSOR, b""),
+        (ONE_TENSOR, b"hello"),
+        (ONE_TENSOR, bytes_of(b"hello")),
+        (ONE_TENSOR, bytes_of(b"{}", 2**62)),
+        (ONE_TENSOR, bytes_of(b"{}", 40)),
+        (ONE_TENSOR, bytes_of(b"{}")),
+        (ONE_TENSOR, bytes_of(b"[7]")),
+        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": 7}}')),
+        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": [-99, 7]}}')),
+        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": [0, Infinity]}}')),
+        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": [0, 7]}}') + bytes(8)),
+        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": [0, 8]}}')),
+    ],
+)
+def test_a_checkpoint_that_the_kit_does_not_write_is_quarantined_unread(
+    tmp_path, state, part, capsys
+):
     context, replica = job_of(tmp_path), replica_of()
-    checkpoints = Checkpoints(context, BATCHES)
-    checkpoints.save(replica, state_at(6))
-    checkpoints.finish(lambda: None)
-    values = {
-        "pickle": pickle.dumps({"model": Sleeper()}),
-        "zip": saved_by_torch({"model": Sleeper()}),
-        "list": saved_by_torch([1]),
-        "text": b"hello",
-    }[kind]
-    commit.commit(context.run.dir.checkpoints, state_pt(9, values))
+    save(context, replica, 6)
+    manifest = Manifest(9, attempt=1, files=())
+    contents = {part_name(0): part, "state.json": state}
+    files = {name: functools.partial(write, text) for name, text in contents.items()}
+    commit.commit(
+        context.run.dir.checkpoints, commit.PendingCheckpoint(manifest, files, lambda: None)
+    )
     assert loaded(context, replica_of(seed=1)).global_step == 6
     assert "step-00000009 is damaged and now quarantined-step-00000009" in capsys.readouterr().out
     assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
@@ -156,7 +193,9 @@ def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind,
 def test_a_superseded_attempt_reads_and_renames_no_checkpoint(tmp_path):
     context = job_of(tmp_path)
     save(context, replica_of(), 6)
-    (context.run.dir.checkpoints / "step-00000006" / "rank-00000.bin").write_bytes(b"damaged")
+    (context.run.dir.checkpoints / "step-00000006" / "rank-00000.safetensors").write_bytes(
+        b"damaged"
+    )
     context.run.dir.owner.write_text('{"job_id": "8", "attempt": 2}')
     with pytest.raises(Superseded):
         ReadAhead(context).wait()

@@ -1,12 +1,12 @@
-"""state.json names the place of each tensor, in few words however many ranks there are."""
+"""Each rank's file is a safetensors file; state.json names the tensors."""
 
 import functools
-import json
 import math
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from slurm_job_kit.jobs.checkpoint.manifest import Manifest
 from slurm_job_kit.jobs.checkpoint.part_file import part_name
@@ -28,35 +28,22 @@ def tree_of(sharding):
     return {"rows": rows[:4], "one": torch.tensor(7.0), "more": rows[4:], "two": torch.ones(33)}
 
 
-def saved(folder, num_ranks, change=lambda values: values):
+def saved(folder, num_ranks, tree_of=tree_of):
     files: dict[str, Any] = {}
     for rank in range(num_ranks):
         sharding = Sharding(num_ranks, rank)
         tree = tree_of(sharding)
-        stored = outline.lay_out(tree, sharding)
-        files[part_name(rank)] = functools.partial(outline.write_part, tree, stored, rank)
-    text = json.dumps(change(json.loads(outline.to_json(tree, stored)))).encode()
+        files[part_name(rank)] = functools.partial(outline.write_part, tree, sharding)
+    text = outline.to_json(tree, sharding)
     files[outline.STATE] = lambda sink: sink.write(text)
     commit(folder, PendingCheckpoint(Manifest(3, attempt=1, files=()), files, lambda: None))
     return folder / "step-00000003"
 
 
-def entry_per_rank(values):
-    """As a kit wrote it that had an entry for each rank."""
-    for tensor in values["tensors"]:
-        tensor["pieces"] = [
-            [rank + index, offset, first + index * size, size]
-            for rank, offset, first, size, count in tensor["pieces"]
-            for index in range(count)
-        ]
-    return values
-
-
-@pytest.mark.parametrize("change", [lambda values: values, entry_per_rank])
 @pytest.mark.parametrize("num_ranks", [1, 3, 64])
-def test_what_many_ranks_wrote_is_read_whole_and_in_parts(tmp_path, num_ranks, change):
-    with Contents.open(saved(tmp_path, num_ranks, change)) as contents:
-        state = outline.from_json(contents.file(outline.STATE).read())
+def test_what_many_ranks_wrote_is_read_whole_and_in_parts(tmp_path, num_ranks):
+    with Contents.open(saved(tmp_path, num_ranks)) as contents:
+        state = outline.read(contents)
         read = [each.read(contents) for each in (*state["rows"], *state["more"])]
         assert all(torch.equal(one, other) for one, other in zip(read, wholes(), strict=True))
         assert (state["one"].read(contents), state["two"].read(contents).sum()) == (7, 33)
@@ -66,25 +53,63 @@ def test_what_many_ranks_wrote_is_read_whole_and_in_parts(tmp_path, num_ranks, c
             assert torch.equal(part, torch.arange(first, first + size, dtype=torch.float32))
 
 
-def test_the_places_take_no_more_room_with_more_ranks():
+@pytest.mark.parametrize("num_ranks", [1, 3, 64])
+def test_safetensors_opens_the_file_of_each_rank(tmp_path, num_ranks):
+    directory = saved(tmp_path, num_ranks)
+    for rank in range(num_ranks):
+        tree = tree_of(Sharding(num_ranks, rank))
+        rows = zip(("rows", "more"), (tree["rows"], tree["more"]), strict=True)
+        expected = {
+            f"{name}/{index}": each.local
+            for name, several in rows
+            for index, each in enumerate(several)
+        }
+        if rank == 0:
+            expected |= {"one": tree["one"], "two": tree["two"]}
+        with safe_open(directory / part_name(rank), "pt") as file:
+            assert {*file.keys()} == {*expected, "block_sha256"}
+            for name, tensor in expected.items():
+                assert torch.equal(file.get_tensor(name), tensor)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+def test_every_type_comes_back_and_is_seen_by_safetensors_where_it_has_it(tmp_path):
+    names = ("float64", "bfloat16", "bool", "int64", "uint8", "float8_e4m3fn", "complex128")
+    tree = {name: torch.arange(5).view(5, 1).to(getattr(torch, name)) for name in names}
+    tree |= {"float4_e2m1fn_x2": torch.ones(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}
+    directory = saved(tmp_path, 1, lambda sharding: {"values": tree})
+    with Contents.open(directory) as contents:
+        found = outline.whole(outline.read(contents)["values"], contents)
+    with safe_open(directory / part_name(0), "pt") as file:
+        for name, tensor in tree.items():
+            seen = file.get_tensor(f"values/{name}")
+            for other in (found[name], seen.flatten().view(tensor.dtype).view(tensor.shape)):
+                assert other.dtype == tensor.dtype and other.shape == tensor.shape
+                assert torch.equal(other.view(torch.uint8), tensor.view(torch.uint8))
+            assert (seen.dtype == tensor.dtype) == (name not in ("complex128", "float4_e2m1fn_x2"))
+
+
+def test_tensors_whose_names_would_be_equal_stay_apart(tmp_path):
+    tree = {"a": {1: torch.ones(2), "1": torch.zeros(2)}, "a/1": (torch.arange(3), None)}
+    with Contents.open(saved(tmp_path, 1, lambda sharding: tree)) as contents:
+        found = outline.whole(outline.read(contents), contents)
+    assert (found["a"][1].tolist(), found["a"]["1"].tolist()) == ([1, 1], [0, 0])
+    assert (found["a/1"][0].tolist(), found["a/1"][1]) == ([0, 1, 2], None)
+
+
+def test_state_json_takes_no_more_room_with_more_ranks():
     sizes = {}
     for num_ranks in (8, 512):
         rows = [Rows(torch.empty(0), (4096, 4)), Rows(torch.empty(0), (513,))] * 100
-        stored = outline.lay_out(rows, Sharding(num_ranks, 0))
-        sizes[num_ranks] = len(outline.to_json({"rows": rows}, stored))
+        sizes[num_ranks] = len(outline.to_json({"rows": rows}, Sharding(num_ranks, 0)))
     assert sizes[512] < 1.5 * sizes[8]
 
 
 def test_rows_in_another_memory_format_are_read(tmp_path):
     """Such as the moments of a convolution in channels_last."""
     values = torch.arange(2 * 6 * 4 * 3 * 3, dtype=torch.float32).view(2 * 6, 4, 3, 3)
-    stored = outline.lay_out({"x": values}, Sharding(1, 0))
-    manifest = Manifest(3, attempt=1, files=())
-    files = {
-        "rank-00000.bin": lambda sink: outline.write_part({"x": values}, stored, 0, sink),
-    }
-    commit(tmp_path, PendingCheckpoint(manifest, files, lambda: None))
+    directory = saved(tmp_path, 1, lambda sharding: {"x": values})
     rows = torch.empty(5, 4, 3, 3).to(memory_format=torch.channels_last)
-    with Contents.open(tmp_path / "step-00000003") as contents:
-        stored[0].read_into(contents, 6 * 4 * 3 * 3, rows)
+    with Contents.open(directory) as contents:
+        outline.read(contents)["x"].read_into(contents, 6 * 4 * 3 * 3, rows)
     assert torch.equal(rows, values[6:11])

@@ -1,16 +1,19 @@
 """What a saved state holds, and which data, spec, model and optimizer it fits."""
 
 import hashlib
+import json
 
 import pytest
 import torch
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import manifest_text
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.checkpoint import commit
+from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
@@ -19,23 +22,19 @@ from slurm_job_kit.trainer.checkpoint.state import (
     SavedState,
     check_fits,
     check_moments,
-    parse,
     restored_state,
 )
 from slurm_job_kit.trainer.errors import UserError
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
-    bits,
     context_of,
     data_of,
     job_of,
     loaded,
     replica_of,
     save,
-    saved_by_torch,
     saved_values,
     state_at,
-    state_pt,
 )
 
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -102,7 +101,7 @@ def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
     context = job_of(tmp_path)
     save(context, replica_of(), 6)
     with reader.Contents.open(context.run.dir.checkpoints / "step-00000006") as contents:
-        values = parse(contents)
+        values = outline.read(contents)
     assert [*values] == [
         *("model", "optimizer", "optimizer_class", "parameter_names", "scaler", "windows"),
         *("global_batch_size", "samples_per_epoch", "data_digest", "train"),
@@ -114,16 +113,18 @@ def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
         SavedState.from_dict(values)
 
 
-def test_a_checkpoint_of_the_format_with_state_pt_is_loaded(tmp_path):
-    """The format before this one, which torch.save wrote."""
-    context, replica = job_of(tmp_path), replica_of()
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_a_checkpoint_of_an_older_kit_is_refused_in_one_line_and_stays(tmp_path, version):
+    context = job_of(tmp_path)
     root = context.run.dir.checkpoints
-    save(context, replica, 6)
-    values = saved_values(replica, windows=torch.ones(1, 3, dtype=torch.float64))
-    commit.commit(root, state_pt(9, saved_by_torch(values)))
-    fresh = replica_of(seed=1)
-    assert loaded(context, fresh).window.tolist() == [1, 1, 1]
-    assert bits(fresh) == bits(replica)
+    save(context, replica_of(), 6)
+    path = root / "step-00000006" / "manifest.json"
+    path.write_bytes(manifest_text({**json.loads(path.read_text()), "format_version": version}))
+    words = rf"^checkpoint {root}/step-00000006 has format version {version}, this kit reads .*$"
+    with pytest.raises(UserError, match=words) as error:
+        loaded(context, replica_of(seed=1))
+    assert "\n" not in str(error.value)
+    assert checkpoint_names(root) == ["step-00000006"]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,6 @@ def test_a_checkpoint_without_a_moment_is_refused(lost):
         del state[1]
     else:
         state[1] = {key: value for key, value in state[1].items() if key != lost}
-    values["parameter_names"] = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"]
     with pytest.raises(UserError, match="the checkpoint has no .*exp_avg.* for parameter 0.bias:"):
         check_moments(SavedState.from_dict(values), replica, Train())
     check_moments(SavedState.from_dict(values), replica, Train(static_graph=True))

@@ -138,12 +138,12 @@ class Rank:
 
 
 def shard(rank):
-    return f"rank-{rank:05}.bin"
+    return f"rank-{rank:05}.safetensors"
 
 
 def swap(newest, older):
     """Give the last two shards each other's names."""
-    names = sorted(newest.glob("rank-*.bin"))[-2:]
+    names = sorted(newest.glob("rank-*.safetensors"))[-2:]
     contents = [name.read_bytes() for name in names]
     for name, content in zip(names, reversed(contents), strict=True):
         name.write_bytes(content)
@@ -151,7 +151,7 @@ def swap(newest, older):
 
 def damage_all(newest, older):
     """Each rank finds damage in its own shard."""
-    for path in newest.glob("rank-*.bin"):
+    for path in newest.glob("rank-*.safetensors"):
         damage(path, "flip")
 
 

@@ -1,4 +1,4 @@
-"""Rank 0's state on another rank: every bit, in tensors of any size, type and order in memory."""
+"""Rank 0's state on another rank: every bit, in tensors of any size and type."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def state():
         "small": [torch.arange(5, dtype=torch.int64), torch.tensor(0.5, dtype=torch.float64)],
         "large": large,
         "empty": torch.empty(0),
-        "channels_last": torch.randn(4, 8, 160, 160, generator=generator).to(
-            memory_format=torch.channels_last
-        ),
+        "larger": torch.randn(4, 8, 160, 160, generator=generator),
         "bfloat16": (large[:9].bfloat16(), "text"),
     }
 

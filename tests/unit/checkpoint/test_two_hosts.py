@@ -106,7 +106,7 @@ def test_what_only_an_old_cache_lacks_is_not_quarantined(here, there, monkeypatc
 def test_a_file_of_a_checkpoint_that_was_looked_for_too_early_is_no_damage(here, there):
     root = here.run.dir.checkpoints
     (root / "step-00000006").mkdir()
-    look(there.run.dir.path, "manifest.json", "state.json", "rank-00000.bin")
+    look(there.run.dir.path, "manifest.json", "state.json", "rank-00000.safetensors")
     save(here, replica_of(), 9)
     for path in (root / "step-00000009").iterdir():
         path.rename(root / "step-00000006" / path.name)
@@ -121,7 +121,7 @@ def test_a_rank_reads_its_rows_of_the_checkpoint_that_rank_0_has_found(here, the
     (root / "step-00000006").rename(root / "aside-step-00000006")
     save(here, replica_of(seed=2), 6)
     manifest = reader.check(root / "step-00000006")
-    (part,) = (file for file in manifest.files if file.name == "rank-00000.bin")
+    (part,) = (file for file in manifest.files if file.name == "rank-00000.safetensors")
     data = bytearray(64)
     with reader.Contents(there.run.dir.checkpoints / "step-00000006", manifest) as contents:
         contents.read_into(part.name, 0, memoryview(data))
