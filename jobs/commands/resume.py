@@ -6,7 +6,7 @@ import argparse
 
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.continuing import Request, resume
-from slurm_job_kit.jobs.commands.sweeps import runner as points
+from slurm_job_kit.jobs.commands.sweeps import runner
 from slurm_job_kit.jobs.runs import lookup
 
 
@@ -35,5 +35,5 @@ def command(args: argparse.Namespace) -> int:
         overrides, args.cluster, args.yes, args.code, args.checkpoint, not args.no_check
     )
     if (sweep := lookup.find_sweep(args.run)) is not None:
-        return points.resume_all(sweep, request, args.json)
+        return runner.resume_all(sweep, request, args.json)
     return resume(lookup.find(args.run), request, args.json)

@@ -16,8 +16,7 @@ from slurm_job_kit.jobs.commands import arguments, gpu_hours, local, packages
 from slurm_job_kit.jobs.commands.continuing import Request
 from slurm_job_kit.jobs.commands.submit import choose_cluster
 from slurm_job_kit.jobs.commands.submit_claim import claimed
-from slurm_job_kit.jobs.commands.sweeps import runner as runner
-from slurm_job_kit.jobs.commands.sweeps import specs as points
+from slurm_job_kit.jobs.commands.sweeps import runner, specs
 from slurm_job_kit.jobs.commands.sweeps.runner import INTERRUPTED, PointState, SweepTask
 from slurm_job_kit.jobs.commands.sweeps.specs import LoadedSweep
 from slurm_job_kit.jobs.commands.times import ranking, table
@@ -53,7 +52,7 @@ def _limit(text: str) -> int:
 
 def command(args: argparse.Namespace) -> int:
     """Run sweep; returns the exit code."""
-    found = points.load(args.config, arguments.overrides_of(args))
+    found = specs.load(args.config, arguments.overrides_of(args))
     limit = args.max_parallel or found.max_parallel
     if found.num_equal:
         say(f"{counted(found.num_equal, 'point')} left out, because another one has the same spec")

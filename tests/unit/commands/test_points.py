@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.commands.sweeps import specs as points
+from slurm_job_kit.jobs.commands.sweeps import specs
 from slurm_job_kit.jobs.config.load import SpecError, load
 
 BASE = "name: tiny\nslurm: {nodes: 2}\n"
@@ -17,7 +17,7 @@ def swept(spec_file):
     """The `KEY=VALUE` of each point."""
 
     def taken(text, *arguments):
-        found = points.load(spec_file(BASE + text), arguments).points
+        found = specs.load(spec_file(BASE + text), arguments).points
         for point in found:  # the frozen overrides give the same spec as a run of its own
             single = load(spec_file(BASE), [*point.loaded.overrides])
             assert single.spec == point.loaded.spec
@@ -35,7 +35,7 @@ def refused(spec_file):
 
     def taken(text, *arguments):
         with pytest.raises(SpecError) as caught:
-            points.load(spec_file(BASE + text), arguments)
+            specs.load(spec_file(BASE + text), arguments)
         return str(caught.value)
 
     return taken
@@ -84,7 +84,7 @@ def test_more_random_points_keep_the_earlier_ones(swept):
 
 def test_a_point_has_the_spec_of_the_run_alone_and_equal_points_are_left_out(spec_file):
     text = BASE + "sweep: {list: [{train.lr: 0.2}, {train.lr: 2e-1}, {train.seed: 0}]}\n"
-    found = points.load(spec_file(text), [])
+    found = specs.load(spec_file(text), [])
     assert [point.overrides for point in found.points] == [("train.lr=0.2",), ("train.seed=0",)]
     assert found.num_equal == 1
 

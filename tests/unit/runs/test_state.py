@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands.sweeps import runner as points
+from slurm_job_kit.jobs.commands.sweeps import runner
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.runs import run_lock, state
@@ -63,10 +63,10 @@ def test_a_run_that_cannot_be_read_still_has_its_job(run, slurm, capsys):
     slurm.set_state("7", "RUNNING")
     found = state.read(run)
     assert found.phase is RunPhase.UNREADABLE and found.lives["7"].is_alive
-    assert points.states_of([run]) == [points.PointState.ACTIVE]
+    assert runner.states_of([run]) == [runner.PointState.ACTIVE]
     slurm.set_state("7", "FAILED")
     with pytest.raises(UserError, match="attempts.jsonl"):
-        points.states_of([run])
+        runner.states_of([run])
 
 
 def test_a_process_that_died_says_nothing_about_a_job_that_was_queued_later(run, slurm):
@@ -74,7 +74,7 @@ def test_a_process_that_died_says_nothing_about_a_job_that_was_queued_later(run,
     slurm.answer("squeue", status=1)
     assert state.read(run).phase is RunPhase.UNKNOWN
     with pytest.raises(FailedError, match="whether job 7 still runs"):
-        points.states_of([run])
+        runner.states_of([run])
     slurm.answer("squeue", squeue_line("7", "TIMEOUT"))
     assert state.read(run).word == "timeout"
 
@@ -86,7 +86,7 @@ def test_a_process_that_lives_here_is_the_run_whatever_is_unknown_of_an_earlier_
     write_json(run.owner, asdict(run_lock.this_process(None)) | {"attempt": 2})
     found = state.read(run)
     assert found.phase is RunPhase.RUNNING and found.process is not None
-    assert points.states_of([run]) == [points.PointState.ACTIVE]
+    assert runner.states_of([run]) == [runner.PointState.ACTIVE]
 
 
 @pytest.mark.parametrize("word", ["COMPLETING", "REQUEUE_HOLD"])
@@ -94,7 +94,7 @@ def test_a_point_whose_job_still_lives_is_active_whatever_its_result(run, slurm,
     write_json(run.result, {"status": "held"})
     os.utime(run.submission, (0, 0))
     slurm.set_state("7", word)
-    assert points.states_of([run]) == [points.PointState.ACTIVE]
+    assert runner.states_of([run]) == [runner.PointState.ACTIVE]
 
 
 def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
@@ -114,7 +114,7 @@ def test_one_damaged_run_hides_no_other(run, here, slurm, capsys):
 
 def test_a_state_that_this_kit_does_not_know_is_alive(run, slurm):
     slurm.set_state("7", "HIBERNATING")
-    assert points.states_of([run]) == [points.PointState.ACTIVE]
+    assert runner.states_of([run]) == [runner.PointState.ACTIVE]
 
 
 def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
