@@ -16,12 +16,15 @@ from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
 from slurm_job_kit.jobs.commands import gpu_hours, local, packages, run_jobs
+from slurm_job_kit.jobs.commands.queue import queue
 from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here
 from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import (
+    check,
     checkpoint_files,
     checkpoints,
     code_changes,
@@ -75,10 +78,13 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
         refuse_living(run_dir, cluster)
         if is_done(run_dir, request):  # its job has ended since
             return nothing_to_resume(run_dir, request)
-        is_complete = facts.is_complete(run_dir)
-        with changed_run(run_dir, request, is_complete):
-            spec_changes.mend_work(run_dir)
-            job_id = start_again(run_dir, cluster, request)
+        job_id = None
+        with changed_runs([run_dir], request, cluster, facts.is_complete(run_dir)) as runs:
+            if cluster == "slurm":
+                job_id = queue(runs[run_dir], run_dir)
+            else:  # under the claim: another resume must not change the run meanwhile
+                me = run_lock.this_process(None)
+                run_lock.claim(run_dir, me, facts.newest_opened(run_dir) + 1)
     if job_id is None:
         return run_here(run_dir, as_json)
     announce(run_dir, job_id, as_json)
@@ -95,6 +101,33 @@ def is_done(run_dir: RunDir, request: Request) -> bool:
 def has_more_to_do(request: Request) -> bool:
     """Whether a complete run may get further steps by this request."""
     return bool(request.overrides) or request.checkpoint is not None
+
+
+@contextlib.contextmanager
+def changed_runs(
+    run_dirs: Sequence[RunDir], request: Request, cluster: str, is_complete: bool = False
+) -> Iterator[dict[RunDir, Loaded]]:
+    """A block in which runs are as the request wants them and can be queued, or can run here.
+
+    If it fails, the runs are as they were.
+    Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for what is
+    refused or needs a confirmation; SpecError for parts that every rank would fail of.
+    """
+    with contextlib.ExitStack() as changes:
+        for run_dir in run_dirs:
+            changes.enter_context(changed_run(run_dir, request, is_complete))
+            spec_changes.mend_work(run_dir)
+        # Without the user's file: a mistake is in the code, or in a key of this command.
+        runs = {run_dir: Loaded(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
+        specs = [loaded.spec for loaded in runs.values()]
+        packages.check_interpreter(specs[0])
+        if cluster == "local":
+            local.check_machine(specs[0], len(local.visible_gpus()))
+        else:
+            gpu_hours.confirm([spec.slurm for spec in specs], request.is_confirmed)
+            if request.is_checked and request.changes_parts:
+                check.check_all(runs)
+        yield runs
 
 
 @contextlib.contextmanager
@@ -162,32 +195,6 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     code_changes.confirm(run_dir, new_code, is_confirmed)
     say("\n".join(code_changes.summary(run_dir, new_code)))
     return new_code
-
-
-def start_again(run_dir: RunDir, cluster: str, request: Request) -> str | None:
-    """Queue another job for the run; returns its id, or None where the run may begin here.
-
-    Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for an
-    interpreter that is not there and for too many GPU hours; SpecError for parts that every rank
-    would fail of.
-    """
-    from slurm_job_kit.jobs.commands.queue import queue
-    from slurm_job_kit.jobs.config.load import Loaded
-    from slurm_job_kit.jobs.runs import check
-
-    spec = Spec.read(run_dir.spec)
-    packages.check_interpreter(spec)
-    if cluster == "local":
-        local.check_machine(spec, len(local.visible_gpus()))
-        # Here, under the claim of this command: another resume must not change the run meanwhile.
-        run_lock.claim(run_dir, run_lock.this_process(None), facts.newest_opened(run_dir) + 1)
-        return None
-    gpu_hours.confirm([spec.slurm], request.is_confirmed)
-    # Without the user's file: a mistake is in the code, or in a key of this command.
-    loaded = Loaded(spec, "")
-    if request.is_checked and request.changes_parts:
-        check.check(loaded, run_dir)
-    return queue(loaded, run_dir)
 
 
 @contextlib.contextmanager

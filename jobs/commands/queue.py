@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,33 +32,50 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
     loaded: the spec, and the user's input for the places of keys.
     Raises: FailedError; then nothing is queued.
     """
-    spec = loaded.spec
     asked = check_site(loaded, run_dir)
-    argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec), run_dir)
+    argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, loaded.spec), run_dir)
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
     records.write(run_dir.submission, Submission(tuple(argv)))
-    for line in environment.notes(os.environ, spec, argv):
+    record = functools.partial(record_job, run_dir, argv, asked)
+    return call_sbatch(argv, loaded, run_dir.submitit, record)
+
+
+def call_sbatch(
+    argv: Sequence[str],
+    loaded: Loaded,
+    folder: Path,
+    record: Callable[[str], None],
+    others: Sequence[str] = (),
+) -> str:
+    """Queue a job or a job array, and record it; returns its id.
+
+    loaded: of the run, or of one point of the array. folder: for submitit's copy of the batch
+    script. record: writes the id into the run directories. others: older jobs of the same sweep.
+    Raises: FailedError; then nothing is queued.
+    """
+    for line in environment.notes(os.environ, loaded.spec, argv):
         say(line)
     environ = environment.passed(os.environ, Door.SBATCH)
     with uninterrupted():
         try:
-            job_id = executor.submit(argv, environ, run_dir.submitit)
+            job_id = executor.submit(argv, environ, folder, others)
         except executor.SubmissionError as error:
             raise refusal(error, loaded) from error
         try:
-            records.write(run_dir.submission, submission(argv, job_id, asked))
-            lookup.remember(run_dir, job_id)
+            record(job_id)
         except OSError as error:
             raise executor.cancelled(job_id, error) from error
-        with BestEffort("submit")():
-            Timeline(run_dir, "submit").event("submit", job_id=job_id)
     return job_id
 
 
-def submission(argv: Sequence[str], job_id: str, site: SlurmSite | None) -> Submission:
-    """The record of a job that this user queued at a site."""
-    return Submission(tuple(argv), job_id, os.getuid(), None if site is None else site.cluster)
+def record_job(run_dir: RunDir, argv: Sequence[str], site: SlurmSite | None, job_id: str) -> None:
+    """Record the job of a run. argv: the command line that queues this run alone."""
+    cluster = None if site is None else site.cluster
+    records.write(run_dir.submission, Submission(tuple(argv), job_id, os.getuid(), cluster))
+    lookup.remember(run_dir, job_id)
+    with BestEffort("submit")():
+        Timeline(run_dir, "submit").event("submit", job_id=job_id)
 
 
 def refusal(error: executor.SubmissionError, loaded: Loaded) -> FailedError:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ def command(args: argparse.Namespace) -> int:
         from slurm_job_kit.jobs.runs.origin import find
 
         origin = find(args.origin, args.yes)
-    options = Options(args.cluster, args.dry_run, args.json, not args.no_check, origin, args.yes)
+    options = Options(args.cluster, args.json, not args.no_check, args.yes, args.dry_run, origin)
     return submit(args.config, arguments.overrides_of(args), options)
 
 
@@ -79,16 +80,16 @@ class Options:
 
     is_checked: whether the parts of the run are built once before it is queued. A run on this
         machine builds them at once anyway.
-    origin: the state of another run that the run begins with.
     is_confirmed: more GPU hours than the user's limit are wanted.
+    origin: the state of another run that the run begins with.
     """
 
-    cluster: str = "auto"
+    cluster: str
+    as_json: bool
+    is_checked: bool
+    is_confirmed: bool
     is_dry: bool = False
-    as_json: bool = False
-    is_checked: bool = True
     origin: Origin | None = None
-    is_confirmed: bool = False
 
 
 def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
@@ -97,7 +98,10 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
     Raises: UserError, FailedError; then there is no run.
     """
     from slurm_job_kit.jobs.commands import packages
+    from slurm_job_kit.jobs.commands.queue import queue
+    from slurm_job_kit.jobs.commands.submit_claim import claimed
     from slurm_job_kit.jobs.config.load import load
+    from slurm_job_kit.jobs.runs.freeze import planned
 
     loaded = load(config, overrides)
     if options.origin is not None:
@@ -108,45 +112,52 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
     if options.is_dry:
         packages.check(loaded.spec, is_on_slurm=False)
         return dry_run(loaded, options.cluster)
-    chosen = choose_cluster(options.cluster)
-    packages.check(loaded.spec, is_on_slurm=chosen == "slurm")
-    if chosen == "slurm":
-        return _submit_to_slurm(loaded, options)
-    from slurm_job_kit.jobs.commands import local
-    from slurm_job_kit.jobs.runs.freeze import freeze
-
-    local.check_machine(loaded.spec, len(local.visible_gpus()))
-    with freeze(loaded) as run_dir:
-        begin_from(run_dir, options.origin)
-    return run_here(run_dir, options.as_json)
-
-
-def _submit_to_slurm(loaded: Loaded, options: Options) -> int:
-    from slurm_job_kit.jobs.commands import gpu_hours
-    from slurm_job_kit.jobs.commands.queue import queue
-    from slurm_job_kit.jobs.commands.submit_claim import claimed
-    from slurm_job_kit.jobs.runs.freeze import freeze
-    from slurm_job_kit.jobs.slurm import executor
-
-    gpu_hours.confirm([loaded.spec.slurm], options.is_confirmed)
-    executor.begin_import()
-    with freeze(loaded) as run_dir, claimed(run_dir):
-        begin_from(run_dir, options.origin)
-        if options.is_checked:
-            from slurm_job_kit.jobs.runs import check
-
-            check.check(loaded, run_dir)
-        job_id = queue(loaded, run_dir)
+    run_dir, cluster, job_id = planned(loaded.spec), choose_cluster(options.cluster), None
+    with new_runs({run_dir: loaded}, cluster, options, claimed(run_dir)):
+        if cluster == "slurm":
+            job_id = queue(loaded, run_dir)
+    if job_id is None:
+        return run_here(run_dir, options.as_json)
     announce(run_dir, job_id, options.as_json)
     return 0
 
 
-def begin_from(run_dir: RunDir, state: Origin | None) -> None:
-    """Copy the state of another run into a new run, if the user wants one."""
-    if state is not None:
-        from slurm_job_kit.jobs.runs import origin
+@contextlib.contextmanager
+def new_runs(
+    runs: Mapping[RunDir, Loaded],
+    cluster: str,
+    options: Options,
+    claim: contextlib.AbstractContextManager[None],
+) -> Iterator[None]:
+    """A block with new runs that can be queued or run here; if it fails, they are deleted again.
 
-        say(origin.copy_into(run_dir, state))
+    claim: the block in which no other command queues or cancels them.
+    Raises: UserError, FailedError.
+    """
+    from slurm_job_kit.jobs.commands import gpu_hours, packages
+    from slurm_job_kit.jobs.runs.freeze import freeze_all
+    from slurm_job_kit.jobs.slurm import executor
+
+    for loaded in runs.values():
+        packages.check(loaded.spec, is_on_slurm=cluster == "slurm")
+        if cluster == "local":
+            from slurm_job_kit.jobs.commands import local
+
+            local.check_machine(loaded.spec, len(local.visible_gpus()))
+    if cluster == "slurm":
+        gpu_hours.confirm([loaded.spec.slurm for loaded in runs.values()], options.is_confirmed)
+        executor.begin_import()
+    with freeze_all(runs), claim:
+        if options.origin is not None:
+            from slurm_job_kit.jobs.runs import origin
+
+            for run_dir in runs:
+                say(origin.copy_into(run_dir, options.origin))
+        if cluster == "slurm" and options.is_checked:
+            from slurm_job_kit.jobs.runs import check
+
+            check.check_all(runs)
+        yield
 
 
 def dry_run(loaded: Loaded, cluster: str) -> int:

@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.commands import arguments, gpu_hours, local, packages
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.continuing import Request
-from slurm_job_kit.jobs.commands.submit import choose_cluster
+from slurm_job_kit.jobs.commands.submit import Options, choose_cluster, new_runs
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.commands.sweeps import runner, specs
-from slurm_job_kit.jobs.commands.sweeps.runner import INTERRUPTED, PointState, SweepTask
+from slurm_job_kit.jobs.commands.sweeps.runner import INTERRUPTED, PointState
 from slurm_job_kit.jobs.commands.sweeps.specs import LoadedSweep
 from slurm_job_kit.jobs.commands.times import ranking, table
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.runs.freeze import freeze_all, link_in_default_root, new_run_id
-from slurm_job_kit.jobs.slurm import executor
+from slurm_job_kit.jobs.runs.freeze import link_in_default_root, new_run_id
 from slurm_job_kit.jobs.slurm.sbatch import array_options, array_tasks
 
 
@@ -62,25 +61,21 @@ def command(args: argparse.Namespace) -> int:
             runner.check_array_size(len(found.points))
         show(found, same, limit, args.cluster, args.json)
         return 0
-    options = SweepOptions(args.cluster, limit, args.json, not args.no_check, args.retry, args.yes)
+    start = (args.cluster, args.json, not args.no_check, args.yes)
+    options = SweepOptions(*start, limit=limit, is_retried=args.retry)
     return make(found, options) if same is None else go_on(same, options)
 
 
 @dataclass(frozen=True)
-class SweepOptions:
+class SweepOptions(Options):
     """The options of sweep.
 
-    limit: how many points may run at a time; None: no limit. is_checked: whether the parts are
-    built once before the queue. is_retried: whether points that ended badly run again.
-    is_confirmed: more GPU hours than the user's limit may be asked for.
+    limit: how many points may run at a time; None: no limit.
+    is_retried: whether points that ended badly run again.
     """
 
-    cluster: str
-    limit: int | None
-    as_json: bool
-    is_checked: bool
-    is_retried: bool
-    is_confirmed: bool
+    limit: int | None = None
+    is_retried: bool = False
 
 
 def same_sweep(found: LoadedSweep) -> SweepDir | None:
@@ -123,15 +118,8 @@ def make(found: LoadedSweep, options: SweepOptions) -> int:
     Returns the exit code. Raises: UserError, FailedError; then there is no sweep.
     """
     first, cluster = found.points[0].loaded.spec, choose_cluster(options.cluster)
-    for point in found.points:
-        packages.check(point.loaded.spec, is_on_slurm=cluster == "slurm")
-        if cluster == "local":
-            local.check_machine(point.loaded.spec, len(local.visible_gpus()))
     if cluster == "slurm":
         runner.check_array_size(len(found.points))
-        requested = [point.loaded.spec.slurm for point in found.points]
-        gpu_hours.confirm(requested, options.is_confirmed)
-        executor.begin_import()
     run_id = new_run_id()
     sweep = SweepDir(lookup.runs_root(first.runs_root) / first.name / f"sweep-{run_id}")
     width = len(str(len(found.points) - 1))
@@ -139,16 +127,12 @@ def make(found: LoadedSweep, options: SweepOptions) -> int:
         RunDir(sweep.path.with_name(f"{run_id}-p{number:0{width}}")): point.loaded
         for number, point in enumerate(found.points)
     }
-    with freeze_all(runs) as run_dirs, made(sweep, found, run_dirs, options.limit):
+    numbers = range(len(runs))
+    with new_runs(runs, cluster, options, made(sweep, found, list(runs), options.limit)):
         if cluster == "slurm":
-            with claimed(RunDir(sweep.path)):
-                pairs = enumerate(runs.items())
-                tasks = [SweepTask(number, run, loaded) for number, (run, loaded) in pairs]
-                if options.is_checked:
-                    runner.check_parts(tasks)
-                runner.queue_arrays(sweep, tasks, options.limit)
+            runner.queue_arrays(sweep, numbers, runs, options.limit)
     if cluster == "local":
-        return run(sweep, range(len(run_dirs)), options)
+        return run(sweep, numbers, options)
     runner.announce(sweep, options.as_json)
     return 0
 
@@ -157,7 +141,7 @@ def make(found: LoadedSweep, options: SweepOptions) -> int:
 def made(
     sweep: SweepDir, found: LoadedSweep, run_dirs: Sequence[RunDir], limit: int | None
 ) -> Iterator[None]:
-    """A block with a new sweep directory, which is deleted again if the block fails."""
+    """A block with a new, claimed sweep directory, which is deleted again if the block fails."""
     sweep.path.mkdir()
     try:
         sweep.path.chmod(int(found.points[0].loaded.spec.dir_mode, 8))
@@ -171,7 +155,8 @@ def made(
             for run_dir, point in zip(run_dirs, found.points, strict=True)
         )
         records.write(sweep.record, SweepRecord(found.digest, named, found.metric, limit))
-        yield
+        with claimed(RunDir(sweep.path)):
+            yield
     except BaseException as error:
         if not getattr(error, "may_be_queued", False):
             shutil.rmtree(sweep.path, ignore_errors=True)

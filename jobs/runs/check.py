@@ -61,6 +61,25 @@ def check(loaded: Loaded, run_dir: RunDir) -> None:
     say(f"checked {what} in {time.monotonic() - began:.1f} s{found}")
 
 
+def check_all(runs: Mapping[RunDir, Loaded]) -> None:
+    """Check the first of frozen runs, and each whose parts differ from those of all before.
+
+    Runs that differ in numbers only, such as train.lr, have the same parts.
+    Raises: SpecError with the mistakes of the first run that has one.
+    """
+    seen = set()
+    for run_dir, loaded in runs.items():
+        spec = Spec.read(run_dir.spec)
+        train = {key: value for key, value in vars(spec.train).items() if _is_part(value)}
+        if (parts := repr((train, spec.launch))) not in seen:
+            seen.add(parts)
+            check(loaded, run_dir)
+
+
+def _is_part(value: object) -> bool:
+    return value is not None and not isinstance(value, (int, float))
+
+
 def ranks_python(spec: Spec) -> str:
     """The interpreter of the ranks. Raises: NotChecked where only the compute nodes have it."""
     if spec.launch.command_prefix:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, installation, records, shared_files
+from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.commands import continuing, gpu_hours, packages, queue
+from slurm_job_kit.jobs.commands import continuing, queue
 from slurm_job_kit.jobs.commands.submit import choose_cluster
-from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
+from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.config.load import Loaded
-from slurm_job_kit.jobs.console import BestEffort, counted, number_ranges, say, shown_path
+from slurm_job_kit.jobs.console import counted, number_ranges, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import Cause
 from slurm_job_kit.jobs.records.queued import SlurmSite
-from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, write_atomic
-from slurm_job_kit.jobs.runs import check, lookup, spec_changes, state
+from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
+from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.runs.state import RunPhase, RunState
 from slurm_job_kit.jobs.slurm import client, executor, sbatch, site
-from slurm_job_kit.jobs.spec import Spec
 
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
 
@@ -93,22 +91,15 @@ def begin(
     """
     run_dirs = lookup.points_of(sweep)
     chosen = [run_dirs[number] for number in numbers]
-    with contextlib.ExitStack() as changes:
+    with contextlib.ExitStack() as claims:
         for run_dir in chosen:
-            changes.enter_context(claimed(run_dir))
-        states = states_of(chosen)  # now that no other command can queue them
-        tasks = []
-        for number, run_dir, found in zip(numbers, chosen, states, strict=True):
+            claims.enter_context(claimed(run_dir))
+        # Now that no other command can queue them.
+        for run_dir, found in zip(chosen, states_of(chosen), strict=True):
             if found is PointState.ACTIVE:
                 raise UserError(f"{run_dir.run_id} is queued or running\n  hint: try again")
-            changes.enter_context(continuing.changed_run(run_dir, request, False))
-            spec_changes.mend_work(run_dir)
-            tasks.append(SweepTask(number, run_dir, Loaded(Spec.read(run_dir.spec), "")))
-        packages.check_interpreter(tasks[0].loaded.spec)
-        gpu_hours.confirm([task.loaded.spec.slurm for task in tasks], request.is_confirmed)
-        if request.is_checked and request.changes_parts:
-            check_parts(tasks)
-        queue_arrays(sweep, tasks, limit)
+        with continuing.changed_runs(chosen, request, "slurm") as runs:
+            queue_arrays(sweep, numbers, runs, limit)
 
 
 def run_here(
@@ -152,30 +143,15 @@ def check_array_size(num_points: int) -> None:
         )
 
 
-def check_parts(tasks: Sequence[SweepTask]) -> None:
-    """Build model, data and objective of the first point, and of each whose parts differ from all
-    before: points that differ in numbers only, such as train.lr, have the same parts.
+def queue_arrays(
+    sweep: SweepDir, numbers: Sequence[int], runs: Mapping[RunDir, Loaded], limit: int | None
+) -> None:
+    """Queue points as one job array, or one for each different request.
 
-    Raises: SpecError with the mistakes of the first point that has one.
-    """
-    seen = set()
-    for task in tasks:
-        spec = Spec.read(task.run_dir.spec)
-        train = {key: value for key, value in vars(spec.train).items() if _is_part(value)}
-        if (parts := repr((train, spec.launch))) not in seen:
-            seen.add(parts)
-            check.check(task.loaded, task.run_dir)
-
-
-def _is_part(value: object) -> bool:
-    return value is not None and not isinstance(value, (int, float))
-
-
-def queue_arrays(sweep: SweepDir, tasks: Sequence[SweepTask], limit: int | None) -> list[str]:
-    """Queue points as one job array, or one for each different request; returns the arrays' ids.
-
+    numbers: of the points, in the order of their runs.
     Raises: FailedError, UserError; then nothing is queued.
     """
+    tasks = [SweepTask(n, *each) for n, each in zip(numbers, runs.items(), strict=True)]
     groups: dict[tuple[str, ...], list[SweepTask]] = {}
     for task in tasks:
         spec = exclude_nodes.without_bad_nodes(task.run_dir, task.loaded.spec)
@@ -197,7 +173,6 @@ def queue_arrays(sweep: SweepDir, tasks: Sequence[SweepTask], limit: int | None)
             else:
                 write_atomic(path, text)
         raise
-    return queued
 
 
 def _text_of(path: Path) -> str | None:
@@ -237,37 +212,18 @@ def _queue_array(
     numbers = [task.number for task in group]
     script = group[0].run_dir.kit / sbatch.SCRIPT
     argv = sbatch.array_argv(options, script, sweep, numbers, limit)
-    for line in environment.notes(os.environ, group[0].loaded.spec, argv):
-        say(line)
-    environ = environment.passed(os.environ, environment.Door.SBATCH)
-    with uninterrupted():
-        try:
-            array_id = executor.submit(argv, environ, sweep.submitit, others)
-        except executor.SubmissionError as error:
-            raise queue.refusal(error, group[0].loaded) from error
-        try:
-            lookup.remember(RunDir(sweep.path), array_id)
-            for task in group:
-                _record(task, f"{array_id}_{task.number}")
-        except OSError as error:
-            raise executor.cancelled(array_id, error) from error
+
+    def record(array_id: str) -> None:
+        lookup.remember(RunDir(sweep.path), array_id)
+        for task in group:
+            # The point's successor has this command line: it must not start the whole array again.
+            run_dir, job_id = task.run_dir, f"{array_id}_{task.number}"
+            alone = sbatch.sbatch_argv(task.loaded.spec, run_dir)
+            queue.record_job(run_dir, alone, records.read(SlurmSite, run_dir.site), job_id)
+
+    array_id = queue.call_sbatch(argv, group[0].loaded, sweep.submitit, record, others)
     say(f"job array {array_id}: {counted(len(group), 'point')}, {number_ranges(numbers)}")
     return array_id
-
-
-def _record(task: SweepTask, job_id: str) -> None:
-    """Record the job of a point, and the command line that queues this point alone.
-
-    Its successor has that command line: it must not start the whole array again.
-    """
-    run_dir = task.run_dir
-    argv = sbatch.sbatch_argv(task.loaded.spec, run_dir)
-    records.write(
-        run_dir.submission, queue.submission(argv, job_id, records.read(SlurmSite, run_dir.site))
-    )
-    lookup.remember(run_dir, job_id)
-    with BestEffort("submit")():
-        Timeline(run_dir, "submit").event("submit", job_id=job_id)
 
 
 def resume_all(sweep: SweepDir, request: continuing.Request, as_json: bool) -> int:
