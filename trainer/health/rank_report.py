@@ -68,6 +68,7 @@ class RankReport:
 
     `may_report` is called before this rank reports that others did not answer. A rank that was
     asked to stop reports none, because the others may have stopped before.
+    no_answer_after_s: until then no rank counts as one that did not answer.
     """
 
     def __init__(
@@ -76,10 +77,12 @@ class RankReport:
         name: str,
         context: DistributedContext,
         may_report: Callable[[], bool] = lambda: True,
+        no_answer_after_s: float = NO_ANSWER_AFTER_S,
     ) -> None:
         self._store = PrefixStore(name, store)
         self._context = context
         self._may_report = may_report
+        self._limit_s = no_answer_after_s
         self.is_reporter = False  # this rank reports those that do not answer
 
     def collect(self, problem: str, poll: Callable[[], None]) -> Summary:
@@ -88,7 +91,7 @@ class RankReport:
         waited_s, poll_s, last = 0.0, 0.001, time.monotonic()
         while not self._store.check(["summary"]):
             poll()
-            if waited_s > NO_ANSWER_AFTER_S and (summary := self._report_unresponsive_ranks()):
+            if waited_s > self._limit_s and (summary := self._report_unresponsive_ranks()):
                 # It alone writes their records. The store may be gone in a moment: the others end
                 # as soon as they see the summary, and with rank 0's node the store does.
                 return summary

@@ -69,10 +69,17 @@ def _warn(name: str, error: object) -> None:
 class AsyncTracker:
     """Calls a tracker on its own thread, until the tracker's first error."""
 
-    def __init__(self, name: str, tracker: Tracker) -> None:
+    def __init__(
+        self,
+        name: str,
+        tracker: Tracker,
+        max_waiting: int = MAX_WAITING,
+        close_limit_s: float = CLOSE_LIMIT_S,
+    ) -> None:
         self._name = name
         self._tracker = tracker
-        self._waiting: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(MAX_WAITING)
+        self._close_limit_s = close_limit_s
+        self._waiting: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(max_waiting)
         self._is_off = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -84,17 +91,17 @@ class AsyncTracker:
         try:
             self._waiting.put_nowait((step, values))
         except queue.Full:
-            self._give_up(f"it lags {MAX_WAITING} lines behind")
+            self._give_up(f"it lags {self._waiting.maxsize} lines behind")
 
     def close(self) -> None:
-        """Wait up to CLOSE_LIMIT_S until the tracker has recorded all queued values."""
+        """Wait up to `close_limit_s` until the tracker has recorded all queued values."""
         if self._is_off:
             return
         with contextlib.suppress(queue.Full):
-            self._waiting.put(None, timeout=CLOSE_LIMIT_S)
-        self._thread.join(CLOSE_LIMIT_S)
+            self._waiting.put(None, timeout=self._close_limit_s)
+        self._thread.join(self._close_limit_s)
         if self._thread.is_alive():
-            self._give_up(f"it did not finish within {CLOSE_LIMIT_S:.0f} s")
+            self._give_up(f"it did not finish within {self._close_limit_s:.0f} s")
 
     def _run(self) -> None:
         try:

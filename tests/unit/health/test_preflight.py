@@ -39,12 +39,15 @@ def store():
     return lambda: TCPStore("127.0.0.1", master.port, timeout=timedelta(seconds=20))
 
 
-def collect_all(connect, problems, world_size=3, may_report=lambda: True, name="call"):
-    """{rank: (summary, is_reporter)} of a call in which the ranks of `problems` take part."""
+def collect_all(connect, problems, world_size=3, name="call", **limits):
+    """{rank: (summary, is_reporter)} of a call in which the ranks of `problems` take part.
+
+    limits: of RankReport.
+    """
     collected = {}
 
     def take_part(rank, problem):
-        call = RankReport(connect(), name, context(rank, world_size), may_report)
+        call = RankReport(connect(), name, context(rank, world_size), **limits)
         collected[rank] = (call.collect(problem, lambda: None), call.is_reporter)
 
     threads = [threading.Thread(target=take_part, args=item) for item in problems.items()]
@@ -101,9 +104,8 @@ def test_all_ranks_get_the_same_summary(store):
     assert [summary for summary, _ in collected.values()] == [Summary({1: ("n1", "broken")})] * 3
 
 
-def test_an_unresponsive_rank_is_reported_by_exactly_one(store, monkeypatch):
-    monkeypatch.setattr(rank_report, "NO_ANSWER_AFTER_S", 0.3)
-    collected = collect_all(store, {0: "", 2: "broken"})
+def test_an_unresponsive_rank_is_reported_by_exactly_one(store):
+    collected = collect_all(store, {0: "", 2: "broken"}, no_answer_after_s=0.3)
     assert {summary.unresponsive for summary, _ in collected.values()} == {(1,)}
     assert {summary.bad[-1] for summary, _ in collected.values()} == {2}
     assert sorted(is_reporter for _, is_reporter in collected.values()) == [False, True]
@@ -111,9 +113,8 @@ def test_an_unresponsive_rank_is_reported_by_exactly_one(store, monkeypatch):
     assert collect_all(store, {1: ""})[1] == (Summary({2: ("n2", "broken")}, (1,)), False)
 
 
-def test_the_rank_that_reports_another_needs_no_store_afterwards(store, monkeypatch):
-    monkeypatch.setattr(rank_report, "NO_ANSWER_AFTER_S", 0.0)
-    call = RankReport(store(), "call", context(0))
+def test_the_rank_that_reports_another_needs_no_store_afterwards(store):
+    call = RankReport(store(), "call", context(0), no_answer_after_s=0.0)
 
     class Ending:
         """A store that is gone once there is a summary: all other ranks have ended."""
@@ -152,8 +153,7 @@ def test_a_problem_is_reported_as_soon_as_its_rank_answers(store):
     assert call.collect("broken", lambda: None) == Summary({1: ("n1", "broken")}, (2,))
 
 
-def test_where_most_are_unresponsive_they_are_waited_for(store, monkeypatch):
-    monkeypatch.setattr(rank_report, "NO_ANSWER_AFTER_S", 0.2)
+def test_where_most_are_unresponsive_they_are_waited_for(store):
     looks = iter(range(3))
 
     def may_report():
@@ -161,13 +161,13 @@ def test_where_most_are_unresponsive_they_are_waited_for(store, monkeypatch):
             collect_all(store, {1: "", 2: ""}, may_report=lambda: False)
         return True
 
-    assert collect_all(store, {0: ""}, may_report=may_report)[0][0] == Summary()
+    collected = collect_all(store, {0: ""}, may_report=may_report, no_answer_after_s=0.2)
+    assert collected[0][0] == Summary()
     assert next(looks, None) is None
 
 
-def test_a_rank_that_is_asked_to_stop_reports_no_other_rank(store, monkeypatch):
-    monkeypatch.setattr(rank_report, "NO_ANSWER_AFTER_S", 0.2)
-    call = {"may_report": lambda: False}
+def test_a_rank_that_is_asked_to_stop_reports_no_other_rank(store):
+    call = {"may_report": lambda: False, "no_answer_after_s": 0.2}
     late = threading.Timer(1.0, collect_all, (store, {1: ""}), call)
     late.start()
     collected = collect_all(store, {0: "", 2: ""}, **call)

@@ -12,7 +12,6 @@ import pytest
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Log, Spec
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.logging import trackers
 from slurm_job_kit.trainer.logging.trackers import AsyncTracker, start, wandb_id
 from slurm_job_kit.trainer.process.run_handle import RunHandle
 
@@ -79,10 +78,9 @@ def test_a_tracker_gets_all_values_in_order_before_it_is_closed():
     assert recorder.is_closed
 
 
-def test_a_tracker_that_fails_causes_one_warning_and_gets_no_more_values(monkeypatch, capsys):
-    monkeypatch.setattr(trackers, "MAX_WAITING", 3)
+def test_a_tracker_that_fails_causes_one_warning_and_gets_no_more_values(capsys):
     recorder = Recorder()
-    tracker = AsyncTracker("Recorder", recorder)
+    tracker = AsyncTracker("Recorder", recorder, max_waiting=3)
     tracker.scalars(1, {"bad": 1.0})
     for thread in threading.enumerate():
         if thread.name == "Recorder":
@@ -96,11 +94,12 @@ def test_a_tracker_that_fails_causes_one_warning_and_gets_no_more_values(monkeyp
     )
 
 
-def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(monkeypatch, capsys):
-    monkeypatch.setattr(trackers, "CLOSE_LIMIT_S", 0.05)
-    monkeypatch.setattr(trackers, "MAX_WAITING", 3)
+def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(capsys):
     stuck = threading.Event()
-    lagging, ending = (AsyncTracker(name, Recorder(stuck)) for name in ("Lagging", "Ending"))
+    lagging, ending = (
+        AsyncTracker(name, Recorder(stuck), max_waiting=3, close_limit_s=0.05)
+        for name in ("Lagging", "Ending")
+    )
     started = time.monotonic()
     ending.scalars(1, {})
     for step in range(10):
