@@ -152,16 +152,16 @@ def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
 def test_a_node_comes_back_after_its_time(run, capfd):
     asked = run([now("n2", ago_s=EXPIRES_S + 1), now()], "n2")
     assert asked == ["scontrol update JobId=7 ExcNodeList="]
-    assert capfd.readouterr().err == "node n2 may take part in the next attempt again\n"
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("node n2 may take part ") and line.endswith(" again")
 
 
 def test_the_newest_bad_node_takes_the_place_of_an_older_one(run, capfd):
     asked = run([now("n1"), now("n2")], "n1")
     assert asked[-1] == "scontrol update JobId=7 ExcNodeList=n2"
     first, second = capfd.readouterr().err.splitlines()
-    assert first.startswith("node n2 is left out") and second.startswith(
-        "node n1 may take part in the next attempt (a tenth of the 4 nodes is left out already)"
-    )
+    assert first.startswith("node n2 is left out")
+    assert second.startswith("node n1 may take part ") and "a tenth of the 4 nodes" in second
 
 
 def test_a_refusal_is_told(run, fake_slurm, capfd):
@@ -189,6 +189,6 @@ def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path,
     run_dir = RunDir(tmp_path / "run")
     spec = Spec(slurm=Slurm(nodes=2, exclude="n1"))
     assert exclude_nodes.without_bad_nodes(run_dir, spec).slurm.exclude == "n1,n2"
-    assert "node n2 is left out: preflight: wrong sums" in capfd.readouterr().err
+    assert "n2 is left out: preflight: wrong sums" in capfd.readouterr().err
     run_dir.attempts.unlink()
     assert exclude_nodes.without_bad_nodes(run_dir, spec) == spec

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.decision import BudgetUsed, Cause, decide
+from slurm_job_kit.jobs.attempt.decision import Cause, BudgetUsed, decide
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -52,9 +53,12 @@ def agents(run, *exits):
         write_json(run.attempt(1).agent(rank), record)
 
 
+def evidence(run):
+    return interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+
+
 def reason(run):
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    return seen.error
+    return evidence(run).error
 
 
 @pytest.mark.parametrize(
@@ -90,9 +94,9 @@ def test_a_torchrun_that_fails_by_itself_is_named_with_its_error(run):
     code = "def meet():\n    raise TimeoutError('no answer\\nfrom the store')\nmeet()"
     with open(run.attempt(1).torchrun_log(0), "wb") as log:
         subprocess.run([sys.executable, "-c", code], stderr=log, check=False)
-    assert reason(run) == (
-        "a: torchrun exit 1; b: torchrun exit -9: TimeoutError: no answer\nfrom the store"
-    )
+    first, second = reason(run).split("; ")
+    assert first == "a: torchrun exit 1"
+    assert second == "b: torchrun exit -9: TimeoutError: no answer\nfrom the store"
 
 
 @pytest.mark.parametrize(
@@ -156,12 +160,9 @@ def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run
         env = {"PYTHONHOME": "/nowhere"}
         subprocess.run([sys.executable, "-c", "1"], stderr=log, env=env, check=False)
         log.write(STEP_ENDS)
-    text = reason(run)
-    assert "ModuleNotFoundError: No module named 'encodings'" in text
-    assert text.endswith("\n  cause: Python does not find its own library")
-    assert "frame" not in text
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert (seen.kind, seen.would_repeat, seen.mistake) == ("interpreter", True, "spec")
+    seen = evidence(run)
+    assert "No module named 'encodings'" in seen.error and "frame" not in seen.error
+    assert (seen.kind, seen.would_repeat, seen.mistake) == (Kind.INTERPRETER, True, "spec")
 
 
 def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
@@ -182,10 +183,9 @@ def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):
         subprocess.run([sys.executable, "-c", setup], stderr=log, check=False)
     text = "b: setup: `python prepare.py` failed with exit code 1: OSError: [Errno 24]\n"
     run.attempt(1).agent_error(1).write_text(text)
-    assert reason(run) == (
-        "b: setup: `python prepare.py` failed with exit code 1: OSError: [Errno 24] Too many open "
-        "files\n  cause: a limit of the process is reached: open files"
-    )
+    seen = evidence(run)
+    assert seen.kind == Kind.OPEN_FILES
+    assert seen.error.startswith(f"{text.strip()} Too many open files\n")
 
 
 @pytest.mark.parametrize("begun", [None, -15])
@@ -199,7 +199,8 @@ def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
     run.job_log.write_text(f"{OPENED}2026-11-25 16:00:01 attempt 1, a: torchrun\n{line}\n{ended}")
     found = facts.read(run, 1)
     seen = interpret.rank_evidence(found, "RUNNING", 143)
-    assert seen.error == f"b: launch.command_prefix failed with exit code 255: {line}"
+    assert str(seen.error).startswith("b: launch.command_prefix ")
+    assert str(seen.error).endswith(f" exit code 255: {line}")
     assert (seen.signals, interpret.stop_signals_at_start(found, 143)) == ((), ())
     assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.CRASH
 
@@ -211,4 +212,4 @@ def test_a_command_prefix_that_fails_on_many_nodes_is_named_by_each_of_them(run)
     line = "srun: error: n[1-3]: tasks 0-2: Exited with exit code 127"
     run.job_log.write_text(f"{OPENED}apptainer: command not found\n{line}\n")
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 127)
-    assert "n1, n2, n3: launch.command_prefix failed with exit code 127" in str(seen.error)
+    assert str(seen.error).startswith("n1, n2, n3: launch.command_prefix ")
