@@ -11,6 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.config.load import SpecError, load
+from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import check, lookup
 from slurm_job_kit.jobs.spec import Spec
@@ -76,6 +77,19 @@ def refuse(spec_file):
         return str(caught.value)
 
     return refused
+
+
+@pytest.fixture
+def mistake(spec_file):
+    """The one problem of a text, with its place, key and hint."""
+
+    def found(text: str, *overrides: str) -> Problem:
+        with pytest.raises(SpecError) as caught:
+            load(spec_file(text), overrides)
+        (problem,) = caught.value.problems
+        return problem
+
+    return found
 
 
 @pytest.fixture

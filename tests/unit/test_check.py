@@ -150,7 +150,7 @@ def test_a_parameter_of_a_model_of_shapes_has_its_name_in_the_error(check):
     code = "\n\ndef part(params, lr):\n    return torch.optim.SGD(params[0]['params'], lr=lr)\n"
     level, where, text = only(check(of(model="mine:Net", optimizer="mine:part"), OWN + code))
     assert (level, where) == ("error", "train.optimizer")
-    assert "leaves out 2 of 4" in text and "a.bias" in text
+    assert "leaves out 2 of 4 trained parameters" in text and ", the first is a.bias: " in text
 
 
 def test_an_argument_that_a_built_in_data_set_lacks_is_an_error(check):
@@ -313,21 +313,21 @@ def test_more_shards_than_rows_are_an_error(check, strategy):
     assert check(train, world_size=10) == []
     level, key, text = only(check(train, world_size=13))
     assert (level, key) == ("error", "train.strategy")
-    assert "13 shards are too many" in text and "mine:Net" in text
+    assert "13 shards are too many for train.model mine:Net" in text
 
 
 def test_groups_that_do_not_divide_the_ranks_are_an_error(check):
     train = of(strategy="hsdp", shard_size=4, model="mine:Net", micro_batch_size=1)
     level, key, text = only(check(train, world_size=6))
     assert (level, key) == ("error", "train.shard_size")
-    assert "6 ranks" in text and "groups of 4" in text
+    assert "6 ranks cannot be divided into groups of 4" in text
 
 
 def test_an_unknown_class_of_blocks_is_an_error_with_the_ones_there_are(check):
     train = of(strategy="fsdp", model="mine:Net", shard_modules=["Blok"])
     level, key, text = only(check(train))
     assert (level, key) == ("error", "train.shard_modules")
-    assert "no Blok: its classes are Linear" in text
+    assert "the model has no Blok: its classes are Linear" in text
 
 
 def test_a_parameter_without_a_dimension_is_an_error_under_fsdp(check):
@@ -335,7 +335,7 @@ def test_a_parameter_without_a_dimension_is_an_error_under_fsdp(check):
     code = code.replace("self.a(x.flatten(1)))", "self.a(x.flatten(1))) * self.c")
     level, key, text = only(check(of(strategy="fsdp", model="mine:Net"), code))
     assert (level, key) == ("error", "train.strategy")
-    assert "c of train.model mine:Net" in text and "the shape [1]" in text
+    assert "but c of train.model mine:Net has none" in text and "the shape [1]" in text
     assert check(of(strategy="zero1", model="mine:Net"), code) == []
 
 

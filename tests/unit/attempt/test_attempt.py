@@ -243,7 +243,7 @@ def test_no_attempt_begins_where_the_first_node_lacks_the_interface(run, command
     launch = Launch(script="x.py", interface="nope9")
     run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=launch).to_json())
     assert command("open", "--head-address", "10.0.0.1", "a", "b") == 1
-    assert "launch.interface: nope9 is no interface" in capfd.readouterr().err
+    assert "launch.interface: nope9 is no interface with an address" in capfd.readouterr().err
     assert not run.attempt(1).plan.exists() and not run.owner.exists()
 
 
@@ -269,7 +269,7 @@ def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
     assert command("open", "a") == 0
     close(run, 1)
     assert command("close", "1", "--stop", "SIGTERM") == 1
-    assert "NOT requeued: Slurm cannot start" in capfd.readouterr().err
+    assert "NOT requeued: Slurm cannot start this job again" in capfd.readouterr().err
     assert read_json(run.result)["status"] == "held"
     assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
     assert not run.owner.exists()
@@ -370,7 +370,7 @@ def test_a_rank_that_lost_its_peer_is_not_called_the_first_failure(run, command,
     capfd.readouterr()
     command("close", "1")
     first = capfd.readouterr().err.partition("first failure: ")[2]
-    assert first.startswith("rank 1 on n1 died without")
+    assert first.startswith("rank 1 on n1 died without an error record")
     assert "Traceback" not in first
 
 

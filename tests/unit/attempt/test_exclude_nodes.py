@@ -189,6 +189,6 @@ def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path,
     run_dir = RunDir(tmp_path / "run")
     spec = Spec(slurm=Slurm(nodes=2, exclude="n1"))
     assert exclude_nodes.without_bad_nodes(run_dir, spec).slurm.exclude == "n1,n2"
-    assert "n2 is left out: preflight: wrong sums" in capfd.readouterr().err
+    assert "node n2 is left out: preflight: wrong sums" in capfd.readouterr().err
     run_dir.attempts.unlink()
     assert exclude_nodes.without_bad_nodes(run_dir, spec) == spec

@@ -424,8 +424,9 @@ def test_an_agent_that_wrote_no_end_is_no_failure(run):
 def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=-9)
-    error = str(interpret.rank_evidence(facts.read(run, 1), "RUNNING").error)
-    assert error.startswith("n0: torchrun exit -9; b: the node agent wrote no record")
+    ended, silent = str(interpret.rank_evidence(facts.read(run, 1), "RUNNING").error).split("; ")
+    assert ended == "n0: torchrun exit -9"
+    assert silent == "b: the node agent wrote no record (killed, or never started)"
     failed(attempt, 1, 5.0)
     assert (
         interpret.rank_evidence(facts.read(run, 1), "RUNNING").error
@@ -730,12 +731,13 @@ def test_a_kill_for_memory_is_named_by_its_node_its_rank_and_its_limit(run):
     failed(attempt, 0, 5.0, caused_by_peer=True)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.kind is Kind.OUT_OF_MEMORY
-    assert str(seen.error).startswith("n1: the kernel killed a process ")
+    assert seen.error == "n1: the kernel killed a process for want of memory"
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"memory_limit_mib": 600})
     write_json(attempt.rank_error(1), read_json(attempt.rank_error(0)) | KILLED_ON_N1)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert str(seen.error).startswith("n1: the kernel killed rank 1 ")
-    assert str(seen.error).endswith(": the job may use 600 MiB of the node (slurm.mem)")
+    killed, limit = str(seen.error).split(": the job ")
+    assert killed == "n1: the kernel killed rank 1 for want of memory"
+    assert limit == "may use 600 MiB of the node (slurm.mem)"
 
 
 def test_a_rank_without_memory_is_out_of_memory(run):
@@ -764,10 +766,10 @@ def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
     for rank in (0, 2):
         failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
     error = interpret.rank_evidence(facts.read(run, 2), "RUNNING").error
-    assert str(error).startswith("rank 1 on n1 died ")
+    assert str(error).startswith("rank 1 on n1 died without an error record")
     Timeline(run, "rank-00001", 2).event("exited")  # of a script
     error = interpret.rank_evidence(facts.read(run, 2), "RUNNING").error
-    assert str(error).startswith("rank 1 on n1 exited with code 0 ")
+    assert error == "rank 1 on n1 exited with code 0 while others waited for it"
     failed(attempt, 1, 9.0)
     assert (
         interpret.rank_evidence(facts.read(run, 2), "RUNNING").error

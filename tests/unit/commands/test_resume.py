@@ -93,7 +93,7 @@ def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, capsys):
     slurm.set_state("4711", "TIMEOUT")
     assert main(["resume", "train.lr=0.3"]) == 2
     said = capsys.readouterr().err
-    assert "train.lr: 0.1 -> 0.3\n  hint: " in said and "--yes (make: YES=1)" in said
+    assert "train.lr: 0.1 -> 0.3\n  hint: repeat it with --yes (make: YES=1)" in said
     assert Spec.from_json(run.spec.read_text()).train.lr == 0.1
     assert main(["resume", "train.lr=0.3", "--yes"]) == 0
     assert Spec.from_json(run.spec.read_text()).train.lr == 0.3

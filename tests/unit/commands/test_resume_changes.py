@@ -139,7 +139,7 @@ def test_resume_without_code_keeps_the_frozen_one(run, here):
 def test_a_changed_document_needs_no_yes(run, here, capfd):
     (here / "checkout/README.md").write_text("text\n")
     assert main(["resume", "tiny", "--code"]) == 0
-    assert "A README.md  +1 -0  (no result" in capfd.readouterr().err
+    assert "A README.md  +1 -0  (no result depends on it)" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_nothing_is_switched_while_a_job_of_the_run_is_queued(run, here, slurm, 
 
 def test_a_resume_from_an_older_checkpoint_puts_newer_ones_aside(run, capfd):
     assert main(["resume", "tiny", "--checkpoint", "step-10"]) == 0
-    assert "step-00000010; put aside: step-00000020" in capfd.readouterr().err
+    assert "going on from step-00000010; put aside: step-00000020" in capfd.readouterr().err
     found = facts.read_newest(run)
     assert found.checkpoint == "step-00000010"
     assert (run.checkpoints / "aside-step-00000020").is_dir()
@@ -203,7 +203,7 @@ def test_an_unknown_checkpoint_is_named(run, capsys):
 def test_the_checkpoints_of_a_users_script_are_its_own_matter(run, capsys):
     run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
     assert main(["resume", "tiny", "--checkpoint", "10"]) == 2
-    assert "your own script, which chooses" in capsys.readouterr().err
+    assert "your own script, which chooses its file itself" in capsys.readouterr().err
 
 
 def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):

@@ -50,9 +50,10 @@ def test_what_is_not_a_time_is_refused(refuse, written, message):
     assert message in refuse(f"slurm: {{time: {written}}}")
 
 
-def test_the_stop_must_come_after_the_start(refuse, take):
-    error = refuse("name: x\nslurm:\n  nodes: 1\n  time: 0:02:00\n")
-    assert error.startswith("x.yaml:4: slurm.signal_lead_s: 120 s ")
+def test_the_stop_must_come_after_the_start(mistake, refuse, take):
+    problem = mistake("name: x\nslurm:\n  nodes: 1\n  time: 0:02:00\n")
+    assert (problem.place.where, problem.path) == ("x.yaml:4", ("slurm", "signal_lead_s"))
+    assert problem.also == (("slurm", "time"),) and "120 s is not shorter" in problem.what
     assert "x.yaml:1: slurm.signal_lead_s" in refuse("slurm: {signal_lead_s: 3600}")
     assert take("slurm: {time: 0:02:01}").slurm.signal_lead_s == 120
     assert "signal_lead_s" not in refuse("slurm: {time: 30, signal_lead_s: 3600}")
@@ -144,7 +145,7 @@ def test_other_texts_than_names_of_options_are_refused(refuse, name):
     )
 
 
-def test_extra_options_are_frozen_in_sbatchs_spelling_and_as_written(take, refuse):
+def test_extra_options_are_frozen_in_sbatchs_spelling_and_as_written(take, mistake):
     text = (
         "slurm: {sbatch_args: {mail_type: END, exclusive: true, hold: false, nice: 5, begin: 010}}"
     )
@@ -153,8 +154,9 @@ def test_extra_options_are_frozen_in_sbatchs_spelling_and_as_written(take, refus
     assert take("slurm: {sbatch_args: {time_min: '4:00'}}").slurm.sbatch_args == {
         "time-min": "00:04:00"
     }
-    twice = refuse("slurm: {sbatch_args: {mail_type: END, mail-type: ALL}}")
-    assert "mail-type: is the same option as mail_type" in twice
+    twice = mistake("slurm: {sbatch_args: {mail_type: END, mail-type: ALL}}")
+    assert twice.path == ("slurm", "sbatch_args", "mail-type")
+    assert twice.what == "is the same option as mail_type"
 
 
 @pytest.mark.parametrize(
@@ -181,14 +183,14 @@ def test_srun_options_and_a_command_prefix_stay_unchanged(take):
     assert spec.launch.command_prefix == ["numactl", "--mem=0", "$(x)"]
 
 
-def test_the_interpreter_is_a_path_or_a_name(take, refuse, monkeypatch):
+def test_the_interpreter_is_a_path_or_a_name(take, mistake, refuse, monkeypatch):
     monkeypatch.setenv("ENVS", "/opt/envs")
     assert take("launch: {python: $ENVS/a b/bin/python}").interpreter == "/opt/envs/a b/bin/python"
     assert take("launch: {python: python3.12}").interpreter == "python3.12"
     for wrong in (".venv/bin/python", "./python", "-c"):
-        message = refuse(f"launch: {{python: {wrong}}}")
-        assert f'launch.python: "{wrong}" is neither an absolute path nor the name' in message
-        assert f"hint: write {Path.cwd() / wrong}" in message
+        problem = mistake(f"launch: {{python: {wrong}}}")
+        assert problem.path == ("launch", "python") and f'"{wrong}" is neither' in problem.what
+        assert f"write {Path.cwd() / wrong}" in problem.hint
     assert "launch.python: is empty" in refuse("launch: {python: ''}")
 
 

@@ -207,13 +207,14 @@ def test_keys_that_fit_each_other_are_accepted(take, text):
     take(text)
 
 
-def test_init_from_is_expanded_and_an_absolute_path_need_not_be_there(take, refuse, monkeypatch):
+def test_init_from_is_expanded_and_an_absolute_path_need_not_be_there(take, mistake, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("SCRATCH", "/scratch")
     monkeypatch.delenv("UNSET", raising=False)
     assert take("train: {init_from: ~/a}").train.init_from == "/home/me/a"
     assert take("train: {init_from: $SCRATCH/a.safetensors}").train.init_from[:9] == "/scratch/"
-    assert "init_from: the environment variable UNSET" in refuse("train: {init_from: $UNSET}")
+    problem = mistake("train: {init_from: $UNSET}")
+    assert problem.path == ("train", "init_from") and "variable UNSET" in problem.what
 
 
 def test_a_relative_init_from_is_frozen_absolute_and_without_links(
@@ -243,10 +244,9 @@ def test_a_missing_relative_init_from_is_refused(refuse, tmp_path):
     assert r"/a\x00b" in refuse("name: b", r'train.init_from="a\0b"')
 
 
-def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(refuse):
-    errors = refuse("train: {nesterov: true, optimizer: adam}\n")
-    assert errors.count("x.yaml:") == 1
-    assert "train.optimizer: " in errors and '"adam"' in errors
+def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):
+    problem = mistake("train: {nesterov: true, optimizer: adam}\n")
+    assert problem.path == ("train", "optimizer") and 'no optimizer "adam"' in problem.what
 
 
 @pytest.mark.parametrize(

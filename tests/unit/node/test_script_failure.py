@@ -204,7 +204,7 @@ def test_an_error_of_a_gpu_is_one_of_the_device_or_of_its_memory(failed, error, 
 @pytest.mark.parametrize("code", [128 + signal.SIGSEGV, 256 - signal.SIGSEGV])
 def test_an_exit_code_that_passes_a_signal_on_names_it(failed, code):
     record = failed("", code)
-    assert record.error.endswith(" started was killed by SIGSEGV")
+    assert record.error.endswith("a process that it started was killed by SIGSEGV")
     assert record.mistake is None
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import Cause, BudgetUsed, decide
-from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -161,7 +161,9 @@ def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run
         subprocess.run([sys.executable, "-c", "1"], stderr=log, env=env, check=False)
         log.write(STEP_ENDS)
     seen = evidence(run)
-    assert "No module named 'encodings'" in seen.error and "frame" not in seen.error
+    assert "ModuleNotFoundError: No module named 'encodings'" in seen.error
+    assert seen.error.endswith(f"\n  cause: {KINDS[Kind.INTERPRETER].what}")
+    assert "frame" not in seen.error
     assert (seen.kind, seen.would_repeat, seen.mistake) == (Kind.INTERPRETER, True, "spec")
 
 
@@ -185,7 +187,8 @@ def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):
     run.attempt(1).agent_error(1).write_text(text)
     seen = evidence(run)
     assert seen.kind == Kind.OPEN_FILES
-    assert seen.error.startswith(f"{text.strip()} Too many open files\n")
+    cause = f"\n  cause: {KINDS[Kind.OPEN_FILES].what}"
+    assert seen.error == f"{text.strip()} Too many open files{cause}"
 
 
 @pytest.mark.parametrize("begun", [None, -15])
@@ -199,8 +202,7 @@ def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
     run.job_log.write_text(f"{OPENED}2026-11-25 16:00:01 attempt 1, a: torchrun\n{line}\n{ended}")
     found = facts.read(run, 1)
     seen = interpret.rank_evidence(found, "RUNNING", 143)
-    assert str(seen.error).startswith("b: launch.command_prefix ")
-    assert str(seen.error).endswith(f" exit code 255: {line}")
+    assert seen.error == f"b: launch.command_prefix failed with exit code 255: {line}"
     assert (seen.signals, interpret.stop_signals_at_start(found, 143)) == ((), ())
     assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.CRASH
 
@@ -212,4 +214,4 @@ def test_a_command_prefix_that_fails_on_many_nodes_is_named_by_each_of_them(run)
     line = "srun: error: n[1-3]: tasks 0-2: Exited with exit code 127"
     run.job_log.write_text(f"{OPENED}apptainer: command not found\n{line}\n")
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 127)
-    assert str(seen.error).startswith("n1, n2, n3: launch.command_prefix ")
+    assert str(seen.error).startswith("n1, n2, n3: launch.command_prefix failed with exit code 127")

@@ -78,9 +78,10 @@ def test_a_typo_is_shown_with_file_line_key_and_hint_and_writes_nothing(frozen):
     before = sorted(run_dir.path.rglob("*"))
     with pytest.raises(SpecError) as caught:
         check.check(loaded, run_dir)
-    line, hint = str(caught.value).splitlines()
-    assert line.startswith("x.yaml:4: train.model: mine:nett: ")
-    assert hint == "  hint: did you mean mine:net?"
+    (problem,) = caught.value.problems
+    assert (problem.place.where, problem.path) == ("x.yaml:4", ("train", "model"))
+    assert problem.what.startswith("mine:nett: module 'mine' has no attribute")
+    assert problem.hint == "did you mean mine:net?"
     assert sorted(run_dir.path.rglob("*")) == before
 
 
@@ -147,7 +148,7 @@ def test_the_limit_ends_the_process_with_its_children_and_the_submit_goes_on(
     monkeypatch.setattr(check, "LIMIT_S", 3.0)
     run = frozen(interpreter(f"sleep 300 & echo $! >{tmp_path}/child; wait"))
     checked(run)
-    assert "check was ended after 3 s" in capfd.readouterr().err
+    assert "not checked: the check was ended after 3 s" in capfd.readouterr().err
     assert has_ended(int((tmp_path / "child").read_text()))
 
 
@@ -155,7 +156,7 @@ def test_a_process_that_fails_refuses_nothing_and_its_last_line_is_shown(
     frozen, interpreter, capfd
 ):
     checked(frozen(interpreter("echo libcuda is missing >&2; exit 3")))
-    assert "the check ended with status 3: libcuda" in capfd.readouterr().err
+    assert "not checked: the check ended with status 3: libcuda" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
