@@ -57,7 +57,7 @@ def _cpu_s() -> float:
 
 def _command(bench: Bench, folder: Path) -> list[str]:
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={bench.ranks}"]
-    worker = ["-m", "tests.bench.worker", bench.module, str(folder)]
+    worker = ["-m", "tests.bench.worker", bench.name, str(folder)]
     return [sys.executable, *(torchrun if bench.ranks else []), *worker]
 
 

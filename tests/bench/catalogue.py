@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 
 SETS = {
     "usual": "all that end within minutes and need no other package: `make bench`",
-    "gpu": "on one GPU: `make bench-gpu`",
+    "gpu": "on one GPU: `make bench-gpu`; the others measure the CPU, also where there is one",
     "start": "starts and restarts: `make bench-start`",
     "full": "all of them: `make bench-full`",
 }
@@ -23,6 +23,8 @@ class Bench:
 
     number: its number in docs/benchmarks.md. A number may have several modules.
     module: below `tests.bench`; its last part is the name of the bench.
+    variant: behind the name, where a module has several benches.
+    arguments: of `measure`, besides the place or the folder.
     ranks: how many torchrun starts, each with a `Place`. 0: one process that imports no torch
         before the bench does; `measure` then gets an empty folder.
     sets: besides "full", which has all benches.
@@ -37,11 +39,13 @@ class Bench:
     sets: frozenset[str] = frozenset({"usual"})
     needs: Sequence[Callable[[], str | None]] = ()
     limit_s: float = 400
+    variant: str = ""
+    arguments: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The word by which a user asks for this bench alone."""
-        return self.module.rpartition(".")[2]
+        return self.module.rpartition(".")[2] + self.variant
 
     def lacks(self) -> str | None:
         """Return why the bench cannot run here, or None."""
@@ -80,7 +84,7 @@ BENCHES = (
     Bench("B4", "loop.overhead", "a training of the kit / of a bare DDP loop"),
     Bench("B4", "loop.overhead_two_ranks", "the same, a small MLP at two ranks", 2),
     Bench("B5", "peers.frameworks", "other libraries / kit", sets=ALONE, limit_s=900),
-    Bench(
+    Bench(  # a count needs no quiet machine, and is most useful on a GPU
         "B6",
         "loop.device_syncs",
         "waits of the host for the device, per step between logs",
@@ -88,9 +92,19 @@ BENCHES = (
     ),
     Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit; reductions a step", 2),
     Bench("B8", "checkpoint.stall", "torch.save, DCP / the kit's stall, 200 MB"),
-    Bench("B8", "checkpoint.stall_gigabyte", "the same, 1 GB", sets=ALONE),
+    Bench(
+        *("B8", "checkpoint.stall", "the same, 1 GB"),
+        sets=ALONE,
+        variant="_gigabyte",
+        arguments={"megabytes": 1000, "rounds": 4},  # a round takes some ten seconds
+    ),
     Bench("B8", "checkpoint.back_to_back", "saves always in flight / none, 200 MB"),
-    Bench("B8", "checkpoint.back_to_back_gigabyte", "the same, 1 GB", sets=ALONE),
+    Bench(
+        *("B8", "checkpoint.back_to_back", "the same, 1 GB"),
+        sets=ALONE,
+        variant="_gigabyte",
+        arguments={"megabytes": 1000, "num_steps": 30, "rounds": 5},
+    ),
     Bench("B9", "checkpoint.durable_saves", "a training with a save each 15 steps / without"),
     Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
     Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),

@@ -9,32 +9,35 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_job_kit.jobs.rundir import write_json
+from tests.bench.catalogue import chosen
 
 if TYPE_CHECKING:
     from tests.bench.rounds import Figure
 
 
-def main(module: str, folder: Path) -> None:
-    """Measure, by ranks that torchrun started or in this process alone."""
-    bench = importlib.import_module(f"tests.bench.{module}")
-    name = module.rpartition(".")[2]
+def main(name: str, folder: Path) -> None:
+    """Measure a bench of the catalogue, by ranks that torchrun started or in this process alone."""
+    (bench,) = chosen([name])
+    module = importlib.import_module(f"tests.bench.{bench.module}")
+    measure, figures = partial(module.measure, **bench.arguments), folder / f"{name}.json"
     if "RANK" in os.environ:
-        # A count needs no quiet machine, and is most useful on a GPU; the times are for a CPU.
-        may_use_gpu = name == "device_syncs" or module.startswith("gpu.")
-        _measure_as_rank(bench, name, folder, may_use_gpu)
+        _measure_as_rank(measure, figures, may_use_gpu="gpu" in bench.sets)
     else:
         # So that a bench that takes too long ends the runs that it has started.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         (folder / "work").mkdir()
-        _write(bench.measure(folder / "work"), folder / f"{name}.json")
+        _write(measure(folder / "work"), figures)
 
 
-def _measure_as_rank(bench: Any, name: str, folder: Path, may_use_gpu: bool) -> None:
+def _measure_as_rank(
+    measure: Callable[[Any], Sequence[Figure]], path: Path, may_use_gpu: bool
+) -> None:
     """Measure, and leave without a tear-down, as the trainer does."""
     import torch
     import torch.distributed as dist
@@ -46,9 +49,9 @@ def _measure_as_rank(bench: Any, name: str, folder: Path, may_use_gpu: bool) -> 
     distributed = context.DistributedContext.from_env(os.environ)
     device = context.choose_device(distributed)[0] if may_use_gpu else torch.device("cpu")
     context.init_process_group(device)
-    figures = bench.measure(Place(distributed, device, folder))
+    figures = measure(Place(distributed, device, path.parent))
     if distributed.is_first:
-        _write(figures, folder / f"{name}.json")
+        _write(figures, path)
     dist.barrier()
     sys.stdout.flush()
     sys.stderr.flush()

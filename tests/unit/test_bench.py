@@ -1,6 +1,7 @@
 """The figures of the benches and their table: arithmetic only, no measurement of time."""
 
 import json
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -53,7 +54,11 @@ def test_benches_are_chosen_by_set_number_and_name_in_the_order_of_the_list():
     assert usual and not usual & {"B3", "B5", "B13", "B16"}
     with pytest.raises(ValueError, match="no bench has the name B99"):
         chosen(["B4", "B99"])
-    assert len({bench.name for bench in BENCHES}) == len(BENCHES)
+
+
+def test_each_bench_has_a_module_and_a_word_of_its_own():
+    assert [chosen([bench.name]) for bench in BENCHES] == [[bench] for bench in BENCHES]
+    assert all(find_spec(f"tests.bench.{bench.module}") for bench in BENCHES)
 
 
 def test_a_bench_whose_needs_are_missing_gives_the_reason_and_no_error(tmp_path):

@@ -1,4 +1,4 @@
-"""B8: a training that always has a checkpoint in flight, 200 MB."""
+"""B8: a training that always has a checkpoint in flight."""
 
 from __future__ import annotations
 
@@ -32,17 +32,15 @@ class _Saving(StepClock):
         super().end()
 
 
-def measure(place: Place) -> list[Figure]:
-    """Figures of a state of 200 MB."""
-    return figures(place, wide.MB_200, num_steps=40, rounds=3)
-
-
-def figures(place: Place, width: int, num_steps: int, rounds: int) -> list[Figure]:
+def measure(
+    place: Place, megabytes: int = 200, num_steps: int = 40, rounds: int = 3
+) -> list[Figure]:
     """Seconds of a training that asks for a save every few steps / of one without.
 
     All of them end with the kit's last commit. The kit postpones a save while one is in flight,
     so it does fewer than the others, which wait.
     """
+    width = wide.WIDTHS[megabytes]
     without = wide.spec_of(width, num_steps, None)
     saves: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""B8: how long a durable checkpoint interrupts the training, 200 MB."""
+"""B8: how long a durable checkpoint interrupts the training."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from tests.bench.rounds import ROUNDS, Figure, Target, interleaved, milliseconds
 STEPS_BEFORE = 10  # before the first save; by default it comes later
 
 
-def measure(place: Place) -> list[Figure]:
-    """Figures of a state of 200 MB."""
-    return figures(place, wide.MB_200, ROUNDS)
-
-
-def figures(place: Place, width: int, rounds: int) -> list[Figure]:
+def measure(place: Place, megabytes: int = 200, rounds: int = ROUNDS) -> list[Figure]:
     """Seconds until the training continues: torch.save or DCP's async_save / the kit's save.
 
     No save is in flight when the next one begins: `back_to_back` has that. The first save of a
     run is that of a new run in each round.
     """
-    spec = wide.spec_of(width, 1000, None)
+    spec = wide.spec_of(wide.WIDTHS[megabytes], 1000, None)
     plain, dcp = wide.TorchSave(place.folder), wide.Dcp(place.folder)
 
     def begun() -> Loop:

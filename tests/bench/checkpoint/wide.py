@@ -18,8 +18,8 @@ from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.loop import Loop, train_step
 from slurm_job_kit.trainer.model.replica import Replica
 
-# Widths; with the momentum 25 and 125 million parameters have 0.2 and 1 GB of state.
-MB_200, GB_1 = 1250, 2795
+# By megabytes of state: 25 and 125 million parameters, with the momentum.
+WIDTHS = {200: 1250, 1000: 2795}
 
 
 def sixteen_layers(width: int) -> nn.Module:
