@@ -17,15 +17,15 @@ from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 
-COMMAND_LIMIT_S = 30.0
+LIMIT_S = 30.0
 
 
-def notify(run_dir: RunDir, spec: Spec, result: Result | None) -> None:
-    """Run the command of the spec, if it has one, for a run with this result."""
+def notify(run_dir: RunDir, spec: Spec, result: Result | None, limit_s: float = LIMIT_S) -> None:
+    """Run the command of the spec, if it has one, for this result, and for limit_s at most."""
     command = spec.notify.command
     if command is None or result is None:
         return
-    problem = _run(command, run_dir, result)
+    problem = _run(command, run_dir, result, limit_s)
     if problem:
         say(f"notify.command {problem}; the run is not affected")
 
@@ -37,8 +37,8 @@ def _accept_stop_signals() -> None:
     unblock_stop_signals()
 
 
-def _run(command: str, run_dir: RunDir, result: Result) -> str:
-    """Run a command for COMMAND_LIMIT_S at most; returns what went wrong, or an empty text."""
+def _run(command: str, run_dir: RunDir, result: Result, limit_s: float) -> str:
+    """Run a command for limit_s at most; returns what went wrong, or an empty text."""
     environ = {
         "KIT_RUN_ID": run_dir.run_id,
         "KIT_RUN_DIR": str(run_dir.path),
@@ -59,10 +59,10 @@ def _run(command: str, run_dir: RunDir, result: Result) -> str:
     except (OSError, ValueError) as error:
         return f"could not be started: {error}"
     try:
-        status = process.wait(COMMAND_LIMIT_S)
+        status = process.wait(limit_s)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return f"was ended after {COMMAND_LIMIT_S:.0f} s"
+        return f"was ended after {limit_s:.0f} s"
     return f"failed with exit code {status}" if status else ""

@@ -220,19 +220,19 @@ class Agent:
         return 0 if now is None or before is None else now - before
 
 
-def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
+def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) -> AttemptPlan:
     """Wait until this node's file system shows plan.json; returns the plan.
 
-    Raises: SystemExit after PLAN_TIMEOUT_S; OSError if the run directory cannot be read.
+    Raises: SystemExit after timeout_s; OSError if the run directory cannot be read.
     """
     began, is_said = time.monotonic(), False
     while (plan := records.read(AttemptPlan, attempt_dir.plan)) is None:
         waited_s = time.monotonic() - began
-        if waited_s > PLAN_TIMEOUT_S / 10 and not is_said:
+        if waited_s > timeout_s / 10 and not is_said:
             is_said = True
             say(f"{node_name()}: {attempt_dir.plan} is not visible on this host yet")
-        if waited_s > PLAN_TIMEOUT_S:
-            text = f"{attempt_dir.plan} is not there after {PLAN_TIMEOUT_S} s"
+        if waited_s > timeout_s:
+            text = f"{attempt_dir.plan} is not there after {timeout_s} s"
             hint = "runs_root must lie on a file system that all nodes share"
             sys.exit(with_time(f"{node_name()}: {text}\n  hint: {hint}"))
         time.sleep(0.1)

@@ -320,13 +320,13 @@ def past_states(job_ids: Iterable[str]) -> dict[str, str]:
     return {job_id: job_state.read(state) for job_id, state in rows}
 
 
-def end_state(job_id: str) -> str | None:
+def end_state(job_id: str, delay_s: float = ACCOUNTING_DELAY_S) -> str | None:
     """Return the state in which a job ended that slurmctld no longer has; None if it is unknown.
 
     The accounting database may learn seconds later than slurmctld that a job has ended. Until then
     it shows the job as it was: REQUEUED where a waiting job was cancelled after a requeue.
     """
-    deadline = time.monotonic() + ACCOUNTING_DELAY_S
+    deadline = time.monotonic() + delay_s
     while (state := past_states([job_id]).get(job_id)) is not None:
         if state in job_state.ENDED:
             return state

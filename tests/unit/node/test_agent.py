@@ -364,12 +364,11 @@ def test_a_rank_that_just_ended_is_no_error():
     agent.signal_ranks([child.pid], signal.SIGTERM)
 
 
-def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monkeypatch, capfd):
+def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, capfd):
     attempt = RunDir(tmp_path).attempt(1)
-    monkeypatch.setattr(agent, "PLAN_TIMEOUT_S", 0.2)
     attempt.path.mkdir()
-    with pytest.raises(SystemExit, match="(?s)is not there after.*file system that all nodes"):
-        agent.wait_for_plan(attempt)
+    with pytest.raises(SystemExit, match="(?s)is not there after 0.2 s.*file system that all"):
+        agent.wait_for_plan(attempt, timeout_s=0.2)
     assert capfd.readouterr().err.count("plan.json is not visible on this host yet") == 1
     write_json(attempt.plan, PLAN_JSON)
     assert agent.wait_for_plan(attempt) == PLAN

@@ -67,9 +67,8 @@ def test_the_end_of_a_job_is_awaited_while_the_accounting_has_an_earlier_start(
     monkeypatch.setattr(time, "sleep", lambda _: None)
     fake_slurm.install("sacct", LATE)
     assert job_list.end_state("12") == "CANCELLED"
-    monkeypatch.setattr(job_list, "ACCOUNTING_DELAY_S", 0.0)
     fake_slurm.answer("sacct", "12|REQUEUED\n")
-    assert job_list.end_state("12") is None
+    assert job_list.end_state("12", delay_s=0.0) is None
     fake_slurm.remove("sacct")
     assert job_list.end_state("12") is None
 
