@@ -14,7 +14,7 @@ from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
 from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.records.training import Best
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, write_json
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, append_jsonl, write_json
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Spec
@@ -68,6 +68,11 @@ def attempt(evidence=(), **fields):
         "evidence": EVIDENCE | dict(evidence),
         **fields,
     }
+
+
+def recorded(run, evidence=(), **fields):
+    """Append the line of an attempt to attempts.jsonl."""
+    append_jsonl(run.attempts, attempt(evidence, **fields))
 
 
 def claim(**fields):

@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.records.training import (
     read_events,
     read_progress_step,
 )
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, write_json
+from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from tests.unit import run_files
 
 PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
@@ -102,8 +102,8 @@ def test_a_missing_key_is_named_and_an_unknown_one_is_ignored(tmp_path):
 
 def test_a_wrong_line_is_named_by_its_number(tmp_path):
     run = RunDir(tmp_path)
-    append_jsonl(run.attempts, run_files.attempt())
-    append_jsonl(run.attempts, run_files.attempt(decision="dance"))
+    run_files.recorded(run)
+    run_files.recorded(run, decision="dance")
     with pytest.raises(RecordError, match=r"attempts\.jsonl, line 2: decision: expected one of"):
         read_attempts(run)
 
@@ -111,7 +111,7 @@ def test_a_wrong_line_is_named_by_its_number(tmp_path):
 def test_a_later_line_of_an_attempt_corrects_the_earlier_one(tmp_path):
     run = RunDir(tmp_path)
     for attempt, decision in ((1, "requeue"), (2, "requeue"), (2, "hold")):
-        append_jsonl(run.attempts, run_files.attempt(attempt=attempt, decision=decision))
+        run_files.recorded(run, attempt=attempt, decision=decision)
     assert [(r.attempt, r.decision) for r in read_attempts(run)] == [
         (1, "requeue"),
         (2, "hold"),

@@ -103,7 +103,7 @@ def test_a_complete_run_stays_complete_without_its_outcome(run):
 def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
     run = RunDir(tmp_path)
     for attempt in range(crashes):
-        append_jsonl(run.attempts, run_files.attempt(attempt=attempt))
+        run_files.recorded(run, attempt=attempt)
     assert execute.retry_delay_s(read_attempts(run)) == delay_s
 
 
@@ -212,8 +212,7 @@ def command(run, slurm, monkeypatch):
 
 
 def close(run, code):
-    record = {"host": "a", "signals": [], "torchrun_exit": code, "end": 1.0}
-    write_json(run.attempt(1).agent(0), record)
+    run_files.node(run.attempt(1), 0, host="a", torchrun_exit=code, end=1.0)
 
 
 def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
@@ -228,10 +227,10 @@ def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
     attempt, endpoint = capfd.readouterr().out.split()
     assert attempt == "1" and endpoint.startswith("[fd00::1]:")
     # srun ends the first node's agent after the second one has failed.
-    ended = {"signals": [{"t": 5.5, "signal": "SIGTERM"}], "torchrun_exit": -1, "end": 6.0}
-    write_json(run.attempt(1).agent(0), {"host": "a", **ended})
+    attempt_dir = run.attempt(1)
+    run_files.node(attempt_dir, 0, (5.5, "SIGTERM"), host="a", torchrun_exit=-1, end=6.0)
     error = "b: launch.interface: ib is no interface with an IPv6 address"
-    write_json(run.attempt(1).agent(1), {"host": "b", "end": 5.0, "error": error})
+    run_files.node(attempt_dir, 1, host="b", torchrun_exit=None, end=5.0, error=error)
     assert command("close", "1", "--srun-exit", "1") == 1
     assert f"first failure: {error}" in capfd.readouterr().err
     (record,) = read_attempts(run)
@@ -278,8 +277,7 @@ def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
 def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(run, command, slurm):
     """They have the same ids: job 7's first srun step is 7.0 in each of its starts."""
     assert command("open", "a") == 0
-    left = {"host": "a", "torchrun_exit": None, "end": None, "step_id": "0"}
-    write_json(run.attempt(1).agent(0), left)
+    run_files.node(run.attempt(1), 0, host="a", torchrun_exit=None, end=None, step_id="0")
     slurm.set_state("7", "RUNNING", "Requeue=1 Restarts=1")
     command("close", "1")
     assert slurm.cancelled == []
@@ -356,7 +354,7 @@ def test_an_open_that_cannot_write_is_one_line_and_keeps_nothing(run, command, c
 
 
 def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
-    append_jsonl(run.attempts, run_files.attempt(decision="hold"))
+    run_files.recorded(run, decision="hold")
     assert command("open", "a") == 1
     output = capfd.readouterr()
     assert output.out == "" and "not started again: hold: x" in output.err
@@ -505,7 +503,7 @@ def test_a_missing_result_of_a_complete_run_is_written_with_its_record(run, slur
 def test_a_cancel_before_the_requeue_landed_is_recorded_once_the_job_is_gone(run, slurm, word):
     slurm.set_state("7", word)
     write_json(run.submission, {"argv": None, "job_id": "7"})
-    append_jsonl(run.attempts, run_files.attempt(decision="wait", cause="requeued"))
+    run_files.recorded(run, decision="wait", cause="requeued")
     run.cancelled.write_text("now: jobs cancel: 7\n")
     close_module.write_missing_result(state.read(run))
     assert run.result.exists() == (word == "CANCELLED")
@@ -573,7 +571,7 @@ def test_an_open_writes_the_result_of_a_run_whose_last_record_says_done(run, com
     """The batch script was killed between the record and the result."""
     through(run)
     run.owner.unlink()
-    append_jsonl(run.attempts, run_files.attempt(decision="done", cause="completed"))
+    run_files.recorded(run, decision="done", cause="completed")
     assert command("open", "a") == 0
     assert read_json(run.result)["status"] == "completed"
     assert not run.attempt(2).path.exists()
@@ -582,13 +580,11 @@ def test_an_open_writes_the_result_of_a_run_whose_last_record_says_done(run, com
 def crashed(run, attempt):
     """The files of a crash on two nodes: rank 1 died without a record, rank 0 lost its peer."""
     for rank in (0, 1):
-        agent = {"host": f"n{rank}", "torchrun_exit": 1, "end": 2.0, "step_id": "0"}
-        write_json(run.attempt(attempt).agent(rank), agent)
+        run_files.node(run.attempt(attempt), rank, torchrun_exit=1, end=2.0, step_id="0")
         Timeline(run, f"rank-{rank:05d}", attempt).event("spawn", host=f"n{rank}", pid=1)
         Timeline(run, f"rank-{rank:05d}", attempt).event("first_step", step=1)
-    error = {"time": 1.0, "rank": 0, "host": "n0", "error": "x", "caused_by_peer": True}
-    error["traceback"] = "Traceback: of the lost connection"
-    write_json(run.attempt(attempt).rank_error(0), error)
+    lost = {"caused_by_peer": True, "traceback": "Traceback: of the lost connection"}
+    run_files.failed(run.attempt(attempt), 0, 1.0, "x", **lost)
 
 
 OPEN = ("open", "--head-address", "10.0.0.1", "a", "b")

@@ -53,9 +53,7 @@ def job(run, fake_slurm, monkeypatch):
 def stopped(run, attempt):
     """Write what agents and ranks leave after a warning and a save."""
     for rank, node in enumerate(NODES):
-        signals = [{"t": 2.0, "signal": "SIGTERM"}]
-        agent = {"host": node, "signals": signals, "torchrun_exit": 0, "end": 3.0}
-        write_json(run.attempt(attempt).agent(rank), agent)
+        run_files.node(run.attempt(attempt), rank, (2.0, "SIGTERM"), host=node, end=3.0)
         Timeline(run, f"rank-{rank:05d}", attempt).event("first_step", step=1)
     step = 50 * attempt
     marker = {"status": "stopped", "global_step": step, "checkpoint": f"step-{step:08d}"}

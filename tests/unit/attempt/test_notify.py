@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.attempt import execute, notify
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.records.training import Result
-from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
+from slurm_job_kit.jobs.rundir import read_json, write_json
 from slurm_job_kit.jobs.runs import facts, run_lock
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 from tests.unit import run_files
@@ -65,7 +65,7 @@ def test_a_requeue_and_a_retry_do_not_notify(wanting, fake_slurm):
 
 def test_a_refused_requeue_notifies_of_the_hold(wanting, fake_slurm):
     run, me = wanting()
-    append_jsonl(run.attempts, run_files.attempt(decision="requeue", cause="preemption"))
+    run_files.recorded(run, decision="requeue", cause="preemption")
     requeue = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
     assert execute.execute(requeue, run, facts.read(run, 1), me) == 1
     assert said(run)[0] == "held" and "NOT requeued" in said(run)[1]

@@ -5,7 +5,6 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import report
 from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import facts, interpret
 from tests.unit import run_files
 
@@ -72,14 +71,12 @@ def test_a_rank_that_only_a_sigterm_ended_did_not_lose_a_peer(run, capfd):
 
 def test_the_reason_of_an_agent_that_started_no_torchrun_is_shown(run, capfd):
     # srun then ends the other agent.
-    stopped = {"host": "a", "signals": [{"t": 5.5, "signal": "SIGTERM"}], "torchrun_exit": -1}
-    write_json(run.attempt(1).agent(0), stopped | {"end": 9.0})
+    run_files.node(run.attempt(1), 0, (5.5, "SIGTERM"), host="a", torchrun_exit=-1)
     error = "b: launch.interface: ib0 is no interface"
-    write_json(run.attempt(1).agent(1), {"host": "b", "end": 5.0, "error": error})
+    run_files.node(run.attempt(1), 1, host="b", torchrun_exit=None, end=5.0, error=error)
     assert shown(run, capfd).splitlines()[0] == f"first failure: {error}"
 
 
 def test_a_stop_before_the_ranks_is_no_failure(run, capfd):
-    stopped = {"host": "a", "signals": [{"t": 1.0, "signal": "SIGTERM"}], "torchrun_exit": 1}
-    write_json(run.attempt(1).agent(0), stopped | {"end": 9.0})
+    run_files.node(run.attempt(1), 0, (1.0, "SIGTERM"), host="a", torchrun_exit=1)
     assert "stop came before" in shown(run, capfd)

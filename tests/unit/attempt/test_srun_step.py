@@ -32,10 +32,8 @@ def run(run):
 
 
 def node(run, rank, code, **fields):
-    end = None if code is None else 9.0
-    write_json(
-        run.attempt(1).agent(rank), {"host": "a", "torchrun_exit": code, "end": end} | fields
-    )
+    ended = {"host": "a", "torchrun_exit": code, "end": None if code is None else 9.0}
+    run_files.node(run.attempt(1), rank, **ended | fields)
 
 
 @pytest.fixture
@@ -105,8 +103,8 @@ def test_srun_that_outlives_a_failed_agent_is_ended(
 ):
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
-    write_json(run.attempt(1).agent(0), {"host": "a", "end": 9.0} | failure)
-    srun_step.watch(run, "7", 1, waiter, shell.stops)
+    run_files.node(run.attempt(1), 0, host="a", **{"torchrun_exit": None} | failure)
+    srun_step.watch(run, "7", 1, waiter.pid)
     assert waiter.wait(10) == -signal.SIGKILL
     assert "srun waits for b" in capfd.readouterr().err
 

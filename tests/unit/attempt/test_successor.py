@@ -9,7 +9,7 @@ from slurm_job_kit.jobs.attempt import execute, successor
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, budget_used
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import facts, lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
@@ -66,7 +66,7 @@ def opened(run, attempt, job_id):
 def closed(run, decision, job_state="RUNNING", attempt=1):
     evidence = {"job_state": job_state, "has_progress": True}
     fields = {"decision": decision, "cause": "preemption", "reason": "because"}
-    append_jsonl(run.attempts, run_files.attempt(evidence, attempt=attempt, **fields))
+    run_files.recorded(run, evidence, attempt=attempt, **fields)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.checkpoint.names import is_newer
 from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink, write_json
 from slurm_job_kit.jobs.runs import facts, interpret, run_lock, scratch_purge, script_files, state
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
@@ -78,7 +78,7 @@ def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
 
 
 def test_a_record_of_another_host_closes_the_attempt(run, there):
-    append_jsonl(run.attempts, run_files.attempt(decision="hold"))
+    run_files.recorded(run, decision="hold")
     write_json(run.result, {"status": "held", "attempts": 1})
     found = facts.read(there, 1, is_for_next=True)
     assert not interpret.is_unrecorded(found)
@@ -134,7 +134,7 @@ def test_a_rank_on_another_host_owns_the_run_as_soon_as_its_attempt_is_opened(ru
 def test_a_folder_that_another_host_has_made_is_not_made_again(run, there):
     for folder in (run.checkpoints, run.timeline("x").parent, run.rank_log(0).parent):
         folder.mkdir()
-    append_jsonl(run.attempts, run_files.attempt())
+    run_files.recorded(run)
     assert scratch_purge.recreate_missing_dirs(there) == []
 
 

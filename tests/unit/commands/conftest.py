@@ -10,7 +10,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.reasons import reasons_of
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs import facts
 from tests.unit import run_files
 from tests.unit.run_files import make_run
@@ -28,7 +28,7 @@ class Story:
         folder = run_files.opened(self.run, number)
         for rank, host in enumerate(("a", "b")):
             run_files.node(folder, rank, host=host, torchrun_exit=1)
-        append_jsonl(self.run.attempts, run_files.attempt(evidence, attempt=number, **fields))
+        run_files.recorded(self.run, evidence, attempt=number, **fields)
 
     def error(self, rank: int = 1, number: int = 1, log: str = "", **fields: Any) -> None:
         """Write the error record of a rank of node b, and its log."""

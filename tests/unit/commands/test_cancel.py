@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.commands import cancel
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
+from slurm_job_kit.jobs.rundir import read_json, write_json
 from slurm_job_kit.jobs.runs import facts, lookup, run_lock
 from slurm_job_kit.jobs.slurm import job_list
 from tests.unit import run_files
@@ -23,7 +23,7 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys)
     main(["submit", "tiny.yaml"])
     (run,) = lookup.all_runs()
     run_lock.claim(run, run_lock.this_process("4711"), 1)  # as after a requeue
-    append_jsonl(run.attempts, run_files.attempt(cause="preemption", decision="requeue"))
+    run_files.recorded(run, cause="preemption", decision="requeue")
     assert main(["cancel", "4711"]) == 0
     (record,) = read_attempts(run)
     assert (record.cause, record.decision) == ("preemption", "cancel")
@@ -39,7 +39,7 @@ def test_cancel_of_a_requeued_job_under_any_of_slurms_names_ends_the_run(slurm, 
     slurm.set_state("4711", state)
     main(["submit", "tiny.yaml"])
     (run,) = lookup.all_runs()
-    append_jsonl(run.attempts, run_files.attempt(cause="preemption", decision="requeue"))
+    run_files.recorded(run, cause="preemption", decision="requeue")
     assert main(["cancel", "4711"]) == 0
     assert slurm.cancelled == ["4711"] and read_json(run.result)["status"] == "cancelled"
 

@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.commands import clean
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.records.queued import Submission, Successor
 from slurm_job_kit.jobs.records.training import Result
-from slurm_job_kit.jobs.rundir import append_jsonl, relink, write_json
+from slurm_job_kit.jobs.rundir import relink, write_json
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.freeze import link_in_default_root
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
@@ -101,7 +101,7 @@ def test_a_run_without_a_result_stays_whole(here, status):
     """It crashed with its machine: a resume may need all of it."""
     run = ended(here)
     run.result.unlink()
-    append_jsonl(run.attempts, run_files.attempt())
+    run_files.recorded(run)
     write_json(opened(run, 2).outcome, {"status": status, "global_step": 30})
     age(run.path)
     before = everything(run)

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import logs
 from slurm_job_kit.jobs.commands.views import rank_logs
 from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import lookup
 from tests.unit import run_files
 from tests.unit.run_files import make_run
@@ -27,7 +27,7 @@ def begin(run, attempt, text="", rank=0, **plan):
 
 
 def end(run, attempt, **fields):
-    append_jsonl(run.attempts, run_files.attempt(attempt=attempt, **fields))
+    run_files.recorded(run, attempt=attempt, **fields)
 
 
 @pytest.fixture

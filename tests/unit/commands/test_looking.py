@@ -6,7 +6,7 @@ import os
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, write_json
 from tests.unit import run_files
 from tests.unit.run_files import make_checkpoint, make_run
 
@@ -44,13 +44,13 @@ def killed_when_complete(run: RunDir) -> None:
 def cancelled_between_starts(run: RunDir) -> None:
     """The cancel came after the end of the attempt, and before Slurm's requeue."""
     began(run)
-    append_jsonl(run.attempts, run_files.attempt(decision="wait", cause="requeued"))
+    run_files.recorded(run, decision="wait", cause="requeued")
     run.cancelled.write_text("now: jobs cancel: 7\n")
 
 
 def held(run: RunDir) -> None:
     began(run)
-    append_jsonl(run.attempts, run_files.attempt({"error": "x"}, decision="hold", cause="crash"))
+    run_files.recorded(run, {"error": "x"}, decision="hold", cause="crash")
     write_json(run.result, {"status": "held", "reason": "x", "attempts": 1})
 
 

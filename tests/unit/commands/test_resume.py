@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.submit_claim import claimed
-from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
@@ -60,7 +60,7 @@ def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):
 def test_resume_waits_for_the_end_of_the_job_that_held_the_run(slurm, capsys):
     main(["submit", "tiny.yaml"])
     run = lookup.find("tiny")
-    append_jsonl(run.attempts, run_files.attempt(job_id="4711", decision="hold", cause="crash"))
+    run_files.recorded(run, job_id="4711", decision="hold", cause="crash")
     write_json(run.result, {"status": "held"})
     slurm.set_state("4711", "COMPLETING")
     ending = threading.Timer(0.6, slurm.set_state, ("4711", "FAILED"))

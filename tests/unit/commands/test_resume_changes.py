@@ -29,7 +29,7 @@ def run(slurm, here, monkeypatch):
     monkeypatch.setattr(installation, "ROOT", checkout)
     for step in (10, 20):
         make_checkpoint(run_dir, step)
-    append_jsonl(run_dir.attempts, run_files.attempt(checkpoint="step-00000020", decision="hold"))
+    run_files.recorded(run_dir, checkpoint="step-00000020", decision="hold")
     return run_dir
 
 

@@ -11,7 +11,7 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import status
 from slurm_job_kit.jobs.commands.views import table
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.slurm.client import Job, Life
 from slurm_job_kit.jobs.spec import Log, Spec
@@ -76,7 +76,7 @@ def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
 )
 def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(here, result, slurm_state, word):
     run = make_run(here)
-    append_jsonl(run.attempts, run_files.attempt())
+    run_files.recorded(run)
     if result:
         write_json(run.result, result)
     write_json(run.submission, {"job_id": "12"})  # after the result
@@ -87,7 +87,7 @@ def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(here, result,
 
 def test_a_resumed_run_is_unknown_where_slurm_does_not_answer(here):
     run = make_run(here)
-    append_jsonl(run.attempts, run_files.attempt())
+    run_files.recorded(run)
     write_json(run.result, {"status": "held"})
     write_json(run.submission, {"job_id": "12"})
     assert state.read(run, lambda jobs: {"12": Life(None, is_silent=True)}).word == "unknown"
@@ -145,7 +145,7 @@ def test_status_as_json_has_all_runs(here, capsys):
 
 def test_the_reason_is_read_from_the_log_where_the_disk_was_too_full_to_record_it(here, capsys):
     run = make_run(here)
-    append_jsonl(run.attempts, run_files.attempt())
+    run_files.recorded(run)
     error = "StorageError: checkpoints: No space left on device"
     run.rank_log(0).write_text(f"step 1\n12:00:00 trainer: rank 0 on n1: error: {error}\nend\n")
     assert main(["status", "--json"]) == 0
@@ -171,7 +171,7 @@ def test_status_warns_of_a_start_up_that_is_longer_than_the_slots(here, capsys):
     for number in (1, 2, 3):
         short: dict[str, Any] = {"attempt": number, "start": 100.0, "stop": 141.0}
         short |= {"cause": "preemption", "decision": "requeue"}
-        append_jsonl(run.attempts, run_files.attempt(**short))
+        run_files.recorded(run, **short)
     assert main(["status"]) == 0
     assert "3 preemptions in a row before the first optimizer step" in capsys.readouterr().out
 

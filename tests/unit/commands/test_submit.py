@@ -13,7 +13,6 @@ from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import Problem
-from slurm_job_kit.jobs.rundir import append_jsonl
 from slurm_job_kit.jobs.runs import check, lookup
 from slurm_job_kit.jobs.slurm import client, executor
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -185,7 +184,7 @@ def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatc
 def ended_here(run, cause, mistake, monkeypatch):
     """The output of a local run with this result."""
     decision = Decision(Action.HOLD, cause, "why")
-    append_jsonl(run.attempts, run_files.attempt({"mistake": mistake}))
+    run_files.recorded(run, {"mistake": mistake})
     monkeypatch.setattr(local, "run", lambda _: decision)
     return submit.run_here(run, False)
 

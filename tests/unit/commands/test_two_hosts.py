@@ -259,13 +259,13 @@ def test_code_that_another_host_is_taking_now_is_not_old(hosts, run):
 
 
 def test_the_age_of_a_run_is_that_of_its_files_now(hosts, run):
-    append_jsonl(run.attempts, run_files.attempt())
+    run_files.recorded(run)
     there = hosts.run_there(run)
     for path in (run.spec, run.submission, run.attempts, run.path):
         os.utime(path, (0, 0))
     look(hosts.there)
     assert clean.age_s(there) > 60
-    append_jsonl(run.attempts, run_files.attempt(decision="hold"))
+    run_files.recorded(run, decision="hold")
     assert clean.age_s(there) < 60
 
 

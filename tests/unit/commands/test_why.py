@@ -151,7 +151,7 @@ def test_a_killed_rank_is_named_although_its_peers_only_lost_it(story):
 @pytest.mark.parametrize("agent", [{"torchrun_exit": -9, "end": 2.0}, {"torchrun_exit": None}])
 def test_a_killed_torchrun_or_agent_is_a_killed_process(story, agent):
     story.attempt(decision="hold", evidence={"error": "b: killed"})
-    write_json(story.run.attempt(1).agent(1), {"host": "b"} | agent)
+    run_files.node(story.run.attempt(1), 1, **{"host": "b", "end": None} | agent)
     assert story.why()["cause"] == "process_killed"
 
 

@@ -622,11 +622,8 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     assert record["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
-def test_an_interpreter_without_torch_is_named_with_its_node(tmp_path):
-    run = RunDir(tmp_path)
-    run.attempt(1).path.mkdir(parents=True)
-    write_json(run.attempt(1).plan, PLAN_JSON | {"attempt": 1, "nodes": ["a"]})
-    run.spec.write_text(Spec().to_json())
+def test_an_interpreter_without_torch_is_named_with_its_node(run):
+    run_files.opened(run, **PLAN_JSON | {"nodes": ["a"]})
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     argv = [
         sys.executable,

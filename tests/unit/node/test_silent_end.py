@@ -49,8 +49,8 @@ def run(run):
 
 def agents(run, *exits):
     for rank, (host, code) in enumerate(zip("ab", exits, strict=False)):
-        record = {"host": host, "signals": [], "torchrun_exit": code, "end": code and 9.0}
-        write_json(run.attempt(1).agent(rank), record)
+        end = code and 9.0
+        run_files.node(run.attempt(1), rank, host=host, torchrun_exit=code, end=end)
 
 
 def evidence(run):
@@ -194,9 +194,8 @@ def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):
 @pytest.mark.parametrize("begun", [None, -15])
 def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
     run.spec.write_text(Spec(launch=Launch(command_prefix=["apptainer", "exec", "x"])).to_json())
-    record = {"host": "a", "torchrun_exit": begun, "end": begun and 9.0}
-    stop = [{"t": 8.0, "signal": "SIGTERM"}]
-    write_json(run.attempt(1).agent(0), record | {"signals": stop})
+    stop, end = (8.0, "SIGTERM"), begun and 9.0
+    run_files.node(run.attempt(1), 0, stop, host="a", torchrun_exit=begun, end=end)
     line = "FATAL:   could not open image /images/torch.sif: no such file or directory"
     ended = STEP_ENDS.replace("exit code 1", "exit code 255")
     run.job_log.write_text(f"{OPENED}2026-11-25 16:00:01 attempt 1, a: torchrun\n{line}\n{ended}")

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.rundir import RunDir, relink, write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.lookup import NoSuchRunError, find
 from tests.unit import run_files
@@ -96,7 +96,7 @@ def test_a_run_that_was_refused_before_it_started_is_not_the_newest_of_its_name(
 def test_a_local_run_is_found_by_the_id_that_messages_show(three):
     first, second, _ = three
     write_json(first.owner, run_files.claim(job_id="local-host-12"))
-    append_jsonl(second.attempts, run_files.attempt(job_id="local-host-13"))
+    run_files.recorded(second, job_id="local-host-13")
     assert find("local-host-12") == first
     assert find("local-host-13") == second
     with pytest.raises(NoSuchRunError):

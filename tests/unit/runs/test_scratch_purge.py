@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.rundir import Timeline, relink, write_json
 from slurm_job_kit.jobs.runs import code_snapshot, facts, scratch_purge, spec_changes
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
@@ -41,7 +41,7 @@ def test_lost_records_are_named_where_there_were_some(run):
     assert scratch_purge.recreate_missing_dirs(run) == []  # its batch shell was killed
     Timeline(run, "attempt", 1).event("close")
     assert "attempts.jsonl is missing" in scratch_purge.recreate_missing_dirs(run)[0]
-    append_jsonl(run.attempts, run_files.attempt())
+    run_files.recorded(run)
     assert scratch_purge.recreate_missing_dirs(run) == []
 
 
@@ -117,5 +117,5 @@ def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
     assert facts.newest_attempt(run) == 1
     write_json(run.attempt(3).agent(0), {})
     assert facts.newest_attempt(run) == 3
-    append_jsonl(run.attempts, run_files.attempt(attempt=4))
+    run_files.recorded(run, attempt=4)
     assert facts.newest_attempt(run) == 4

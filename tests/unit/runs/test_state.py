@@ -8,7 +8,7 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.sweeps import runner
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.runs.state import RunPhase
 from slurm_job_kit.jobs.slurm import job_list
@@ -126,7 +126,7 @@ def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
 def test_no_result_is_written_for_a_run_that_was_queued_meanwhile(run, slurm):
     from slurm_job_kit.jobs.attempt.close import write_missing_result
 
-    append_jsonl(run.attempts, run_files.attempt(decision="wait", cause="requeued"))
+    run_files.recorded(run, decision="wait", cause="requeued")
     run.cancelled.write_text("now: jobs cancel: 7\n")
     found = state.read(run)
     run.cancelled.unlink()  # a resume

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_job_kit.jobs.problems import dotted
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json
+from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.slurm import client, site, site_warnings
 from slurm_job_kit.jobs.slurm.site import Config, Partition, Site
 from slurm_job_kit.jobs.spec import Slurm, advised_lead_s
@@ -254,7 +254,7 @@ def test_the_slowest_stop_is_read_from_the_attempts(tmp_path):
     run = RunDir(tmp_path)
     assert site_warnings.slowest_stop_s(run) is None
     for attempt, stop_s in enumerate((3.5, 12.0, None)):
-        append_jsonl(run.attempts, run_files.attempt(attempt=attempt, stop_s=stop_s))
+        run_files.recorded(run, attempt=attempt, stop_s=stop_s)
     assert site_warnings.slowest_stop_s(run) == 12.0
 
 
