@@ -313,7 +313,7 @@ def test_more_shards_than_rows_are_an_error(check, strategy):
     assert check(train, world_size=10) == []
     level, key, text = only(check(train, world_size=13))
     assert (level, key) == ("error", "train.strategy")
-    assert "13 shards are too many for train.model mine:Net" in text
+    assert "13 shards are too many for train.model mine:Net: the longest" in text
 
 
 def test_groups_that_do_not_divide_the_ranks_are_an_error(check):

@@ -152,16 +152,16 @@ def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
 def test_a_node_comes_back_after_its_time(run, capfd):
     asked = run([now("n2", ago_s=EXPIRES_S + 1), now()], "n2")
     assert asked == ["scontrol update JobId=7 ExcNodeList="]
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("node n2 may take part ") and line.endswith(" again")
+    assert capfd.readouterr().err == "node n2 may take part in the next attempt again\n"
 
 
 def test_the_newest_bad_node_takes_the_place_of_an_older_one(run, capfd):
     asked = run([now("n1"), now("n2")], "n1")
     assert asked[-1] == "scontrol update JobId=7 ExcNodeList=n2"
     first, second = capfd.readouterr().err.splitlines()
-    assert first.startswith("node n2 is left out")
-    assert second.startswith("node n1 may take part ") and "a tenth of the 4 nodes" in second
+    assert first.startswith("node n2 is left out") and second.startswith(
+        "node n1 may take part in the next attempt (a tenth of the 4 nodes is left out already)"
+    )
 
 
 def test_a_refusal_is_told(run, fake_slurm, capfd):
