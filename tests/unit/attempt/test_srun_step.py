@@ -104,7 +104,7 @@ def test_srun_that_outlives_a_failed_agent_is_ended(
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
     run_files.node(run.attempt(1), 0, host="a", **{"torchrun_exit": None} | failure)
-    srun_step.watch(run, "7", 1, waiter.pid)
+    srun_step.watch(run, "7", 1, waiter, shell.stops)
     assert waiter.wait(10) == -signal.SIGKILL
     assert "srun waits for b" in capfd.readouterr().err
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.decision import Cause, BudgetUsed, decide
+from slurm_job_kit.jobs.attempt.decision import BudgetUsed, Cause, decide
 from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import facts, interpret
