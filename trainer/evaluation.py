@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from slurm_job_kit.trainer import seeds
-from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
 from slurm_job_kit.trainer.health.lead_time import LeadTime
 from slurm_job_kit.trainer.health.phases import Beat
 from slurm_job_kit.trainer.logging.reporter import Reporter

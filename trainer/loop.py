@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer import seeds, training_means
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
 from slurm_job_kit.trainer.data.sources import Batch
 from slurm_job_kit.trainer.errors import NotFinite
 from slurm_job_kit.trainer.evaluation import Evaluation

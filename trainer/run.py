@@ -25,14 +25,14 @@ from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.errors import fail, log, storage_error
 from slurm_job_kit.trainer.health.preflight import preflight
 from slurm_job_kit.trainer.health.watchdog import Watchdog
-from slurm_job_kit.trainer.logging.environment import (
+from slurm_job_kit.trainer.logging.first_lines import start_lines
+from slurm_job_kit.trainer.logging.reproducibility import (
     RESUMED_DRAWS,
     RESUMED_STREAM,
     describe,
     exactness,
     extended,
 )
-from slurm_job_kit.trainer.logging.summary import start_lines
 from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.model import checkpoint_size
 from slurm_job_kit.trainer.model.build import build_replica, set_up_torch

@@ -6,7 +6,7 @@ import time
 
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.interval import SaveInterval, failures_of
-from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
 from slurm_job_kit.trainer.health.lead_time import LeadTime
 from slurm_job_kit.trainer.health.phases import Beat
 from slurm_job_kit.trainer.logging.reporter import Reporter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
 from slurm_job_kit.trainer.model.replica import Replica
 
 

@@ -4,18 +4,18 @@
 - attempts: runs the attempts of one start of a job, each as an srun step, and the standby.
 - open: claims the run and writes the plan of the next attempt.
 - close: reads the facts, decides what follows, records it.
-- evidence: what ended an attempt, by its files, Slurm and the nodes.
+- collect_evidence: the evidence of what ended an attempt: its files, Slurm and the nodes.
 - decision: the pure functions from evidence and earlier records to a decision.
 - reasons: names what ended an attempt, and what shows it, for its record.
 - execute: executes a decision: requeue, successor, retry, hold.
-- history: makes and writes the records of all attempts, and the result.
+- record_writer: makes and writes the records of all attempts, and the result.
 - successor: the job that waits for the present one to end.
 - exclude_nodes: which nodes the next start of the job leaves out.
 - requeue_policy: whether Slurm requeues a preempted job by itself.
 - srun_step: what the spec adds to srun's command line; the bounds of the step's end.
 - notify: runs the user's command at the end of a run.
-- report: what job.log shows of an attempt that ended.
+- end_messages: what job.log shows of an attempt that ended.
 
-Three names are the same in all of them: `found` is the AttemptFacts, `seen` the Evidence made of
-them, `me` the Owner that this process stands for.
+Three names are the same in all of them: `facts` is the AttemptFacts, `evidence` the Evidence
+made of them, `me` the Owner that this process stands for.
 """

@@ -33,7 +33,7 @@ from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
 
@@ -172,7 +172,7 @@ def _left_open(run_dir: RunDir, me: run_lock.Owner) -> int | None:
     """The attempt of this start of the job that a killed process has not closed; None without."""
     with contextlib.suppress(OSError, FailedError, UserError):  # `open_next` names the error
         if run_lock.is_owned_by_start(run_dir, me):
-            found = facts.read_newest(run_dir)
+            found = fact_reader.read_newest(run_dir)
             is_ours = run_lock.is_owned_by_attempt(run_dir, me, found.attempt)
             return found.attempt if is_ours and interpret.is_unrecorded(found) else None
     return None

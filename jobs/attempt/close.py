@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.attempt import evidence, history, srun_step
+from slurm_job_kit.jobs.attempt import collect_evidence, record_writer, srun_step
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
@@ -21,14 +21,14 @@ from slurm_job_kit.jobs.attempt.decision import (
     format_decision,
     is_automatic_start,
 )
+from slurm_job_kit.jobs.attempt.end_messages import report_error, report_quarantine
 from slurm_job_kit.jobs.attempt.execute import end_run, format_for_log
 from slurm_job_kit.jobs.attempt.notify import notify
-from slurm_job_kit.jobs.attempt.report import report_error, report_quarantine
 from slurm_job_kit.jobs.console import BestEffort, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import FINAL
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.runs.state import RunState, read_files
 
@@ -61,8 +61,8 @@ def close(
             gone = "the run directory is gone"
             raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
         raise
-    found = facts.read(run_dir, attempt)
-    seen = evidence.of_ended(found, me, tuple(stops), srun_exit)
+    found = fact_reader.read(run_dir, attempt)
+    seen = collect_evidence.of_ended(found, me, tuple(stops), srun_exit)
     decision = decide(seen, budget_used(found.attempts), budget_of(found.spec))
     if decision is COMPLETED and interpret.is_by_exit_code(found):
         decision = replace(COMPLETED, reason=interpret.format_exits(found))
@@ -74,8 +74,8 @@ def close(
     # Else Slurm itself ends the steps; in the job's next start they have the same names.
     if seen.job_state == "RUNNING" and not seen.is_requeued and seen.outcome != "completed":
         srun_step.end_leftover(me.job_id, interpret.unended(found))
-    found = history.record(run_dir, found, seen, decision)
-    history.note(run_dir, attempt, "close", decision=decision.action)
+    found = record_writer.record(run_dir, found, seen, decision)
+    record_writer.note(run_dir, attempt, "close", decision=decision.action)
     # Without Slurm the command that runs the attempts prints the hint, as its last line.
     line = format_for_log(decision, run_dir, seen.mistake)
     say(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
@@ -99,14 +99,14 @@ def close_lost(
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
     seen = interpret.lost_evidence(found)
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
-        seen = evidence.ask_nodes(found, seen)
+        seen = collect_evidence.ask_nodes(found, seen)
     budgets = budget_used(found.attempts), budget_of(found.spec)
     decision = decide_lost(seen, *budgets, is_automatic)
     # Nothing else in job.log shows how that attempt ended.
     say(f"attempt {found.attempt}: {format_decision(decision)}")
-    found = history.record(run_dir, found, seen, decision)
+    found = record_writer.record(run_dir, found, seen, decision)
     if decision.action in FINAL:
-        found = history.write_result(run_dir, found, decision)
+        found = record_writer.write_result(run_dir, found, decision)
         notify(run_dir, found.spec, found.result)
     return found
 
@@ -116,18 +116,18 @@ def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: 
 
     A run whose training is complete stays complete. `cause`: where no attempt was closed yet.
     """
-    found = facts.read_newest(run_dir)
+    found = fact_reader.read_newest(run_dir)
     if interpret.is_training_complete(found):
         record_completed(run_dir, found)
     else:
-        history.end_run(run_dir, found, action, cause, reason)
+        record_writer.end_run(run_dir, found, action, cause, reason)
 
 
 def record_completed(run_dir: RunDir, found: AttemptFacts) -> None:
     """Write the result of a complete run, and the record of its last attempt if it has none."""
     if interpret.is_unrecorded(found):
-        found = history.record(run_dir, found, interpret.lost_evidence(found), COMPLETED)
-    history.write_result(run_dir, found, COMPLETED)
+        found = record_writer.record(run_dir, found, interpret.lost_evidence(found), COMPLETED)
+    record_writer.write_result(run_dir, found, COMPLETED)
 
 
 def write_missing_result(run: RunState) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_job_kit.jobs.attempt import exclude_nodes, history, successor
+from slurm_job_kit.jobs.attempt import exclude_nodes, record_writer, successor
 from slurm_job_kit.jobs.attempt.decision import (
     Action,
     Cause,
@@ -162,7 +162,7 @@ def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
     if after is not None:
         instead = replace(hold, action=Action.SUCCESSOR)
         say(format_for_log(instead, run_dir))
-        found = history.amend(run_dir, found, instead, requeued)
+        found = record_writer.amend(run_dir, found, instead, requeued)
         hand_over(run_dir, found, me, after)
         return False
     if refusal:
@@ -187,7 +187,7 @@ def end_instead(
         say(f"{run_dir.path}: another start owns the run, nothing recorded")
         return False
     say(format_for_log(decision, run_dir))
-    end_run(run_dir, history.amend(run_dir, found, decision, requeued), me, decision)
+    end_run(run_dir, record_writer.amend(run_dir, found, decision, requeued), me, decision)
     return True
 
 
@@ -199,7 +199,7 @@ def end_run(
     The user was told already of a run that has a result. Returns: the facts with the result.
     """
     had_result = found.result is not None
-    found = history.write_result(run_dir, found, decision)
+    found = record_writer.write_result(run_dir, found, decision)
     successor.cancel(run_dir, found, me.job_id)
     run_lock.release(run_dir, me)
     if not had_result:

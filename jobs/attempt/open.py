@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import gpus, installation, records, shared_files
-from slurm_job_kit.jobs.attempt import history, successor
+from slurm_job_kit.jobs.attempt import record_writer, successor
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
 from slurm_job_kit.jobs.attempt.execute import end_run
@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
 from slurm_job_kit.jobs.runs import (
     code_digest,
     code_snapshot,
-    facts,
+    fact_reader,
     interpret,
     lookup,
     run_lock,
@@ -50,15 +50,15 @@ def open_attempt(
     Raises: OwnedError, AllocationError, RendezvousError, InterfaceError, HeldError, EndedError,
         RecordError.
     """
-    newest = facts.newest_opened(run_dir)
+    newest = fact_reader.newest_opened(run_dir)
     claimed = newest + 1
     run_lock.claim(run_dir, me, claimed)
     try:
         with shared_files.one_look():
             # Until the claim another job may have opened attempts.
             if run_dir.attempt(claimed).path.name in shared_files.listdir(run_dir.path):
-                newest = facts.newest_opened(run_dir)
-            found = facts.read(run_dir, newest, is_for_next=True)
+                newest = fact_reader.newest_opened(run_dir)
+            found = fact_reader.read(run_dir, newest, is_for_next=True)
         attempt = interpret.newest_number(found) + 1
         if attempt != claimed:
             run_lock.claim(run_dir, me, attempt)
@@ -106,7 +106,7 @@ def _open(
     _write_plan(run_dir, found, plan)
     if not me.is_local:
         successor.ensure(run_dir, found, me.job_id)
-    history.note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
+    record_writer.note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
     count = counted(len(nodes), "node")
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
     say(f"attempt {attempt}: {count}, rendezvous at {where}")
@@ -143,7 +143,7 @@ def _close_earlier(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> 
     found = close_lost(run_dir, found, me, before)
     # A user's script may have completed the run before its job ended.
     if check.final_action is not None and not interpret.is_completed(found):
-        found = history.end_run(run_dir, found, check.final_action, Cause.LOST, check.reason)
+        found = record_writer.end_run(run_dir, found, check.final_action, Cause.LOST, check.reason)
         notify(run_dir, found.spec, found.result)
         raise refused
     return found
@@ -236,7 +236,7 @@ def check_signal(found: AttemptFacts, job_id: str) -> None:
 def plan_of(
     found: AttemptFacts, me: run_lock.Owner, attempt: int, nodes: Sequence[str], resolved: str
 ) -> AttemptPlan:
-    """The plan of the next attempt. `found`: of the attempt before.
+    """The plan of the next attempt. `facts`: of the attempt before.
 
     Raises: RendezvousError, InterfaceError.
     """

@@ -22,7 +22,7 @@ from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import HangConclusion, RankError, RankHang
 from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, places
+from slurm_job_kit.jobs.runs import fact_reader, interpret, places
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.runs.places import CodeFolders, FileLine
 
@@ -53,7 +53,7 @@ def reasons_of(
 ) -> tuple[NamedReason, ...]:
     """What ended an attempt, then what else delayed the run in it; () if nothing did.
 
-    found: of the same attempt. record: without its reasons. Raises: RecordError, OSError.
+    facts: of the same attempt. record: without its reasons. Raises: RecordError, OSError.
     """
     reasons = [] if record.cause is Cause.COMPLETED else [cause_of(run_dir, found, record)]
     seen = record.evidence
@@ -222,7 +222,7 @@ def _agent_error(attempt_dir: AttemptDir, found: AttemptFacts) -> FileLine | Non
 def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Kind, FileLine] | None:
     """What a disk did to an attempt without an error record, by the logs of ranks and job."""
     logs = sorted(shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"))
-    for log in logs[: facts.MAX_LOGS]:
+    for log in logs[: fact_reader.MAX_LOGS]:
         if (found := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:
             return found
     of_attempt = places.attempt_lines(places.tail(run_dir.job_log), attempt)

@@ -71,7 +71,7 @@ def site_of_job(run_dir: RunDir, found: AttemptFacts) -> SlurmSite:
 def ensure(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
     """Queue the job's successor, if it needs one; only at the job's first attempt.
 
-    `found`: of the attempt before. Then site.json has what this Slurm does with the job.
+    `facts`: of the attempt before. Then site.json has what this Slurm does with the job.
     """
     if found.plan is not None and found.plan.job_id == job_id:
         return

@@ -227,7 +227,7 @@ def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file to read; a lasting error becomes Damaged."""
+    """Open a regular file to read; a lasting error becomes DamageError."""
     try:
         with _opened(path) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

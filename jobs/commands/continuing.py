@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, shared_files
-from slurm_job_kit.jobs.attempt import history
+from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
 from slurm_job_kit.jobs.commands import gpu_hours, local, packages, run_jobs
@@ -26,10 +26,10 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import (
     check,
     checkpoint_files,
-    checkpoints,
+    checkpoint_lookup,
     code_changes,
     extension,
-    facts,
+    fact_reader,
     run_lock,
     scratch_purge,
     spec_changes,
@@ -79,12 +79,12 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
         if is_done(run_dir, request):  # its job has ended since
             return nothing_to_resume(run_dir, request)
         job_id = None
-        with changed_runs([run_dir], request, cluster, facts.is_complete(run_dir)) as runs:
+        with changed_runs([run_dir], request, cluster, fact_reader.is_complete(run_dir)) as runs:
             if cluster == "slurm":
                 job_id = queue(runs[run_dir], run_dir)
             else:  # under the claim: another resume must not change the run meanwhile
                 me = run_lock.this_process(None)
-                run_lock.claim(run_dir, me, facts.newest_opened(run_dir) + 1)
+                run_lock.claim(run_dir, me, fact_reader.newest_opened(run_dir) + 1)
     if job_id is None:
         return run_here(run_dir, as_json)
     announce(run_dir, job_id, as_json)
@@ -93,9 +93,9 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
 
 def is_done(run_dir: RunDir, request: Request) -> bool:
     """Whether a run is complete, and the request gives it no further steps."""
-    if not facts.is_complete(run_dir):
+    if not fact_reader.is_complete(run_dir):
         return False
-    return checkpoints.is_foreign(run_dir) or not has_more_to_do(request)
+    return checkpoint_lookup.is_foreign(run_dir) or not has_more_to_do(request)
 
 
 def has_more_to_do(request: Request) -> bool:
@@ -153,7 +153,7 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
         texts = spec_changes.change(run_dir, request.overrides, request.is_confirmed)
     with contextlib.ExitStack() as changes:
         changes.enter_context(restored_on_failure(run_dir, texts))
-        attempt = facts.newest_attempt(run_dir) + 1
+        attempt = fact_reader.newest_attempt(run_dir) + 1
         step = checkpoint_step(checkpoint or newest_checkpoint(run_dir) or "") or 0
         if new_code is None:
             code_changes.mend_record(run_dir, attempt, step)
@@ -164,7 +164,7 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
             changes.enter_context(checkpoint_files.newest_is(run_dir, checkpoint))
             say(f"going on from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
         if is_complete:
-            changes.enter_context(history.reopened(run_dir, facts.read_newest(run_dir)))
+            changes.enter_context(record_writer.reopened(run_dir, fact_reader.read_newest(run_dir)))
         yield
 
 
@@ -172,7 +172,7 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
     """The name of the checkpoint that the user chose, if any. Raises: UserError."""
     if text is None:
         return None
-    if checkpoints.is_foreign(run_dir):
+    if checkpoint_lookup.is_foreign(run_dir):
         raise UserError(
             f"--checkpoint {text}: the ranks are your own script, which chooses its file itself"
         )
@@ -181,9 +181,9 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
 
 def newest_checkpoint(run_dir: RunDir) -> str | None:
     """The name of the newest checkpoint."""
-    is_users = checkpoints.is_foreign(run_dir)
+    is_users = checkpoint_lookup.is_foreign(run_dir)
     outputs = Spec.read(run_dir.spec).launch.outputs if is_users else ()
-    return checkpoints.newest(run_dir, is_users, outputs=outputs)
+    return checkpoint_lookup.newest(run_dir, is_users, outputs=outputs)
 
 
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
@@ -261,7 +261,7 @@ def nothing_to_resume(run_dir: RunDir, request: Request) -> int:
     """
     complete = f"{run_dir.run_id} is complete, there is nothing to resume"
     how = "submit a new run"
-    if not checkpoints.is_foreign(run_dir):
+    if not checkpoint_lookup.is_foreign(run_dir):
         how = installation.command("resume", run_dir.run_id, "train.epochs=...", "yes")
     if has_more_to_do(request) or request.has_new_code:
         raise UserError(f"{complete}, so nothing is changed\n  hint: to train on, {how}")

@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.checkpoint.names import (
     read_pointer,
 )
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoints
+from slurm_job_kit.jobs.runs import checkpoint_lookup
 from slurm_job_kit.jobs.shared_files import files_in
 from slurm_job_kit.jobs.spec import Spec
 
@@ -44,7 +44,7 @@ def of_run(run_dir: RunDir, is_complete: bool, needed: Set[Path]) -> Iterator[Le
     A run that is not complete may be resumed, so only its temporary files are left over.
     needed: the checkpoints that the specs of other runs name.
     """
-    is_foreign = checkpoints.is_foreign(run_dir)
+    is_foreign = checkpoint_lookup.is_foreign(run_dir)
     for path in files_in(run_dir.path, "*"):
         if _TEMPORARY.fullmatch(path.name) or path.name.startswith(TEMPORARY_PREFIX):
             yield Leftover(path, "a temporary file of a killed process", run_dir)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.attempt import report
+from slurm_job_kit.jobs.attempt import end_messages
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.views import rank_logs, words
 from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile
@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.log_text import Screen
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, lookup, state
+from slurm_job_kit.jobs.runs import fact_reader, interpret, lookup, state
 from slurm_job_kit.jobs.runs.state import RunState
 
 LOOK_AGAIN_S = 0.25  # at a log that is followed
@@ -160,7 +160,7 @@ def no_log(wanted: RankLog) -> UserError:
         hint = f"the run has ended without one: {why} shows the reason"
     if ranks:
         hint = f"these have one: {ranks}"
-    elif facts.newest_opened(wanted.run_dir):
+    elif fact_reader.newest_opened(wanted.run_dir):
         hint = "its ranks have written no log yet; those of plain torchrun write to its terminal"
     return UserError(f"{wanted.run_dir.run_id} has no log of rank {wanted.rank}\n  hint: {hint}")
 
@@ -234,15 +234,15 @@ def show_errors(wanted: RankLog) -> int:
     """
     run_dir = wanted.run_dir
     closed = {record.attempt: record.evidence for record in read_attempts(run_dir)}
-    newest = facts.newest_opened(run_dir)
+    newest = fact_reader.newest_opened(run_dir)
     numbers = [newest, *reversed(closed)] if wanted.attempt is None else [wanted.attempt]
     for number in dict.fromkeys(numbers):
-        found = facts.read(run_dir, number)
+        found = fact_reader.read(run_dir, number)
         evidence = closed.get(number) or interpret.rank_evidence(found, "UNKNOWN")
         has_failed = bool(found.errors or found.agent_errors)
         if has_failed or (number in closed and evidence.error and evidence.outcome is None):
             print(f"attempt {number}")
-            print("\n".join(report.error_lines(run_dir, found, evidence)))
+            print("\n".join(end_messages.error_lines(run_dir, found, evidence)))
             return 0
     which = "no attempt has" if wanted.attempt is None else f"attempt {wanted.attempt} has not"
     say(f"{run_dir.run_id}: {which} failed")

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_job_kit.jobs import installation, shared_files
 from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.times import curves, page, ranking, summary, table
+from slurm_job_kit.jobs.commands.times import curves, page, ranking, summary, terminal
 from slurm_job_kit.jobs.commands.times.summary import TimeSummary
 from slurm_job_kit.jobs.commands.views import tensorboard
 from slurm_job_kit.jobs.console import say, shown_path
@@ -52,10 +52,10 @@ def command(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(json_of(summaries, ranked), indent=2))
     else:
-        lines = table.lines_of(summaries, shutil.get_terminal_size().columns)
+        lines = terminal.lines_of(summaries, shutil.get_terminal_size().columns)
         if metric is not None and ranked:
             mode = ranking.mode(run_dirs, metric)
-            lines += table.ranking_lines(ranked, metric, mode, labels)
+            lines += terminal.ranking_lines(ranked, metric, mode, labels)
         print("\n".join(lines), flush=True)  # before the path of the page, which goes to stderr
     if page_path is not None:
         write_page(summaries, page_path, is_asked=args.out is not None)

@@ -233,7 +233,7 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     from slurm_job_kit.jobs.commands import local
     from slurm_job_kit.jobs.records.ended import Action, Cause
     from slurm_job_kit.jobs.records.training import Result
-    from slurm_job_kit.jobs.runs import facts
+    from slurm_job_kit.jobs.runs import fact_reader
 
     if as_json:
         announce(run_dir, None, True)
@@ -253,7 +253,7 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     # The reason of a failure stands in the attempt's own line, just above.
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
     print(f"stopped{where}: {why}", file=sys.stderr)
-    last = facts.last_record(run_dir)
+    last = fact_reader.last_record(run_dir)
     mistake = None if last is None else last.evidence.mistake
     print(f"next: {hold_hint(decision, run_dir, mistake)}", file=sys.stderr)
     if client.has_sbatch() and client.is_configured():

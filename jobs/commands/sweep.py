@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.commands.sweeps import runner, specs
 from slurm_job_kit.jobs.commands.sweeps.runner import INTERRUPTED, PointState
 from slurm_job_kit.jobs.commands.sweeps.specs import LoadedSweep
-from slurm_job_kit.jobs.commands.times import ranking, table
+from slurm_job_kit.jobs.commands.times import ranking, terminal
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir
@@ -210,4 +210,4 @@ def show_ranking(sweep: SweepDir, states: Sequence[PointState]) -> None:
         )
     }
     ranked, mode = ranking.rank(run_dirs, metric), ranking.mode(run_dirs, metric)
-    print("\n".join(table.ranking_lines(ranked, metric, mode, labels)))
+    print("\n".join(terminal.ranking_lines(ranked, metric, mode, labels)))

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.answers import answers, observed
+from slurm_job_kit.jobs.commands.answers import find_answer, observation
 from slurm_job_kit.jobs.commands.answers.answer import as_json, format_answer
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
@@ -32,7 +32,7 @@ def why(run_dir: RunDir, is_json: bool) -> int:
     run = state.read(run_dir)
     if run.files.problem is not None:
         raise UserError(run.files.problem)
-    answer = answers.answer_of(observed.read(run))
+    answer = find_answer.answer_of(observation.read(run))
     if is_json:
         names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
         print(json.dumps(names | as_json(answer), indent=2))

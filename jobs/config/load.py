@@ -18,9 +18,9 @@ from slurm_job_kit.jobs.config.yaml_reader import Document
 from slurm_job_kit.jobs.problems import Place, Problem, SpecError, printable
 from slurm_job_kit.jobs.spec import Spec
 
-__all__ = ["Loaded", "SpecError", "load"]
+__all__ = ["LoadedSpec", "SpecError", "load"]
 
-SWEEP = "sweep"  # a section of the file that is no part of a spec: see jobs.commands.sweeps.section
+SWEEP = "sweep"  # a section that is no part of a spec: see jobs.commands.sweeps
 
 
 @dataclass(frozen=True)

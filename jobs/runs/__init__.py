@@ -3,7 +3,7 @@
 - check: builds the parts of a new run once, in a process of its own, before it is queued.
 - lookup: finds a run by directory, run id, job id or name.
 - state: in which state a run is, from its files and one answer of Slurm.
-- facts: reads what agents and ranks wrote in an attempt, each file once.
+- fact_reader: reads what agents and ranks wrote in an attempt, each file once.
 - interpret: what these facts mean: pure functions.
 - places: finds the file and the line that show something.
 - run_lock: which job may write into the run directory (owner.json).
@@ -17,7 +17,7 @@
 - own_script: the code and the working directory of a user's own script or module.
 - script_files: which files of a script are checkpoints, logs, left-overs or secrets.
 - scratch_purge: what a scratch purge deleted, and what can be recreated.
-- checkpoints: the names of committed checkpoints and which is the newest.
+- checkpoint_lookup: the names of committed checkpoints and which is the newest.
 - spec_changes: what a resume changes in a frozen spec.
 - compare: whether two runs ended with the same bits, and where not.
 """

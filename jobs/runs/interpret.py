@@ -1,4 +1,4 @@
-"""What the files of an attempt mean: pure functions of the values that `facts` reads."""
+"""What the files of an attempt mean: pure functions of the values that `fact_reader` reads."""
 
 from __future__ import annotations
 
@@ -716,7 +716,7 @@ def rebooted(found: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str,
 
 
 def result_of(found: AttemptFacts, action: Action, reason: str) -> Result:
-    """The result of a run that ends so. `found`: with the last attempt's record.
+    """The result of a run that ends so. `facts`: with the last attempt's record.
 
     What the outcome.json of a user's script has beside its status is not copied; `global_step` is
     the last one that the script reported, if it did.

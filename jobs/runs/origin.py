@@ -9,7 +9,13 @@ from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance, StateOrigin
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoint_files, checkpoints, code_digest, lookup, spec_changes
+from slurm_job_kit.jobs.runs import (
+    checkpoint_files,
+    checkpoint_lookup,
+    code_digest,
+    lookup,
+    spec_changes,
+)
 from slurm_job_kit.jobs.spec import Spec
 
 
@@ -29,7 +35,7 @@ def find(text: str, is_confirmed: bool) -> Origin:
     """
     run, found, name = text.rpartition("@")
     run_dir = lookup.find(run if found else text)
-    if checkpoints.is_foreign(run_dir):
+    if checkpoint_lookup.is_foreign(run_dir):
         raise UserError(
             f"--from {text}: its ranks are your own script, whose state the kit does not know\n"
             "  hint: give the script its file by launch.args"

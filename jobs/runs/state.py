@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.queued import RecordedJob, Successor
 from slurm_job_kit.jobs.records.training import Progress, Result, SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, interpret, lookup, run_lock
 from slurm_job_kit.jobs.slurm import job_list, job_state
 from slurm_job_kit.jobs.slurm.client import Job, Life
 from slurm_job_kit.jobs.spec import FormatError, Spec
@@ -222,7 +222,7 @@ def _read(run_dir: RunDir, spec: Spec) -> RunFiles:
     attempts = tuple(read_attempts(run_dir))
     newest = attempts[-1].attempt if attempts else 0
     if not is_complete:
-        newest = max(newest, facts.newest_opened(run_dir))
+        newest = max(newest, fact_reader.newest_opened(run_dir))
     plan = run_dir.attempt(newest).plan if newest and not is_complete else None
     checkpoint, saved_at = _newest_checkpoint(run_dir, spec)
     return RunFiles(
@@ -416,7 +416,7 @@ def _with_result(found: RunState) -> RunState:
 
     Its batch script was killed before it wrote the file, or the cancel came after its end.
     """
-    newest = facts.read_newest(found.run_dir)
+    newest = fact_reader.read_newest(found.run_dir)
     if newest.result is not None:  # written since
         status = newest.result.status
         return replace(found, phase=RunPhase(status), word=status, result=newest.result)

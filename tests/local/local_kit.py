@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import history
+from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import COMPLETED
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts
+from slurm_job_kit.jobs.runs import fact_reader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH")
@@ -31,7 +31,7 @@ def wait_for(condition, what, limit_s=100):
 
 def write_result(run: RunDir, attempt: int) -> None:
     """Write result.json after an attempt that completed the run, as `attempt.close` does."""
-    history.write_result(run, facts.read(run, attempt), COMPLETED)
+    record_writer.write_result(run, fact_reader.read(run, attempt), COMPLETED)
 
 
 class Kit:

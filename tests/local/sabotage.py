@@ -12,7 +12,7 @@ import torch
 from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
 from slurm_job_kit.trainer.model import optim
 
 Patch = AbstractContextManager[Any]

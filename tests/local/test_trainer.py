@@ -16,7 +16,7 @@ import pytest
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
-from slurm_job_kit.jobs.runs import facts, interpret
+from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
 from tests.local.local_kit import write_result
@@ -315,5 +315,7 @@ def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
         process.kill()
     assert process.returncode == 143
     assert "asked to stop during start-up" in errors
-    found = facts.read(run, 1)  # no agent received the signal: only the rank's record names it
+    found = fact_reader.read(
+        run, 1
+    )  # no agent received the signal: only the rank's record names it
     assert interpret.rank_evidence(found, "RUNNING").is_stopped_in_startup

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import history
+from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import budget_used, decide
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
 from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts, interpret
+from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Spec
 
 NODES, PER_NODE = (10, 100, 1000, 10_000), 8
@@ -51,11 +51,11 @@ def _measure(run_dir: RunDir, nodes: int, per_node: int) -> Read:
     names = tuple(f"n{number:05d}" for number in range(nodes))
     _write(run_dir, names, per_node)
     began = time.process_time()
-    found = facts.read(run_dir, 1)
+    found = fact_reader.read(run_dir, 1)
     read_s, began = time.process_time() - began, time.process_time()
     seen = interpret.rank_evidence(found, "RUNNING", 1)
     decision = decide(seen, budget_used(found.attempts))
-    record = history.record_of(found, seen, decision, 100.0)
+    record = record_writer.record_of(found, seen, decision, 100.0)
     decide_s = time.process_time() - began
     records.append(run_dir.attempts, record)
     return Read(

@@ -16,7 +16,13 @@ from pathlib import Path
 from unittest import mock
 
 from slurm_job_kit.jobs import console
-from slurm_job_kit.jobs.attempt import decision, evidence, history, srun_step, successor
+from slurm_job_kit.jobs.attempt import (
+    collect_evidence,
+    decision,
+    record_writer,
+    srun_step,
+    successor,
+)
 from slurm_job_kit.jobs.attempt.decision import Budget, BudgetUsed, Decision
 from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
@@ -188,7 +194,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
 def _close_lost(run: Run) -> None:
     """Record an attempt whose batch script was killed, as jobs.attempt.close.close_lost does."""
     found = run.facts(None)
-    seen = evidence.ask_nodes(found, interpret.rank_evidence(found, interpret.LOST))
+    seen = collect_evidence.ask_nodes(found, interpret.rank_evidence(found, interpret.LOST))
     budgets = decision.budget_used(found.attempts), decision.budget_of(found.spec)
     decided = decision.decide_lost(seen, *budgets, is_automatic=True)
     _record(run, found, seen, decided)
@@ -197,7 +203,7 @@ def _close_lost(run: Run) -> None:
 def close_attempt(run: Run, job: QueuedJob, slurm: Slurm, end: End, decide: Decide) -> bool:
     """Close an attempt as `attempt.close` does, and execute the decision; True: retry here."""
     me, found = owner_of(job), run.facts(end)
-    seen = evidence.of_ended(found, me, (), 1)
+    seen = collect_evidence.of_ended(found, me, (), 1)
     budgets = decision.budget_used(found.attempts), decision.budget_of(found.spec)
     decided = decide(seen, *budgets)
     if seen.job_state == "RUNNING" and not seen.is_requeued and seen.outcome != "completed":
@@ -207,7 +213,7 @@ def close_attempt(run: Run, job: QueuedJob, slurm: Slurm, end: End, decide: Deci
 
 
 def _record(run: Run, found: AttemptFacts, seen: Evidence, decided: Decision) -> AttemptFacts:
-    record = history.record_of(found, seen, decided, time.time())
+    record = record_writer.record_of(found, seen, decided, time.time())
     run.attempts.append(record)
     run.is_recorded = True
     return replace(found, attempts=tuple(run.attempts))

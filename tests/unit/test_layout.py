@@ -411,7 +411,7 @@ def test_collecting_facts_changes_nothing():
         r"|(records|rundir|jobs\.rundir|jobs\.records)\.(write|append|relink|replacing|Timeline)"
         r"|.*\.(unlink|mkdir|touch|rename|write_text|write_bytes)$"
     )
-    assert [name for name in used_names("jobs.runs.facts") if writers.match(name)] == []
+    assert [name for name in used_names("jobs.runs.fact_reader") if writers.match(name)] == []
 
 
 # Methods that look into a text.

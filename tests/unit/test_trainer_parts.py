@@ -14,7 +14,7 @@ from slurm_job_kit.trainer import api
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.logging.environment import describe, exactness, extended
+from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extended
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.seeds import mix

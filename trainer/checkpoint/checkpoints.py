@@ -22,9 +22,9 @@ from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.checkpoint.loading import load_newest
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
+from slurm_job_kit.trainer.checkpoint.saved_state import TrainState, saved_values
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
-from slurm_job_kit.trainer.checkpoint.state import TrainState, saved_values
 from slurm_job_kit.trainer.checkpoint.writer import Saved, Writer
 from slurm_job_kit.trainer.errors import NotFinite, storage_error
 from slurm_job_kit.trainer.model.replica import Replica

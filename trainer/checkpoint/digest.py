@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from slurm_job_kit.trainer.checkpoint.state import model_parts, optimizer_parts
+from slurm_job_kit.trainer.checkpoint.saved_state import model_parts, optimizer_parts
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding, gathered
 

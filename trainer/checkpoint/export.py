@@ -119,7 +119,7 @@ def export(directory: Path, out: Path) -> Exported:
 def export_dcp(directory: Path, out: Path) -> Exported:
     """Write weights and optimizer of a checkpoint to the new directory `out`.
 
-    An earlier export with that name is replaced. Raises: UserError; Damaged; OSError.
+    An earlier export with that name is replaced. Raises: UserError; DamageError; OSError.
     """
     # torch.distributed.checkpoint takes a second to import.
     from slurm_job_kit.trainer.checkpoint import dcp

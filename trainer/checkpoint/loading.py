@@ -6,11 +6,11 @@ import torch
 
 from slurm_job_kit.jobs.checkpoint import manifest, reader
 from slurm_job_kit.jobs.checkpoint.reader import Contents
-from slurm_job_kit.trainer.checkpoint import outline, parts, recovery, state
+from slurm_job_kit.trainer.checkpoint import outline, parts, recovery, saved_state
 from slurm_job_kit.trainer.checkpoint.read_ahead import Found, ReadAhead
+from slurm_job_kit.trainer.checkpoint.saved_state import SavedState, TrainState
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, check_setup
 from slurm_job_kit.trainer.checkpoint.share import share
-from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
 from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.replica import Replica
@@ -36,17 +36,17 @@ def load_newest(
             return None
         saved, contents = shared
         check_setup(saved.setup, setup, context)
-        state.check_fits(saved, replica)
-        state.check_moments(saved, replica, context.train)
+        saved_state.check_fits(saved, replica)
+        saved_state.check_moments(saved, replica, context.train)
         if contents is None:
-            state.restore(saved, replica)
-            return state.restored_state(saved, replica, context.distributed)
+            saved_state.restore(saved, replica)
+            return saved_state.restored_state(saved, replica, context.distributed)
         with contents:
             read, problem = _read(saved, replica, contents)
         problems = _of_all_ranks(problem, context)
         if not any(problems):
             optim.load(replica.optimizer, read.optimizer, is_owned=True)
-            return state.restored_state(read, replica, context.distributed)
+            return saved_state.restored_state(read, replica, context.distributed)
         if context.distributed.is_first:
             _quarantine(contents, problems, context)
         newest = ReadAhead(context)

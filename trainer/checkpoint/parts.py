@@ -11,7 +11,7 @@ import torch
 from slurm_job_kit.jobs.checkpoint.reader import Contents
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.checkpoint.state import (
+from slurm_job_kit.trainer.checkpoint.saved_state import (
     SavedState,
     TrainState,
     model_parts,
@@ -25,7 +25,7 @@ class PartReader:
     """Reads the tensors of a saved state into the memory of this rank.
 
     contents: the open checkpoint.
-    Every method raises Damaged or OSError where the files cannot be read.
+    Every method raises DamageError or OSError where the files cannot be read.
     """
 
     def __init__(self, replica: Replica, contents: Contents) -> None:

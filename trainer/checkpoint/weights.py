@@ -21,8 +21,8 @@ from slurm_job_kit.jobs.checkpoint.part_file import SUFFIX
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
+from slurm_job_kit.trainer.checkpoint.saved_state import check_same_tensors, model_parts
 from slurm_job_kit.trainer.checkpoint.share import BUCKET_BYTES, share
-from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, model_parts
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.process.run_handle import RankContext

@@ -4,6 +4,6 @@
 - progress: progress.json, overwritten in place.
 - trackers: TensorBoard and Weights & Biases.
 - profiling: torch's profiler for chosen steps.
-- summary: device, model and main values at the start of the log.
-- environment: versions and hardware, and whether a resume is bitwise.
+- first_lines: device, model and main values at the start of the log.
+- reproducibility: versions and hardware, and whether a resume is bitwise.
 """

@@ -136,7 +136,7 @@ def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
 
 
 def share_run(found: RunHandle | None, device: torch.device) -> RunHandle:
-    """Return rank 0's run on every rank; the `found` of other ranks is ignored."""
+    """Return rank 0's run on every rank; the `handle` of other ranks is ignored."""
     text = b""
     if found is not None:
         shared = {

@@ -8,5 +8,5 @@
 - ranking: ranks runs by a metric.
 - spans: divides that time into spans, each with its use.
 - summary: adds the spans up: time by use, node hours, GPU hours, goodput.
-- table: the report as text for a terminal.
+- terminal: the report as text for a terminal.
 """

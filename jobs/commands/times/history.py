@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.records.ended import FINAL, Action, AttemptRecord, read_
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, RankError
 from slurm_job_kit.jobs.records.training import Event, Result, read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir
-from slurm_job_kit.jobs.runs import facts
+from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.runs.lookup import LOCAL
 from slurm_job_kit.jobs.runs.state import RunState
 from slurm_job_kit.jobs.spec import Spec
@@ -152,7 +152,7 @@ def end_of(
 def read_all(run_dir: RunDir) -> tuple[AttemptHistory, ...]:
     """The attempts of a run, in their order, those without a record, too."""
     closed = {record.attempt: record for record in read_attempts(run_dir)}
-    newest = max([facts.newest_attempt(run_dir), *closed])
+    newest = max([fact_reader.newest_attempt(run_dir), *closed])
     events = events_by_attempt(run_dir)
     found = []
     for number in range(1, newest + 1):

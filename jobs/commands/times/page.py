@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from slurm_job_kit.jobs.commands.times import charts, plots, table
+from slurm_job_kit.jobs.commands.times import charts, plots, terminal
 from slurm_job_kit.jobs.commands.times.curves import Curves
 from slurm_job_kit.jobs.commands.times.history import AttemptHistory
 from slurm_job_kit.jobs.commands.times.summary import TimeSummary
@@ -52,7 +52,7 @@ def page_of(
     summaries: Sequence[TimeSummary], curves: Sequence[Curves], commands: Sequence[str]
 ) -> str:
     """The page. commands: what the user may run next, each shown as a line."""
-    title = ", ".join(table.name_of(each) for each in summaries[:3])
+    title = ", ".join(terminal.name_of(each) for each in summaries[:3])
     title += f" and {len(summaries) - 3} more" if len(summaries) > 3 else ""
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     body = [
@@ -66,7 +66,7 @@ def page_of(
         *(part for each in summaries for part in attempts_of(each)),
         "</div></div>",
         *(["<h2>Commands</h2>"] if commands else []),
-        *(f"<p><code>{escape(table.printable(command))}</code></p>" for command in commands),
+        *(f"<p><code>{escape(terminal.printable(command))}</code></p>" for command in commands),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -90,7 +90,7 @@ def style() -> str:
 def headline(index: int, summary: TimeSummary) -> str:
     """A run with its colour in the plots, and its times."""
     colour = f'<span class="key" style="background: var(--run-{index % plots.NUM_COLOURS})"></span>'
-    return "<p>" + colour + escape(table.heading(summary)).replace("\n", "<br>") + "</p>"
+    return "<p>" + colour + escape(terminal.heading(summary)).replace("\n", "<br>") + "</p>"
 
 
 def plots_of(summaries: Sequence[TimeSummary], curves: Sequence[Curves]) -> list[str]:
@@ -122,11 +122,11 @@ def framed(svg: str, note: str) -> str:
 
 def time_table(summaries: Sequence[TimeSummary]) -> str:
     """The time and the share of each use, by run."""
-    names = [""] + [table.name_of(each) if len(summaries) > 1 else "" for each in summaries]
+    names = [""] + [terminal.name_of(each) if len(summaries) > 1 else "" for each in summaries]
     lines = []
-    for title, cells in table.rows_of(summaries):
+    for title, cells in terminal.rows_of(summaries):
         kind = ' class="phase"' if title.startswith(" ") else ""
-        texts = [f"{table.duration(time)}</td>" for time, _ in cells]
+        texts = [f"{terminal.duration(time)}</td>" for time, _ in cells]
         shares = [f'<td class="number">{share:.1%}</td>' for _, share in cells]
         pairs = [f'<td class="number">{a}{b}' for a, b in zip(texts, shares, strict=True)]
         lines.append(f"<tr><td{kind}>{escape(title.strip())}</td>{''.join(pairs)}</tr>")
@@ -140,7 +140,7 @@ def attempts_of(summary: TimeSummary) -> Iterable[str]:
     attempts = summary.history.attempts[-MAX_ATTEMPTS:]
     if not attempts:
         return
-    yield f"<h2>Attempts of {escape(table.name_of(summary))}</h2>"
+    yield f"<h2>Attempts of {escape(terminal.name_of(summary))}</h2>"
     if len(attempts) < len(summary.history.attempts):
         text = f"the newest {len(attempts)} of {len(summary.history.attempts)}"
         yield f'<p class="muted">{text}; all are in attempts.jsonl</p>'
@@ -163,6 +163,8 @@ def attempt_row(summary: TimeSummary, attempt: AttemptHistory) -> str:
     cause = "-" if attempt.record is None else attempt.record.cause.value.replace("_", " ")
     cells = (
         *(str(attempt.number), attempt.job_id, shown, began.strftime("%Y-%m-%d %H:%M:%S")),
-        *(table.duration(time), steps, cause, attempt.decision or "-"),
+        *(terminal.duration(time), steps, cause, attempt.decision or "-"),
     )
-    return "<tr>" + "".join(f"<td>{escape(table.printable(each))}</td>" for each in cells) + "</tr>"
+    return (
+        "<tr>" + "".join(f"<td>{escape(terminal.printable(each))}</td>" for each in cells) + "</tr>"
+    )

@@ -10,21 +10,21 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import log_text, shared_files
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts
+from slurm_job_kit.jobs.runs import fact_reader
 
 BLOCK_BYTES = 1 << 20
 
 
 def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
     """The numbers of the attempts that have a log of this rank, oldest first."""
-    newest = facts.newest_opened(run_dir)
+    newest = fact_reader.newest_opened(run_dir)
     logs = {n: run_dir.attempt(n).rank_log(rank) for n in range(1, newest + 1)}
     return [n for n, log in logs.items() if shared_files.exists(log)]
 
 
 def ranks_of(run_dir: RunDir) -> list[int]:
     """The ranks that have a log in the newest attempt."""
-    folder = run_dir.attempt(facts.newest_opened(run_dir)).path
+    folder = run_dir.attempt(fact_reader.newest_opened(run_dir)).path
     found = (re.fullmatch(r"rank-(\d+)\.log", name) for name in shared_files.names_in(folder))
     return sorted(int(match[1]) for match in found if match)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.jobs.runs.facts import newest_attempt
+from slurm_job_kit.jobs.runs.fact_reader import newest_attempt
 
 from ..faults import harm_processes
 from ..faults.scenario import SPEC, Paced, start

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.jobs.runs import facts
+from slurm_job_kit.jobs.runs import fact_reader
 
 from ..kit import Run
 
@@ -16,7 +16,7 @@ AWAY_S = 60.0
 
 def nodes_of(run: Run) -> list[str]:
     """The nodes of the newest attempt; on the first one the batch shell runs, and mostly rank 0."""
-    newest = run.dir.attempt(facts.newest_attempt(run.dir))
+    newest = run.dir.attempt(fact_reader.newest_attempt(run.dir))
     return list(read_json(newest.plan)["nodes"])
 
 

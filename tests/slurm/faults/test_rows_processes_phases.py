@@ -14,7 +14,7 @@ import pytest
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import AttemptDir
-from slurm_job_kit.jobs.runs.facts import newest_attempt
+from slurm_job_kit.jobs.runs.fact_reader import newest_attempt
 
 from ..kit import Kit, Run
 from . import harm_processes, oracles

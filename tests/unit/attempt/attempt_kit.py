@@ -4,7 +4,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import refusal
 from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.runs import facts
+from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 
@@ -19,11 +19,11 @@ def entry(
 
 
 def close_lost(run, me):
-    close_module.close_lost(run, facts.read_newest(run), me, None)
+    close_module.close_lost(run, fact_reader.read_newest(run), me, None)
 
 
 def refused(run, me):
-    return refusal(facts.read(run, 1).last, me.job_id, None)
+    return refusal(fact_reader.read(run, 1).last, me.job_id, None)
 
 
 def parsed(entries):

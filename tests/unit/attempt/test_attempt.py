@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.rundir import (
     read_jsonl,
     write_json,
 )
-from slurm_job_kit.jobs.runs import facts, interpret, run_lock, state
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock, state
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
@@ -42,7 +42,7 @@ def slurm(tmp_path, fake_slurm):
 
 
 def act(decision, run, me):
-    return execute.execute(decision, run, facts.read(run, 1), me)
+    return execute.execute(decision, run, fact_reader.read(run, 1), me)
 
 
 def test_a_refused_requeue_is_held_with_its_reason(tmp_path, slurm, capfd):
@@ -96,7 +96,7 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
 
 def test_a_complete_run_stays_complete_without_its_outcome(run):
     write_json(run.result, {"status": "completed"})
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "completed"
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == "completed"
 
 
 @pytest.mark.parametrize(("crashes", "delay_s"), [(0, 0), (1, 0), (2, 2), (3, 8), (5, 60)])

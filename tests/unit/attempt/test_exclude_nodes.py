@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.attempt.exclude_nodes import (
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts
+from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import run_files
@@ -107,7 +107,7 @@ def run(tmp_path, fake_slurm, monkeypatch):
         lines = [json.dumps(records.encode(entry)) for entry in parsed(attempts)]
         run_dir.attempts.write_text("".join(f"{line}\n" for line in lines))
         earlier = len(fake_slurm.calls)
-        update_exclude_list(run_dir, facts.read(run_dir, 1), "7", present)
+        update_exclude_list(run_dir, fact_reader.read(run_dir, 1), "7", present)
         return fake_slurm.calls[earlier:]
 
     return renewed

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import history
+from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 )
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
-from slurm_job_kit.jobs.runs import checkpoints, facts, interpret
+from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
 from tests.unit.attempt.attempt_kit import entry, own_script, parsed
@@ -37,28 +37,28 @@ def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
     for moment, name in enumerate(("z.pt", "sub/a.pt", "b.pt.tmp", ".c.pt")):
         (run.checkpoints / name).touch()
         os.utime(run.checkpoints / name, (moment, moment))
-    first = checkpoints.newest(run, True)
+    first = checkpoint_lookup.newest(run, True)
     assert first is not None and first.endswith(" checkpoints/sub/a.pt")
     opened(run, 1, checkpoint=first)
-    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
+    assert not interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").has_progress
     os.utime(run.checkpoints / "z.pt", (10, 10))
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").has_progress
 
 
 def test_the_step_that_a_script_reports_as_saved_is_its_checkpoint(run):
     own_script(run)
     (run.checkpoints / "x.pt").touch()
-    before = checkpoints.newest(run, True)
+    before = checkpoint_lookup.newest(run, True)
     write_json(run.saved, {"step": 100})
-    assert checkpoints.newest(run, True) == "step-00000100"
+    assert checkpoint_lookup.newest(run, True) == "step-00000100"
     opened(run, 1, checkpoint=before)
     opened(run, 2, checkpoint="step-00000100")
-    seen = [interpret.rank_evidence(facts.read(run, each), "RUNNING") for each in (1, 2)]
+    seen = [interpret.rank_evidence(fact_reader.read(run, each), "RUNNING") for each in (1, 2)]
     assert [each.has_progress for each in seen] == [True, False]
     write_json(run.saved, {"step": 110})
-    assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").has_progress
+    assert interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").has_progress
     run.saved.write_text("nonsense")
-    assert checkpoints.newest(run, True) == before
+    assert checkpoint_lookup.newest(run, True) == before
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_steps_of_a_script_follow_from_its_reports(run, checkpoint, first, l
         Timeline(run, "rank-00000", 2).event("first_step", step=first)
     if last is not None:
         run.progress.write_text(f'{{"step": {last}}}')
-    found = facts.read(run, 2)
+    found = fact_reader.read(run, 2)
     assert interpret.steps_of(found) == steps
     # A script that never reported a step may have done many.
     has_step = steps != (None, None) or last is None
@@ -91,9 +91,9 @@ def test_the_steps_of_a_script_follow_from_its_reports(run, checkpoint, first, l
 def test_a_checkpoint_of_one_more_digit_is_progress(run):
     opened(run, 1, checkpoint="step-99999999")
     (run.checkpoints / "step-99999999").mkdir()
-    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
+    assert not interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").has_progress
     (run.checkpoints / "step-100000000").mkdir()
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").has_progress
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, e
         node(attempt, rank, *[(1.0, "SIGTERM")] * warned, torchrun_exit=code)
     if marker is not None:
         write_json(attempt.outcome, marker)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == outcome
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
     if saved is not None:
         write_json(run.saved, {"step": saved})
     Timeline(run, "rank-00000", 2 if is_reported_now else 1).event("first_step", step=1)
-    seen = interpret.rank_evidence(facts.read(run, 2), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING")
     assert seen.outcome == outcome
     if outcome is None:
         assert "exited with code 0 after step 40 of 100" in str(seen.error)
@@ -161,7 +161,7 @@ def test_a_stop_file_without_a_recorded_signal_speaks_against_exit_0(run):
     attempt = opened(run, 1, nodes=("a",))
     node(attempt, 0)
     attempt.stop_requested.touch()
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "stopped"
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == "stopped"
 
 
 CAUGHT = """Traceback (most recent call last):
@@ -195,7 +195,7 @@ def test_an_error_as_the_last_output_speaks_against_exit_0(run, log, words):
     attempt = opened(run, 1, nodes=("a",))
     node(attempt, 0)
     attempt.rank_log(0).write_text(log)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert seen.outcome == (None if words else "completed")
     assert words in str(seen.error)
     if words:  # it would run from the beginning where it does not resume
@@ -203,7 +203,7 @@ def test_an_error_as_the_last_output_speaks_against_exit_0(run, log, words):
         assert decision.action is Action.HOLD
         assert "completed()" in decision.reason.partition("\n")[0]  # the way out
         write_json(attempt.outcome, {"status": "completed"})
-        assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "completed"
+        assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == "completed"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_process_that_was_killed_for_memory_speaks_against_exit_0(
         Timeline(run, "rank-00000", 1).event("first_step", step=1)
     if marker is not None:
         write_json(attempt.outcome, marker)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert seen.outcome == outcome
     if outcome is None:
         decision = decide(seen, BudgetUsed(0, 0, 0))
@@ -246,7 +246,7 @@ def test_an_error_long_before_the_end_of_a_script_that_prints_nothing_more_is_no
     attempt.rank_log(0).write_text(f"flash-attn cannot be loaded:\n{CAUGHT}")
     os.utime(attempt.rank_log(0), (time.time() - quiet_s,) * 2)
     Timeline(run, "rank-00000", 1).event("exited")
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == outcome
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == outcome
 
 
 TRACE = 'Traceback (most recent call last):\n  File "/c/%s.py", line %d, in f\nValueError: x'
@@ -285,7 +285,7 @@ def test_the_same_failure_is_known_by_its_error_its_place_and_its_start(
         if (step := fields.pop("step", None)) is not None:
             Timeline(run, "rank-00000", number).event("first_step", step=step + 1)
         failed(attempt, fields.pop("rank", 1), 5.0, **fields)
-        found.append(interpret.rank_evidence(facts.read(run, number), "RUNNING").failure)
+        found.append(interpret.rank_evidence(fact_reader.read(run, number), "RUNNING").failure)
     assert (found[0] is not None and found[0] == found[1]) == is_same
 
 
@@ -309,18 +309,18 @@ def test_a_script_that_saved_and_was_killed_while_it_exited_has_stopped(
     failed(attempt, 0, 5.0, "was killed by SIGTERM", exit_code=exit_code, caused_by_peer=True)
     if is_saved:
         (run.checkpoints / "last.ckpt").write_text("x")
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == outcome
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == outcome
 
 
 def test_the_trainer_that_left_no_marker_is_not_through(run):
     run.spec.write_text(Spec().to_json())
     node(opened(run, 1, nodes=("a",)), 0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome is None
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome is None
 
 
 def test_a_marker_that_is_no_json_is_none(run):
     opened(run, 1).outcome.write_text("stopped")
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome is None
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome is None
 
 
 def test_a_hang_is_the_cause_of_its_peers_errors(run):
@@ -328,20 +328,20 @@ def test_a_hang_is_the_cause_of_its_peers_errors(run):
     failed(attempt, 0, 5.0)
     failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
     failed(attempt, 2, 5.1, kind="unknown", caused_by_peer=True)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert (seen.kind, seen.error) == (Kind.HANG, "rank 1 on n1: no step in 60 s")
 
 
 def test_an_error_is_no_hang(run):
     failed(opened(run, 1), 0, 5.0, kind="unknown")
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").kind is not Kind.HANG
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").kind is not Kind.HANG
 
 
 def test_the_rank_that_failed_first_is_the_cause(run):
     attempt = opened(run, 1)
     for rank, moment in ((0, 5.2), (1, 5.1), (2, 5.3)):
         failed(attempt, rank, moment)
-    first = interpret.first_error(facts.read(run, 1).errors)
+    first = interpret.first_error(fact_reader.read(run, 1).errors)
     assert first is not None and first.rank == 1
 
 
@@ -349,31 +349,37 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause(run):
     attempt = opened(run, 1)
     failed(attempt, 0, 5.0, caused_by_peer=True)
     failed(attempt, 1, 5.1, caused_by_peer=False)
-    first = interpret.first_error(facts.read(run, 1).errors)
+    first = interpret.first_error(fact_reader.read(run, 1).errors)
     assert first is not None and first.rank == 1
 
 
 def test_a_lost_peer_is_better_than_no_reason(run):
     failed(opened(run, 1), 0, 5.0, caused_by_peer=True)
-    first = interpret.first_error(facts.read(run, 1).errors)
+    first = interpret.first_error(fact_reader.read(run, 1).errors)
     assert first is not None and first.rank == 0
-    assert interpret.first_error(facts.read(run, 2).errors) is None
+    assert interpret.first_error(fact_reader.read(run, 2).errors) is None
 
 
 def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
     attempt = opened(run, 1)
     node(attempt, 0, (3.0, "SIGTERM"), (4.0, "SIGUSR1"))
     node(attempt, 1, (2.0, "SIGUSR1"))
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGTERM")
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == (
+        "SIGUSR1",
+        "SIGTERM",
+    )
 
 
 def test_a_stop_that_follows_a_failure_is_no_warning(run):
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGUSR1"), (19.1, "SIGTERM"))
     node(attempt, 1, (18.9, "SIGUSR2"), torchrun_exit=1, end=19.0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGUSR2")
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == (
+        "SIGUSR1",
+        "SIGUSR2",
+    )
     failed(attempt, 1, 7.0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == ()
 
 
 @pytest.mark.parametrize(
@@ -383,16 +389,18 @@ def test_what_srun_sends_when_an_agent_could_not_begin_is_no_warning(run, srun_e
     """Nor if an agent was killed; but an agent that died of a stop signal counts as warned."""
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1, end=9.0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit).signals == signals
+    assert (
+        interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit).signals == signals
+    )
     node(attempt, 1, torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == ()
 
 
 def test_a_clock_that_is_behind_makes_no_warning_of_what_follows_a_failure(run):
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGTERM"))  # by a clock that is more than a second behind
     node(attempt, 1, torchrun_exit=1, end=9.0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == ()
 
 
 def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
@@ -401,8 +409,8 @@ def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
     spoilt = b'{"t": 8.1, "event": "init", "attem{"t": 8.2, "ev\n[1]\n\xff\n'
     run.timeline("rank-00000").write_bytes(spoilt)
     append_jsonl(run.timeline("rank-00000"), good)
-    assert interpret.times_of(facts.read(run, 1), False, time.time())[1] == 7.5
-    assert interpret.ranks_without_record(facts.read(run, 1)) is None
+    assert interpret.times_of(fact_reader.read(run, 1), False, time.time())[1] == 7.5
+    assert interpret.ranks_without_record(fact_reader.read(run, 1)) is None
 
 
 def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
@@ -412,24 +420,27 @@ def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
         deadline = None if left_s is None else time.time() + left_s
         write_json(run.attempt(attempt).plan, run_files.plan(deadline=deadline))
     assert [
-        interpret.is_near_limit(facts.read(run, attempt), time.time()) for attempt in (1, 2, 3)
+        interpret.is_near_limit(fact_reader.read(run, attempt), time.time())
+        for attempt in (1, 2, 3)
     ] == [False, True, False]
 
 
 def test_an_agent_that_wrote_no_end_is_no_failure(run):
     node(opened(run, 1), 0, (8.0, "SIGTERM"), torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGTERM",)
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == ("SIGTERM",)
 
 
 def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=-9)
-    ended, silent = str(interpret.rank_evidence(facts.read(run, 1), "RUNNING").error).split("; ")
+    ended, silent = str(interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").error).split(
+        "; "
+    )
     assert ended == "n0: torchrun exit -9"
     assert silent == "b: the node agent wrote no record (killed, or never started)"
     failed(attempt, 1, 5.0)
     assert (
-        interpret.rank_evidence(facts.read(run, 1), "RUNNING").error
+        interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").error
         == "rank 1 on n1: ValueError: x"
     )
 
@@ -438,12 +449,12 @@ def test_an_agent_without_an_end_is_not_named_beside_the_torchrun_that_failed(ru
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=1)
     node(attempt, 1, torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(facts.read(run, 1), "LOST").error == "n0: torchrun exit 1"
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "LOST").error == "n0: torchrun exit 1"
     node(attempt, 0, torchrun_exit=None, end=None)
     error = (
         "n0: the node agent recorded no end (killed); n1: the node agent recorded no end (killed)"
     )
-    assert interpret.rank_evidence(facts.read(run, 1), "LOST").error == error
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "LOST").error == error
 
 
 def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
@@ -452,7 +463,7 @@ def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
     failed(attempt, 0, 5.0, error="was killed by SIGTERM", caused_by_peer=True, exit_code=-15)
     failed(attempt, 1, 6.2, error="ValueError: later", exit_code=1, traceback="x")
     failed(attempt, 2, 6.1, error="exited with code 3", exit_code=3)
-    found = facts.read(run, 1)
+    found = fact_reader.read(run, 1)
     assert interpret.rank_evidence(found, "RUNNING").error == "rank 2 on n2 exited with code 3"
     assert [each.rank for each in interpret.further_errors(found.errors)] == [1]
 
@@ -461,7 +472,7 @@ def test_a_node_whose_agent_did_not_start_is_the_reason_and_a_crash(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=1)
     agent_failed(attempt, 1)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit=1)
     assert decide(seen, BudgetUsed(0, 0, 0)) == Decision(Action.RETRY, Cause.CRASH, SETUP_ERROR)
     assert seen.mistake == "spec"
 
@@ -471,7 +482,7 @@ def test_of_many_nodes_whose_agents_did_not_start_the_first_is_named(run):
     for rank in (3, 1, 2):
         agent_failed(attempt, rank, f"n{rank}: x")
     attempt.agent_error(0).touch()  # a full disk
-    error = interpret.rank_evidence(facts.read(run, 1), "RUNNING").error
+    error = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").error
     assert error == "n1: x; 2 other nodes failed as well"
 
 
@@ -480,21 +491,21 @@ def test_the_end_of_the_other_nodes_after_a_failed_setup_is_no_warning(run, srun
     """srun sends SIGTERM to the agents, and to the shells in which setup still runs."""
     attempt = opened(run, 1, nodes=("a", "b", "c"))
     agent_failed(attempt, 1)
-    assert interpret.stop_signals_at_start(facts.read(run, 1), srun_exit) == ()
+    assert interpret.stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == ()
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1)
-    found = facts.read(run, 1)
+    found = fact_reader.read(run, 1)
     assert interpret.rank_evidence(found, "RUNNING", srun_exit).signals == ()
     assert interpret.stop_signals_at_start(found, srun_exit) == ()
 
 
 def test_a_stop_while_every_node_runs_its_setup_lines_is_that_stop(run):
     opened(run, 1)
-    found = facts.read(run, 1)
+    found = fact_reader.read(run, 1)
     assert interpret.stop_signals_at_start(found, 128 + 10) == ("SIGUSR1",)
 
 
 def test_evidence_of_nothing_is_no_error(run):
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert (seen.outcome, seen.signals, seen.has_progress, seen.error) == (None, (), False, None)
 
 
@@ -512,7 +523,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
     opened(run, 1, checkpoint=before)
     if after is not None:
         (run.checkpoints / after).mkdir()
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress is has_progress
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").has_progress is has_progress
 
 
 @pytest.mark.parametrize(
@@ -603,7 +614,7 @@ def test_a_script_that_begins_again_is_known_by_the_names_of_its_checkpoints(
             run.attempts, entry() | {"attempt": earlier.index(line) + 1, "checkpoint": line}
         )
     failed(opened(run, 9), 1, 5.0, exit_code=-9)
-    found = replace(facts.read(run, 9), checkpoint=now)
+    found = replace(fact_reader.read(run, 9), checkpoint=now)
     assert interpret.is_repeat(found) is is_repeat
 
 
@@ -614,7 +625,7 @@ def test_a_script_that_reports_steps_is_known_by_the_step_at_which_it_begins(run
     failed(opened(run, 2), 1, 5.0, exit_code=-9)
     Timeline(run, "rank-00000", 2).event("first_step", step=first)
     write_json(run.progress, {"step": 99})
-    found = replace(facts.read(run, 2), checkpoint="2 work/last.pt")
+    found = replace(fact_reader.read(run, 2), checkpoint="2 work/last.pt")
     assert interpret.is_repeat(found) is is_repeat
 
 
@@ -670,14 +681,14 @@ def test_steps_redone_counts_each_repetition(spans, redone):
 def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)
     run.progress.write_text('{"step": 15}')
-    assert interpret.steps_of(facts.read(run, 1)) == (11, 15)
-    assert interpret.steps_of(facts.read(run, 2)) == (None, None)
+    assert interpret.steps_of(fact_reader.read(run, 1)) == (11, 15)
+    assert interpret.steps_of(fact_reader.read(run, 2)) == (None, None)
 
 
 def test_an_attempt_that_only_loaded_did_no_step(run):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)
     run.progress.write_text('{"step": 10}')
-    assert interpret.steps_of(facts.read(run, 1)) == (None, None)
+    assert interpret.steps_of(fact_reader.read(run, 1)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -694,7 +705,7 @@ def test_an_attempt_that_only_loaded_did_no_step(run):
 def test_the_result_states_which_code_did_which_steps(run, attempts, spans):
     for attempt, (code, *steps) in enumerate(attempts, 1):
         append_jsonl(run.attempts, entry(steps=tuple(steps), attempt=attempt) | {"code": code})
-    found = interpret.code_spans(facts.read(run, 1).attempts)
+    found = interpret.code_spans(fact_reader.read(run, 1).attempts)
     assert [(each.code, each.first_step, each.last_step) for each in found] == spans
 
 
@@ -705,18 +716,18 @@ def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
     for number, t in ((1, 8.5), (1, 9.5), (2, 20.0)):
         event = {"t": t, "event": "first_step", "attempt": number}
         append_jsonl(run.timeline("rank-00000"), event)
-    times = interpret.times_of(facts.read(run, 1), True, time.time())
+    times = interpret.times_of(fact_reader.read(run, 1), True, time.time())
     assert times[0] == pytest.approx(5, abs=1) and times[1] == 7.5
-    assert interpret.times_of(facts.read(run, 1), False, time.time()) == (None, 7.5)
-    assert interpret.times_of(facts.read(run, 3), True, time.time()) == (None, None)
+    assert interpret.times_of(fact_reader.read(run, 1), False, time.time()) == (None, 7.5)
+    assert interpret.times_of(fact_reader.read(run, 3), True, time.time()) == (None, None)
 
 
 @pytest.mark.parametrize(("job_state", "is_known"), [("LOST", False), ("RUNNING", True)])
 def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_known):
     node(opened(run, 1), 0, (time.time() - 4000, "SIGTERM"))  # its job waited in the queue
-    found = facts.read(run, 1)
+    found = fact_reader.read(run, 1)
     seen = interpret.rank_evidence(found, job_state)
-    record = history.record_of(found, seen, COMPLETED, time.time())
+    record = record_writer.record_of(found, seen, COMPLETED, time.time())
     assert seen.signals and (record.stop_s is not None) is is_known
 
 
@@ -729,12 +740,12 @@ def test_a_kill_for_memory_is_named_by_its_node_its_rank_and_its_limit(run):
     node(attempt, 1, torchrun_exit=1)
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"oom_kill": 1})
     failed(attempt, 0, 5.0, caused_by_peer=True)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert seen.kind is Kind.OUT_OF_MEMORY
     assert seen.error == "n1: the kernel killed a process for want of memory"
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"memory_limit_mib": 600})
     write_json(attempt.rank_error(1), read_json(attempt.rank_error(0)) | KILLED_ON_N1)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     killed, limit = str(seen.error).split(": the job ")
     assert killed == "n1: the kernel killed rank 1 for want of memory"
     assert limit == "may use 600 MiB of the node (slurm.mem)"
@@ -742,7 +753,7 @@ def test_a_kill_for_memory_is_named_by_its_node_its_rank_and_its_limit(run):
 
 def test_a_rank_without_memory_is_out_of_memory(run):
     failed(opened(run, 1), 0, 5.0, kind="out_of_memory", error="cannot allocate")
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert (seen.kind, seen.error) == (Kind.OUT_OF_MEMORY, "rank 0 on n0: cannot allocate")
 
 
@@ -753,7 +764,7 @@ def test_a_bad_node_is_the_cause_and_named_once(run):
         failed(attempt, rank, 5.0 + rank, kind="bad_node", error="preflight: 2 is not 3")
         record = read_json(attempt.rank_error(rank))
         write_json(attempt.rank_error(rank), record | {"host": "n1"})
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert seen.bad_nodes == ("n1",)
     assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
 
@@ -765,13 +776,13 @@ def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
             Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank}")
     for rank in (0, 2):
         failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
-    error = interpret.rank_evidence(facts.read(run, 2), "RUNNING").error
+    error = interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error
     assert str(error).startswith("rank 1 on n1 died without an error record")
     Timeline(run, "rank-00001", 2).event("exited")  # of a script
-    error = interpret.rank_evidence(facts.read(run, 2), "RUNNING").error
+    error = interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error
     assert error == "rank 1 on n1 exited with code 0 while others waited for it"
     failed(attempt, 1, 9.0)
     assert (
-        interpret.rank_evidence(facts.read(run, 2), "RUNNING").error
+        interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error
         == "rank 1 on n1: ValueError: x"
     )

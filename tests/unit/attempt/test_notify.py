@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import read_json, write_json
-from slurm_job_kit.jobs.runs import facts, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 from tests.unit import run_files
 
@@ -67,7 +67,7 @@ def test_a_refused_requeue_notifies_of_the_hold(wanting, fake_slurm):
     run, me = wanting()
     run_files.recorded(run, decision="requeue", cause="preemption")
     requeue = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
-    assert execute.execute(requeue, run, facts.read(run, 1), me) == 1
+    assert execute.execute(requeue, run, fact_reader.read(run, 1), me) == 1
     assert said(run)[0] == "held" and "NOT requeued" in said(run)[1]
 
 

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.records.nodes import AgentRecord
 from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.runs import facts, interpret
+from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
@@ -257,7 +257,7 @@ def test_srun_is_waited_for_though_the_shell_was_killed(waiter, shell, watch):
 def test_a_step_whose_agents_have_ended_needs_nothing(run, fake_slurm):
     node(run, 0, 1, step_id="0")
     node(run, 1, 0, step_id="0")
-    srun_step.end_leftover("7", interpret.unended(facts.read(run, 1)))
+    srun_step.end_leftover("7", interpret.unended(fact_reader.read(run, 1)))
     assert fake_slurm.cancelled == []
 
 
@@ -266,10 +266,10 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slu
     answering = {("10.0.0.1", 7000)}
     monkeypatch.setattr(client, "is_answering", lambda *place: place in answering)
     node(run, 0, None, step_id="3", address="10.0.0.1")
-    left = interpret.unended(facts.read(run, 1))
+    left = interpret.unended(fact_reader.read(run, 1))
     srun_step.end_leftover("7", left)
     assert fake_slurm.cancelled == ["7.3"]
-    assert srun_step.unreachable_nodes(facts.read(run, 1), left) == ("b",)
+    assert srun_step.unreachable_nodes(fact_reader.read(run, 1), left) == ("b",)
 
 
 def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
@@ -282,7 +282,7 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
         return host == "n7"
 
     monkeypatch.setattr(client, "is_answering", is_answering)
-    silent = srun_step.unreachable_nodes(facts.read(run, 1), nodes)
+    silent = srun_step.unreachable_nodes(fact_reader.read(run, 1), nodes)
     assert silent == tuple(node for node in nodes if node != "n7")
 
 
@@ -290,7 +290,7 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
 def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch, address):
     node(run, 0, None, address=address)  # loopback: on every node its own
     monkeypatch.setattr(client, "is_answering", lambda place, port: place == address)
-    assert srun_step.unreachable_nodes(facts.read(run, 1), ["a"]) == ("a",)
+    assert srun_step.unreachable_nodes(fact_reader.read(run, 1), ["a"]) == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_a_node_without_a_record_is_looked_for_at_the_address_of_slurm(
         when="show node *",
     )
     monkeypatch.setattr(client, "is_answering", lambda place, port: place != "10.0.0.7")
-    assert srun_step.unreachable_nodes(facts.read(run, 1), ["a", "b"]) == ("b",)
+    assert srun_step.unreachable_nodes(fact_reader.read(run, 1), ["a", "b"]) == ("b",)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_an_agent_that_dies_of_a_stop_before_its_first_record_was_stopped(
     for rank, code in enumerate(codes):
         if code != "missing":
             node(run, rank, code)
-    assert interpret.stop_signals_at_start(facts.read(run, 1), srun_exit) == stops
+    assert interpret.stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == stops
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, budget_
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import facts, lookup, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
@@ -51,12 +51,12 @@ def run(tmp_path):
 
 
 def now(run):
-    return facts.read_newest(run)
+    return fact_reader.read_newest(run)
 
 
 def ensure(run, attempt):
     """Writes the files that the opening of this attempt of job 7 writes."""
-    successor.ensure(run, facts.read(run, attempt - 1), "7")
+    successor.ensure(run, fact_reader.read(run, attempt - 1), "7")
 
 
 def opened(run, attempt, job_id):

@@ -12,7 +12,14 @@ from slurm_job_kit.jobs.checkpoint.names import is_newer
 from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink, write_json
-from slurm_job_kit.jobs.runs import facts, interpret, run_lock, scratch_purge, script_files, state
+from slurm_job_kit.jobs.runs import (
+    fact_reader,
+    interpret,
+    run_lock,
+    scratch_purge,
+    script_files,
+    state,
+)
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.errors import Superseded
@@ -47,15 +54,15 @@ def there(hosts, run):
 
 def test_the_newest_attempt_is_the_one_that_another_node_has_opened(run, there):
     opened(run, 2)
-    assert facts.newest_opened(there) == 2 and facts.newest_attempt(there) == 2
-    assert facts.read_newest(there).plan is not None
+    assert fact_reader.newest_opened(there) == 2 and fact_reader.newest_attempt(there) == 2
+    assert fact_reader.read_newest(there).plan is not None
 
 
 def test_an_attempt_without_a_plan_that_was_looked_at_too_early_is_opened(hosts, run):
     run.attempt(2).path.mkdir()
     look(hosts.there, *NAMES)
     write_json(run.attempt(2).plan, run_files.plan(attempt=2))
-    assert facts.newest_opened(hosts.run_there(run)) == 2
+    assert fact_reader.newest_opened(hosts.run_there(run)) == 2
 
 
 def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
@@ -68,7 +75,7 @@ def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
     run.timeline("x").parent.mkdir()
     Timeline(run, "rank-00000", 1).event("first_step", step=1)
     (run.checkpoints / "step-00000006").mkdir(parents=True)
-    found = facts.read(there, 1)
+    found = fact_reader.read(there, 1)
     assert len(found.agents) == 2 and None not in found.agents
     assert found.outcome.status == "stopped" and found.progress_step == 6
     assert [each.rank for each in found.errors] == [1]
@@ -80,7 +87,7 @@ def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
 def test_a_record_of_another_host_closes_the_attempt(run, there):
     run_files.recorded(run, decision="hold")
     write_json(run.result, {"status": "held", "attempts": 1})
-    found = facts.read(there, 1, is_for_next=True)
+    found = fact_reader.read(there, 1, is_for_next=True)
     assert not interpret.is_unrecorded(found)
     assert found.result is not None and found.result.status == "held"
 
@@ -89,7 +96,7 @@ def test_a_run_that_was_cancelled_on_the_login_node_does_not_start(run, there):
     run.cancelled.write_text("now")
     me = run_lock.this_process("7")
     with pytest.raises(HeldError, match="the run was cancelled"):
-        refuse(there, facts.read(there, 1), me)
+        refuse(there, fact_reader.read(there, 1), me)
 
 
 def test_a_run_whose_cancel_a_resume_has_taken_back_starts(hosts, run):
@@ -97,7 +104,7 @@ def test_a_run_whose_cancel_a_resume_has_taken_back_starts(hosts, run):
     look(hosts.there, *NAMES)
     run.cancelled.unlink()
     there = hosts.run_there(run)
-    refuse(there, facts.read(there, 1), run_lock.this_process("7"))
+    refuse(there, fact_reader.read(there, 1), run_lock.this_process("7"))
 
 
 def test_an_owner_of_another_host_keeps_the_run(run, there):

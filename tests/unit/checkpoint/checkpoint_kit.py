@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
-from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle

@@ -17,13 +17,13 @@ from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
-from slurm_job_kit.trainer.checkpoint.setup import changed_keys
-from slurm_job_kit.trainer.checkpoint.state import (
+from slurm_job_kit.trainer.checkpoint.saved_state import (
     SavedState,
     check_fits,
     check_moments,
     restored_state,
 )
+from slurm_job_kit.trainer.checkpoint.setup import changed_keys
 from slurm_job_kit.trainer.errors import UserError
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.reasons import reasons_of
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.runs import facts
+from slurm_job_kit.jobs.runs import fact_reader
 from tests.unit import run_files
 from tests.unit.run_files import make_run
 
@@ -52,7 +52,9 @@ class Story:
     def name_reasons(self) -> None:
         """Give each record its reasons, as the close of an attempt does."""
         named = [
-            replace(each, reasons=reasons_of(self.run, facts.read(self.run, each.attempt), each))
+            replace(
+                each, reasons=reasons_of(self.run, fact_reader.read(self.run, each.attempt), each)
+            )
             for each in read_attempts(self.run)
         ]
         self.run.attempts.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.commands import cancel
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import read_json, write_json
-from slurm_job_kit.jobs.runs import facts, lookup, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock
 from slurm_job_kit.jobs.slurm import job_list
 from tests.unit import run_files
 from tests.unit.run_files import make_run
@@ -158,7 +158,7 @@ def test_resume_queues_no_job_while_squeue_does_not_show_the_queue(slurm, here, 
 
 def refuse_start(run, me):
     """Refuse the start of a job as `attempt.open` does."""
-    refuse(run, facts.read(run, 1), me)
+    refuse(run, fact_reader.read(run, 1), me)
 
 
 def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, here):

@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.commands import continuing
 from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import check, facts, freeze, interpret, lookup
+from slurm_job_kit.jobs.runs import check, fact_reader, freeze, interpret, lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.run_files import make_checkpoint, make_code, make_run
@@ -47,7 +47,7 @@ def state(run):
     names = sorted(path.name for path in run.checkpoints.iterdir())
     files = (run.provenance, run.spec, run.overrides, run.result)
     texts = [path.read_text() if path.exists() else None for path in files]
-    last = facts.last_record(run)
+    last = fact_reader.last_record(run)
     return names, texts, os.readlink(run.code), last and last.decision
 
 
@@ -188,7 +188,7 @@ def test_nothing_is_switched_while_a_job_of_the_run_is_queued(run, here, slurm, 
 def test_a_resume_from_an_older_checkpoint_puts_newer_ones_aside(run, capfd):
     assert main(["resume", "tiny", "--checkpoint", "step-10"]) == 0
     assert "going on from step-00000010; put aside: step-00000020" in capfd.readouterr().err
-    found = facts.read_newest(run)
+    found = fact_reader.read_newest(run)
     assert found.checkpoint == "step-00000010"
     assert (run.checkpoints / "aside-step-00000020").is_dir()
 
@@ -214,7 +214,7 @@ def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
     assert state(completed) == before
     assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 0
     assert not completed.result.exists()
-    found = facts.read_newest(completed)
+    found = fact_reader.read_newest(completed)
     assert not interpret.is_completed(found)
     assert found.last is not None
     assert (found.last.decision, found.last.cause) == ("hold", "completed")
@@ -229,7 +229,7 @@ def test_a_complete_run_stays_complete_if_slurm_refuses_its_extension(completed,
 
 def test_a_complete_run_goes_on_from_an_older_checkpoint(completed):
     assert main(["resume", "tiny", "--checkpoint", "10"]) == 0
-    assert not interpret.is_completed(facts.read_newest(completed))
+    assert not interpret.is_completed(fact_reader.read_newest(completed))
 
 
 def test_new_code_alone_does_not_continue_a_complete_run(completed, here, capsys):

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.logging.environment import describe, exactness, extended
+from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extended
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.process import context

@@ -8,7 +8,7 @@ import pytest
 from slurm_job_kit.jobs.attempt.decision import BudgetUsed, Cause, decide
 from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.rundir import write_json
-from slurm_job_kit.jobs.runs import facts, interpret
+from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 
@@ -54,7 +54,7 @@ def agents(run, *exits):
 
 
 def evidence(run):
-    return interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    return interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
 
 
 def reason(run):
@@ -137,7 +137,7 @@ def test_an_agent_without_a_record_is_named_with_the_error_in_the_jobs_log(run, 
 def test_a_step_that_slurm_refuses_for_good_is_not_tried_again(run, words, is_final):
     line = f"srun: error: Unable to create step for job 7: {words}\n"
     run.job_log.write_text(OPENED + line)
-    evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 1)
+    evidence = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", 1)
     assert words in (evidence.error or "")
     assert (evidence.would_repeat, evidence.kind == "spec_mistake") == (is_final, is_final)
 
@@ -148,7 +148,7 @@ def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(
     )
     run.job_log.write_text(f"{OPENED}{line}srun: error: a: task 0: Killed\n")
     agents(run, None, None)  # both began, and were killed
-    evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 137)
+    evidence = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", 137)
     assert "Unable to create step" not in str(evidence.error)
     assert not evidence.would_repeat and evidence.kind is None
 
@@ -173,7 +173,7 @@ def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
     run.attempt(1).setup_log(0).write_text(f"loading\n{line}\n")
     text = f"a: setup: `module load x` failed with exit code 127: {line}\n"
     run.attempt(1).agent_error(0).write_text(text)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert seen.error == f"{text}  cause: a command is not on PATH there"
     assert (seen.kind, seen.would_repeat) == ("command_missing", True)
 
@@ -199,7 +199,7 @@ def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
     line = "FATAL:   could not open image /images/torch.sif: no such file or directory"
     ended = STEP_ENDS.replace("exit code 1", "exit code 255")
     run.job_log.write_text(f"{OPENED}2026-11-25 16:00:01 attempt 1, a: torchrun\n{line}\n{ended}")
-    found = facts.read(run, 1)
+    found = fact_reader.read(run, 1)
     seen = interpret.rank_evidence(found, "RUNNING", 143)
     assert seen.error == f"b: launch.command_prefix failed with exit code 255: {line}"
     assert (seen.signals, interpret.stop_signals_at_start(found, 143)) == ((), ())
@@ -212,5 +212,5 @@ def test_a_command_prefix_that_fails_on_many_nodes_is_named_by_each_of_them(run)
     run.spec.write_text(Spec(launch=Launch(command_prefix=["apptainer"])).to_json())
     line = "srun: error: n[1-3]: tasks 0-2: Exited with exit code 127"
     run.job_log.write_text(f"{OPENED}apptainer: command not found\n{line}\n")
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 127)
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", 127)
     assert str(seen.error).startswith("n1, n2, n3: launch.command_prefix failed with exit code 127")

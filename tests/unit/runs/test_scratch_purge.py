@@ -6,7 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import Timeline, relink, write_json
-from slurm_job_kit.jobs.runs import code_snapshot, facts, scratch_purge, spec_changes
+from slurm_job_kit.jobs.runs import code_snapshot, fact_reader, scratch_purge, spec_changes
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
 
@@ -110,12 +110,12 @@ def test_a_lost_setup_script_is_written_anew(run):
 
 def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
     run.attempt(1).path.mkdir()
-    assert facts.newest_attempt(run) == 0
+    assert fact_reader.newest_attempt(run) == 0
     write_json(run.attempt(1).plan, {})
-    assert facts.newest_attempt(run) == 1
+    assert fact_reader.newest_attempt(run) == 1
     run.attempt(3).path.mkdir()
-    assert facts.newest_attempt(run) == 1
+    assert fact_reader.newest_attempt(run) == 1
     write_json(run.attempt(3).agent(0), {})
-    assert facts.newest_attempt(run) == 3
+    assert fact_reader.newest_attempt(run) == 3
     run_files.recorded(run, attempt=4)
-    assert facts.newest_attempt(run) == 4
+    assert fact_reader.newest_attempt(run) == 4

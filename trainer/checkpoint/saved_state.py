@@ -31,7 +31,7 @@ class TrainState:
     window_names: the names of the metrics in it.
     epoch_sums: the sum over all ranks of the logged windows of this epoch, as plain numbers.
     metrics_bytes: the size of metrics.jsonl at the last save.
-    environments: software and hardware of the attempts so far, see `trainer.logging.environment`.
+    environments: software and hardware of the attempts so far, by `logging.reproducibility`.
     best: empty, or {"metric", "value", "step"} of the best evaluation.
     evals_since_best: the number of evaluations after it.
     streams: for each rank the position of its stream; empty where samples are looked up by index.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs.attempt import history
+from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import CRASHES, budget_of, budget_used, decide_lost
 from slurm_job_kit.jobs.attempt.reasons import OWN_ERROR, code_of, reasons_of
 from slurm_job_kit.jobs.commands.answers.answer import Reason
@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, NamedReason
 from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, places, scratch_purge
+from slurm_job_kit.jobs.runs import fact_reader, interpret, places, scratch_purge
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.runs.places import CodeFolders, FileLine, LogLine
 from slurm_job_kit.jobs.runs.state import RunState
@@ -73,7 +73,9 @@ class Observed:
 def read(run: RunState) -> Observed:
     """All that is known about a run. Raises: RecordError, OSError."""
     run_dir, job_id = run.run_dir, run.job_id
-    newest = facts.read_newest(run_dir)  # after Slurm's answer: the attempt may have ended since
+    newest = fact_reader.read_newest(
+        run_dir
+    )  # after Slurm's answer: the attempt may have ended since
     attempts = list(newest.attempts)
     # The job or process that still runs records the attempt itself.
     if interpret.is_unrecorded(newest) and run.is_ended:
@@ -114,7 +116,7 @@ def _lost_record(run_dir: RunDir, found: AttemptFacts) -> AttemptRecord:
     seen = interpret.lost_evidence(found)
     budgets = budget_used(found.attempts), budget_of(found.spec)
     decision = decide_lost(seen, *budgets, is_automatic=False)
-    record = history.record_of(found, seen, decision, 0.0)
+    record = record_writer.record_of(found, seen, decision, 0.0)
     return replace(record, reasons=reasons_of(run_dir, found, record))
 
 

@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.logging.summary import start_lines
+from slurm_job_kit.trainer.logging.first_lines import start_lines
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 

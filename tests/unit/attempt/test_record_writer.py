@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import history
+from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 )
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import checkpoints, facts, interpret, run_lock
+from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
@@ -26,7 +26,7 @@ from tests.unit.run_files import failed, node, opened
 
 def stopped_in_startup(run, attempt_dir):
     failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped_in_start_up")
-    return interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
+    return interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit=1)
 
 
 NODE = """\
@@ -54,22 +54,22 @@ ME = run_lock.this_process("7")  # the job of every plan here
 
 
 def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
-    assert facts.newest_attempt(run) == 0
+    assert fact_reader.newest_attempt(run) == 0
     for attempt in (9, 10):
         opened(run, attempt)
     run.attempt(11).path.mkdir()
-    assert facts.newest_attempt(run) == 10
+    assert fact_reader.newest_attempt(run) == 10
     for copy in ("attempt-12.old", "attempt-"):
         (run.path / copy).mkdir()
         write_json(run.path / copy / "plan.json", run_files.plan(attempt=12))
-    assert facts.newest_attempt(run) == 10
+    assert fact_reader.newest_attempt(run) == 10
 
 
 def test_only_committed_checkpoints_count(run):
-    assert checkpoints.newest(run, False) is None
+    assert checkpoint_lookup.newest(run, False) is None
     for name in ("step-00000009", "step-00000010", ".tmp-step-00000011", ".damaged-step-00000012"):
         (run.checkpoints / name).mkdir()
-    assert checkpoints.newest(run, False) == "step-00000010"
+    assert checkpoint_lookup.newest(run, False) == "step-00000010"
 
 
 def test_a_script_of_ones_own_that_nobody_closed_is_complete_for_good(run):
@@ -106,12 +106,12 @@ def test_a_rank_that_obeyed_the_sigterm_after_the_death_of_an_agent_explains_not
 
 def test_an_error_is_told_in_its_first_line_everywhere(run):
     failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
     assert seen.error == "rank 0 on n0: the loss is nan at step 10"
-    history.record(run, facts.read(run, 1), seen, decide(seen, BudgetUsed(0, 0, 0)))
+    record_writer.record(run, fact_reader.read(run, 1), seen, decide(seen, BudgetUsed(0, 0, 0)))
     assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
     failed(opened(run, 2), 0, 5.0, error="")
-    assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").error == "rank 0 on n0: "
+    assert interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error == "rank 0 on n0: "
 
 
 def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
@@ -120,7 +120,8 @@ def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
     plan = opened(run, 1).plan
     write_json(
         plan,
-        read_json(plan) | {"quarantined": checkpoints.quarantined(os.listdir(run.checkpoints))},
+        read_json(plan)
+        | {"quarantined": checkpoint_lookup.quarantined(os.listdir(run.checkpoints))},
     )
     for name in ("step-00000005", "step-00000010"):
         quarantine(run.checkpoints / name, "a.pt has 1 bytes, not 2")
@@ -198,8 +199,10 @@ def test_a_closed_attempt_is_closed_once(run):
 
 def test_a_record_has_the_evidence_beside_the_decision(run):
     opened(run, 1)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    history.record(run, facts.read(run, 1), seen, Decision(Action.RETRY, Cause.CRASH, "why"))
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
+    record_writer.record(
+        run, fact_reader.read(run, 1), seen, Decision(Action.RETRY, Cause.CRASH, "why")
+    )
     (record,) = read_jsonl(run.attempts)
     assert record["stop"] > record["start"]
     assert (record["job_id"], record["nodes"]) == ("7", ["a", "b"])
@@ -212,7 +215,7 @@ def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run
     write_json(opened(run, 2).outcome, outcome)
     for attempt, span in enumerate(((1, 15), (11, 20)), 1):
         append_jsonl(run.attempts, entry(steps=span, attempt=attempt))
-    history.write_result(run, facts.read(run, 2), COMPLETED)
+    record_writer.write_result(run, fact_reader.read(run, 2), COMPLETED)
     counted = {"attempts": 2, "steps_redone": 5}
     assert read_json(run.result) == {"status": "completed", **TRAINED, **counted}
 
@@ -220,19 +223,19 @@ def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run
 def test_the_result_of_a_script_of_ones_own_has_no_key_of_its_marker(run):
     own_script(run)
     write_json(opened(run, 1).outcome, {"status": "completed", "global_step": 7, "metrics": 1})
-    history.write_result(run, facts.read(run, 1), COMPLETED)
+    record_writer.write_result(run, fact_reader.read(run, 1), COMPLETED)
     counted = {"status": "completed", "attempts": 0, "steps_redone": None}  # steps are unknown
     assert read_json(run.result) == counted
     run.result.unlink()
     run.progress.write_text('{"step": 9}')  # its kit_stop.py reports steps
-    history.write_result(run, facts.read(run, 1), COMPLETED)
+    record_writer.write_result(run, fact_reader.read(run, 1), COMPLETED)
     assert read_json(run.result) == counted | {"global_step": 9, "steps_redone": 0}
 
 
 def test_the_result_of_a_complete_run_is_never_replaced(run):
     write_json(run.result, {"status": "completed", "weights_sha256": "a"})
     for action in (Action.DONE, Action.HOLD):
-        history.write_result(run, facts.read(run, 1), Decision(action, Cause.LOST, "x"))
+        record_writer.write_result(run, fact_reader.read(run, 1), Decision(action, Cause.LOST, "x"))
     assert read_json(run.result) == {"status": "completed", "weights_sha256": "a"}
 
 
@@ -241,21 +244,25 @@ def test_the_result_of_a_complete_run_is_never_replaced(run):
 )
 def test_an_unfinished_result_says_why_and_where(run, action, status):
     run.progress.write_text('{"step": 15}')
-    history.write_result(run, facts.read(run, 1), Decision(action, Cause.CRASH, "why"))
+    record_writer.write_result(run, fact_reader.read(run, 1), Decision(action, Cause.CRASH, "why"))
     result = read_json(run.result)
     assert (result["status"], result["reason"], result["global_step"]) == (status, "why", 15)
 
 
 def test_a_script_of_ones_own_may_say_where_it_stopped(run):
     write_json(opened(run, 1).outcome, {"status": "stopped", "global_step": 7})
-    history.write_result(run, facts.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
+    record_writer.write_result(
+        run, fact_reader.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why")
+    )
     assert read_json(run.result)["global_step"] == 7
 
 
 def test_the_result_of_a_script_that_reports_no_steps_has_no_step(run):
     own_script(run)
     opened(run, 1)
-    history.write_result(run, facts.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
+    record_writer.write_result(
+        run, fact_reader.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why")
+    )
     assert "global_step" not in read_json(run.result)
 
 
@@ -335,8 +342,10 @@ def test_a_requeued_job_is_not_refused(run):
 def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):
     for attempt in (1, 2):
         append_jsonl(run.attempts, entry("requeue", "preemption") | {"attempt": attempt})
-    history.amend(
-        run, facts.read(run, 2), Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+    record_writer.amend(
+        run,
+        fact_reader.read(run, 2),
+        Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled"),
     )
     first, last = read_attempts(run)
     assert (first.decision, first.attempt) == ("requeue", 1)

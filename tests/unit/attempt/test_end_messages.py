@@ -3,9 +3,9 @@
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import report
+from slurm_job_kit.jobs.attempt import end_messages
 from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.runs import facts, interpret
+from slurm_job_kit.jobs.runs import fact_reader, interpret
 from tests.unit import run_files
 
 
@@ -19,8 +19,8 @@ def run(run):
 
 
 def shown(run, capfd):
-    found = facts.read(run, 1)
-    report.report_error(run, found, interpret.rank_evidence(found, "RUNNING"))
+    found = fact_reader.read(run, 1)
+    end_messages.report_error(run, found, interpret.rank_evidence(found, "RUNNING"))
     return capfd.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""The answer for a whole run: pure functions of what `evidence` read."""
+"""The answer for a whole run: pure functions of what `observation` read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt.decision import CRASHES
 from slurm_job_kit.jobs.attempt.reasons import BY_STATE
 from slurm_job_kit.jobs.commands.answers.answer import Answer, Reason, grouped
-from slurm_job_kit.jobs.commands.answers.observed import Observed
+from slurm_job_kit.jobs.commands.answers.observation import Observed
 from slurm_job_kit.jobs.commands.answers.remedies import Remedy, remedy_of
 from slurm_job_kit.jobs.commands.views import live_progress
 from slurm_job_kit.jobs.console import counted, format_duration

@@ -23,7 +23,7 @@ from slurm_job_kit.jobs.records.training import (
     read_progress_steps,
 )
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import checkpoints, interpret, scratch_purge
+from slurm_job_kit.jobs.runs import checkpoint_lookup, interpret, scratch_purge
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.shared_files import names_in
 from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
@@ -119,10 +119,10 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         site=records.read(SlurmSite, run_dir.site),
         submission=records.read(Submission, run_dir.submission) or Submission(),
         successor=records.read(Successor, run_dir.successor),
-        checkpoint=checkpoints.newest(
+        checkpoint=checkpoint_lookup.newest(
             run_dir, not spec.launch.is_trainer, names, spec.launch.outputs
         ),
-        quarantined=tuple(checkpoints.quarantined(names)),
+        quarantined=tuple(checkpoint_lookup.quarantined(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
         last_words=nodes.last_words,
         error_at_end=silent_end.error_at_end(attempt_dir, exited) if is_users_end else "",

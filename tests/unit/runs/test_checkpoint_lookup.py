@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.checkpoint.names import (
     is_newer,
 )
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoints, script_files
+from slurm_job_kit.jobs.runs import checkpoint_lookup, script_files
 from tests.unit import file_operations, run_files
 
 STEPS = [0, 99_999_998, 99_999_999, 100_000_000, 100_000_001, 1_000_000_000]
@@ -33,7 +33,7 @@ def test_a_name_and_its_step_belong_together():
 def test_the_newest_checkpoint_has_the_highest_step(run):
     for step in STEPS:
         (run.checkpoints / checkpoint_name(step)).mkdir()
-        assert checkpoints.newest(run, is_users=False) == checkpoint_name(step)
+        assert checkpoint_lookup.newest(run, is_users=False) == checkpoint_name(step)
     (run.checkpoints / "latest").touch()
     assert checkpoint_names(run.checkpoints) == [checkpoint_name(step) for step in STEPS[::-1]]
 
@@ -49,22 +49,22 @@ def test_damaged_checkpoints_are_listed_from_the_oldest_step_on(run):
     names = ["step-00000007", "step-00000007.2", "step-99999999", "step-100000000"]
     for name in names:
         (run.checkpoints / f"quarantined-{name}").mkdir()
-    assert checkpoints.quarantined(os.listdir(run.checkpoints)) == [
+    assert checkpoint_lookup.quarantined(os.listdir(run.checkpoints)) == [
         f"quarantined-{name}" for name in names
     ]
 
 
 def test_a_run_without_a_folder_of_checkpoints_has_none(tmp_path):
-    assert checkpoints.newest(RunDir(tmp_path / "gone"), is_users=False) is None
+    assert checkpoint_lookup.newest(RunDir(tmp_path / "gone"), is_users=False) is None
 
 
 @pytest.mark.parametrize("folder", ["", "out/checkpoint-500", "outputs/day/time/checkpoints"])
 def test_a_snapshot_of_a_script_counts_in_folders_of_its_working_directory(run, folder):
     (run.work / folder).mkdir(parents=True)
     (run.work / folder / "events.log").touch()
-    assert checkpoints.newest(run, is_users=True) is None
+    assert checkpoint_lookup.newest(run, is_users=True) is None
     (run.work / folder / "model.safetensors").touch()
-    newest = checkpoints.newest(run, is_users=True)
+    newest = checkpoint_lookup.newest(run, is_users=True)
     assert newest is not None and newest.endswith(str(Path("work", folder, "model.safetensors")))
 
 
@@ -84,9 +84,9 @@ def state(path, size=200):
 )
 def test_what_a_script_saves_is_a_checkpoint_whatever_its_name_and_depth(run, name):
     run.work.mkdir()
-    assert checkpoints.newest(run, is_users=True) is None
+    assert checkpoint_lookup.newest(run, is_users=True) is None
     state(run.path / name)
-    assert str(checkpoints.newest(run, is_users=True)).endswith(f" {name}")
+    assert str(checkpoint_lookup.newest(run, is_users=True)).endswith(f" {name}")
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_what_a_script_saves_is_a_checkpoint_whatever_its_name_and_depth(run, na
 )
 def test_logs_caches_and_files_of_the_kit_are_no_checkpoints(run, name):
     state(run.path / name)
-    assert checkpoints.newest(run, is_users=True) is None
+    assert checkpoint_lookup.newest(run, is_users=True) is None
 
 
 def test_a_flag_is_no_checkpoint(run):
     state(run.work / "started", 20)
-    assert checkpoints.newest(run, is_users=True) is None
+    assert checkpoint_lookup.newest(run, is_users=True) is None
 
 
 def test_a_checkpoint_in_a_folder_of_launch_outputs_counts_once_it_changes(run, tmp_path):
@@ -122,12 +122,12 @@ def test_a_checkpoint_in_a_folder_of_launch_outputs_counts_once_it_changes(run, 
     os.utime(elsewhere / "old/state.distcp", (1, 1))
     run.spec_yaml.touch()  # frozen after that
     outputs = [str(elsewhere), "../../gone"]
-    assert checkpoints.newest(run, True, outputs=outputs) is None
+    assert checkpoint_lookup.newest(run, True, outputs=outputs) is None
     state(elsewhere / "new/step_9/state.distcp")
-    found = checkpoints.newest(run, True, outputs=outputs)
+    found = checkpoint_lookup.newest(run, True, outputs=outputs)
     assert found is not None and found.endswith(f" {elsewhere}/new/step_9/state.distcp")
     os.utime(elsewhere / "old/state.distcp", (2e9, 2e9))
-    assert is_newer(checkpoints.newest(run, True, outputs=outputs), found)
+    assert is_newer(checkpoint_lookup.newest(run, True, outputs=outputs), found)
 
 
 def test_a_linked_folder_is_walked_once(run, tmp_path):
@@ -135,7 +135,7 @@ def test_a_linked_folder_is_walked_once(run, tmp_path):
     run.work.mkdir()
     (run.work / "out").symlink_to(tmp_path / "scratch")
     (tmp_path / "scratch/self").symlink_to(tmp_path / "scratch")
-    assert str(checkpoints.newest(run, is_users=True)).endswith(" work/out/state.bin")
+    assert str(checkpoint_lookup.newest(run, is_users=True)).endswith(" work/out/state.bin")
 
 
 def test_a_large_data_set_beside_the_checkpoints_costs_a_bounded_number_of_lookups(
@@ -150,7 +150,9 @@ def test_a_large_data_set_beside_the_checkpoints_costs_a_bounded_number_of_looku
         os.utime(folder, (1, 1))
     state(run.work / "saved/deep/last.pt")  # folders that changed last come first
     with file_operations.watched(run.path) as found:
-        assert str(checkpoints.newest(run, is_users=True)).endswith(" work/saved/deep/last.pt")
+        assert str(checkpoint_lookup.newest(run, is_users=True)).endswith(
+            " work/saved/deep/last.pt"
+        )
     assert sum(found.values()) < 500
 
 
@@ -162,4 +164,4 @@ def test_a_link_in_the_working_directory_is_no_snapshot(run, tmp_path):
     (run.work / "data").symlink_to(tmp_path / "elsewhere")
     run.spec_yaml.touch()
     os.utime(tmp_path / "elsewhere/weights.pt", (1, 1))
-    assert checkpoints.newest(run, is_users=True) is None
+    assert checkpoint_lookup.newest(run, is_users=True) is None

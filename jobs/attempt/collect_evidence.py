@@ -30,7 +30,7 @@ def of_ended(
 
 
 def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
-    """`seen` with what Slurm shows of the job now; unchanged where slurmctld does not answer."""
+    """`evidence` with what Slurm shows of the job now; unchanged where it does not answer."""
     asked = time.monotonic()
     job = client.show_job_patiently(job_id)
     waited_s = time.monotonic() - asked
@@ -56,7 +56,7 @@ def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
 
 
 def ask_nodes(found: AttemptFacts, seen: Evidence) -> Evidence:
-    """`seen` of a lost attempt with its nodes that do not answer, or that were rebooted since."""
+    """`evidence` of a lost attempt with its nodes that do not answer, or were rebooted."""
     if unreachable := srun_step.unreachable_nodes(found, found.nodes):
         return replace(seen, unreachable_nodes=unreachable)
     boot_times = client.boot_times(found.nodes) if found.nodes else {}

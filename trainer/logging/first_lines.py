@@ -11,7 +11,7 @@ from torch import nn
 from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.logging.environment import processor
+from slurm_job_kit.trainer.logging.reproducibility import processor
 from slurm_job_kit.trainer.process.run_handle import RankContext
 
 
