@@ -31,7 +31,7 @@ def with_time(text: str) -> str:
     return "\n".join(now + line for line in text.split("\n"))
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Write a line to stderr if possible.
 
     Bypasses Python's buffer: what stays in it fails once more at exit, with exit status 120.
@@ -61,7 +61,7 @@ def discard_output() -> None:
     os.close(null)
 
 
-def shown_path(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A path relative to the working directory if it lies below it, else the whole path."""
     try:
         return str(path.relative_to(Path.cwd()))
@@ -79,7 +79,7 @@ def user_name(uid: int | None) -> str:
         return str(uid)
 
 
-def counted(number: int, noun: str) -> str:
+def quantity(number: int, noun: str) -> str:
     """Return `1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -119,7 +119,7 @@ class BestEffort:
             yield
         except OSError as error:
             if not self._is_logged:
-                say(f"{self._writer}: continuing without its records: {error}")
+                print_line(f"{self._writer}: continuing without its records: {error}")
                 self._is_logged = True
 
 

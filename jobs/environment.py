@@ -352,8 +352,8 @@ _COMPUTES = (
 def that_change_bits(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables on whose values the bits of a result depend."""
     computes = Family(_COMPUTES, _ALL, "")
-    found = (name for name in sorted(environ) if computes.has(name))
-    return {name: environ[name] for name in found if "_LOG_" not in name}  # these only print
+    names = (name for name in sorted(environ) if computes.has(name))
+    return {name: environ[name] for name in names if "_LOG_" not in name}  # these only print
 
 
 @cache
@@ -377,7 +377,7 @@ def treatment(name: str, environ: Mapping[str, str], door: Door) -> Treatment:
     return family.at(door)
 
 
-def passed(environ: Mapping[str, str], door: Door) -> dict[str, str]:
+def variables_for(environ: Mapping[str, str], door: Door) -> dict[str, str]:
     """Return the environment without what the door removes."""
     return {
         name: value
@@ -423,8 +423,8 @@ def of_enclosing_job(environ: Mapping[str, str], records: str) -> list[str]:
 
 
 def for_reading(environ: Mapping[str, str], door: Door) -> dict[str, str]:
-    """Return `passed` for a program whose output the kit reads: in English."""
-    return passed(environ, door) | {"LC_ALL": "C"}
+    """Return `variables_for` for a program whose output the kit reads: in English."""
+    return variables_for(environ, door) | {"LC_ALL": "C"}
 
 
 def warnings(environ: Mapping[str, str], *doors: Door) -> list[str]:
@@ -432,28 +432,28 @@ def warnings(environ: Mapping[str, str], *doors: Door) -> list[str]:
 
     Inside of a job all SLURM_* may be the job's own.
     """
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for name, value in sorted(environ.items()):
         family, is_of_job = family_of(name), name.startswith("SLURM") and is_inside_job(environ)
         actions = {treatment(name, environ, door) for door in doors}
         if family is not None and Treatment.WARN in actions and not is_of_job:
-            found.setdefault(family.why, []).append(f"{name}={value}")
+            reasons.setdefault(family.why, []).append(f"{name}={value}")
     return [
         f"warning: {', '.join(names)} of the environment is not passed on: {why}"
-        for why, names in found.items()
+        for why, names in reasons.items()
     ]
 
 
 def sbatch_defaults(environ: Mapping[str, str], argv: Iterable[str]) -> list[str]:
     """Return the variables that add options to an sbatch command line, as NAME=VALUE."""
     given = {option.removeprefix("--").partition("=")[0] for option in argv}
-    found = []
-    for name, value in sorted(passed(environ, Door.SBATCH).items()):
+    settings = []
+    for name, value in sorted(variables_for(environ, Door.SBATCH).items()):
         option = name.removeprefix("SBATCH_").lower().replace("_", "-")
         option = "mem" if option == "mem-per-node" else option
         if name.startswith("SBATCH_") and option not in given:
-            found.append(f"{name}={value}")
-    return found
+            settings.append(f"{name}={value}")
+    return settings
 
 
 def notes(environ: Mapping[str, str], spec: Spec, argv: Iterable[str] | None) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.console import quantity
 
 # Options whose value lists resources, and those whose value is a number of GPUs with a type or
 # without. A node has one task, so what is for each task is for each node.
@@ -44,21 +44,21 @@ def in_gres(text: str) -> int | None:
     Other resources count nothing. None if an item names GPUs in none of Slurm's forms.
     """
     items = _words(text)
-    found = [_item(item) for item in items if _GPU.match(item)]
+    counts = [_item(item) for item in items if _GPU.match(item)]
     shares = [item for item in items if _SHARE.fullmatch(item)]
-    return None if None in found else len(shares) + sum(each[1] for each in found if each)
+    return None if None in counts else len(shares) + sum(each[1] for each in counts if each)
 
 
 def in_number(text: str) -> int | None:
     """Return the GPUs in `4`, `a100:4`, `a100` or `gpu:a100:2,v100:2`; None for no such text."""
-    found = [_item(word) for word in _words(text)]
-    return None if None in found else sum(each[1] for each in found if each)
+    counts = [_item(word) for word in _words(text)]
+    return None if None in counts else sum(each[1] for each in counts if each)
 
 
 def canonical(text: str) -> str:
     """Return GPUs, as of `in_number`, as --gpus-per-node takes them: 2, a100:2, or 0 for none."""
-    found = [each for word in _words(text) if (each := _item(word)) is not None and each[1]]
-    return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in found) or "0"
+    items = [each for word in _words(text) if (each := _item(word)) is not None and each[1]]
+    return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in items) or "0"
 
 
 def _words(text: str) -> list[str]:
@@ -70,10 +70,10 @@ def _item(word: str) -> tuple[str, int] | None:
     name = _GPU.match(word)
     if name is not None and name.end() == len(word):
         return "", 1
-    found = _ITEM.fullmatch(word[name.end() + 1 :] if name else word)
-    if found is None:
+    match = _ITEM.fullmatch(word[name.end() + 1 :] if name else word)
+    if match is None:
         return None
-    return found["type"] or "", int(found["only"] or found["number"] or 1)
+    return match["type"] or "", int(match["only"] or match["number"] or 1)
 
 
 def in_option(name: str, value: object, nodes: int = 1, sockets: int = 1) -> int | None:
@@ -91,17 +91,17 @@ def in_option(name: str, value: object, nodes: int = 1, sockets: int = 1) -> int
     return -(-count // nodes) if name == "gpus" else count * (1, sockets)[name == GPU_OPTIONS[3]]
 
 
-def requested(
+def requested_gpus(
     gpus_per_node: int | str, options: Mapping[str, object], nodes: int
 ) -> list[tuple[str, int]]:
     """Return (key of the section slurm, GPUs of each node) for each key that asks for GPUs."""
     names = {name.replace("_", "-"): (name, value) for name, value in options.items()}
     sockets = str(names.get("sockets-per-node", ("", 1))[1])
-    found = [("gpus_per_node", in_number(str(gpus_per_node)) or 0)]
+    counts = [("gpus_per_node", in_number(str(gpus_per_node)) or 0)]
     for option, (name, value) in names.items():
         count = in_option(option, value, nodes, int(sockets) if sockets.isdecimal() else 1)
-        found.append((f"sbatch_args.{name}", count or 0))
-    return [(key, count) for key, count in found if count]
+        counts.append((f"sbatch_args.{name}", count or 0))
+    return [(key, count) for key, count in counts if count]
 
 
 # What sbatch reads from its environment in place of these options. Source: sbatch(1).
@@ -119,17 +119,17 @@ def contradicting(
     environ, argv: of sbatch. wanted: GPUs of each node.
     """
     given_options = {word.removeprefix("--").partition("=")[0] for word in argv}
-    found = []
+    variables = []
     for name, option in EXPORTED.items():
         # Of --gpus the number is that of all nodes. What cannot be read is left to sbatch.
         count = in_option(option, environ.get(name, "0"))
         total = wanted * nodes if option == "gpus" else wanted
         if option not in given_options and count and count != total:
-            found.append(f"{name}={environ[name]}")
-    return found
+            variables.append(f"{name}={environ[name]}")
+    return variables
 
 
-def given(environ: Mapping[str, str]) -> int | None:
+def allocated_gpus(environ: Mapping[str, str]) -> int | None:
     """Return the GPUs that Slurm gave this job, or this step of it, on this node; None for none.
 
     In a step SLURM_JOB_GPUS is that of the first node, and of the whole job: with --exclusive a job
@@ -140,7 +140,7 @@ def given(environ: Mapping[str, str]) -> int | None:
         return in_number(on_node) or None
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         if environ.get(name) and (name == "SLURM_STEP_GPUS" or "SLURM_STEP_ID" not in environ):
-            return _listed(environ[name]) or None
+            return _count_items(environ[name]) or None
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
     for option in ("gpus-per-node", "gpus-per-task", "gpus"):
         text = environ.get(f"SLURM_{option.upper().replace('-', '_')}", "")
@@ -156,44 +156,44 @@ def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:
     """
     total = in_number(environ.get("SLURM_GPUS", ""))
     if total is not None and (total % nodes or total < wanted * nodes):
-        return f"{counted(total, 'GPU')} on {counted(nodes, 'node')}"
-    here = given(environ)
-    return f"{counted(here, 'GPU')} on each node" if here is not None and here < wanted else None
+        return f"{quantity(total, 'GPU')} on {quantity(nodes, 'node')}"
+    here = allocated_gpus(environ)
+    return f"{quantity(here, 'GPU')} on each node" if here is not None and here < wanted else None
 
 
 def are_unasked(environ: Mapping[str, str]) -> bool:
     """Whether a job has GPUs on this node that no variable asks for: by --gres or --exclusive."""
     asked = ("SLURM_GPUS", *(f"SLURM_GPUS_PER_{each}" for each in ("NODE", "TASK", "SOCKET")))
-    return given(environ) is not None and not any(environ.get(name) for name in asked)
+    return allocated_gpus(environ) is not None and not any(environ.get(name) for name in asked)
 
 
-def _listed(text: str) -> int:
+def _count_items(text: str) -> int:
     """The number of items of `0,1`, `0-3` or `gpu:0-1`."""
     total = 0
     for item in filter(None, text.split(",")):
-        found = re.search(r"(\d+)-(\d+)$", item)
-        total += int(found[2]) - int(found[1]) + 1 if found else 1
+        match = re.search(r"(\d+)-(\d+)$", item)
+        total += int(match[2]) - int(match[1]) + 1 if match else 1
     return total
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, list[str]] | None:
     """Return (variable, the devices that it allows); None where no variable limits them."""
     name = next((name for name in VISIBLE if name in environ), None)
-    return None if name is None else (name, _allowed(environ[name]))
+    return None if name is None else (name, _device_list(environ[name]))
 
 
-def _allowed(text: str) -> list[str]:
+def _device_list(text: str) -> list[str]:
     """The devices of a list, up to the first that is none: `0,1`, GPU-<uuid>, MIG-<uuid>.
 
     CUDA ignores all behind a wrong entry, such as -1 or Slurm's NoDevFiles, and the whole list if
     an entry repeats.
     """
-    found: list[str] = []
+    devices: list[str] = []
     for item in (part.strip() for part in text.split(",")):
         if not (_NUMBER.fullmatch(item) or re.match("(GPU|MIG)-.", item)):
             break
-        found.append(item)
-    return found if len(set(found)) == len(found) else []
+        devices.append(item)
+    return devices if len(set(devices)) == len(devices) else []
 
 
 def of_machine(dev: Path | None = None, kfd: Path | None = None) -> int:
@@ -203,14 +203,14 @@ def of_machine(dev: Path | None = None, kfd: Path | None = None) -> int:
     return nvidia or len([each for each in ids if each not in ("", "0")])
 
 
-def limited_by(environ: Mapping[str, str], wanted: int) -> str | None:
+def limiting_variable(environ: Mapping[str, str], wanted: int) -> str | None:
     """Return which variable leaves a process fewer than `wanted` GPUs; None if none does."""
-    found = visible(environ)
-    if found is None or len(found[1]) >= wanted:
+    visible_ones = visible(environ)
+    if visible_ones is None or len(visible_ones[1]) >= wanted:
         return None
-    name, devices = found
+    name, devices = visible_ones
     bind = environ.get("SLURM_GPU_BIND")
     return (
-        f"{name} is {environ[name]!r}, which leaves {counted(len(devices), 'GPU')}"
+        f"{name} is {environ[name]!r}, which leaves {quantity(len(devices), 'GPU')}"
         f"{f' (SLURM_GPU_BIND is {bind})' if bind else ''}"
     )

@@ -52,7 +52,7 @@ def visible(line: str) -> str:
     return shown.rstrip() if "\r" in line else shown
 
 
-def cut(line: str, limit: int = LINE_CHARS) -> str:
+def shorten_line(line: str, limit: int = LINE_CHARS) -> str:
     """Return a line, or its begin and its end with the number of characters between them."""
     if len(line) <= limit:
         return line
@@ -63,7 +63,7 @@ def cut(line: str, limit: int = LINE_CHARS) -> str:
 
 def on_a_screen(text: str, lines: int = SCREEN_LINES, chars: int = SCREEN_LINE_CHARS) -> str:
     """Return a text as a screen shows it: its first lines and its last ones, each cut."""
-    shown = [cut(visible(line), chars).rstrip() for line in text.split("\n")]
+    shown = [shorten_line(visible(line), chars).rstrip() for line in text.split("\n")]
     while shown and not shown[-1]:
         shown.pop()
     if len(shown) > lines:
@@ -175,7 +175,7 @@ def _decoded(raw: bytes) -> str:
         else:
             middle = f" [... {left_out} bytes ...] ".encode()
             raw = begin + middle + raw[-MAX_LINE_BYTES:]
-    return cut(visible(raw.decode("utf-8", "replace")))
+    return shorten_line(visible(raw.decode("utf-8", "replace")))
 
 
 @dataclass
@@ -220,7 +220,7 @@ class Screen:
         return f"\r{shown}\x1b[K" if self.is_terminal else f"\n{shown}"
 
     def _visible(self) -> str:
-        shown = cut(visible(self._line))
+        shown = shorten_line(visible(self._line))
         return f"{shown} [... {self._left_out} characters ...]" if self._left_out else shown
 
     def _add(self, text: str) -> None:
@@ -235,7 +235,7 @@ class Screen:
             self._line = self._line[:LINE_CHARS]
 
 
-def numbered(end: LogEnd) -> Sequence[tuple[int | None, str]]:
+def number_lines(end: LogEnd) -> Sequence[tuple[int | None, str]]:
     """Return each line of an end with its number in the file; None where that is not known."""
     return [
         (None if end.first is None else end.first + number, line)

@@ -83,7 +83,7 @@ def dotted(path: KeyPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += ("." if text else "") + (part if _is_plain(part) else shown(part))
+            text += ("." if text else "") + (part if _is_plain(part) else format_value(part))
     return text
 
 
@@ -91,7 +91,7 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.replace("-", "_").isidentifier() and len(text) <= MAX_SHOWN
 
 
-def shown(value: Any, written: str | None = None) -> str:
+def format_value(value: Any, written: str | None = None) -> str:
     """Return a user's value for a message: shortened JSON; a number as in the file (`written`)."""
     is_number = written is not None and not isinstance(value, str)
     text = str(written) if is_number else printable(json.dumps(value, ensure_ascii=False))
@@ -126,30 +126,32 @@ def expand_path(written: str, environ: Mapping[str, str] = os.environ) -> str:
         if match["escaped"]:
             return "$"
         name, default = match["name"] or match["braced"], match["text"]
-        found = environ.get(name)
-        if found is None or (found == "" and (match["or"] or "").startswith(":")):
+        value = environ.get(name)
+        if value is None or (value == "" and (match["or"] or "").startswith(":")):
             # As in a shell, ~ counts at the beginning of the text after :- and -
-            found = os.path.expanduser(default or "") if match["or"] else None
-        if found is None:
+            value = os.path.expanduser(default or "") if match["or"] else None
+        if value is None:
             raise ValueError(f"the environment variable {name} is not set")
-        return found
+        return value
 
     if rest := _FOR_A_SHELL.search(_VARIABLE.sub("", written)):
-        raise ValueError(f"{shown(written)} has {shown(rest[0])} in it, which only a shell expands")
+        raise ValueError(
+            f"{format_value(written)} has {format_value(rest[0])} in it, which only a shell expands"
+        )
     path = os.path.expanduser(written)
     if path == written and written.startswith("~"):
-        raise ValueError(f"{shown(written)} begins with the home directory of no known user")
+        raise ValueError(f"{format_value(written)} begins with the home directory of no known user")
     return _VARIABLE.sub(value, path)
 
 
-def unexpanded(text: str) -> str | None:
+def shell_expansion(text: str) -> str | None:
     """Return what a shell would expand in a text that no shell reads, such as $HOME; None without.
 
     $$ stands for one $.
     """
     rest = text.replace("$$", "")
-    found = re.search(r"\$(?:[A-Za-z_]\w*|[({].*)", rest, re.ASCII)
-    if found is not None:
-        return found[0]
+    expansion = re.search(r"\$(?:[A-Za-z_]\w*|[({].*)", rest, re.ASCII)
+    if expansion is not None:
+        return expansion[0]
     homes = (match["home"] for match in _HOME.finditer(rest))
     return next((home for home in homes if os.path.expanduser(home) != home), None)

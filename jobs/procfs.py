@@ -25,23 +25,23 @@ def children(*parents: int) -> list[int]:
     if not _has_children_files():
         pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
         return [each for each in pids if parent_of(each) in parents]
-    found = []
+    child_pids = []
     for parent in parents:
         with contextlib.suppress(OSError):  # the process, or a thread of it, has ended
             for thread in os.listdir(f"/proc/{parent}/task"):
                 path = Path(f"/proc/{parent}/task/{thread}/children")
-                found += [int(pid) for pid in path.read_text(encoding="ascii").split()]
-    return found
+                child_pids += [int(pid) for pid in path.read_text(encoding="ascii").split()]
+    return child_pids
 
 
 def descendants(parent: int) -> list[int]:
     """Return the pids of all processes below a process."""
-    found: list[int] = []
+    pids: list[int] = []
     row = children(parent)
     while row:
-        found += row
+        pids += row
         row = children(*row)
-    return found
+    return pids
 
 
 @functools.cache

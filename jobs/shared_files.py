@@ -79,7 +79,7 @@ def listdir(folder: Path) -> list[str]:
     if _listed is not None and (known := _listed.get(str(folder))) is not None:
         return known
     _ask(folder)
-    names = _retried(os.listdir, folder)
+    names = _with_retry(os.listdir, folder)
     if _listed is not None:
         _listed[str(folder)] = names
     return names
@@ -128,17 +128,17 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file. Raises: FileNotFoundError if the server has none, OSError."""
-    return _retried(Path.read_bytes, path)
+    return _with_retry(Path.read_bytes, path)
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
     """Return the content of a file as `read_bytes` does, decoded from UTF-8."""
-    return _retried(lambda each: each.read_text(encoding="utf-8", errors=errors), path)
+    return _with_retry(lambda each: each.read_text(encoding="utf-8", errors=errors), path)
 
 
 def open_binary(path: Path) -> BufferedReader:
     """Open a file to read its bytes. Raises: FileNotFoundError if the server has none, OSError."""
-    return _retried(lambda each: open(each, "rb"), path)
+    return _with_retry(lambda each: open(each, "rb"), path)
 
 
 @contextlib.contextmanager
@@ -156,7 +156,7 @@ def one_look() -> Iterator[None]:
         _listed = before
 
 
-def _retried(call: Callable[[Path], Value], path: Path) -> Value:
+def _with_retry(call: Callable[[Path], Value], path: Path) -> Value:
     """Return `call(path)`; after an error that an old view may have caused, ask and call again."""
     if _listed and any(_is_left_out(each) for each in (path, path.parent)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -109,7 +109,7 @@ class Slurm:
     def _asking_for_gpus(self) -> list[tuple[str, int]]:
         from slurm_job_kit.jobs import gpus  # status, which is often called, does without
 
-        return gpus.requested(self.gpus_per_node, self.sbatch_args, self.nodes)
+        return gpus.requested_gpus(self.gpus_per_node, self.sbatch_args, self.nodes)
 
 
 @dataclass(frozen=True)
@@ -471,16 +471,16 @@ class FormatError(UserError):
     """An older or newer version of the kit made the run directory."""
 
 
-def check_format(found: object, run_dir: str) -> None:
+def check_format(number: object, run_dir: str) -> None:
     """Raises FormatError where the format number of a run directory is not this kit's.
 
     0 stands for a spec.json without one: the kit wrote none before format 1.
     """
-    if found == FORMAT:
+    if number == FORMAT:
         return
-    has = f"format {found}" if found else "no format number"
+    has = f"format {number}" if number else "no format number"
     text = f"{run_dir}: {has}, and this kit reads format {FORMAT}: a"
-    if isinstance(found, int) and found > FORMAT:
+    if isinstance(number, int) and number > FORMAT:
         raise FormatError(
             f"{text} newer version of the kit made this run\n"
             "  hint: update this checkout, or use the one that submitted the run"

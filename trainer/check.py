@@ -71,7 +71,7 @@ class Check:
         self._context = RankContext(RunHandle(run_dir, spec, 1), place, CPU, Events(0))
         self._train = spec.train
         self._findings = Findings(run_dir, spec)
-        self.found: list[Finding] = []
+        self.problems: list[Finding] = []
 
     def run(self) -> None:
         """Create everything; a part that fails does not keep the others from being checked."""
@@ -97,7 +97,7 @@ class Check:
                 load("train.optimizer", train.optimizer)
         with self._part("schedule"):
             self._schedule(data)
-        self.found += self._findings.unfrozen_paths()
+        self.problems += self._findings.unfrozen_paths()
 
     @contextlib.contextmanager
     def _part(self, key: str) -> Iterator[None]:
@@ -106,8 +106,8 @@ class Check:
             yield
         except (Exception, SystemExit) as error:
             finding = self._findings.of(key, error)
-            if finding not in self.found:
-                self.found.append(finding)
+            if finding not in self.problems:
+                self.problems.append(finding)
 
     def _data(self) -> tuple[Data | None, Batch | None]:
         """Return the data set as batches of this world size, and a batch of its first sample."""
@@ -125,7 +125,7 @@ class Check:
                 is_stream = isinstance(data.train_batches, StreamBatches)
                 hint = INEXACT_HINT if is_stream else DRAWS_HINT
                 what = inexactness(data.train_batches)
-                self.found.append(Finding(where, what, hint, is_error=False))
+                self.problems.append(Finding(where, what, hint, is_error=False))
         return data, example
 
     def _model(
@@ -181,7 +181,7 @@ class Check:
                 f"with train.strategy {train.strategy} it must treat each element alone; else take "
                 "ddp"
             )
-            self.found.append(Finding(("train", "optimizer"), what, hint, is_error=False))
+            self.problems.append(Finding(("train", "optimizer"), what, hint, is_error=False))
         if module is not None:
             fits.check(module, train, num_shards)
 
@@ -189,11 +189,11 @@ class Check:
         """Compare checkpoint.best with the metrics of the objective."""
         names = tuple(sums.metrics)
         try:
-            found = objectives.means(names, [1.0] * (2 + len(names)), objective)
+            metrics = objectives.means(names, [1.0] * (2 + len(names)), objective)
         except Exception:  # its `derive` may take no numbers that are made up
             return
         with self._part("objective"):
-            build.best_metric(self._context, list(found), data.held_out is not None)
+            build.best_metric(self._context, list(metrics), data.held_out is not None)
 
     def _schedule(self, data: Data | None) -> None:
         train = self._train
@@ -212,10 +212,12 @@ class Check:
         total = 0 if data is None else data.length.total_steps
         num_kept = space.num_kept(run.spec.checkpoint, total, run.spec.train.epochs)
         size = checkpoint_size.estimate(module, optimizer)
-        found = space.shortage(run.dir.checkpoints, size, num_kept)
-        if found is not None:
+        shortage = space.shortage(run.dir.checkpoints, size, num_kept)
+        if shortage is not None:
             hint = "choose another disk, delete old runs there, or lower checkpoint.keep_last"
-            self.found.append(Finding(("runs_root",), found.what, hint, is_error=found.is_error))
+            self.problems.append(
+                Finding(("runs_root",), shortage.what, hint, is_error=shortage.is_error)
+            )
 
 
 def _is_meta(module: nn.Module) -> bool:
@@ -245,7 +247,7 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(spec.launch.threads_per_rank)
     check = Check(run_dir, spec)
     check.run()
-    records.write(report, CheckReport(tuple(check.found)))
+    records.write(report, CheckReport(tuple(check.problems)))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

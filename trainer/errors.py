@@ -291,10 +291,10 @@ def kind_of(error: BaseException, cause: KnownCause | None) -> Kind:
             return kind
     if is_out_of_memory(error):
         return Kind.GPU_OUT_OF_MEMORY if is_of_device_memory(error) else Kind.OUT_OF_MEMORY
-    found = shown_by_type(error)
-    if cause is not None and found in (None, Kind.GPU_ERROR):
+    kind_by_type = shown_by_type(error)
+    if cause is not None and kind_by_type in (None, Kind.GPU_ERROR):
         return cause.kind
-    return found or KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
+    return kind_by_type or KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
 
 
 def traceback_of(error: BaseException) -> str:

@@ -57,7 +57,7 @@ class Evaluation:
         def begin_batch() -> None:
             nonlocal began
             beat("evaluation", step)
-            self._lead.evaluated(time.monotonic() - began)
+            self._lead.record_batch(time.monotonic() - began)
             began = time.monotonic()
 
         assert self._held_out is not None
@@ -74,7 +74,7 @@ class Evaluation:
             replica.strategy.evaluates_together,
         )
         replica.strategy.end_evaluation(replica.module)
-        self._lead.evaluated(time.monotonic() - began)
+        self._lead.record_batch(time.monotonic() - began)
         if self._context.distributed.is_first:
             seconds = round(time.monotonic() - first, 3)
             self._context.events.event("evaluation", step=step, seconds=seconds)
@@ -86,7 +86,7 @@ class Evaluation:
         state.metrics |= values
         _track_best(replica, state, values)
         if self._reporter is not None:
-            self._reporter.evaluated(step, values)
+            self._reporter.report_evaluation(step, values)
         return True
 
     def is_early_stop(self, state: TrainState) -> bool:

@@ -51,11 +51,11 @@ class Findings:
         text = str(error) if isinstance(error, (UserError, CodeError)) else in_one_line(error)
         head, _, hint = text.partition(HINT)
         cause = _cause(error)
-        found = _KEY.fullmatch(head)
-        path = tuple(found[1].split(".")) if found else ("train", key)
+        match = _KEY.fullmatch(head)
+        path = tuple(match[1].split(".")) if match else ("train", key)
         return Finding(
             path,
-            found[2] if found else head,
+            match[2] if match else head,
             hint or self._hint(path[1].removesuffix("_args"), cause),
             tuple(self._frames(cause)),
             self.is_certain(key, error),
@@ -133,11 +133,11 @@ class Findings:
         if isinstance(cause, ModuleNotFoundError) and cause.name:
             return self._hint_for_module(cause.name)
         module, _, attribute = name.partition(":")
-        found = sys.modules.get(module)
-        if isinstance(cause, AttributeError) and found is not None:
-            near = difflib.get_close_matches(attribute, dir(found), n=1)
+        loaded_module = sys.modules.get(module)
+        if isinstance(cause, AttributeError) and loaded_module is not None:
+            near = difflib.get_close_matches(attribute, dir(loaded_module), n=1)
             return f"did you mean {module}:{near[0]}?" if near else ""
-        function = getattr(found, attribute, None)
+        function = getattr(loaded_module, attribute, None)
         if isinstance(cause, TypeError) and callable(function):
             try:
                 return f"its arguments: {attribute}{inspect.signature(function)}"

@@ -28,7 +28,7 @@ from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.process.step_agreement import Agreed, StepAgreement
+from slurm_job_kit.trainer.process.step_agreement import Agreement, StepAgreement
 from slurm_job_kit.trainer.saves import Saves
 from slurm_job_kit.trainer.user_code import has_user_code
 
@@ -115,7 +115,7 @@ class Loop:
                 self.events.event("stop_seen", step=step)
             is_end = is_stopping or self._is_last()  # the evaluation may end the training early
             if is_end or agreed.save or self._saves.is_due(state):
-                with self._lead.excluded():
+                with self._lead.exclude():
                     self._saves.save(self.replica, state, beat, is_urgent=is_end)
             if is_end:
                 self._saves.finish(state, beat)
@@ -129,7 +129,7 @@ class Loop:
 
     def _agree(
         self, step_agreement: StepAgreement, step: int, wants_save: bool, drain: bool
-    ) -> Agreed:
+    ) -> Agreement:
         """Return what the ranks agree on; begin the commit of a save that all have written."""
         written_step = self.checkpoints.written_step
         agreed = step_agreement.check(step, wants_save, drain, written_step)
@@ -142,7 +142,7 @@ class Loop:
         def is_stop_agreed(index: int, is_last: bool) -> bool:
             return self._agree(step_agreement, index, False, is_last).stop
 
-        with self._lead.excluded():
+        with self._lead.exclude():
             return self._evaluation.run(self.replica, self.state, self._beat, is_stop_agreed)
 
     def _is_last(self) -> bool:
@@ -212,7 +212,7 @@ class Loop:
             raise self._not_finite(means["train_loss"])
         self.state.metrics |= means
         if self.reporter is not None:
-            self.reporter.trained(self.state.global_step, means, lr, self._data_wait_s)
+            self.reporter.report_training(self.state.global_step, means, lr, self._data_wait_s)
         self._data_wait_s = 0.0
 
     def _log_epoch(self, lr: float) -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
-from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.records.training import Best, Metric, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import space
@@ -31,7 +31,7 @@ from slurm_job_kit.trainer.logging.reproducibility import (
     RESUMED_STREAM,
     describe,
     exactness,
-    extended,
+    extend_history,
 )
 from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.model import checkpoint_size
@@ -112,7 +112,7 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     context.distributed.log(
         f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
     )
-    state.environments = extended(state.environments, environment, state.global_step)
+    state.environments = extend_history(state.environments, environment, state.global_step)
     for line in start_lines(context, replica.module, data.length, data.train_batches.sizes):
         context.distributed.log(line)
     if context.distributed.is_first:
@@ -130,8 +130,8 @@ def warn_of_full_disk(context: RankContext, replica: Replica, total_steps: int) 
     num_kept = space.num_kept(spec.checkpoint, total_steps, spec.train.epochs)
     size = checkpoint_size.estimate(replica.module, replica.optimizer)
     with contextlib.suppress(OSError):  # a save will find it out
-        if found := space.shortage(folder, size, num_kept, is_quota_asked=False):
-            context.distributed.log(f"warning: {found.what}")
+        if shortage := space.shortage(folder, size, num_kept, is_quota_asked=False):
+            context.distributed.log(f"warning: {shortage.what}")
 
 
 def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> RankContext:
@@ -141,14 +141,14 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
     device, reason = choose_device(distributed)
     # A rank on a GPU and one on a CPU would wait for each other without end.
     num_gpus = int(os.environ.get("KIT_NUM_GPUS", "0"))
-    check_device(num_gpus, f"the job has {counted(num_gpus, 'GPU')} on each node", device, reason)
+    check_device(num_gpus, f"the job has {quantity(num_gpus, 'GPU')} on each node", device, reason)
     init_process_group(device)
     rank.events.event("rendezvous")
     preflight(rank, device, watchdog.beat)
     watchdog.beat("init")
     # After the rendezvous: if rank 0 fails here, its peers see the connection close at once.
-    found = find_or_begin_run(arguments, rank.attempt) if distributed.is_first else None
-    run = share_run(found, device)
+    handle = find_or_begin_run(arguments, rank.attempt) if distributed.is_first else None
+    run = share_run(handle, device)
     if rank.attempt is None:
         distributed.log(f"run directory {run.dir.path}")
     rank.open(run.dir, run.attempt)

@@ -94,7 +94,7 @@ class Saves:
             self._context.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
             log = self._context.distributed.log
             log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
-            self._lead.saved(saved.seconds)
+            self._lead.record_save(saved.seconds)
             agreement_s = self._lead.agreement_s(self._lead.last_step_s)
-            if chosen := self._interval.saved(saved.seconds, saved.stall_s, agreement_s):
+            if chosen := self._interval.record_save(saved.seconds, saved.stall_s, agreement_s):
                 log(chosen)

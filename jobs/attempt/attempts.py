@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.attempt.close import close
 from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, end_for_good, execute
 from slurm_job_kit.jobs.attempt.open import open_attempt
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node.prctl import die_with_parent
@@ -113,7 +113,7 @@ class Sruns:
         return subprocess.Popen(
             [*self._command, *options, *srun_step.agent_command(self._run_dir, spec, *words)],
             stdin=stdin,
-            env=environment.passed(os.environ, Door.BATCH),
+            env=environment.variables_for(os.environ, Door.BATCH),
             preexec_fn=_become_srun,
         )
 
@@ -157,13 +157,13 @@ def _run_step(
         spec = Spec.read(run_dir.spec)
         srun = sruns.start(spec, plan)
     except OSError as error:
-        say(f"attempt {plan.attempt}: error: srun was not started: {error}")
+        print_line(f"attempt {plan.attempt}: error: srun was not started: {error}")
         return EXIT_NOT_STARTED
     sruns.start_standby(spec)
     try:
         srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)
     except Exception as error:  # a mistake of the watch ends no attempt
-        say(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
+        print_line(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
     code = srun.wait()
     return code if code >= 0 else 128 - code
 
@@ -190,11 +190,11 @@ def open_next(
         with run_lock.release_on_disk_error(run_dir, me):
             plan = open_attempt(run_dir, me, nodes, head_address, checkout)
     except (UserError, FailedError) as error:
-        say(f"error: {error}")
+        print_line(f"error: {error}")
         is_over = not me.is_local and not run_lock.is_restarted(run_dir, me)
         return None, end_for_good(me.job_id) if is_over else 1
     if plan is None:
-        say(f"{run_dir.path}: already complete, nothing to do")
+        print_line(f"{run_dir.path}: already complete, nothing to do")
     return plan, 0
 
 
@@ -207,5 +207,5 @@ def close_and_execute(
             decision, found = close(run_dir, me, attempt, stops, srun_exit)
             return execute(decision, run_dir, found, me)
     except (UserError, FailedError) as error:
-        say(f"error: {error}")
+        print_line(f"error: {error}")
         return 1

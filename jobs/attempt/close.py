@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 from slurm_job_kit.jobs.attempt.end_messages import report_error, report_quarantine
 from slurm_job_kit.jobs.attempt.execute import end_run, format_for_log
 from slurm_job_kit.jobs.attempt.notify import notify
-from slurm_job_kit.jobs.console import BestEffort, say
+from slurm_job_kit.jobs.console import BestEffort, print_line
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import FINAL
 from slurm_job_kit.jobs.rundir import RunDir
@@ -61,54 +61,55 @@ def close(
             gone = "the run directory is gone"
             raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
         raise
-    found = fact_reader.read(run_dir, attempt)
-    seen = collect_evidence.of_ended(found, me, tuple(stops), srun_exit)
-    decision = decide(seen, budget_used(found.attempts), budget_of(found.spec))
-    if decision is COMPLETED and interpret.is_by_exit_code(found):
-        decision = replace(COMPLETED, reason=interpret.format_exits(found))
+    facts = fact_reader.read(run_dir, attempt)
+    evidence = collect_evidence.of_ended(facts, me, tuple(stops), srun_exit)
+    decision = decide(evidence, budget_used(facts.attempts), budget_of(facts.spec))
+    if decision is COMPLETED and interpret.is_by_exit_code(facts):
+        decision = replace(COMPLETED, reason=interpret.format_exits(facts))
     with BestEffort("attempt")():
-        report_quarantine(run_dir, found)
-        report_error(run_dir, found, seen)
+        report_quarantine(run_dir, facts)
+        report_error(run_dir, facts, evidence)
     # slurmctld may not have answered for minutes, and the job may run again elsewhere.
     run_lock.check_owned(run_dir, me, attempt)
     # Else Slurm itself ends the steps; in the job's next start they have the same names.
-    if seen.job_state == "RUNNING" and not seen.is_requeued and seen.outcome != "completed":
-        srun_step.end_leftover(me.job_id, interpret.unended(found))
-    found = record_writer.record(run_dir, found, seen, decision)
+    is_over = evidence.is_requeued or evidence.outcome == "completed"
+    if evidence.job_state == "RUNNING" and not is_over:
+        srun_step.end_leftover(me.job_id, interpret.nodes_without_end(facts))
+    facts = record_writer.record(run_dir, facts, evidence, decision)
     record_writer.note(run_dir, attempt, "close", decision=decision.action)
     # Without Slurm the command that runs the attempts prints the hint, as its last line.
-    line = format_for_log(decision, run_dir, seen.mistake)
-    say(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
-    if warning := interpret.start_up_warning(found.attempts):
-        say(f"attempt {attempt}: warning: {warning}")
+    line = format_for_log(decision, run_dir, evidence.mistake)
+    print_line(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
+    if warning := interpret.start_up_warning(facts.attempts):
+        print_line(f"attempt {attempt}: warning: {warning}")
     if decision.action in FINAL:
-        found = end_run(run_dir, found, me, decision)
-    return decision, found
+        facts = end_run(run_dir, facts, me, decision)
+    return decision, facts
 
 
 def close_lost(
-    run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, predecessor: str | None
+    run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, predecessor: str | None
 ) -> AttemptFacts:
     """Record the newest attempt if its batch script was killed; returns the facts with its record.
 
     `predecessor`: the id of the job whose successor this job is.
     """
-    if not interpret.is_unrecorded(found):
-        return found
-    last_job_id = None if found.plan is None else found.plan.job_id
+    if not interpret.is_unrecorded(facts):
+        return facts
+    last_job_id = None if facts.plan is None else facts.plan.job_id
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
-    seen = interpret.lost_evidence(found)
+    evidence = interpret.lost_evidence(facts)
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
-        seen = collect_evidence.ask_nodes(found, seen)
-    budgets = budget_used(found.attempts), budget_of(found.spec)
-    decision = decide_lost(seen, *budgets, is_automatic)
+        evidence = collect_evidence.ask_nodes(facts, evidence)
+    budgets = budget_used(facts.attempts), budget_of(facts.spec)
+    decision = decide_lost(evidence, *budgets, is_automatic)
     # Nothing else in job.log shows how that attempt ended.
-    say(f"attempt {found.attempt}: {format_decision(decision)}")
-    found = record_writer.record(run_dir, found, seen, decision)
+    print_line(f"attempt {facts.attempt}: {format_decision(decision)}")
+    facts = record_writer.record(run_dir, facts, evidence, decision)
     if decision.action in FINAL:
-        found = record_writer.write_result(run_dir, found, decision)
-        notify(run_dir, found.spec, found.result)
-    return found
+        facts = record_writer.write_result(run_dir, facts, decision)
+        notify(run_dir, facts.spec, facts.result)
+    return facts
 
 
 def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: str) -> None:
@@ -116,18 +117,18 @@ def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: 
 
     A run whose training is complete stays complete. `cause`: where no attempt was closed yet.
     """
-    found = fact_reader.read_newest(run_dir)
-    if interpret.is_training_complete(found):
-        record_completed(run_dir, found)
+    facts = fact_reader.read_newest(run_dir)
+    if interpret.is_training_complete(facts):
+        record_completed(run_dir, facts)
     else:
-        record_writer.end_run(run_dir, found, action, cause, reason)
+        record_writer.end_run(run_dir, facts, action, cause, reason)
 
 
-def record_completed(run_dir: RunDir, found: AttemptFacts) -> None:
+def record_completed(run_dir: RunDir, facts: AttemptFacts) -> None:
     """Write the result of a complete run, and the record of its last attempt if it has none."""
-    if interpret.is_unrecorded(found):
-        found = record_writer.record(run_dir, found, interpret.lost_evidence(found), COMPLETED)
-    record_writer.write_result(run_dir, found, COMPLETED)
+    if interpret.is_unrecorded(facts):
+        facts = record_writer.record(run_dir, facts, interpret.lost_evidence(facts), COMPLETED)
+    record_writer.write_result(run_dir, facts, COMPLETED)
 
 
 def write_missing_result(run: RunState) -> None:

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from slurm_job_kit.jobs.attempt import requeue_policy, srun_step
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.records.ended import Evidence
 from slurm_job_kit.jobs.runs import interpret, run_lock
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
@@ -17,47 +17,47 @@ SLOW_ANSWER_S = 5.0
 
 
 def of_ended(
-    found: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
+    facts: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
 ) -> Evidence:
     """What ended the attempt; Slurm is not asked where the run is certainly complete."""
-    seen = interpret.rank_evidence(found, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
-    if not seen.signals:
-        signals = stops or interpret.stop_signals_at_start(found, srun_exit)
-        seen = interpret.unless_contradicted(found, replace(seen, signals=signals))
-    if not me.is_local and (seen.outcome != "completed" or interpret.is_by_exit_code(found)):
-        seen = ask_slurm(found, seen, me.job_id)
-    return seen
+    evidence = interpret.rank_evidence(facts, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
+    if not evidence.signals:
+        signals = stops or interpret.stop_signals_at_start(facts, srun_exit)
+        evidence = interpret.unless_contradicted(facts, replace(evidence, signals=signals))
+    if not me.is_local and (evidence.outcome != "completed" or interpret.is_by_exit_code(facts)):
+        evidence = ask_slurm(facts, evidence, me.job_id)
+    return evidence
 
 
-def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
+def ask_slurm(facts: AttemptFacts, evidence: Evidence, job_id: str) -> Evidence:
     """`evidence` with what Slurm shows of the job now; unchanged where it does not answer."""
     asked = time.monotonic()
     job = client.show_job_patiently(job_id)
     waited_s = time.monotonic() - asked
     if waited_s > SLOW_ANSWER_S:
-        seen = replace(seen, slurmctld_away_s=round(waited_s, 1))
+        evidence = replace(evidence, slurmctld_away_s=round(waited_s, 1))
     if job is None:
-        say(f"attempt {found.attempt}: slurmctld does not show job {job_id}")
-        return seen
-    seen = replace(
-        seen,
+        print_line(f"attempt {facts.attempt}: slurmctld does not show job {job_id}")
+        return evidence
+    evidence = replace(
+        evidence,
         job_state=job.state,
         job_reason=job.reason,
         is_preempted=job.is_preempted,
         is_requeued=job.restarts > client.restart_count(),
         can_requeue=job.can_requeue,
-        has_successor=interpret.successor_of(found, job_id) is not None,
-        is_near_limit=interpret.is_near_limit(found, time.time()),
-        unreachable_nodes=srun_step.unreachable_nodes(found, interpret.unended(found)),
+        has_successor=interpret.successor_of(facts, job_id) is not None,
+        is_near_limit=interpret.is_near_limit(facts, time.time()),
+        unreachable_nodes=srun_step.unreachable_nodes(facts, interpret.nodes_without_end(facts)),
     )
-    seen = interpret.unless_contradicted(found, seen)
-    is_left = requeue_policy.slurm_requeues_itself(found.attempts, seen, job, job_id)
-    return replace(seen, is_left_to_slurm=is_left)
+    evidence = interpret.unless_contradicted(facts, evidence)
+    is_left = requeue_policy.slurm_requeues_itself(facts.attempts, evidence, job, job_id)
+    return replace(evidence, is_left_to_slurm=is_left)
 
 
-def ask_nodes(found: AttemptFacts, seen: Evidence) -> Evidence:
+def ask_nodes(facts: AttemptFacts, evidence: Evidence) -> Evidence:
     """`evidence` of a lost attempt with its nodes that do not answer, or were rebooted."""
-    if unreachable := srun_step.unreachable_nodes(found, found.nodes):
-        return replace(seen, unreachable_nodes=unreachable)
-    boot_times = client.boot_times(found.nodes) if found.nodes else {}
-    return replace(seen, rebooted_nodes=interpret.rebooted(found, boot_times))
+    if unreachable := srun_step.unreachable_nodes(facts, facts.nodes):
+        return replace(evidence, unreachable_nodes=unreachable)
+    boot_times = client.boot_times(facts.nodes) if facts.nodes else {}
+    return replace(evidence, rebooted_nodes=interpret.rebooted_nodes(facts, boot_times))

@@ -250,7 +250,7 @@ def decide_lost(
     elif evidence.rebooted_nodes:
         nodes = ", ".join(evidence.rebooted_nodes)
         cause, reason = Cause.NODE, f"rebooted after the attempt began: {nodes}"
-    return _bounded(Decision(Action.RETRY, cause, reason), evidence, used, budget)
+    return _within_budget(Decision(Action.RETRY, cause, reason), evidence, used, budget)
 
 
 def within_budget(
@@ -259,10 +259,12 @@ def within_budget(
     """`decision`, or a hold where a budget is used up."""
     if decision.action in (Action.HOLD, Action.CANCEL):
         return decision
-    return _bounded(decision, evidence, used, budget)
+    return _within_budget(decision, evidence, used, budget)
 
 
-def _bounded(decision: Decision, evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decision:
+def _within_budget(
+    decision: Decision, evidence: Evidence, used: BudgetUsed, budget: Budget
+) -> Decision:
     idle = 0 if evidence.has_progress else used.attempts_without_progress + 1
     is_counted = is_idle(decision.cause, evidence, used.bad_nodes, budget.num_nodes)
     if is_counted and idle >= budget.attempts_without_progress:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import log_text, shared_files
 from slurm_job_kit.jobs.attempt.decision import Evidence
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import HINT
 from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records.nodes import RankError
@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.runs.interpret import (
     format_error,
     further_errors,
     newly_quarantined,
-    unfinished,
+    unfinished_reason,
 )
 
 LOG_LINES = 15
@@ -27,46 +27,48 @@ TRACE_LINES = 60
 MAX_FURTHER = 3
 
 
-def report_quarantine(run_dir: RunDir, found: AttemptFacts) -> None:
+def report_quarantine(run_dir: RunDir, facts: AttemptFacts) -> None:
     """Name each checkpoint that this attempt found damaged, and why, in job.log."""
-    for name in newly_quarantined(found):
+    for name in newly_quarantined(facts):
         aside = run_dir.checkpoints / name
         reason = "the reason is in rank 0's log"
         with contextlib.suppress(OSError):  # it may be no directory, or written on a full disk
             text = shared_files.read_text(aside / "REASON", errors="replace")
             reason = next(iter(text.splitlines()), reason)
-        say(f"attempt {found.attempt}: a damaged checkpoint was put aside, {aside}: {reason}")
+        print_line(
+            f"attempt {facts.attempt}: a damaged checkpoint was put aside, {aside}: {reason}"
+        )
 
 
-def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> None:
+def report_error(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> None:
     """Write why the attempt failed to job.log, and where torchrun's own output is."""
-    for line in error_lines(run_dir, found, evidence):
-        say(line)
+    for line in error_lines(run_dir, facts, evidence):
+        print_line(line)
 
 
-def error_lines(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> list[str]:
+def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> list[str]:
     """Why the attempt failed, and where torchrun's own output is; none for one that did not."""
     if evidence.outcome is not None:
         return []
-    failed, attempt_dir = first_error(found.errors), run_dir.attempt(found.attempt)
+    failed, attempt_dir = first_error(facts.errors), run_dir.attempt(facts.attempt)
     torchrun_logs = [
         attempt_dir.torchrun_log(rank)
-        for rank, agent in enumerate(found.agents)
+        for rank, agent in enumerate(facts.agents)
         if agent is not None and agent.torchrun_exit
     ]
     if failed is not None and not evidence.is_stopped_in_startup:
         lines = [first_failure(failed, evidence, attempt_dir.rank_log(failed.rank))]
-        further = further_errors(found.errors)
+        further = further_errors(facts.errors)
         lines += [
             f"failed after it: {first_line(format_error(each))}" for each in further[:MAX_FURTHER]
         ]
         if len(further) > MAX_FURTHER:
             more = len(further) - MAX_FURTHER
             lines.append(f"failed after it: {more} more ranks, see {attempt_dir.path}")
-    elif evidence.would_repeat or found.agent_errors or unfinished(found):
+    elif evidence.would_repeat or facts.agent_errors or unfinished_reason(facts):
         lines = [f"first failure: {evidence.error}"]
     elif evidence.signals or evidence.is_stopped_in_startup:
-        lines = [without_outcome(found)]
+        lines = [without_outcome(facts)]
     else:
         rank_logs = shared_files.files_in(attempt_dir.path, "rank-*.log")
         lines = [without_record(rank_logs, torchrun_logs)]
@@ -75,9 +77,9 @@ def error_lines(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> lis
     return lines
 
 
-def without_outcome(found: AttemptFacts) -> str:
+def without_outcome(facts: AttemptFacts) -> str:
     """What a stop found that no rank answered by a saved state."""
-    if found.spec.launch.is_trainer:
+    if facts.spec.launch.is_trainer:
         return "the stop came before the ranks had anything to save"
     return "the script reported no save after the stop (kit_stop.py): it goes on from its last save"
 

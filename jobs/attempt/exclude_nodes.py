@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
@@ -33,12 +33,12 @@ EXPIRES_S = 24 * 3600.0
 
 def bad_nodes(attempts: Sequence[AttemptRecord], now: float) -> dict[str, str]:
     """Nodes that failed a preflight in the last 24 h, newest first, each with the reason."""
-    found: dict[str, str] = {}
+    causes: dict[str, str] = {}
     for record in reversed(attempts):
         if now - record.stop < EXPIRES_S:
             for node in bad_nodes_of(record):
-                found.setdefault(node, failure_reason(record))
-    return found
+                causes.setdefault(node, failure_reason(record))
+    return causes
 
 
 def bad_nodes_of(record: AttemptRecord) -> list[str]:
@@ -68,12 +68,12 @@ def choose_excluded(
     return more[: max(0, min(max(1, size // 10), spare))]
 
 
-def update_exclude_list(run_dir: RunDir, found: AttemptFacts, job_id: str, current: str) -> None:
+def update_exclude_list(run_dir: RunDir, facts: AttemptFacts, job_id: str, current: str) -> None:
     """Set the ExcNodeList of a pending job to its bad nodes; `current` is the list now.
 
     Calls Slurm only if the last attempt found a bad node, or a bad node may be used again.
     """
-    attempts, spec = found.attempts, found.spec
+    attempts, spec = facts.attempts, facts.spec
     bad = bad_nodes(attempts, time.time())
     ever_bad = {node for record in attempts for node in bad_nodes_of(record)}
     requested = expand_hostlist(spec.slurm.exclude or "")
@@ -82,15 +82,19 @@ def update_exclude_list(run_dir: RunDir, found: AttemptFacts, job_id: str, curre
     ours = {*listed} - {*others}
     if ours <= bad.keys() and not (attempts and bad_nodes_of(attempts[-1])):
         return
-    nodes, limit = excludable_nodes(run_dir, spec, found.site, bad, others)
+    nodes, limit = excludable_nodes(run_dir, spec, facts.site, bad, others)
     problem = client.set_excluded(job_id, [*others, *nodes]) if {*nodes} != ours else ""
     for node, reason in bad.items():
         if node in nodes and not problem:
-            say(f"node {node} is left out of the next attempts for 24 h: {reason}")
+            print_line(f"node {node} is left out of the next attempts for 24 h: {reason}")
         else:
-            say(f"node {node} may take part in the next attempt ({problem or limit}): {reason}")
+            print_line(
+                f"node {node} may take part in the next attempt ({problem or limit}): {reason}"
+            )
     for node in sorted(ours - bad.keys()):
-        say(f"node {node} may take part in the next attempt again{problem and f': {problem}'}")
+        print_line(
+            f"node {node} may take part in the next attempt again{problem and f': {problem}'}"
+        )
 
 
 def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
@@ -100,17 +104,17 @@ def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
     requested = expand_hostlist(spec.slurm.exclude or "")
     nodes, _ = excludable_nodes(run_dir, spec, site, bad, requested) if bad else ([], "")
     for node in nodes:
-        say(f"node {node} is left out: {bad[node]}")
+        print_line(f"node {node} is left out: {bad[node]}")
     exclude = ",".join([*requested, *nodes]) or None
     return replace(spec, slurm=replace(spec.slurm, exclude=exclude)) if nodes else spec
 
 
-def update_successor(run_dir: RunDir, found: AttemptFacts, successor: str | None) -> None:
+def update_successor(run_dir: RunDir, facts: AttemptFacts, successor: str | None) -> None:
     """Update the ExcNodeList of the successor job, only if the last attempt found a bad node."""
-    is_needed = successor is not None and found.last is not None and bool(bad_nodes_of(found.last))
+    is_needed = successor is not None and facts.last is not None and bool(bad_nodes_of(facts.last))
     job = client.show_job(successor) if successor and is_needed else None
     if successor is not None and job is not None:
-        update_exclude_list(run_dir, found, successor, job.excluded)
+        update_exclude_list(run_dir, facts, successor, job.excluded)
 
 
 def excludable_nodes(

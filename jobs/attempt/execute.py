@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     format_decision,
 )
 from slurm_job_kit.jobs.attempt.notify import notify
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.installation import command
 from slurm_job_kit.jobs.kinds import Kind
@@ -36,7 +36,7 @@ MAX_WORDS = 400  # characters of what sbatch printed
 SPREAD_S = 1.0
 
 
-def execute(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> int:
+def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> int:
     """Execute a recorded decision; returns the batch script's exit code.
 
     It is 0 for a complete run only: Slurm books a job that ends with 0 as COMPLETED.
@@ -44,12 +44,12 @@ def execute(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
     if decision.action is Action.DONE:
         return 0
     if decision.action is Action.RETRY:
-        time.sleep(retry_delay_s(found.attempts))
+        time.sleep(retry_delay_s(facts.attempts))
         return EXIT_RETRY
     if decision.action is Action.REQUEUE:
-        is_over = not requeue(decision, run_dir, found, me)
+        is_over = not requeue(decision, run_dir, facts, me)
     elif decision.action is Action.SUCCESSOR:
-        is_over = succeed(decision, run_dir, found, me)
+        is_over = leave_to_successor(decision, run_dir, facts, me)
     else:
         is_over = decision.action is not Action.WAIT
     return end_for_good(me.job_id) if is_over and not me.is_local else 1
@@ -67,14 +67,16 @@ def end_for_good(job_id: str) -> int:
     return next((code for code in (1, *OTHER_CODES) if code not in listed), 1)
 
 
-def succeed(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> bool:
+def leave_to_successor(
+    decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner
+) -> bool:
     """Leave the run to the job's successor, or hold it; False if another start owns the run."""
-    after, refusal = successor.confirm(run_dir, found, me.job_id)
+    after, refusal = successor.confirm(run_dir, facts, me.job_id)
     if after is not None:
-        hand_over(run_dir, found, me, after)
+        hand_over(run_dir, facts, me, after)
         return True
     problem = "Slurm cannot start this job again, and it has no successor"
-    return end_instead(hold_instead(decision, problem, refusal), run_dir, found, me)
+    return end_instead(hold_instead(decision, problem, refusal), run_dir, facts, me)
 
 
 def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decision:
@@ -96,10 +98,10 @@ def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decisio
     )
 
 
-def hand_over(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:
+def hand_over(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:
     """Release the run: the job that waits for the end of this one continues it."""
     run_lock.release(run_dir, me)
-    exclude_nodes.update_successor(run_dir, found, successor_id)
+    exclude_nodes.update_successor(run_dir, facts, successor_id)
 
 
 def format_for_log(decision: Decision, run_dir: RunDir, mistake: Mistake | None = None) -> str:
@@ -135,7 +137,7 @@ def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
     return 0.0 if crashes < 2 else float(min(2 * 4 ** (crashes - 2), MAX_DELAY_S))
 
 
-def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> bool:
+def requeue(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> bool:
     """Ask Slurm to start the job again; if it does not, correct the record and write the result.
 
     Returns whether the job starts again, or may: Slurm may have accepted a request that it did not
@@ -146,37 +148,37 @@ def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
     job = requeued.job
     if requeued.answer is RequeueAnswer.ACCEPTED:
         if job is not None:
-            exclude_nodes.update_exclude_list(run_dir, found, me.job_id, job.excluded)
+            exclude_nodes.update_exclude_list(run_dir, facts, me.job_id, job.excluded)
         return True
     is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
     # Where preemption cancels jobs, it may have been Slurm; the successor job can find out.
-    cancels_preempted = found.site is None or found.site.cancels_preempted is not False
+    cancels_preempted = facts.site is None or facts.site.cancels_preempted is not False
     hold, refusal = hold_instead(decision, requeued.problem), ""
     if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
         # The cancel came between the decision and the requeue, which then had no effect.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        return not end_instead(instead, run_dir, found, me, requeued)
+        return not end_instead(instead, run_dir, facts, me, requeued)
     after = None
     if run_lock.is_owned_by_start(run_dir, me):
-        after, refusal = successor.confirm(run_dir, found, me.job_id)
+        after, refusal = successor.confirm(run_dir, facts, me.job_id)
     if after is not None:
         instead = replace(hold, action=Action.SUCCESSOR)
-        say(format_for_log(instead, run_dir))
-        found = record_writer.amend(run_dir, found, instead, requeued)
-        hand_over(run_dir, found, me, after)
+        print_line(format_for_log(instead, run_dir))
+        facts = record_writer.amend(run_dir, facts, instead, requeued)
+        hand_over(run_dir, facts, me, after)
         return False
     if refusal:
         hold = hold_instead(decision, f"{requeued.problem}, and no successor", refusal)
-    is_ended = end_instead(hold, run_dir, found, me, requeued)
+    is_ended = end_instead(hold, run_dir, facts, me, requeued)
     return requeued.answer is RequeueAnswer.NO_ANSWER or not is_ended
 
 
 def end_instead(
     decision: Decision,
     run_dir: RunDir,
-    found: AttemptFacts,
+    facts: AttemptFacts,
     me: run_lock.Owner,
-    requeued: client.Requeued | None = None,
+    requeued: client.RequeueResult | None = None,
 ) -> bool:
     """End the run by another decision than the recorded one; corrects record and result.
 
@@ -184,24 +186,24 @@ def end_instead(
     """
     # Slurm may have started the job again without an answer to this process.
     if not run_lock.is_owned_by_start(run_dir, me):
-        say(f"{run_dir.path}: another start owns the run, nothing recorded")
+        print_line(f"{run_dir.path}: another start owns the run, nothing recorded")
         return False
-    say(format_for_log(decision, run_dir))
-    end_run(run_dir, record_writer.amend(run_dir, found, decision, requeued), me, decision)
+    print_line(format_for_log(decision, run_dir))
+    end_run(run_dir, record_writer.amend(run_dir, facts, decision, requeued), me, decision)
     return True
 
 
 def end_run(
-    run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, decision: Decision
+    run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, decision: Decision
 ) -> AttemptFacts:
     """Write the result of a run, cancel its successor job, release the run and tell the user.
 
     The user was told already of a run that has a result. Returns: the facts with the result.
     """
-    had_result = found.result is not None
-    found = record_writer.write_result(run_dir, found, decision)
-    successor.cancel(run_dir, found, me.job_id)
+    had_result = facts.result is not None
+    facts = record_writer.write_result(run_dir, facts, decision)
+    successor.cancel(run_dir, facts, me.job_id)
     run_lock.release(run_dir, me)
     if not had_result:
-        notify(run_dir, found.spec, found.result)
-    return found
+        notify(run_dir, facts.spec, facts.result)
+    return facts

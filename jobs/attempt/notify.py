@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 
-from slurm_job_kit.jobs.console import STDERR, say
+from slurm_job_kit.jobs.console import STDERR, print_line
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
@@ -27,7 +27,7 @@ def notify(run_dir: RunDir, spec: Spec, result: Result | None, limit_s: float = 
         return
     problem = _run(command, run_dir, result, limit_s)
     if problem:
-        say(f"notify.command {problem}; the run is not affected")
+        print_line(f"notify.command {problem}; the run is not affected")
 
 
 def _accept_stop_signals() -> None:

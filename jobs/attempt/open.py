@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
 from slurm_job_kit.jobs.attempt.execute import end_run
 from slurm_job_kit.jobs.attempt.notify import notify
-from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.node.stop_signals import is_passed_on
@@ -58,11 +58,11 @@ def open_attempt(
             # Until the claim another job may have opened attempts.
             if run_dir.attempt(claimed).path.name in shared_files.listdir(run_dir.path):
                 newest = fact_reader.newest_opened(run_dir)
-            found = fact_reader.read(run_dir, newest, is_for_next=True)
-        attempt = interpret.newest_number(found) + 1
+            facts = fact_reader.read(run_dir, newest, is_for_next=True)
+        attempt = interpret.newest_number(facts) + 1
         if attempt != claimed:
             run_lock.claim(run_dir, me, attempt)
-        return _open(run_dir, me, found, nodes, resolved, checkout)
+        return _open(run_dir, me, facts, nodes, resolved, checkout)
     except (UserError, FailedError, OSError):
         with contextlib.suppress(OSError):
             run_lock.release(run_dir, me)
@@ -72,44 +72,44 @@ def open_attempt(
 def _open(
     run_dir: RunDir,
     me: run_lock.Owner,
-    found: AttemptFacts,
+    facts: AttemptFacts,
     nodes: Sequence[str],
     resolved: str,
     checkout: Path | None,
 ) -> AttemptPlan | None:
-    attempt = interpret.newest_number(found) + 1
-    if not (me.is_local or interpret.is_completed(found) or found.spec_error):
-        check_allocation(run_dir, found.spec.slurm, len(nodes), os.environ)
-        check_signal(found, me.job_id)
-    found = _close_earlier(run_dir, found, me)
+    attempt = interpret.newest_number(facts) + 1
+    if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
+        check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
+        check_signal(facts, me.job_id)
+    facts = _close_earlier(run_dir, facts, me)
     if not me.is_local:
-        lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
+        lookup.note_job(run_dir, facts.submission, me.job_id, client.cluster_name())
         link_job_log(run_dir)
-    if interpret.is_completed(found):
-        end_run(run_dir, found, me, COMPLETED)
+    if interpret.is_completed(facts):
+        end_run(run_dir, facts, me, COMPLETED)
         return None
-    if found.spec_error is not None:
-        raise found.spec_error
+    if facts.spec_error is not None:
+        raise facts.spec_error
     code, kit = scratch_purge.check_code(run_dir)
-    refuse(run_dir, found, me)
-    if found.result is not None:
+    refuse(run_dir, facts, me)
+    if facts.result is not None:
         run_dir.result.unlink(missing_ok=True)
     if checkout is not None and checkout != run_dir.code.resolve():
         # It may have changed since the run was frozen: freeze it again, for the record.
-        mode = int(found.spec.dir_mode, 8)
+        mode = int(facts.spec.dir_mode, 8)
         code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
     plan = replace(
-        plan_of(found, me, attempt, nodes, resolved),
+        plan_of(facts, me, attempt, nodes, resolved),
         code=None if code is None else code.name,
-        code_digest=code_digest.digest_of(code or run_dir.code, found.spec, kit),
+        code_digest=code_digest.digest_of(code or run_dir.code, facts.spec, kit),
     )
-    _write_plan(run_dir, found, plan)
+    _write_plan(run_dir, facts, plan)
     if not me.is_local:
-        successor.ensure(run_dir, found, me.job_id)
+        successor.ensure(run_dir, facts, me.job_id)
     record_writer.note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
-    count = counted(len(nodes), "node")
+    count = quantity(len(nodes), "node")
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
-    say(f"attempt {attempt}: {count}, rendezvous at {where}")
+    print_line(f"attempt {attempt}: {count}, rendezvous at {where}")
     return plan
 
 
@@ -126,35 +126,35 @@ def link_job_log(run_dir: RunDir) -> None:
             relink(run_dir.job_log, log)
 
 
-def _close_earlier(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> AttemptFacts:
+def _close_earlier(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> AttemptFacts:
     """Record the end of the run's newest attempt if that is missing; returns the facts with it.
 
     Raises: EndedError for a successor job that must not continue the run.
     """
     before = lookup.predecessor(run_dir)
-    check = successor.check_predecessor(run_dir, found, me.job_id, before)
+    check = successor.check_predecessor(run_dir, facts, me.job_id, before)
     refused = successor.EndedError(
         f"{run_dir.path}: job {me.job_id} does not continue the run: {check.reason}"
     )
     if not check.may_continue and check.final_action is None:
         raise refused
     for message in scratch_purge.recreate_missing_dirs(run_dir):
-        say(message)
-    found = close_lost(run_dir, found, me, before)
+        print_line(message)
+    facts = close_lost(run_dir, facts, me, before)
     # A user's script may have completed the run before its job ended.
-    if check.final_action is not None and not interpret.is_completed(found):
-        found = record_writer.end_run(run_dir, found, check.final_action, Cause.LOST, check.reason)
-        notify(run_dir, found.spec, found.result)
+    if check.final_action is not None and not interpret.is_completed(facts):
+        facts = record_writer.end_run(run_dir, facts, check.final_action, Cause.LOST, check.reason)
+        notify(run_dir, facts.spec, facts.result)
         raise refused
-    return found
+    return facts
 
 
-def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None:
+def _write_plan(run_dir: RunDir, facts: AttemptFacts, plan: AttemptPlan) -> None:
     """Write the files of an attempt that the agents read."""
     attempt_dir = run_dir.attempt(plan.attempt)
     with contextlib.suppress(FileExistsError):
         attempt_dir.path.mkdir()
-    _write_standby(run_dir, found.spec.standby_s)
+    _write_standby(run_dir, facts.spec.standby_s)
     records.write(attempt_dir.plan, plan)
 
 
@@ -189,13 +189,13 @@ def check_allocation(
     """
     cores = environ.get("SLURM_CPUS_ON_NODE", "")
     if cores.isdecimal() and int(cores) < wanted.cpus_per_task:
-        say(
-            f"warning: the job has {counted(int(cores), 'core')} on each node, and "
+        print_line(
+            f"warning: the job has {quantity(int(cores), 'core')} on each node, and "
             f"slurm.cpus_per_task is {wanted.cpus_per_task}: sbatch takes --cpus-per-task"
         )
     has, key = None, ""
     if nodes != wanted.nodes and client.restart_count(environ) == 0:
-        has, key = counted(nodes, "node"), f"slurm.nodes is {wanted.nodes}"
+        has, key = quantity(nodes, "node"), f"slurm.nodes is {wanted.nodes}"
         change = f"slurm.nodes={nodes}"
     elif has := gpus.too_few(environ, nodes, wanted.num_gpus):
         key, change = wanted.gpus_are, "slurm.gpus_per_node=..."
@@ -211,12 +211,12 @@ def check_allocation(
 _SIGNAL = re.compile(r"(?:^|\s)--si\w*(?:=|\s+)(\S+)", re.MULTILINE)  # sbatch takes --si, too
 
 
-def check_signal(found: AttemptFacts, job_id: str) -> None:
+def check_signal(facts: AttemptFacts, job_id: str) -> None:
     """Raises AllocationError where plain sbatch asks for a --signal that stops no rank.
 
     A job of the kit, also a successor, has the kit's own --signal.
     """
-    queued = found.submission
+    queued = facts.submission
     is_by_kit = queued.argv is not None and queued.job_id == job_id
     if is_by_kit or lookup.SUCCEEDS in os.environ or client.restart_count() > 0:
         return
@@ -234,7 +234,7 @@ def check_signal(found: AttemptFacts, job_id: str) -> None:
 
 
 def plan_of(
-    found: AttemptFacts, me: run_lock.Owner, attempt: int, nodes: Sequence[str], resolved: str
+    facts: AttemptFacts, me: run_lock.Owner, attempt: int, nodes: Sequence[str], resolved: str
 ) -> AttemptPlan:
     """The plan of the next attempt. `facts`: of the attempt before.
 
@@ -243,7 +243,7 @@ def plan_of(
     if me.is_local:
         address, how = "127.0.0.1", "a local run"
     else:
-        launch = found.spec.launch
+        launch = facts.spec.launch
         address, how = rendezvous.head_address(
             resolved, nodes, launch.interface, client.node_addresses
         )
@@ -259,9 +259,9 @@ def plan_of(
         rdzv_id=f"{me.job_id}-{attempt}",
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),
-        checkpoint=found.checkpoint,
-        quarantined=found.quarantined,
-        head_interfaces=() if me.is_local else interfaces.listed(),
+        checkpoint=facts.checkpoint,
+        quarantined=facts.quarantined,
+        head_interfaces=() if me.is_local else interfaces.list_interfaces(),
     )
 
 
@@ -269,11 +269,11 @@ class HeldError(FailedError):
     """The run was held or cancelled, and no user has resumed it."""
 
 
-def refuse(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> None:
+def refuse(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> None:
     """Raises HeldError for a run that was cancelled, or held while only Slurm starts this job."""
     # Also a job that was queued before the cancel, and that the cancel did not find.
-    last = refusal(found.last, me.job_id, lookup.predecessor(run_dir))
-    reason = "the run was cancelled" if found.is_cancelled else last
+    last = refusal(facts.last, me.job_id, lookup.predecessor(run_dir))
+    reason = "the run was cancelled" if facts.is_cancelled else last
     if reason is not None:
         raise HeldError(
             f"{run_dir.path}: not started again: {reason}\n"

@@ -49,30 +49,30 @@ BY_STATE = {
 
 
 def reasons_of(
-    run_dir: RunDir, found: AttemptFacts, record: AttemptRecord
+    run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord
 ) -> tuple[NamedReason, ...]:
     """What ended an attempt, then what else delayed the run in it; () if nothing did.
 
     facts: of the same attempt. record: without its reasons. Raises: RecordError, OSError.
     """
-    reasons = [] if record.cause is Cause.COMPLETED else [cause_of(run_dir, found, record)]
-    seen = record.evidence
-    if is_unsaved(seen, record.cause):
+    reasons = [] if record.cause is Cause.COMPLETED else [cause_of(run_dir, facts, record)]
+    evidence = record.evidence
+    if is_unsaved(evidence, record.cause):
         reasons.append(NamedReason(Kind.NOT_SAVED, KINDS[Kind.NOT_SAVED].what))
-    if seen.slurmctld_away_s is not None:
-        text = f"slurmctld did not answer for {seen.slurmctld_away_s:.0f} s"
+    if evidence.slurmctld_away_s is not None:
+        text = f"slurmctld did not answer for {evidence.slurmctld_away_s:.0f} s"
         reasons.append(NamedReason(Kind.SLURMCTLD_AWAY, text))
-    return (*reasons, *(damaged(run_dir, name) for name in record.quarantined))
+    return (*reasons, *(damage_reason(run_dir, name) for name in record.quarantined))
 
 
-def is_unsaved(seen: Evidence, cause: Cause) -> bool:
+def is_unsaved(evidence: Evidence, cause: Cause) -> bool:
     """Whether a warned attempt lost steps: the save did not fit into the time that it had."""
     of_limit = (Cause.TIME_LIMIT, Cause.INTERRUPTED, Cause.REQUEUED, Cause.LOST)
     is_stop = cause in EXTERNAL_STOPS or cause in of_limit
-    return is_stop and bool(seen.signals) and seen.outcome is None and seen.has_step
+    return is_stop and bool(evidence.signals) and evidence.outcome is None and evidence.has_step
 
 
-def damaged(run_dir: RunDir, name: str) -> NamedReason:
+def damage_reason(run_dir: RunDir, name: str) -> NamedReason:
     """The reason that names a checkpoint which was put aside."""
     path = run_dir.checkpoints / name / "REASON"
     why = next((line.text for line in places.tail(path)), "the reason is in rank 0's log")
@@ -86,12 +86,12 @@ def at(kind: Kind, text: str, place: FileLine | None) -> NamedReason:
     return NamedReason(kind, text, *((str(place.path), place.line) if place else (None, None)))
 
 
-def cause_of(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> NamedReason:
+def cause_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> NamedReason:
     """What ended an attempt that did not complete the run."""
     if record.cause in (*CRASHES, Cause.LOST):
-        return failure_of(run_dir, found, record)
+        return failure_of(run_dir, facts, record)
     if record.cause is Cause.NODE:
-        return node_reason(run_dir, found, record)
+        return node_reason(run_dir, facts, record)
     return NamedReason(*stop_of(record))
 
 
@@ -106,41 +106,43 @@ def stop_of(record: AttemptRecord) -> tuple[Kind, str]:
     return kind, KINDS[kind].what
 
 
-def node_reason(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> NamedReason:
+def node_reason(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> NamedReason:
     """Why a node ended an attempt."""
-    seen = record.evidence
-    if seen.bad_nodes:
-        text = f"node {', '.join(seen.bad_nodes)} failed the preflight"
-        if seen.error:
-            text += f": {seen.error}"
-        return at(Kind.BAD_NODE, text, failure_place(run_dir, found))
-    lost = seen.unreachable_nodes or seen.rebooted_nodes
-    what = "does not answer" if seen.unreachable_nodes else "was rebooted"
+    evidence = record.evidence
+    if evidence.bad_nodes:
+        text = f"node {', '.join(evidence.bad_nodes)} failed the preflight"
+        if evidence.error:
+            text += f": {evidence.error}"
+        return at(Kind.BAD_NODE, text, failure_place(run_dir, facts))
+    lost = evidence.unreachable_nodes or evidence.rebooted_nodes
+    what = "does not answer" if evidence.unreachable_nodes else "was rebooted"
     return NamedReason(Kind.NODE_FAILURE, f"node {', '.join(lost)} {what}")
 
 
-def failure_of(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> NamedReason:
+def failure_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> NamedReason:
     """Why an attempt failed from inside, or ended without a record."""
-    seen, failed = record.evidence, interpret.first_error(found.errors)
-    place = failure_place(run_dir, found)
-    if seen.kind is Kind.HANG:
-        hang, where = _hang_of(run_dir, run_dir.attempt(found.attempt))
-        return at(Kind.HANG, f"a hang: {seen.error if hang is None else hang.error}", where)
-    if seen.kind in OF_MEMORY:
-        return at(seen.kind, f"{KINDS[seen.kind].what}: {seen.error}", place)
-    if (of_agent := _agent_error(run_dir.attempt(found.attempt), found)) is not None:
+    evidence, failed = record.evidence, interpret.first_error(facts.errors)
+    place = failure_place(run_dir, facts)
+    if evidence.kind is Kind.HANG:
+        hang, where = _hang_of(run_dir, run_dir.attempt(facts.attempt))
+        return at(Kind.HANG, f"a hang: {evidence.error if hang is None else hang.error}", where)
+    if evidence.kind in OF_MEMORY:
+        return at(evidence.kind, f"{KINDS[evidence.kind].what}: {evidence.error}", place)
+    if (of_agent := _agent_error(run_dir.attempt(facts.attempt), facts)) is not None:
         return at(
-            seen.kind or Kind.SPEC_MISTAKE, f"a node did not start torchrun: {seen.error}", of_agent
+            evidence.kind or Kind.SPEC_MISTAKE,
+            f"a node did not start torchrun: {evidence.error}",
+            of_agent,
         )
     if failed is not None and not failed.caused_by_peer:
         what = KINDS[failed.kind].what
         return at(failed.kind, f"{what}: {interpret.format_error(failed)}", place)
-    if failed is None and (disk := _disk_of(run_dir, found.attempt)) is not None:
+    if failed is None and (disk := _disk_of(run_dir, facts.attempt)) is not None:
         kind, of_disk = disk
         return at(kind, f"{KINDS[kind].what}, and no rank could record it", of_disk)
     if record.cause is Cause.LOST:
-        return lost_reason(run_dir, found.attempt)
-    return without_own_error(found, seen, failed, place)
+        return lost_reason(run_dir, facts.attempt)
+    return without_own_error(facts, evidence, failed, place)
 
 
 def lost_reason(run_dir: RunDir, attempt: int) -> NamedReason:
@@ -153,39 +155,39 @@ def lost_reason(run_dir: RunDir, attempt: int) -> NamedReason:
 
 
 def without_own_error(
-    found: AttemptFacts, seen: Evidence, failed: RankError | None, place: FileLine | None
+    facts: AttemptFacts, evidence: Evidence, failed: RankError | None, place: FileLine | None
 ) -> NamedReason:
     """Why an attempt failed in which ranks only lost their peers, or recorded nothing."""
-    error = seen.error or "no process recorded an error"
-    if found.unstarted and seen.kind is None:
+    error = evidence.error or "no process recorded an error"
+    if facts.unstarted and evidence.kind is None:
         return at(Kind.SPEC_MISTAKE, f"a node did not start: {error}", place)
-    if seen.kind is not None and failed is None:
-        return at(seen.kind, f"a node did not train: {error}", place)
-    has_left = error == interpret.ranks_that_left(found)
-    if seen.mistake == "code" or has_left:  # it exited with 0 behind its error, or too early
+    if evidence.kind is not None and failed is None:
+        return at(evidence.kind, f"a node did not train: {error}", place)
+    has_left = error == interpret.ranks_that_left(facts)
+    if evidence.mistake == "code" or has_left:  # it exited with 0 behind its error, or too early
         return at(Kind.USER_CODE, f"{KINDS[Kind.USER_CODE].what}: {error}", place)
-    if is_killed(found):
+    if is_killed(facts):
         return at(Kind.PROCESS_KILLED, f"a process was killed: {error}", place)
     if failed is not None:
         return at(Kind.COLLECTIVE, f"{KINDS[Kind.COLLECTIVE].what}: {error}", place)
     return at(Kind.UNKNOWN, error, place)
 
 
-def is_killed(found: AttemptFacts) -> bool:
+def is_killed(facts: AttemptFacts) -> bool:
     """Whether a rank, a torchrun or an agent of the attempt died without its record."""
-    if interpret.ranks_without_record(found) is not None:
+    if interpret.ranks_without_record(facts) is not None:
         return True
-    agents = found.agents
+    agents = facts.agents
     return any(
         each is None or each.torchrun_exit is None or each.torchrun_exit < 0 for each in agents
     )
 
 
-def failure_place(run_dir: RunDir, found: AttemptFacts) -> FileLine | None:
+def failure_place(run_dir: RunDir, facts: AttemptFacts) -> FileLine | None:
     """Where the first error was raised in the user's code, else the log that has it."""
-    failed, attempt_dir = interpret.first_error(found.errors), run_dir.attempt(found.attempt)
+    failed, attempt_dir = interpret.first_error(facts.errors), run_dir.attempt(facts.attempt)
     if failed is None:
-        return FileLine(run_dir.job_log) if dict(found.last_words).get("") else None
+        return FileLine(run_dir.job_log) if dict(facts.last_words).get("") else None
     trace = failed.traceback
     frame = places.users_frame(trace, code_of(run_dir)) if trace else None
     return frame or FileLine(attempt_dir.rank_log(failed.rank))
@@ -200,19 +202,19 @@ def code_of(run_dir: RunDir) -> CodeFolders:
     return places.code_folders(run_dir, repository)
 
 
-def _agent_error(attempt_dir: AttemptDir, found: AttemptFacts) -> FileLine | None:
-    if found.agent_errors:
+def _agent_error(attempt_dir: AttemptDir, facts: AttemptFacts) -> FileLine | None:
+    if facts.agent_errors:
         return next(
             (
                 FileLine(path, 1)
-                for path in map(attempt_dir.agent_error, range(len(found.nodes)))
+                for path in map(attempt_dir.agent_error, range(len(facts.nodes)))
                 if shared_files.exists(path) and path.stat().st_size
             ),
             None,
         )
     ranks = (
         rank
-        for rank, agent in enumerate(found.agents)
+        for rank, agent in enumerate(facts.agents)
         if agent is not None and agent.error is not None
     )
     rank = next(ranks, None)
@@ -223,8 +225,8 @@ def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Kind, FileLine] | None:
     """What a disk did to an attempt without an error record, by the logs of ranks and job."""
     logs = sorted(shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"))
     for log in logs[: fact_reader.MAX_LOGS]:
-        if (found := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:
-            return found
+        if (fault := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:
+            return fault
     of_attempt = places.attempt_lines(places.tail(run_dir.job_log), attempt)
     about_the_run = [line for line in of_attempt if run_dir.run_id in line.text]
     return places.disk_fault_in(about_the_run, OWN_ERROR, DISK_TEXTS)

@@ -37,7 +37,7 @@ _OTHER_LAUNCHES = 2
 
 
 def slurm_requeues_itself(
-    attempts: Sequence[AttemptRecord], seen: Evidence, job: client.Job, job_id: str
+    attempts: Sequence[AttemptRecord], evidence: Evidence, job: client.Job, job_id: str
 ) -> bool:
     """Whether the kit leaves the requeue to Slurm, which requeues the job as soon as it ends."""
     if not (job.is_preempted and job.state == "RUNNING" and job.can_requeue):
@@ -45,7 +45,7 @@ def slurm_requeues_itself(
     if job.is_expedited:
         return False
     # Slurm accepts an ExcNodeList only for a pending job: with a bad node the kit requeues first.
-    if seen.outcome == "completed" or seen.bad_nodes:
+    if evidence.outcome == "completed" or evidence.bad_nodes:
         return False
     config = site.query_config()
     if config is None or not is_below_launch_limit(config, attempts, job_id):

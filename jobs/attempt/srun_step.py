@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from slurm_job_kit.jobs import gpus, installation, records
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.node.interfaces import is_reachable
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.procfs import children
@@ -141,8 +141,8 @@ def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) ->
     """End an srun that waits for too long; why: continues the line that is printed."""
     may_sigterm = False
     with contextlib.suppress(OSError):
-        waited_for = ", ".join(_unended(run_dir, attempt)) or "its step"
-        say(f"attempt {attempt}: srun waits for {waited_for} {why}; it is ended now")
+        waited_for = ", ".join(_nodes_without_end(run_dir, attempt)) or "its step"
+        print_line(f"attempt {attempt}: srun waits for {waited_for} {why}; it is ended now")
         is_owner = not run_lock.is_superseded(run_dir, job_id, attempt)
         may_sigterm = is_owner and has_failed_agent(run_dir, attempt)
     if may_sigterm:  # srun then kills its step and ends, unless it waits for a lost node
@@ -185,7 +185,9 @@ class _PassOn:
             job = client.show_job(self._job_id)
             is_ours = job is not None and job.restarts == client.restart_count()
             if job is not None and is_ours and job.state == "RUNNING":
-                say(f"attempt {self._attempt}: the agents get {name} of the batch script, too")
+                print_line(
+                    f"attempt {self._attempt}: the agents get {name} of the batch script, too"
+                )
                 self._is_passed_on = client.signal_steps(self._job_id, name)
 
 
@@ -229,7 +231,7 @@ def has_failed_agent(run_dir: RunDir, attempt: int) -> bool:
     return any(interpret.has_failed(agent) for agent in read_agents(run_dir, attempt))
 
 
-def _unended(run_dir: RunDir, attempt: int) -> list[str]:
+def _nodes_without_end(run_dir: RunDir, attempt: int) -> list[str]:
     """The nodes whose agent has not recorded its end."""
     attempt_dir = run_dir.attempt(attempt)
     plan = records.read(AttemptPlan, attempt_dir.plan)
@@ -251,10 +253,10 @@ def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
         client.cancel(f"{job_id}.{step_id}")
 
 
-def unreachable_nodes(found: AttemptFacts, nodes: Iterable[str]) -> tuple[str, ...]:
+def unreachable_nodes(facts: AttemptFacts, nodes: Iterable[str]) -> tuple[str, ...]:
     """Those of `nodes` whose slurmd accepts no connection."""
-    port = (found.site or SlurmSite()).slurmd_port
-    left = interpret.unended(found)
+    port = (facts.site or SlurmSite()).slurmd_port
+    left = interpret.nodes_without_end(facts)
     hosts = {node: _host_to_connect(node, left.get(node)) for node in nodes}
     # The name of a node may be unknown to DNS, or stand for loopback.
     if named := [node for node, host in hosts.items() if not is_reachable(host)]:
@@ -301,7 +303,7 @@ def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
     if spec.slurm.num_gpus and gpus.are_unasked(environ):
         job = client.show_job(client.job_id_from(environ) or "")
         if job is not None and not job.gres:
-            argv.append(f"--gres=gpu:{gpus.given(environ)}")
+            argv.append(f"--gres=gpu:{gpus.allocated_gpus(environ)}")
     return [*argv, *spec.slurm.srun_args]
 
 

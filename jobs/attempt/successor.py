@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from slurm_job_kit.jobs import installation, log_text, records
 from slurm_job_kit.jobs.attempt.decision import Action
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Successor
 from slurm_job_kit.jobs.rundir import RunDir
@@ -42,57 +42,57 @@ class PredecessorCheck:
 MAY_CONTINUE = PredecessorCheck(True)
 
 
-def reason_for(run_dir: RunDir, found: AttemptFacts, can_requeue: bool) -> str:
+def reason_for(run_dir: RunDir, facts: AttemptFacts, can_requeue: bool) -> str:
     """Why the job needs a successor; empty if it does not."""
-    spec = found.spec
+    spec = facts.spec
     if spec.slurm.restart == "requeue":
         return ""
     if spec.slurm.restart == "successor":
         return "slurm.restart=successor"
     if not can_requeue:
         return "this job cannot be requeued (Requeue=0)"
-    cancels = found.site is not None and found.site.cancels_preempted
+    cancels = facts.site is not None and facts.site.cancels_preempted
     return "preemption cancels jobs here" if cancels else ""
 
 
-def site_of_job(run_dir: RunDir, found: AttemptFacts) -> SlurmSite:
+def site_of_job(run_dir: RunDir, facts: AttemptFacts) -> SlurmSite:
     """What this Slurm does with the job. submit writes it into site.json.
 
     Where it could not, or the site has given the job another QOS than submit asked about, Slurm is
     asked now and site.json is written.
     """
-    known, own_qos = found.site, os.environ.get("SLURM_JOB_QOS")
+    known, own_qos = facts.site, os.environ.get("SLURM_JOB_QOS")
     if known is not None and (known.qos is None or own_qos in (None, known.qos)):
         return known
-    here = replace(found.spec.slurm, qos=own_qos or found.spec.slurm.qos)
+    here = replace(facts.spec.slurm, qos=own_qos or facts.spec.slurm.qos)
     return site_warnings.record_site(run_dir, here, slurm_site.query(here))
 
 
-def ensure(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
+def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> None:
     """Queue the job's successor, if it needs one; only at the job's first attempt.
 
     `facts`: of the attempt before. Then site.json has what this Slurm does with the job.
     """
-    if found.plan is not None and found.plan.job_id == job_id:
+    if facts.plan is not None and facts.plan.job_id == job_id:
         return
-    found = replace(found, site=site_of_job(run_dir, found))
-    job = client.show_job_patiently(job_id) if found.spec.slurm.restart != "requeue" else None
+    facts = replace(facts, site=site_of_job(run_dir, facts))
+    job = client.show_job_patiently(job_id) if facts.spec.slurm.restart != "requeue" else None
     can_requeue = job is None or job.can_requeue
-    reason = reason_for(run_dir, found, can_requeue)
+    reason = reason_for(run_dir, facts, can_requeue)
     if reason:
-        queue(run_dir, found, job_id, can_requeue, reason)
+        queue(run_dir, facts, job_id, can_requeue, reason)
     else:
         run_dir.successor.unlink(missing_ok=True)  # an earlier job's
 
 
 def queue(
-    run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: bool, reason: str
+    run_dir: RunDir, facts: AttemptFacts, job_id: str, can_requeue: bool, reason: str
 ) -> tuple[str | None, str]:
     """Queue a job that starts after this one; its id, or why there is none, in Slurm's words.
 
     Raises: OSError if it cannot be recorded; the new job is cancelled then.
     """
-    argv = argv_after(run_dir, found, job_id, can_requeue)
+    argv = argv_after(run_dir, facts, job_id, can_requeue)
     environ = sbatch.successor_environ(os.environ, run_dir)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
 
@@ -103,7 +103,7 @@ def queue(
     new_id, problem = client.submit(argv, environ, find)
     if new_id is None:
         hint = f"{installation.command('resume')} continues"
-        say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")
+        print_line(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")
         return None, problem
     try:
         records.write(run_dir.successor, Successor(new_id, job_id, reason))
@@ -111,46 +111,46 @@ def queue(
     except OSError:
         client.cancel(new_id)
         raise
-    say(f"job {new_id} waits for the end of job {job_id}, to continue the run: {reason}")
+    print_line(f"job {new_id} waits for the end of job {job_id}, to continue the run: {reason}")
     return new_id, ""
 
 
-def argv_after(run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: bool) -> list[str]:
+def argv_after(run_dir: RunDir, facts: AttemptFacts, job_id: str, can_requeue: bool) -> list[str]:
     """Return sbatch's command line for the job after this one: the same script and options.
 
     After plain sbatch there is no recorded command line. The spec has most of its options (see
     jobs.commands.adopt), but no --constraint and no --reservation.
     """
-    argv = found.submission.argv or sbatch.sbatch_argv(found.spec, run_dir)
+    argv = facts.submission.argv or sbatch.sbatch_argv(facts.spec, run_dir)
     return sbatch.successor_argv(argv, job_id, can_requeue)
 
 
-def confirm(run_dir: RunDir, found: AttemptFacts, job_id: str) -> tuple[str | None, str]:
+def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | None, str]:
     """The id of the job that continues the run after this one; queues it if there is none yet.
 
     None where the spec forbids it; where Slurm refuses it, with Slurm's words.
     """
-    present = interpret.successor_of(found, job_id)
+    present = interpret.successor_of(facts, job_id)
     if present is not None:
-        waiting = lookup.as_recorded(run_dir, found.submission, present)
+        waiting = lookup.as_recorded(run_dir, facts.submission, present)
         if job_list.life_of(waiting).is_alive is not False:
             return present, ""
-    if found.spec.slurm.restart == "requeue":
+    if facts.spec.slurm.restart == "requeue":
         return None, ""
-    can_requeue = found.last is None or found.last.evidence.can_requeue
-    return queue(run_dir, found, job_id, can_requeue, "this job cannot be started again")
+    can_requeue = facts.last is None or facts.last.evidence.can_requeue
+    return queue(run_dir, facts, job_id, can_requeue, "this job cannot be started again")
 
 
-def cancel(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
+def cancel(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> None:
     """Cancel the job's successor: there is nothing left to continue."""
-    present = interpret.successor_of(found, job_id)
+    present = interpret.successor_of(facts, job_id)
     if present is not None:
         client.cancel(present)
         run_dir.successor.unlink(missing_ok=True)
 
 
 def check_predecessor(
-    run_dir: RunDir, found: AttemptFacts, my_id: str, before: str | None
+    run_dir: RunDir, facts: AttemptFacts, my_id: str, before: str | None
 ) -> PredecessorCheck:
     """Whether job `my_id` may continue the run. `before`: the job whose successor it is, if any.
 
@@ -158,55 +158,55 @@ def check_predecessor(
     """
     if before is None:
         return MAY_CONTINUE
-    if (check := _check_records(found, my_id, before)) is not None:
+    if (check := _check_records(facts, my_id, before)) is not None:
         return check
-    return _check_end(found, before, end_state(run_dir, found, before))
+    return _check_end(facts, before, end_state(run_dir, facts, before))
 
 
-def _check_records(found: AttemptFacts, my_id: str, before: str) -> PredecessorCheck | None:
+def _check_records(facts: AttemptFacts, my_id: str, before: str) -> PredecessorCheck | None:
     """The check as far as the run directory decides it; None if the end of job `before` does."""
-    last_job = _last_job(found)
+    last_job = _last_job(facts)
     if last_job == my_id:  # requeued: the check was made at its first start
         return MAY_CONTINUE
     if last_job not in (None, before):
         return PredecessorCheck(False, f"after job {before}, job {last_job} continued the run")
-    if interpret.is_completed(found):
+    if interpret.is_completed(facts):
         return MAY_CONTINUE  # `attempt.open` finds that it is complete
-    if result := found.result:
+    if result := facts.result:
         return PredecessorCheck(False, f"job {before} left it {result.status}: {result.reason}")
     return None
 
 
-def _check_end(found: AttemptFacts, before: str, state: str | None) -> PredecessorCheck:
+def _check_end(facts: AttemptFacts, before: str, state: str | None) -> PredecessorCheck:
     """The check by the state in which job `before` ended; None: unknown."""
     if state == "CANCELLED":
         return PredecessorCheck(False, f"job {before} was cancelled", Action.CANCEL)
     if state is not None and job_state.is_alive(state):
         return PredecessorCheck(False, f"job {before} has not ended, it is {state}")
-    if state is None and not _was_handed_over(found):
+    if state is None and not _was_handed_over(facts):
         resume = installation.command("resume")
         reason = f"it is unknown whether job {before} was cancelled; if not, {resume} continues"
         return PredecessorCheck(False, reason, Action.HOLD)
     return MAY_CONTINUE
 
 
-def _last_job(found: AttemptFacts) -> str | None:
+def _last_job(facts: AttemptFacts) -> str | None:
     """The id of the job that opened the newest attempt; None if a scratch purge removed it."""
-    newest = interpret.newest_number(found)
-    if found.plan is not None and found.attempt == newest:
-        return found.plan.job_id
-    return next((record.job_id for record in found.attempts if record.attempt == newest), None)
+    newest = interpret.newest_number(facts)
+    if facts.plan is not None and facts.attempt == newest:
+        return facts.plan.job_id
+    return next((record.job_id for record in facts.attempts if record.attempt == newest), None)
 
 
-def _was_handed_over(found: AttemptFacts) -> bool:
+def _was_handed_over(facts: AttemptFacts) -> bool:
     """Whether the last attempt left its run to the successor while its job was running."""
-    last = found.last
-    if last is None or last.attempt != interpret.newest_number(found):
+    last = facts.last
+    if last is None or last.attempt != interpret.newest_number(facts):
         return False
     return last.evidence.job_state == "RUNNING" and last.decision is Action.SUCCESSOR
 
 
-def end_state(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
+def end_state(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> str | None:
     """The state in which a job ended; None if it is unknown.
 
     slurmctld keeps it for some minutes (MinJobAge); after that sacct has it, or the job's log.
@@ -214,7 +214,7 @@ def end_state(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
     job = client.show_job_patiently(job_id)
     if job is not None:
         return job.state
-    return job_list.end_state(job_id) or state_in_log(run_dir, found.site, job_id)
+    return job_list.end_state(job_id) or state_in_log(run_dir, facts.site, job_id)
 
 
 def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | None:

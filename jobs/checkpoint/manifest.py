@@ -24,7 +24,7 @@ FORMAT_VERSION = 5
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
-class Damaged(Exception):
+class DamageError(Exception):
     """A committed checkpoint has other bytes than those that were written."""
 
 

@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from slurm_job_kit.jobs.checkpoint.manifest import Damaged, FileDigest
+from slurm_job_kit.jobs.checkpoint.manifest import DamageError, FileDigest
 
 SUFFIX = ".safetensors"
 DIGESTS = "block_sha256"
@@ -84,13 +84,13 @@ def sha256_of(file: BinaryIO, size: int) -> str | None:
 
     Reads the file from its present position to its end.
     """
-    found = bytearray()
+    computed = bytearray()
     rest = data_bytes(size)
     while rest > 0 and (block := file.read(min(BLOCK_BYTES, rest))):
-        found += hashlib.sha256(block).digest()
+        computed += hashlib.sha256(block).digest()
         rest -= len(block)
     digests = file.read()
-    return hashlib.sha256(digests).hexdigest() if digests == found and rest == 0 else None
+    return hashlib.sha256(digests).hexdigest() if digests == computed and rest == 0 else None
 
 
 class BlockSink:
@@ -133,31 +133,31 @@ class BlockSink:
 class PartFile:
     """An open file of a rank. bytes_read: of its data and digests, so far.
 
-    Raises: Damaged where size or digests are not those of the manifest; OSError.
+    Raises: DamageError where size or digests are not those of the manifest; OSError.
     """
 
     def __init__(self, path: Path, file: BufferedReader, expected: FileDigest) -> None:
         self._name, self._file = path.name, file
         size = os.fstat(file.fileno()).st_size
         if size != expected.size:
-            raise Damaged(f"{path.name} has {size} bytes, not {expected.size}")
+            raise DamageError(f"{path.name} has {size} bytes, not {expected.size}")
         self._data_bytes = data_bytes(size)
         self._digests = bytearray(size - self._data_bytes)
         self.bytes_read = 0
         self._read(self._data_bytes, memoryview(self._digests))
         if hashlib.sha256(self._digests).hexdigest() != expected.sha256:
-            raise Damaged(f"{path.name} does not agree with its SHA-256")
+            raise DamageError(f"{path.name} does not agree with its SHA-256")
         # The next tensor may begin in the same block. Those of two types may take turns.
         self._block = functools.lru_cache(maxsize=4)(self._read_block)
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        """Fill `target` with the data from `offset` on. Raises: Damaged, OSError.
+        """Fill `target` with the data from `offset` on. Raises: DamageError, OSError.
 
         Only blocks that agree with their SHA-256 are copied; a block that is read in part is
         checked as a whole.
         """
         if offset < 0 or offset + len(target) > self._data_bytes:
-            raise Damaged(f"{self._name} ends before byte {offset + len(target)}")
+            raise DamageError(f"{self._name} ends before byte {offset + len(target)}")
         while len(target):
             block, start = divmod(offset, BLOCK_BYTES)
             whole = min(len(target), READ_BYTES) // BLOCK_BYTES * BLOCK_BYTES
@@ -185,13 +185,13 @@ class PartFile:
         count = self._file.readinto(target)
         self.bytes_read += count
         if count < len(target):
-            raise Damaged(f"{self._name} ends before byte {offset + len(target)}")
+            raise DamageError(f"{self._name} ends before byte {offset + len(target)}")
 
     def _check(self, block: int, data: memoryview) -> None:
         """Compare the blocks in `data`, the first of which is `block`, with their digests."""
         for start in range(0, len(data), BLOCK_BYTES):
             at = (block + start // BLOCK_BYTES) * DIGEST_BYTES
-            found = hashlib.sha256(data[start : start + BLOCK_BYTES]).digest()
-            if found != self._digests[at : at + DIGEST_BYTES]:
+            digest = hashlib.sha256(data[start : start + BLOCK_BYTES]).digest()
+            if digest != self._digests[at : at + DIGEST_BYTES]:
                 where = f"at byte {block * BLOCK_BYTES + start}"
-                raise Damaged(f"{self._name} does not agree with its SHA-256 {where}")
+                raise DamageError(f"{self._name} does not agree with its SHA-256 {where}")

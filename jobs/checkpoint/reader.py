@@ -21,7 +21,7 @@ from typing import BinaryIO, ParamSpec, TypeVar
 
 from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.checkpoint import manifest, part_file
-from slurm_job_kit.jobs.checkpoint.manifest import Damaged as Damaged
+from slurm_job_kit.jobs.checkpoint.manifest import DamageError as DamageError
 from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest
 from slurm_job_kit.jobs.checkpoint.names import MANIFEST
 from slurm_job_kit.jobs.checkpoint.part_file import PartFile
@@ -38,13 +38,13 @@ class Contents:
     """The files of a committed checkpoint; each byte that it returns agrees with the manifest.
 
     manifest: that of the checkpoint.
-    Every method raises Damaged, or OSError if a later attempt may be able to read the files.
+    Every method raises DamageError, or OSError if a later attempt may be able to read the files.
     """
 
-    def __init__(self, directory: Path, found: Manifest) -> None:
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
         self.directory = directory
-        self.manifest = found
-        self._digests = {file.name: file.digest for file in found.files}
+        self.manifest = manifest
+        self._digests = {file.name: file.digest for file in manifest.files}
         self._opened = contextlib.ExitStack()
         self._parts: dict[str, PartFile] = {}
         self._places: dict[str, Mapping[str, tuple[int, int]]] = {}
@@ -70,7 +70,7 @@ class Contents:
     def file(self, name: str) -> BinaryIO:
         """Return a copy of a file in memory; it is closed with the contents."""
         with _bad_sectors_are_damage():
-            copy = retried(_read, self.directory / name, self._digest(name))
+            copy = with_retries(_read, self.directory / name, self._digest(name))
             return self._opened.enter_context(copy)
 
     def places(self, name: str) -> Mapping[str, tuple[int, int]]:
@@ -80,28 +80,28 @@ class Contents:
             self.read_into(name, 0, memoryview(length))
             size = int.from_bytes(length, "little")
             if size > self._digest(name).size:
-                raise Damaged(f"{name} ends before the end of its header")
+                raise DamageError(f"{name} ends before the end of its header")
             text = bytearray(size)
             self.read_into(name, len(length), memoryview(text))
             try:
                 self._places[name] = part_file.places(bytes(text))
             except manifest.MALFORMED as error:
-                raise Damaged(f"{name} has a header that is not the kit's: {error}") from error
+                raise DamageError(f"{name} has a header that is not the kit's: {error}") from error
         return self._places[name]
 
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes of a rank's file from `offset` on."""
         with _bad_sectors_are_damage():
             try:
-                retried(self._read_into, name, offset, target)
-            except Damaged:
+                with_retries(self._read_into, name, offset, target)
+            except DamageError:
                 if self._is_fresh:
                     raise
                 self._is_fresh = True
                 self._parts.clear()
                 with contextlib.suppress(OSError):
                     shared_files.forget(self.directory)
-                retried(self._read_into, name, offset, target)
+                with_retries(self._read_into, name, offset, target)
 
     def _read_into(self, name: str, offset: int, target: memoryview) -> None:
         try:
@@ -120,33 +120,33 @@ class Contents:
 
     def _digest(self, name: str) -> FileDigest:
         if name not in self._digests:
-            raise Damaged(f"{MANIFEST} lists no {name}")
+            raise DamageError(f"{MANIFEST} lists no {name}")
         return self._digests[name]
 
 
 def read_manifest(directory: Path) -> Manifest:
     """Return the manifest of a checkpoint.
 
-    Raises: Damaged; UserError if another version of the kit wrote it; OSError.
+    Raises: DamageError; UserError if another version of the kit wrote it; OSError.
     """
     # Another one with this name may have been put aside on another host.
     shared_files.ask_again(directory)
     with _bad_sectors_are_damage():
-        return retried(_manifest, directory)
+        return with_retries(_manifest, directory)
 
 
 def check(directory: Path) -> Manifest:
     """Compare all files of a checkpoint with its manifest; return that.
 
-    Raises: Damaged; UserError if another version of the kit wrote it; OSError.
+    Raises: DamageError; UserError if another version of the kit wrote it; OSError.
     """
-    found = read_manifest(directory)
-    for file in found.files:
+    manifest = read_manifest(directory)
+    for file in manifest.files:
         check_file(directory / file.name, file.digest)
-    return found
+    return manifest
 
 
-def retried(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwargs) -> Value:
+def with_retries(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwargs) -> Value:
     """Return the result of `call`; repeat it after an OSError, with RETRY_DELAYS_S in between."""
     for delay_s in RETRY_DELAYS_S:
         try:
@@ -158,24 +158,24 @@ def retried(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwa
 
 @contextlib.contextmanager
 def _bad_sectors_are_damage() -> Iterator[None]:
-    """Raise Damaged instead of an EIO that the block raises."""
+    """Raise DamageError instead of an EIO that the block raises."""
     try:
         yield
     except OSError as error:
         if error.errno != errno.EIO:
             raise
         name = Path(error.filename).name if error.filename else "a file"
-        raise Damaged(f"{name}: {error.strerror}") from error
+        raise DamageError(f"{name}: {error.strerror}") from error
 
 
 def _manifest(directory: Path) -> Manifest:
-    """Read and check a manifest. Raises: Damaged; UserError for another format version."""
+    """Read and check a manifest. Raises: DamageError; UserError for another format version."""
     with _open(directory / MANIFEST) as file:
         text = file.read()
     try:
         return manifest.parse(text, directory)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{MANIFEST}: {error}") from error
+        raise DamageError(f"{MANIFEST}: {error}") from error
 
 
 def _read(path: Path, expected: FileDigest) -> BinaryIO:
@@ -198,9 +198,9 @@ def _read(path: Path, expected: FileDigest) -> BinaryIO:
 
 
 def check_file(path: Path, expected: FileDigest) -> None:
-    """Read a file that was just written from the disk. Raises: Damaged, OSError."""
+    """Read a file that was just written from the disk. Raises: DamageError, OSError."""
     with _bad_sectors_are_damage():
-        retried(_check, path, expected)
+        with_retries(_check, path, expected)
 
 
 def _check(path: Path, expected: FileDigest) -> None:
@@ -217,30 +217,30 @@ def _check(path: Path, expected: FileDigest) -> None:
 
 def _check_size(path: Path, size: int, expected: FileDigest) -> None:
     if size != expected.size:
-        raise Damaged(f"{path.name} has {size} bytes, not {expected.size}")
+        raise DamageError(f"{path.name} has {size} bytes, not {expected.size}")
 
 
 def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
     if sha256 != expected.sha256:
-        raise Damaged(f"{path.name} does not agree with its SHA-256")
+        raise DamageError(f"{path.name} does not agree with its SHA-256")
 
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file to read; a lasting error becomes DamageError."""
     try:
-        with _opened(path) as file:
+        with _open_file(path) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise Damaged(f"{path.name} is not a regular file")
+                raise DamageError(f"{path.name} is not a regular file")
             yield file
     except OSError as error:
         if error.errno in LASTING:
-            raise Damaged(f"{path.name}: {error.strerror}") from error
+            raise DamageError(f"{path.name}: {error.strerror}") from error
         error.filename = error.filename or str(path)
         raise
 
 
-def _opened(path: Path) -> BufferedReader:
+def _open_file(path: Path) -> BufferedReader:
     try:
         return open(path, "rb", opener=_without_waiting)
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import gpus, records
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.console import begin_lines_with_time, say
+from slurm_job_kit.jobs.console import begin_lines_with_time, print_line
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir
@@ -58,21 +58,21 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     granted = allocation(os.environ, job.time_limit if job else "", requested)
     loaded = load(config, [*overrides, *granted])
     for line in differences(requested, loaded.spec.slurm):
-        say(f"warning: {line}")
+        print_line(f"warning: {line}")
     of_job = Submission(None, job_id, os.getuid(), os.environ.get("SLURM_CLUSTER_NAME"))
     with freeze(loaded) as run_dir:
         records.write(run_dir.submission, of_job)
         noted = site_warnings.record_site(run_dir, loaded.spec.slurm, site.query(loaded.spec.slurm))
         lookup.remember(run_dir, job_id, cluster)
     for line in noted.remarks:
-        say(line)
-    say(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}")
+        print_line(line)
+    print_line(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}")
     return run_dir
 
 
 def allocation(environ: Mapping[str, str], time_limit: str, requested: Slurm) -> list[str]:
     """The allocation as overrides of the spec. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
-    num_gpus = gpus.given(environ) or 0
+    num_gpus = gpus.allocated_gpus(environ) or 0
     overrides = [f"slurm.nodes={environ['SLURM_JOB_NUM_NODES']}"]
     overrides.append(f"slurm.cpus_per_task={_cpus_per_task(environ, num_gpus)}")
     overrides += _gpus(environ, num_gpus, requested)
@@ -111,7 +111,7 @@ def _gpus(environ: Mapping[str, str], num_gpus: int, requested: Slurm) -> list[s
     """The GPUs of a node, with the type that the config or sbatch's line names."""
     if num_gpus == requested.num_gpus:
         return []
-    in_config = gpus.requested(0, requested.sbatch_args, requested.nodes)
+    in_config = gpus.requested_gpus(0, requested.sbatch_args, requested.nodes)
     typed = environ.get("SLURM_GPUS_PER_NODE", "")
     given = typed if typed and gpus.in_number(typed) == num_gpus else str(num_gpus)
     return [f'slurm.gpus_per_node="{given}"', *(f"slurm.{key}=false" for key, _ in in_config)]

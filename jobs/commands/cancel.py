@@ -14,8 +14,8 @@ from slurm_job_kit.jobs import installation, shared_files
 from slurm_job_kit.jobs.attempt.close import end_between_attempts, write_missing_result
 from slurm_job_kit.jobs.attempt.decision import Action, Cause
 from slurm_job_kit.jobs.commands import arguments, run_jobs
-from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
-from slurm_job_kit.jobs.console import BestEffort, counted
+from slurm_job_kit.jobs.commands.submit_claim import block_signals, hold_claim
+from slurm_job_kit.jobs.console import BestEffort, quantity
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.rundir import RunDir, write_atomic
@@ -51,11 +51,11 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     name: of the run, or of the sweep that has these points.
     Raises: UserError where none is queued or runs; FailedError if scancel fails.
     """
-    found = [run for run in state.read_all(run_dirs) if run.phase is not RunPhase.GONE]
-    for run in found:
+    live_runs = [run for run in state.read_all(run_dirs) if run.phase is not RunPhase.GONE]
+    for run in live_runs:
         write_missing_result(run)
-    runs = [run for run in found if run.phase is not RunPhase.COMPLETED]
-    if found and not runs:
+    runs = [run for run in live_runs if run.phase is not RunPhase.COMPLETED]
+    if live_runs and not runs:
         raise UserError(f"{name} is complete, there is nothing to cancel")
     here = [run for run in runs if run.process is not None]
     for run in here:
@@ -68,7 +68,7 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
             claim_patiently(stack, run_dir, record, deadline - time.monotonic())
         # Now that no other command can queue a job.
         runs = state.read_all(queued, is_for_change=True)
-        jobs = run_jobs.unended(runs)
+        jobs = run_jobs.live_jobs(runs)
         if not jobs and not here:
             raise UserError(f"{name} is neither queued nor running")
         if jobs:
@@ -78,7 +78,7 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
                 end_pending(run, jobs[run.run_dir].values())
     is_sweep = name not in (run_dir.run_id for run_dir in run_dirs)
     if is_sweep:
-        print(f"{name}: {counted(len(jobs) + len(here), 'point')} cancelled")
+        print(f"{name}: {quantity(len(jobs) + len(here), 'point')} cancelled")
     for ids in () if is_sweep else jobs.values():
         print(f"{name}: job {' and job '.join(ids)} cancelled")
     return 0
@@ -93,7 +93,7 @@ def claim_patiently(
     """
     try:
         with record():
-            stack.enter_context(claimed(run_dir, wait_s))
+            stack.enter_context(hold_claim(run_dir, wait_s))
     except UserError as error:  # a job that its holder queues now is refused at its start
         print(f"cancel: continuing without the claim: {error}", file=sys.stderr)
 
@@ -117,7 +117,7 @@ def scancel(jobs: Mapping[RunDir, Iterable[str]], record: BestEffort) -> None:
     ids = [job_id for of_run in jobs.values() for job_id in of_run]
     unmarked = [run_dir for run_dir in jobs if not shared_files.exists(run_dir.cancelled)]
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    with uninterrupted():  # a mark without a scancel would end the run at its next start
+    with block_signals():  # a mark without a scancel would end the run at its next start
         for run_dir, of_run in jobs.items():
             with record():  # before scancel: a job that starts meanwhile must find it
                 write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(of_run)}\n")

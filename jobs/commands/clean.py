@@ -20,8 +20,8 @@ from slurm_job_kit.jobs import installation, shared_files
 from slurm_job_kit.jobs.checkpoint.names import TEMPORARY_PREFIX
 from slurm_job_kit.jobs.commands import arguments, leftovers, run_jobs, unlinked
 from slurm_job_kit.jobs.commands.leftovers import Leftover
-from slurm_job_kit.jobs.commands.submit_claim import claimed
-from slurm_job_kit.jobs.console import counted, say, shown_path
+from slurm_job_kit.jobs.commands.submit_claim import hold_claim
+from slurm_job_kit.jobs.console import display_path, print_line, quantity
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import code_snapshot, lookup, state
@@ -91,26 +91,26 @@ def clean(request: Selection, is_dry: bool) -> int:
     Raises: FailedError where something could not be deleted.
     """
     everything, files = leftovers_of(request)
-    found = [each for each in everything if request.wants(each)]
+    chosen = [each for each in everything if request.wants(each)]
     total = 0
-    for each in found:
+    for each in chosen:
         size = leftovers.size_of(each.path)
         total += size
-        print(f"{format_size(size):>9}  {shown_path(each.path)}: {each.why}")
-    if not found:
+        print(f"{format_size(size):>9}  {display_path(each.path)}: {each.why}")
+    if not chosen:
         print("nothing to delete")
         return 0
-    where = f"{format_size(total)} in {counted(len(found), 'place')}"
-    if any(each.is_checkpoint for each in found):
+    where = f"{format_size(total)} in {quantity(len(chosen), 'place')}"
+    if any(each.is_checkpoint for each in chosen):
         print(f"{KEEPS}; {LOSES}")
     if is_dry:
         how = installation.command("clean", "", "", "yes")
         print(f"{where}; nothing is deleted yet: repeat it with --yes, as in {how}", flush=True)
         return 0
-    failed = delete(found, files)
-    print(f"{where} deleted" if not failed else f"{len(found) - failed} of {len(found)} deleted")
+    failed = delete(chosen, files)
+    print(f"{where} deleted" if not failed else f"{len(chosen) - failed} of {len(chosen)} deleted")
     if failed:
-        raise FailedError(f"{counted(failed, 'place')} could not be deleted, see above")
+        raise FailedError(f"{quantity(failed, 'place')} could not be deleted, see above")
     return 0
 
 
@@ -123,22 +123,22 @@ def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, RunFi
     chosen = everything if request.runs is None else request.runs
     # Before Slurm is asked: the files of a run that another command starts meanwhile differ then.
     files = {run_dir: state.read_files(run_dir) for run_dir in chosen}
-    jobs, found, is_idle = Squeue.of(list(files.values())), [], True
+    jobs, leftovers, is_idle = Squeue.of(list(files.values())), [], True
     needed = _named_checkpoints(everything)
     roots = {root, *map(lookup.own_root, chosen)}
     points = {point for each in roots for point in unlinked.points_of_sweeps(each)}
     for run in (state.judge(each, jobs.lives) for each in files.values()):
         if (reason := why_busy(run, jobs)) is not None:
-            say(f"{shown_path(run.run_dir.path)} is left alone: {reason}")
+            print_line(f"{display_path(run.run_dir.path)} is left alone: {reason}")
             is_idle = False
         elif age_s(run.run_dir) >= request.older_than_s:
-            found += list(_of_idle(run, needed, is_point=run.run_dir.path in points))
+            leftovers += list(_of_idle(run, needed, is_point=run.run_dir.path in points))
     if request.runs is None:
-        gone = [each.run_dir for each in found if each.is_run and each.run_dir is not None]
+        gone = [each.run_dir for each in leftovers if each.is_run and each.run_dir is not None]
         for each in sorted(filter(Path.is_dir, roots)):
             # Another root may have runs that this one does not know.
-            found += unlinked.find(each, request.older_than_s, gone, is_idle and each == root)
-    return found, files
+            leftovers += unlinked.find(each, request.older_than_s, gone, is_idle and each == root)
+    return leftovers, files
 
 
 def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
@@ -147,7 +147,7 @@ def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
         return leftovers.named_by_specs(list(runs))
     except (UserError, OSError, ValueError, TypeError, KeyError) as error:
         text = str(error).partition("\n")[0]
-        say(f"all checkpoints are left alone: another run may need them, and {text}")
+        print_line(f"all checkpoints are left alone: another run may need them, and {text}")
         return None
 
 
@@ -198,9 +198,9 @@ class Squeue:
         named = [job for each in files for job in each.jobs]
         queue = job_list.queue(job.uid for job in named if job.uid is not None)
         lives = queue.lives_of(named, is_end_wanted=False) if named else {}
-        found = {job_id: run_jobs.target_of(queue, job_id) for job_id in queue.targets}
-        unclear = next((job_id for job_id, path in found.items() if path is None), None)
-        targets = {path for path in found.values() if path is not None}
+        known_targets = {job_id: run_jobs.target_of(queue, job_id) for job_id in queue.targets}
+        unclear = next((job_id for job_id, path in known_targets.items() if path is None), None)
+        targets = {path for path in known_targets.values() if path is not None}
         points = {each.resolve() for path in targets for each in files_in(path / "points", "*")}
         return cls(queue.jobs is not None, lives, frozenset(targets | points), unclear)
 
@@ -223,24 +223,24 @@ def why_busy(run: RunState, jobs: Squeue) -> str | None:
     return next((life.why for life in run.lives.values() if life.is_alive is None), None)
 
 
-def delete(found: Sequence[Leftover], files: Mapping[RunDir, RunFiles]) -> int:
+def delete(leftovers: Sequence[Leftover], files: Mapping[RunDir, RunFiles]) -> int:
     """Delete; return how many could not be deleted, each with a printed line.
 
     files: of the runs before Slurm was asked.
     """
     failed = 0
-    for each in found:
+    for each in leftovers:
         try:
             if each.run_dir is None:
                 _delete_shared(each.path)
             else:
-                with claimed(each.run_dir):
+                with hold_claim(each.run_dir):
                     if state.read_files(each.run_dir) != files[each.run_dir]:
                         raise UserError("the run was started meanwhile")
                     _delete_of_run(each, each.run_dir)
         except (OSError, UserError) as error:
             failed += 1
-            say(f"{shown_path(each.path)} stays: {str(error).partition(chr(10))[0]}")
+            print_line(f"{display_path(each.path)} stays: {str(error).partition(chr(10))[0]}")
     return failed
 
 

@@ -18,6 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Print the differences of two runs, or that there are none; returns 1 if there are some."""
     run_dir, reference = lookup.find(args.run), lookup.find(args.reference)
-    found = compare.compare(run_dir, reference)
-    print("\n".join(found) or compare.summary(run_dir, reference))
-    return 1 if found else 0
+    differences = compare.compare(run_dir, reference)
+    print("\n".join(differences) or compare.summary(run_dir, reference))
+    return 1 if differences else 0

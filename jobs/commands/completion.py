@@ -105,5 +105,5 @@ def command(args: argparse.Namespace) -> int:
 
 def _subparsers(parser: argparse.ArgumentParser) -> list[Any]:
     """The parsers of the commands."""
-    found = (action.choices for action in parser._actions if action.choices)
-    return [each for choices in found for each in dict(choices).values()]
+    choices_of_actions = (action.choices for action in parser._actions if action.choices)
+    return [each for choices in choices_of_actions for each in dict(choices).values()]

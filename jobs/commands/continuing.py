@@ -18,9 +18,9 @@ from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
 from slurm_job_kit.jobs.commands import gpu_hours, local, packages, run_jobs
 from slurm_job_kit.jobs.commands.queue import queue
 from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here
-from slurm_job_kit.jobs.commands.submit_claim import claimed
-from slurm_job_kit.jobs.config.load import Loaded
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.commands.submit_claim import hold_claim
+from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import (
@@ -74,7 +74,7 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
     if is_done(run_dir, request):
         return nothing_to_resume(run_dir, request)
     cluster = choose_cluster(request.cluster)
-    with claimed(run_dir):
+    with hold_claim(run_dir):
         refuse_living(run_dir, cluster)
         if is_done(run_dir, request):  # its job has ended since
             return nothing_to_resume(run_dir, request)
@@ -106,7 +106,7 @@ def has_more_to_do(request: Request) -> bool:
 @contextlib.contextmanager
 def changed_runs(
     run_dirs: Sequence[RunDir], request: Request, cluster: str, is_complete: bool = False
-) -> Iterator[dict[RunDir, Loaded]]:
+) -> Iterator[dict[RunDir, LoadedSpec]]:
     """A block in which runs are as the request wants them and can be queued, or can run here.
 
     If it fails, the runs are as they were.
@@ -118,7 +118,7 @@ def changed_runs(
             changes.enter_context(changed_run(run_dir, request, is_complete))
             spec_changes.mend_work(run_dir)
         # Without the user's file: a mistake is in the code, or in a key of this command.
-        runs = {run_dir: Loaded(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
+        runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
         specs = [loaded.spec for loaded in runs.values()]
         packages.check_interpreter(specs[0])
         if cluster == "local":
@@ -145,7 +145,7 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
     else:
         scratch_purge.check_code(run_dir)
     if is_complete and checkpoint is None:
-        now = spec_changes.reloaded(run_dir, request.overrides).spec
+        now = spec_changes.reload(run_dir, request.overrides).spec
         extension.check(run_dir, Spec.read(run_dir.spec).train, now.train)
     spec_changes.mend_setup(run_dir)
     texts: dict[Path, str] = {}
@@ -158,13 +158,13 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
         if new_code is None:
             code_changes.mend_record(run_dir, attempt, step)
         else:
-            changes.enter_context(code_changes.switched(run_dir, new_code, attempt, step))
+            changes.enter_context(code_changes.switch_code(run_dir, new_code, attempt, step))
         if checkpoint is not None:
             aside = checkpoint_files.newer_than(run_dir, checkpoint)
             changes.enter_context(checkpoint_files.newest_is(run_dir, checkpoint))
-            say(f"going on from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
+            print_line(f"going on from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
         if is_complete:
-            changes.enter_context(record_writer.reopened(run_dir, fact_reader.read_newest(run_dir)))
+            changes.enter_context(record_writer.reopen(run_dir, fact_reader.read_newest(run_dir)))
         yield
 
 
@@ -189,11 +189,11 @@ def newest_checkpoint(run_dir: RunDir) -> str | None:
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     """A copy of the checkout for the run. Raises: UserError for differences without a --yes."""
     repository = code_changes.repository_of(run_dir)
-    new_code = code_changes.prepared(run_dir, Spec.read(run_dir.spec), repository)
+    new_code = code_changes.prepare(run_dir, Spec.read(run_dir.spec), repository)
     # Before the first checkpoint no step is kept that the old code did.
     is_confirmed = request.is_confirmed or newest_checkpoint(run_dir) is None
     code_changes.confirm(run_dir, new_code, is_confirmed)
-    say("\n".join(code_changes.summary(run_dir, new_code)))
+    print_line("\n".join(code_changes.summary(run_dir, new_code)))
     return new_code
 
 
@@ -215,7 +215,7 @@ def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[N
 
 def refuse_living(run_dir: RunDir, cluster: str) -> None:
     """Raises: UserError for a run that is queued or runs; FailedError if Slurm does not answer."""
-    run = ended(run_dir)
+    run = ended_state(run_dir)
     for job_id, life in run.lives.items():
         if life.is_alive:
             which = f"queued as job {job_id}, which continues it"
@@ -238,7 +238,7 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
         raise state.unknown(run_dir, replace(run.life, hint=hint))
 
 
-def ended(run_dir: RunDir) -> RunState:
+def ended_state(run_dir: RunDir) -> RunState:
     """The state of a run, read again where its last job only ends.
 
     A job that has ended the run lives a few seconds more, at most ENDING_WAIT_S: the user has seen

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.views import table
-from slurm_job_kit.jobs.console import shown_path
+from slurm_job_kit.jobs.console import display_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import printable
 from slurm_job_kit.jobs.runs import lookup
 
 if TYPE_CHECKING:
     from slurm_job_kit.jobs.config.keys import Key
-    from slurm_job_kit.jobs.config.load import Loaded
+    from slurm_job_kit.jobs.config.load import LoadedSpec
 
 TOP = "top"  # the topic of the keys in no section
 MAX_NEAR = 3
@@ -39,7 +39,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Valued:
+class KeyValue:
     """The value of a key as YAML text, and where it came from."""
 
     value: str
@@ -61,7 +61,7 @@ def command(args: argparse.Namespace) -> int:
     """Print the keys that the words name; returns 0. Raises: UserError, SpecError."""
     from slurm_job_kit.jobs.config.keys import keys
 
-    asked = understood(arguments.overrides_of(args))
+    asked = question_of(arguments.overrides_of(args))
     loaded = _load(asked)
     chosen = [key for key in keys().values() if is_asked(key, asked.topic)]
     if len(chosen) == 1 and chosen[0].dotted == asked.topic:
@@ -71,7 +71,7 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
-def understood(words: Iterable[str]) -> Question:
+def question_of(words: Iterable[str]) -> Question:
     """What each word means: KEY=VALUE, a key or section, a spec file or a run.
 
     Raises: UserError for a second word of a kind, and for a word that is nothing of these.
@@ -81,10 +81,10 @@ def understood(words: Iterable[str]) -> Question:
     for word in words:
         if "=" in word and not Path(word).is_file():
             overrides.append(word)
-        elif found := topic_of(word):
+        elif near_topic := topic_of(word):
             if topic:
                 raise UserError(f"{topic} and {word}: explain takes one key or section")
-            topic = found
+            topic = near_topic
         else:
             if source:
                 raise UserError(f"{source} and {word}: explain takes one CONFIG or RUN")
@@ -132,14 +132,14 @@ def _unknown(word: str) -> str:
     near = difflib.get_close_matches(word, [*filter(None, sections()), *names, *runs], n=MAX_NEAR)
     same = [name for name in names if name.rpartition(".")[2] == word]
     similar = [last[name] for name in difflib.get_close_matches(word, last, n=MAX_NEAR)]
-    found = list(dict.fromkeys(same or [*near, *similar]))[:MAX_NEAR]
-    hint = f"did you mean {' or '.join(found)}?"
-    if not found:
+    suggestions = list(dict.fromkeys(same or [*near, *similar]))[:MAX_NEAR]
+    hint = f"did you mean {' or '.join(suggestions)}?"
+    if not suggestions:
         hint = unknown_key_hint(tuple(word.split(".")))
     return f"{printable(word)} is no key, section, CONFIG or RUN\n  hint: {hint}"
 
 
-def _load(asked: Question) -> Loaded | None:
+def _load(asked: Question) -> LoadedSpec | None:
     """The spec of a question; None without one. Raises: SpecError, UserError."""
     if not asked.source:
         return None
@@ -148,26 +148,26 @@ def _load(asked: Question) -> Loaded | None:
 
     if is_file(asked.source):
         return load(Path(asked.source), asked.overrides)
-    return spec_changes.reloaded(lookup.find(asked.source), asked.overrides)
+    return spec_changes.reload(lookup.find(asked.source), asked.overrides)
 
 
-def valued(key: Key, loaded: Loaded) -> Valued:
+def key_value(key: Key, loaded: LoadedSpec) -> KeyValue:
     """The value of a key in a spec, and the places of the user's input that set it."""
-    from slurm_job_kit.jobs.commands.views.chosen import chosen
+    from slurm_job_kit.jobs.commands.views.chosen import chosen_value
 
     value: Any = loaded.spec
     for name in key.path:
         value = getattr(value, name)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = printable(text)
-    if meant := chosen(loaded.spec, key):
+    if meant := chosen_value(loaded.spec, key):
         text += f" -> {meant}"
     nodes = loaded.document.nodes
     inside = [node.place for path, node in nodes.items() if path[: len(key.path)] == key.path]
     if not inside or key.path not in nodes:
-        return Valued(text, "default")
+        return KeyValue(text, "default")
     places = [nodes[key.path].place, *(place for place in inside if place.order[0] == 1)]
-    return Valued(text, ", ".join(dict.fromkeys(_place(place.where) for place in places)))
+    return KeyValue(text, ", ".join(dict.fromkeys(_place(place.where) for place in places)))
 
 
 def _place(where: str) -> str:
@@ -176,10 +176,10 @@ def _place(where: str) -> str:
     if kind == "override":
         return f"command line: {change}"
     file, _, line = where.rpartition(":")
-    return f"{shown_path(Path(file))}:{line}"
+    return f"{display_path(Path(file))}:{line}"
 
 
-def print_key(key: Key, loaded: Loaded | None) -> None:
+def print_key(key: Key, loaded: LoadedSpec | None) -> None:
     """Print all that is known of one key, a line for each fact."""
     from slurm_job_kit.jobs.config.keys import default_text, limited_type_name
 
@@ -189,14 +189,14 @@ def print_key(key: Key, loaded: Loaded | None) -> None:
         "meaning": key.description,
     }
     if loaded is not None:
-        found = valued(key, loaded)
-        lines |= {"value": found.value, "from": found.origin}
+        value = key_value(key, loaded)
+        lines |= {"value": value.value, "from": value.origin}
     print(key.dotted)
     for name, text in lines.items():
         print(f"  {name:<8} {text}")
 
 
-def print_keys(chosen: Sequence[Key], loaded: Loaded | None, has_meaning: bool) -> None:
+def print_keys(chosen: Sequence[Key], loaded: LoadedSpec | None, has_meaning: bool) -> None:
     """Print a table of keys."""
     from slurm_job_kit.jobs.config.keys import default_text, limited_type_name
 
@@ -208,7 +208,7 @@ def print_keys(chosen: Sequence[Key], loaded: Loaded | None, has_meaning: bool) 
             row["TYPE"] = limited_type_name(key).removeprefix("a ")
             row["DEFAULT"] = default_text(key)
         else:
-            found = valued(key, loaded)
-            row |= {"VALUE": found.value, "FROM": found.origin}
+            value = key_value(key, loaded)
+            row |= {"VALUE": value.value, "FROM": value.origin}
         rows.append(row | {"MEANING": key.description})
     print(table.text(rows, [*columns, "MEANING"] if has_meaning else columns))

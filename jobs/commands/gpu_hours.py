@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Slurm
@@ -24,7 +24,7 @@ def confirm(sections: Sequence[Slurm], is_confirmed: bool) -> None:
     for section in sections:
         alike.setdefault(format_request(section), []).append(section)
     for group in alike.values():
-        say(format_request(group[0], len(group)))
+        print_line(format_request(group[0], len(group)))
     limit, hours = limit_of(os.environ), sum(map(gpu_hours, sections))
     if limit is None or hours <= limit or is_confirmed:
         return
@@ -44,8 +44,8 @@ def format_request(requested: Slurm, num_jobs: int = 1) -> str:
     gpus = requested.num_gpus
     size, noun = (gpus, "GPU") if gpus else (requested.cpus_per_task, "core")
     hours = num_jobs * _node_hours(requested) * size
-    parts = [counted(num_jobs, "job")] if num_jobs > 1 else []
-    parts += [counted(requested.nodes, "node"), counted(size, noun), requested.time]
+    parts = [quantity(num_jobs, "job")] if num_jobs > 1 else []
+    parts += [quantity(requested.nodes, "node"), quantity(size, noun), requested.time]
     number = _number(hours)
     unit = "hour" if number == "1" else "hours"
     line = f"asks for at most {number} {noun} {unit}: {' x '.join(parts)}"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import FailedError, UserError
 
 CALLER = "KIT_CALLER"  # the version of the kit that calls this one over ssh
@@ -100,7 +100,7 @@ def run(text: str, words: Sequence[str]) -> int:
         raise UserError("ssh is not on PATH\n  hint: install OpenSSH's client")
     if words[:1] in (["submit"], ["sweep"]):
         source = f"{target.folder} on {target.login}"
-        say(f"{words[0]}: spec and code come from {source}, not from this folder")
+        print_line(f"{words[0]}: spec and code come from {source}, not from this folder")
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     code = call(
         [ssh, *options(ssh, target.login), *remote(target, words, is_terminal)], is_terminal
@@ -148,14 +148,14 @@ def options(ssh: str, login: str) -> list[str]:
     The user's own ControlMaster or ControlPath stays. Where stderr is no terminal, a connection is
     used but not left behind: before OpenSSH 8.7 it kept a pipe open.
     """
-    found = [f"-oConnectTimeout={CONNECT_S}", f"-oServerAliveInterval={KEEP_ALIVE_S}"]
+    arguments = [f"-oConnectTimeout={CONNECT_S}", f"-oServerAliveInterval={KEEP_ALIVE_S}"]
     folder = socket_folder()
     if folder is None or _has_own_master(ssh, login):
-        return found
-    found.append(f"-oControlPath={folder}/kit-%C")
+        return arguments
+    arguments.append(f"-oControlPath={folder}/kit-%C")
     if sys.stderr.isatty():
-        found += ["-oControlMaster=auto", f"-oControlPersist={PERSIST_S}"]
-    return found
+        arguments += ["-oControlMaster=auto", f"-oControlPersist={PERSIST_S}"]
+    return arguments
 
 
 def _has_own_master(ssh: str, login: str) -> bool:
@@ -178,11 +178,11 @@ def socket_folder() -> str | None:
         if not folder or len(folder) > 40 or "%" in folder:  # a socket's path has 104 characters
             continue
         try:
-            found = os.stat(folder)
+            status = os.stat(folder)
         except OSError:
             continue
-        is_private = stat.S_IMODE(found.st_mode) & 0o077 == 0
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and is_private:
+        is_private = stat.S_IMODE(status.st_mode) & 0o077 == 0
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and is_private:
             return folder
     return None
 
@@ -202,4 +202,6 @@ def version() -> str:
 def compare(caller: str) -> None:
     """Warn if the kit that calls this one over ssh has another version."""
     if caller != version():
-        say(f"warning: here is kit {version()}, and {caller} calls it: their options may differ")
+        print_line(
+            f"warning: here is kit {version()}, and {caller} calls it: their options may differ"
+        )

@@ -91,12 +91,12 @@ def named_by_specs(run_dirs: list[RunDir]) -> set[Path]:
 
     A run reads them until its first checkpoint. Raises: UserError, OSError for a damaged spec.
     """
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for run_dir in run_dirs:
         if (named := Spec.read(run_dir.spec).train.init_from) is not None:
             path = Path(named).expanduser().resolve()
-            found |= {path, *path.parents}
-    return found
+            paths |= {path, *path.parents}
+    return paths
 
 
 def size_of(path: Path) -> int:

@@ -30,7 +30,7 @@ from slurm_job_kit.jobs.attempt.execute import retry_delay_s
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.commands.views.live_progress import ProgressLine
-from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD
@@ -65,10 +65,10 @@ def run(run_dir: RunDir) -> Decision | None:
     check_machine(spec, len(devices))
     nodes = num_agents(spec, len(devices))
     if nodes < spec.slurm.nodes:
-        here = f"{counted(len(devices), 'GPU')} here: {counted(nodes, 'node')}"
-        say(f"warning: {here}, not {spec.slurm.nodes}")
+        here = f"{quantity(len(devices), 'GPU')} here: {quantity(nodes, 'node')}"
+        print_line(f"warning: {here}, not {spec.slurm.nodes}")
     for text in environment.notes(os.environ, spec, None):
-        say(text)
+        print_line(text)
     shares = gpu_shares(nodes, devices)
     me, line = run_lock.this_process(None), ProgressLine(run_dir)
     with (
@@ -134,8 +134,8 @@ def check_machine(spec: Spec, num_gpus: int) -> None:
         raise _too_few_gpus(spec, num_gpus, share)
     if not num_gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
         raise LocalError(
-            f"{counted(nodes, 'node')} with {counted(nproc, 'rank')} are too many "
-            f"for the {counted(cores, 'core')} here\n"
+            f"{quantity(nodes, 'node')} with {quantity(nproc, 'rank')} are too many "
+            f"for the {quantity(cores, 'core')} here\n"
             f"  hint: add {installation.override('slurm.nodes=2')}"
         )
     prefix = spec.launch.command_prefix
@@ -148,10 +148,10 @@ def check_machine(spec: Spec, num_gpus: int) -> None:
 
 def _too_few_gpus(spec: Spec, num_gpus: int, share: int) -> LocalError:
     """The error where this machine has `share` GPUs for each node of the spec."""
-    here = f"only {counted(num_gpus, 'GPU')} is" if num_gpus == 1 else f"only {num_gpus} GPUs are"
+    here = f"only {quantity(num_gpus, 'GPU')} is" if num_gpus == 1 else f"only {num_gpus} GPUs are"
     here = here if num_gpus else "no GPU is"
-    limit = gpus.limited_by(os.environ, spec.slurm.num_gpus)
-    options = gpus.requested(0, spec.slurm.sbatch_args, spec.slurm.nodes)
+    limit = gpus.limiting_variable(os.environ, spec.slurm.num_gpus)
+    options = gpus.requested_gpus(0, spec.slurm.sbatch_args, spec.slurm.nodes)
     way_out = [f"slurm.gpus_per_node={share}", *(f"slurm.{key}=false" for key, _ in options)]
     return LocalError(
         f"{spec.slurm.gpus_are}, but {here} visible here{f': {limit}' if limit else ''}\n"
@@ -206,7 +206,7 @@ class Agents:
         while orphans := orphans | self._adopted(mark):
             if time.monotonic() > deadline:
                 pids = ", ".join(map(str, sorted(orphans)))
-                say(f"warning: processes of this run were killed, but still exist: {pids}")
+                print_line(f"warning: processes of this run were killed, but still exist: {pids}")
                 return
             for pid in list(orphans):
                 with contextlib.suppress(PermissionError):  # it became another user's
@@ -218,8 +218,8 @@ class Agents:
     def _adopted(self, mark: str) -> set[int]:
         """The adopted processes that have a mark, or are ending: those lose it before their end."""
         waiting = {agent.pid for agent in self._waiting}
-        variable, found = f"{MARK}={mark}".encode(), set(children(os.getpid())) - waiting
-        return {pid for pid in found if has_ended(pid) or variable in procfs.environment(pid)}
+        variable, pids = f"{MARK}={mark}".encode(), set(children(os.getpid())) - waiting
+        return {pid for pid in pids if has_ended(pid) or variable in procfs.environment(pid)}
 
     def close(self) -> None:
         """End the agents that wait, and what they started."""

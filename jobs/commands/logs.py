@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.attempt import end_messages
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.views import rank_logs, words
 from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile
-from slurm_job_kit.jobs.console import number_ranges, say
+from slurm_job_kit.jobs.console import number_ranges, print_line
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import Screen
 from slurm_job_kit.jobs.records.ended import read_attempts
@@ -105,7 +105,7 @@ class ShownLogs:
             if skipped is not None:
                 self._log.skip_to_last(skipped)
                 if self._wanted.lines is None and (number > numbers[0] or self._log.offset):
-                    sys.stdout.write(f"{left_out(self._log)}\n")
+                    sys.stdout.write(f"{omission_line(self._log)}\n")
                 skipped = None
             self.show_new()
 
@@ -128,7 +128,7 @@ class ShownLogs:
         sys.stdout.write("\n" * self._screen.is_in_line)
 
 
-def left_out(log: GrowingFile) -> str:
+def omission_line(log: GrowingFile) -> str:
     """The line above the last lines of a long log."""
     return f"---- {log.path} from byte {log.offset}; -n shows more lines, the file has all ----"
 
@@ -172,7 +172,7 @@ def seam(run_dir: RunDir, attempt: int, before: int) -> str:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(plan.start))
         parts.append(f"on {words.node_list(plan.nodes)} from {began}")
     ended = [record for record in read_attempts(run_dir) if before <= record.attempt < attempt]
-    parts += [f"(attempt {record.attempt} ended: {words.ended_by(record)})" for record in ended]
+    parts += [f"(attempt {record.attempt} ended: {words.end_reason(record)})" for record in ended]
     return f"---- {' '.join(parts)} ----"
 
 
@@ -182,7 +182,7 @@ def follow(wanted: RankLog) -> int:
     With an attempt, until that one has ended. Slurm is asked at most every ASK_AGAIN_S.
     Raises: UserError for a rank that the run does not have.
     """
-    shown, ask, said = ShownLogs(wanted), state.Remembered(), None
+    shown, ask, said = ShownLogs(wanted), state.AnswerCache(), None
     while True:
         run = state.read(wanted.run_dir, ask)
         is_last = has_ended(wanted, run)  # judged before the logs are read
@@ -191,12 +191,12 @@ def follow(wanted: RankLog) -> int:
             if not shown.is_begun and rank_logs.ranks_of(wanted.run_dir):
                 raise no_log(wanted)
             shown.finish()
-            say(f"{wanted.run_dir.run_id}: {in_words(run)}")
+            print_line(f"{wanted.run_dir.run_id}: {in_words(run)}")
             return 0
         if not shown.is_begun:
             refuse_absent_rank(wanted, run)
             if said != (said := run.word):
-                say(f"waiting for the log of rank {wanted.rank}: {in_words(run)}")
+                print_line(f"waiting for the log of rank {wanted.rank}: {in_words(run)}")
         follow_until(shown, time.monotonic() + JUDGE_AGAIN_S)
 
 
@@ -237,13 +237,13 @@ def show_errors(wanted: RankLog) -> int:
     newest = fact_reader.newest_opened(run_dir)
     numbers = [newest, *reversed(closed)] if wanted.attempt is None else [wanted.attempt]
     for number in dict.fromkeys(numbers):
-        found = fact_reader.read(run_dir, number)
-        evidence = closed.get(number) or interpret.rank_evidence(found, "UNKNOWN")
-        has_failed = bool(found.errors or found.agent_errors)
+        facts = fact_reader.read(run_dir, number)
+        evidence = closed.get(number) or interpret.rank_evidence(facts, "UNKNOWN")
+        has_failed = bool(facts.errors or facts.agent_errors)
         if has_failed or (number in closed and evidence.error and evidence.outcome is None):
             print(f"attempt {number}")
-            print("\n".join(end_messages.error_lines(run_dir, found, evidence)))
+            print("\n".join(end_messages.error_lines(run_dir, facts, evidence)))
             return 0
     which = "no attempt has" if wanted.attempt is None else f"attempt {wanted.attempt} has not"
-    say(f"{run_dir.run_id}: {which} failed")
+    print_line(f"{run_dir.run_id}: {which} failed")
     return 0

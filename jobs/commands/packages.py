@@ -45,7 +45,7 @@ SIZES = "about 0.3 GB with a CPU build of torch, several GB with a CUDA build"
 CPU_BUILD = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
 
 
-def needed(spec: Spec) -> list[str]:
+def needed_packages(spec: Spec) -> list[str]:
     """The packages of pyproject.toml that the ranks of a run import."""
     if not spec.launch.is_trainer:
         return ["torch"]
@@ -62,7 +62,7 @@ def check(spec: Spec, is_on_slurm: bool) -> None:
     """
     here = [*COMMANDS, *(["submitit"] if is_on_slurm else [])]
     if ranks_python(spec) == sys.executable:
-        here += needed(spec)
+        here += needed_packages(spec)
     if absent := missing(here):
         raise UserError(message(absent))
     check_interpreter(spec)
@@ -87,7 +87,7 @@ def check_interpreter(spec: Spec) -> None:
         return
     if not os.access(python, os.X_OK):
         raise UserError(f"launch.python: {python} is no program\n  hint: {WAY_OUT}")
-    version, *absent = _look_up(python, [import_name(name) for name in needed(spec)])
+    version, *absent = _look_up(python, [import_name(name) for name in needed_packages(spec)])
     if tuple(map(int, version.split("."))) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         raise UserError(
@@ -95,7 +95,7 @@ def check_interpreter(spec: Spec) -> None:
             f"or newer\n  hint: {WAY_OUT}"
         )
     if absent:
-        names = [name for name in needed(spec) if import_name(name) in absent]
+        names = [name for name in needed_packages(spec) if import_name(name) in absent]
         raise UserError(f"launch.python: {message(names, python)}")
 
 
@@ -134,17 +134,17 @@ def message(absent: Sequence[str], python: str = sys.executable) -> str:
 
 def requirements(names: Iterable[str]) -> list[str]:
     """Packages with their minimum versions in pyproject.toml: `safetensors>=0.5`."""
-    known = {re.split("[<>=]", line, maxsplit=1)[0]: line for line in _declared()}
+    known = {re.split("[<>=]", line, maxsplit=1)[0]: line for line in _requirements()}
     return [known[name] for name in names]
 
 
-def _declared() -> list[str]:
+def _requirements() -> list[str]:
     """All requirements of the kit: from pyproject.toml, or from what pip has installed."""
     if not installation.IS_CLONE:
         import importlib.metadata
 
-        found = importlib.metadata.requires(installation.DISTRIBUTION) or []
-        return [line.partition(";")[0].strip() for line in found]
+        requirements = importlib.metadata.requires(installation.DISTRIBUTION) or []
+        return [line.partition(";")[0].strip() for line in requirements]
     import tomllib
 
     with open(installation.ROOT / "pyproject.toml", "rb") as file:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import environment, gpus, records
 from slurm_job_kit.jobs.attempt import exclude_nodes
-from slurm_job_kit.jobs.commands.submit_claim import uninterrupted
-from slurm_job_kit.jobs.config.load import Loaded
-from slurm_job_kit.jobs.console import BestEffort, counted, say
+from slurm_job_kit.jobs.commands.submit_claim import block_signals
+from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.console import BestEffort, print_line, quantity
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
@@ -26,7 +26,7 @@ from slurm_job_kit.jobs.spec import Spec
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
 
 
-def queue(loaded: Loaded, run_dir: RunDir) -> str:
+def queue(loaded: LoadedSpec, run_dir: RunDir) -> str:
     """Queue the run and record sbatch's arguments; returns the job id.
 
     loaded: the spec, and the user's input for the places of keys.
@@ -43,7 +43,7 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
 
 def call_sbatch(
     argv: Sequence[str],
-    loaded: Loaded,
+    loaded: LoadedSpec,
     folder: Path,
     record: Callable[[str], None],
     others: Sequence[str] = (),
@@ -55,9 +55,9 @@ def call_sbatch(
     Raises: FailedError; then nothing is queued.
     """
     for line in environment.notes(os.environ, loaded.spec, argv):
-        say(line)
-    environ = environment.passed(os.environ, Door.SBATCH)
-    with uninterrupted():
+        print_line(line)
+    environ = environment.variables_for(os.environ, Door.SBATCH)
+    with block_signals():
         try:
             job_id = executor.submit(argv, environ, folder, others)
         except executor.SubmissionError as error:
@@ -65,7 +65,7 @@ def call_sbatch(
         try:
             record(job_id)
         except OSError as error:
-            raise executor.cancelled(job_id, error) from error
+            raise executor.cancel_unrecorded(job_id, error) from error
     return job_id
 
 
@@ -78,7 +78,7 @@ def record_job(run_dir: RunDir, argv: Sequence[str], site: SlurmSite | None, job
         Timeline(run_dir, "submit").event("submit", job_id=job_id)
 
 
-def refusal(error: executor.SubmissionError, loaded: Loaded) -> FailedError:
+def refusal(error: executor.SubmissionError, loaded: LoadedSpec) -> FailedError:
     """The error of a submission, with the keys that may be its cause, and a way out."""
     if error.may_be_queued:
         return error
@@ -86,7 +86,7 @@ def refusal(error: executor.SubmissionError, loaded: Loaded) -> FailedError:
     return FailedError("\n".join([str(error), *(str(loaded.placed(each)) for each in keys), HINT]))
 
 
-def check_site(loaded: Loaded, run_dir: RunDir) -> SlurmSite:
+def check_site(loaded: LoadedSpec, run_dir: RunDir) -> SlurmSite:
     """Print the warnings of this site; record the site in the run directory and return it.
 
     Raises: FailedError for a job that Slurm refuses or could never start here; UserError for one
@@ -108,21 +108,21 @@ def check_site(loaded: Loaded, run_dir: RunDir) -> SlurmSite:
             "nothing is queued: Slurm could never start the job\n" + "\n".join(errors)
         )
     for problem in problems:
-        say(problem.in_one_line)
+        print_line(problem.in_one_line)
     return site_warnings.record_site(run_dir, spec.slurm, sites)
 
 
 def exported_gpus(spec: Spec) -> str | None:
     """Return what is wrong with variables that make sbatch ask for other GPUs than the spec."""
-    slurm, environ = spec.slurm, environment.passed(os.environ, Door.SBATCH)
+    slurm, environ = spec.slurm, environment.variables_for(os.environ, Door.SBATCH)
     options = sbatch_options(spec, Path())
-    found = gpus.contradicting(environ, options, slurm.num_gpus, slurm.nodes)
-    if not found:
+    variables = gpus.contradicting(environ, options, slurm.num_gpus, slurm.nodes)
+    if not variables:
         return None
-    names = " ".join(each.partition("=")[0] for each in found)
+    names = " ".join(each.partition("=")[0] for each in variables)
     return (
-        f"{', '.join(found)} of the environment asks sbatch for other GPUs than the spec: "
-        f"{slurm.gpus_are}, on {counted(slurm.nodes, 'node')}\n"
+        f"{', '.join(variables)} of the environment asks sbatch for other GPUs than the spec: "
+        f"{slurm.gpus_are}, on {quantity(slurm.nodes, 'node')}\n"
         f"  hint: unset {names}, or write the GPUs of each node into slurm.gpus_per_node"
     )
 
@@ -152,7 +152,7 @@ class SbatchAnswer:
 def test_only(spec: Spec, run_dir: RunDir, script: Path) -> SbatchAnswer | None:
     """Ask Slurm whether it would accept the job; None if sbatch is missing or does not answer."""
     argv = sbatch_argv(spec, run_dir, script)
-    answer = client.test_only(argv, environment.passed(os.environ, Door.SBATCH))
+    answer = client.test_only(argv, environment.variables_for(os.environ, Door.SBATCH))
     if answer is None or not client.is_answered(answer):
         return None
     return SbatchAnswer(answer.returncode == 0, (answer.stderr + answer.stdout).strip())

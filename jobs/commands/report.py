@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.times import curves, page, ranking, summary, terminal
 from slurm_job_kit.jobs.commands.times.summary import TimeSummary
 from slurm_job_kit.jobs.commands.views import tensorboard
-from slurm_job_kit.jobs.console import say, shown_path
+from slurm_job_kit.jobs.console import display_path, print_line
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
 from slurm_job_kit.jobs.runs import lookup, state
@@ -44,7 +44,7 @@ def command(args: argparse.Namespace) -> int:
     run_dirs = list(dict.fromkeys(each for word in words or [None] for each in runs_of(word)))
     labels = {run: text for sweep in sweeps for run, text in labels_of(sweep).items()}
     metric = args.metric or metric_of(sweeps)
-    ranked = [] if metric is None else ranked_by(run_dirs, metric, is_asked=bool(args.metric))
+    ranked = [] if metric is None else rank_by(run_dirs, metric, is_asked=bool(args.metric))
     page_path = args.out
     if page_path is None and not args.json:
         page_path = sweeps[0].report if sweeps else run_dirs[0].report
@@ -68,12 +68,12 @@ def runs_of(word: str | None) -> list[RunDir]:
     if sweep is None:
         return [lookup.find(word)]
     points = lookup.points_of(sweep)
-    found = [run_dir for run_dir in points if shared_files.is_dir(run_dir.path)]
-    for gone in sorted({*points} - {*found}, key=lambda run_dir: run_dir.run_id):
-        say(f"{gone.run_id} is left out: its run directory was deleted")
-    if not found:
+    run_dirs = [run_dir for run_dir in points if shared_files.is_dir(run_dir.path)]
+    for gone in sorted({*points} - {*run_dirs}, key=lambda run_dir: run_dir.run_id):
+        print_line(f"{gone.run_id} is left out: its run directory was deleted")
+    if not run_dirs:
         raise UserError(f"the run directories of all points of {sweep.sweep_id} were deleted")
-    return found
+    return run_dirs
 
 
 def labels_of(sweep: SweepDir) -> dict[RunDir, str]:
@@ -92,7 +92,7 @@ def metric_of(sweeps: Sequence[SweepDir]) -> str | None:
     return None
 
 
-def ranked_by(run_dirs: Sequence[RunDir], metric: str, is_asked: bool) -> list[ranking.Ranked]:
+def rank_by(run_dirs: Sequence[RunDir], metric: str, is_asked: bool) -> list[ranking.RankedValue]:
     """The runs by a metric; none where no run has it and the user did not ask for it.
 
     Raises: UserError if none of them has it.
@@ -106,7 +106,9 @@ def ranked_by(run_dirs: Sequence[RunDir], metric: str, is_asked: bool) -> list[r
     return ranked
 
 
-def json_of(summaries: Sequence[TimeSummary], ranked: Sequence[ranking.Ranked]) -> dict[str, Any]:
+def json_of(
+    summaries: Sequence[TimeSummary], ranked: Sequence[ranking.RankedValue]
+) -> dict[str, Any]:
     """What `report --json` prints."""
     places = [
         {"run_id": each.run_dir.run_id, "run_dir": str(each.run_dir.path)}
@@ -118,21 +120,25 @@ def json_of(summaries: Sequence[TimeSummary], ranked: Sequence[ranking.Ranked]) 
 
 def write_page(summaries: Sequence[TimeSummary], path: Path, is_asked: bool) -> None:
     """Write the page, and print its path; a default path that refuses it is only a warning."""
-    found = [curves.read(each.history) for each in summaries]
-    text = page.page_of(summaries, found, next_commands([each.run_dir for each in summaries]))
+    curves_of_runs = [curves.read(each.history) for each in summaries]
+    text = page.page_of(
+        summaries, curves_of_runs, next_commands([each.run_dir for each in summaries])
+    )
     try:
         write_atomic(path, text)
     except OSError as error:
         if is_asked:
             raise FailedError(f"{path}: {error.strerror}") from error
-        say(f"warning: no page: {path}: {error.strerror}\n  hint: --out PATH writes it elsewhere")
+        print_line(
+            f"warning: no page: {path}: {error.strerror}\n  hint: --out PATH writes it elsewhere"
+        )
         return
-    say(f"page {shown_path(path)}")
+    print_line(f"page {display_path(path)}")
 
 
 def next_commands(run_dirs: Sequence[RunDir]) -> list[str]:
     """Commands that show more of the runs, for the end of the page."""
     shown = run_dirs[:MAX_COMMANDS]
-    found = [installation.command("logs", each.run_id) for each in shown]
+    commands = [installation.command("logs", each.run_id) for each in shown]
     texts = [tensorboard.command(each) or "" for each in shown]
-    return found + [line for text in texts for line in text.splitlines()]
+    return commands + [line for text in texts for line in text.splitlines()]

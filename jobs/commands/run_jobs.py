@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.runs.state import RunState
@@ -13,29 +13,29 @@ from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.client import Job
 
 
-def unended(runs: Sequence[RunState]) -> dict[RunDir, dict[str, Job | None]]:
+def live_jobs(runs: Sequence[RunState]) -> dict[RunDir, dict[str, Job | None]]:
     """Return the jobs of runs that are queued or run, or of which Slurm gives no answer.
 
     By run, then by id. Prints which runs have no jobs but those that Slurm may hide.
     Raises: UserError where no run has another job.
     """
     queued = in_queue([run.run_dir for run in runs]) or {} if runs else {}
-    found: dict[RunDir, dict[str, Job | None]] = {}
+    jobs_of: dict[RunDir, dict[str, Job | None]] = {}
     hidden = []
     for run in runs:
         living = (each for each in run.lives.items() if each[1].is_alive or each[1].is_silent)
         jobs = {job_id: life.job for job_id, life in living}
         jobs |= queued.get(run.run_dir, {})
         if jobs:
-            found[run.run_dir] = jobs
+            jobs_of[run.run_dir] = jobs
         else:
             unknown = (life for life in run.lives.values() if life.is_alive is None)
             hidden += [state.unknown(run.run_dir, life) for life in unknown]
-    if hidden and not found:
+    if hidden and not jobs_of:
         raise hidden[0]
     for error in hidden:
-        say(str(error))
-    return found
+        print_line(str(error))
+    return jobs_of
 
 
 def in_queue(run_dirs: Iterable[RunDir]) -> dict[RunDir, dict[str, Job]] | None:
@@ -47,11 +47,11 @@ def in_queue(run_dirs: Iterable[RunDir]) -> dict[RunDir, dict[str, Job]] | None:
     queue, wanted = job_list.queue(), {run_dir.path.resolve(): run_dir for run_dir in run_dirs}
     if queue.jobs is None:
         return None
-    found: dict[RunDir, dict[str, Job]] = {}
+    jobs_of: dict[RunDir, dict[str, Job]] = {}
     for job_id in queue.targets:
         if (path := target_of(queue, job_id)) in wanted:
-            found.setdefault(wanted[path], {})[job_id] = queue.jobs[job_id]
-    return found
+            jobs_of.setdefault(wanted[path], {})[job_id] = queue.jobs[job_id]
+    return jobs_of
 
 
 def target_of(queue: job_list.Queue, job_id: str) -> Path | None:

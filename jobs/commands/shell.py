@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.commands.arguments import RUN
-from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
@@ -80,7 +80,7 @@ def find_place(run_dir: RunDir, rank: int) -> Whereabouts:
     logs_hint = f"hint: {installation.command('logs', run_dir.run_id)}"
     if event is None or event.pid is None or event.host is None:
         what = f"{run_dir.run_id} has no rank {rank} in attempt {attempt}"
-        started = f"{counted(len(spawned), 'rank')} of it started"
+        started = f"{quantity(len(spawned), 'rank')} of it started"
         raise UserError(f"{what}: {started}\n  {logs_hint}")
     if not owner.is_local:
         node = node_of(run_dir, attempt, event.host)
@@ -109,8 +109,8 @@ def running_owner(run_dir: RunDir) -> tuple[run_lock.Owner, int]:
 def _spawn(timeline: Path, attempt: int) -> Event | None:
     """The start of a rank's process in an attempt, from the rank's timeline."""
     events = read_events(timeline)
-    found = [each for each in events if (each.event, each.attempt) == ("spawn", attempt)]
-    return found[-1] if found else None
+    spawns = [each for each in events if (each.event, each.attempt) == ("spawn", attempt)]
+    return spawns[-1] if spawns else None
 
 
 def node_of(run_dir: RunDir, attempt: int, host: str) -> str:
@@ -140,7 +140,7 @@ def become(argv: list[str]) -> NoReturn:
     """Become a command, without the variables of an enclosing job."""
     sys.stdout.flush()
     try:
-        os.execvpe(argv[0], argv, environment.passed(os.environ, Door.SBATCH))
+        os.execvpe(argv[0], argv, environment.variables_for(os.environ, Door.SBATCH))
     except FileNotFoundError:
         raise UserError(f"{argv[0]} is not on PATH\n  hint: use a host with Slurm") from None
 
@@ -158,7 +158,7 @@ def print_stack(run_dir: RunDir, place: Whereabouts) -> int:
     try:
         done = subprocess.run(
             argv,
-            env=environment.passed(os.environ, Door.SBATCH),
+            env=environment.variables_for(os.environ, Door.SBATCH),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -173,7 +173,7 @@ def print_stack(run_dir: RunDir, place: Whereabouts) -> int:
         raise UserError(
             f"{where}, has ended\n  hint: {installation.command('logs', run_dir.run_id)}"
         )
-    say(done.stderr.strip())
+    print_line(done.stderr.strip())
     if "ermission" in done.stderr:
         hint = "ask the site for ptrace of your own processes (sysctl kernel.yama.ptrace_scope=0)"
         raise FailedError(f"py-spy may not look into {where}\n  hint: {hint}")

@@ -17,14 +17,14 @@ from typing import Any
 from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.views import live_progress, table, tensorboard, words
-from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
+from slurm_job_kit.jobs.console import display_path, format_duration, format_metric, format_metrics
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import further_lines
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.runs.interpret import start_up_warning
-from slurm_job_kit.jobs.runs.state import ASK_AGAIN_S, Ask, Remembered, RunState
+from slurm_job_kit.jobs.runs.state import ASK_AGAIN_S, AnswerCache, Ask, RunState
 from slurm_job_kit.jobs.slurm import client, pending, site
 
 MAX_LISTED = 20
@@ -51,15 +51,15 @@ def command(args: argparse.Namespace) -> int:
     """Run status; returns the exit code."""
     if args.json and args.watch:
         raise UserError("--watch prints no JSON\n  hint: leave out one of --json and --watch")
-    wanted = Wanted(args.run, args.json, args.all)
+    wanted = StatusQuery(args.run, args.json, args.all)
     if args.watch:
         return watch(wanted)
-    print(wanted.text(*wanted.look(Remembered())))
+    print(wanted.text(*wanted.look(AnswerCache())))
     return 0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StatusQuery:
     """What the user asked to see."""
 
     run: str | None = None
@@ -95,19 +95,19 @@ def listing(seen: Sequence[Seen], num_runs: int, max_lines: int | None) -> str:
     num_runs: of the whole list, of which `seen` are the newest.
     """
     if max_lines is None:
-        return "\n".join(_drawn(seen, num_runs))
+        return "\n".join(_table_lines(seen, num_runs))
     # Each run takes a line or more, so more runs never fit. A table takes rich some ms per run.
     fits, most = 1, min(len(seen), max(1, max_lines))
     while fits < most:
         number = (fits + most + 1) // 2
-        if len(_drawn(seen[:number], num_runs)) <= max_lines:
+        if len(_table_lines(seen[:number], num_runs)) <= max_lines:
             fits = number
         else:
             most = number - 1
-    return "\n".join(_drawn(seen[:fits], num_runs))
+    return "\n".join(_table_lines(seen[:fits], num_runs))
 
 
-def _drawn(seen: Sequence[Seen], num_runs: int) -> list[str]:
+def _table_lines(seen: Sequence[Seen], num_runs: int) -> list[str]:
     """The lines of a table of runs, how many of `num_runs` it leaves out, and their warnings."""
     lines = table.text([each.row() for each in seen], COLUMNS).split("\n")
     if len(seen) < num_runs:
@@ -161,8 +161,8 @@ class Seen:
     def metrics(self) -> dict[str, float | None]:
         """The metrics of the result, else those of the last evaluation."""
         result, now = self.run.result, self.run.files.progress
-        found = (result and result.metrics) or (now and now.metrics) or ()
-        return {each.name: each.value for each in found}
+        metrics = (result and result.metrics) or (now and now.metrics) or ()
+        return {each.name: each.value for each in metrics}
 
     def row(self) -> table.Row:
         """The texts of the columns."""
@@ -246,13 +246,13 @@ def detail(seen: Seen) -> str:
         fields[f"ATTEMPT {record.attempt}"] = _attempt_line(record)
     if len(files.attempts) > MAX_ATTEMPTS:
         left_out = f"{len(files.attempts) - MAX_ATTEMPTS} more, all: "
-        fields["EARLIER"] = left_out + shown_path(files.run_dir.attempts)
+        fields["EARLIER"] = left_out + display_path(files.run_dir.attempts)
     fields["WARNING"] = seen.warning or ""
-    fields["DIRECTORY"] = shown_path(files.run_dir.path)
+    fields["DIRECTORY"] = display_path(files.run_dir.path)
     for place, line in enumerate((tensorboard.command(files.run_dir) or "").splitlines()):
         fields["TENSORBOARD" if place == 0 else "ITS TUNNEL"] = line
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    shown = table.stacked([fields], list(fields), width)
+    shown = table.stacked_lines([fields], list(fields), width)
     # Of an error of several lines the state has the first one.
     further = further_lines(seen.reason) if seen.reason and seen.run.is_ended else []
     return "\n".join([shown, *(f"  {line}" for line in further)])
@@ -267,7 +267,7 @@ def _exceeds_alone(job_id: str | None, _reason: str, _period: int) -> bool:
 
 def _attempt_line(record: AttemptRecord) -> str:
     """An attempt that was closed: where, how long, which steps, and what ended it."""
-    parts = [words.node_list(record.nodes or ()), words.ended_by(record)]
+    parts = [words.node_list(record.nodes or ()), words.end_reason(record)]
     if record.start is not None:
         parts.insert(1, format_duration(max(0, record.stop - record.start), 2))
     if record.first_step is not None:
@@ -275,13 +275,13 @@ def _attempt_line(record: AttemptRecord) -> str:
     return "  ".join(filter(None, parts))
 
 
-def watch(wanted: Wanted) -> int:
+def watch(wanted: StatusQuery) -> int:
     """Show the runs again and again, on a terminal in place, until Ctrl-C; returns 0.
 
     Files are read every LOOK_AGAIN_S, Slurm is asked at most every ASK_AGAIN_S. Where the user
     named runs, it returns when all of them have ended.
     """
-    ask, is_terminal = Remembered(), sys.stdout.isatty()
+    ask, is_terminal = AnswerCache(), sys.stdout.isatty()
     try:
         while True:
             now = time.strftime("%H:%M:%S")

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from slurm_job_kit.jobs import environment, installation
 from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.console import counted, format_metrics, say, shown_path
+from slurm_job_kit.jobs.console import display_path, format_metrics, print_line, quantity
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
 
 if TYPE_CHECKING:
-    from slurm_job_kit.jobs.config.load import Loaded
+    from slurm_job_kit.jobs.config.load import LoadedSpec
     from slurm_job_kit.jobs.records.training import Result
     from slurm_job_kit.jobs.runs.origin import Origin
 
@@ -99,21 +99,21 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
     """
     from slurm_job_kit.jobs.commands import packages
     from slurm_job_kit.jobs.commands.queue import queue
-    from slurm_job_kit.jobs.commands.submit_claim import claimed
+    from slurm_job_kit.jobs.commands.submit_claim import hold_claim
     from slurm_job_kit.jobs.config.load import load
-    from slurm_job_kit.jobs.runs.freeze import planned
+    from slurm_job_kit.jobs.runs.freeze import planned_run_dir
 
     loaded = load(config, overrides)
     if options.origin is not None:
         from slurm_job_kit.jobs.runs import origin
 
         for line in origin.check(options.origin, loaded.spec):
-            say(line)
+            print_line(line)
     if options.is_dry:
         packages.check(loaded.spec, is_on_slurm=False)
         return dry_run(loaded, options.cluster)
-    run_dir, cluster, job_id = planned(loaded.spec), choose_cluster(options.cluster), None
-    with new_runs({run_dir: loaded}, cluster, options, claimed(run_dir)):
+    run_dir, cluster, job_id = planned_run_dir(loaded.spec), choose_cluster(options.cluster), None
+    with new_runs({run_dir: loaded}, cluster, options, hold_claim(run_dir)):
         if cluster == "slurm":
             job_id = queue(loaded, run_dir)
     if job_id is None:
@@ -124,7 +124,7 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
 
 @contextlib.contextmanager
 def new_runs(
-    runs: Mapping[RunDir, Loaded],
+    runs: Mapping[RunDir, LoadedSpec],
     cluster: str,
     options: Options,
     claim: contextlib.AbstractContextManager[None],
@@ -152,7 +152,7 @@ def new_runs(
             from slurm_job_kit.jobs.runs import origin
 
             for run_dir in runs:
-                say(origin.copy_into(run_dir, options.origin))
+                print_line(origin.copy_into(run_dir, options.origin))
         if cluster == "slurm" and options.is_checked:
             from slurm_job_kit.jobs.runs import check
 
@@ -160,7 +160,7 @@ def new_runs(
         yield
 
 
-def dry_run(loaded: Loaded, cluster: str) -> int:
+def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     """Print sbatch command, script and resolved spec; queue and write nothing.
 
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
@@ -170,13 +170,13 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     from slurm_job_kit.jobs.commands.queue import show_site, test_only
     from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
     from slurm_job_kit.jobs.runs.code_snapshot import repository
-    from slurm_job_kit.jobs.runs.freeze import planned
-    from slurm_job_kit.jobs.runs.own_script import named_inputs, normalised, script_home
+    from slurm_job_kit.jobs.runs.freeze import planned_run_dir
+    from slurm_job_kit.jobs.runs.own_script import named_inputs, normalise_script, script_home
     from slurm_job_kit.jobs.slurm import available, refusals
     from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
     top = repository()
-    run_dir, spec = planned(loaded.spec), normalised(loaded.spec, top)
+    run_dir, spec = planned_run_dir(loaded.spec), normalise_script(loaded.spec, top)
     named_inputs(spec.launch, script_home(spec.launch, top))
     script = installation.ROOT / SCRIPT
     argv = sbatch_argv(spec, run_dir)
@@ -187,10 +187,10 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
-    say(gpu_hours.format_request(spec.slurm))
+    print_line(gpu_hours.format_request(spec.slurm))
     is_local = choose_cluster(cluster) == "local"
     for line in environment.notes(os.environ, spec, None if is_local else argv):
-        say(line)
+        print_line(line)
     if is_local:
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
         return 0
@@ -215,15 +215,15 @@ def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
         print(json.dumps(ids | {"run_dir": str(run_dir.path), "cluster": cluster}), flush=True)
         return
     print(f"job {job_id}")
-    print(f"run directory {shown_path(run_dir.path)}")
-    print(f"tail -F {shlex.quote(shown_path(run_dir.rank_log(0)))}")
+    print(f"run directory {display_path(run_dir.path)}")
+    print(f"tail -F {shlex.quote(display_path(run_dir.rank_log(0)))}")
 
 
-def held_out(result: Result) -> str:
+def format_held_out(result: Result) -> str:
     """`held-out accuracy 98.89%`: the metric of the last evaluation, or the loss; "" without."""
-    found = {e.name: e.value for e in result.metrics or () if e.name.startswith("eval_")}
-    without_loss = {name: value for name, value in found.items() if name != "eval_loss"}
-    return format_metrics(without_loss or found)
+    metrics = {e.name: e.value for e in result.metrics or () if e.name.startswith("eval_")}
+    without_loss = {name: value for name, value in metrics.items() if name != "eval_loss"}
+    return format_metrics(without_loss or metrics)
 
 
 def run_here(run_dir: RunDir, as_json: bool) -> int:
@@ -238,14 +238,14 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     if as_json:
         announce(run_dir, None, True)
     stream = sys.stderr if as_json else sys.stdout
-    print(f"run directory {shown_path(run_dir.path)}", file=sys.stderr, flush=True)
+    print(f"run directory {display_path(run_dir.path)}", file=sys.stderr, flush=True)
     decision = local.run(run_dir)
     result = records.read(Result, run_dir.result)
     if decision is None or decision.action is Action.DONE:
-        if result is not None and (metrics := held_out(result)):
-            steps = counted(result.global_step or 0, "step")
+        if result is not None and (metrics := format_held_out(result)):
+            steps = quantity(result.global_step or 0, "step")
             print(f"{metrics} after {steps}", file=stream)
-        print(f"run directory {shown_path(run_dir.path)}", file=stream)
+        print(f"run directory {display_path(run_dir.path)}", file=stream)
         print(f"next: {installation.command('logs', run_dir.run_id)}", file=stream)
         return 0
     step = None if result is None else result.global_step

@@ -24,7 +24,7 @@ POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class _Claimed(RunDir):
+class _SubmitClaim(RunDir):
     """A run directory whose exclusively created file is the claim in place of owner.json."""
 
     @property
@@ -33,13 +33,13 @@ class _Claimed(RunDir):
 
 
 @contextlib.contextmanager
-def claimed(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
+def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
     """A block in which no other command queues or cancels a job of this run.
 
     `wait_s`: how long to wait for another command, in seconds.
     Raises: UserError if another command still has the claim; OSError.
     """
-    claim, me = _Claimed(run_dir.path), run_lock.this_process(None)
+    claim, me = _SubmitClaim(run_dir.path), run_lock.this_process(None)
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -67,7 +67,7 @@ def _read_only(run_dir: RunDir) -> UserError:
     return UserError(f"{what}\n  hint: ask user {user}, or {own}")
 
 
-def _refusal(claim: _Claimed) -> UserError:
+def _refusal(claim: _SubmitClaim) -> UserError:
     holder = run_lock.read(claim)
     if holder is None:
         return UserError(f"{claim.run_id}: another command has just finished\n  hint: try again")
@@ -79,7 +79,7 @@ def _refusal(claim: _Claimed) -> UserError:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """A block without Ctrl-C, SIGTERM, SIGHUP: no job is queued that its run directory lacks."""
     numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]

@@ -15,12 +15,12 @@ from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.continuing import Request
 from slurm_job_kit.jobs.commands.submit import Options, choose_cluster, new_runs
-from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.commands.submit_claim import hold_claim
 from slurm_job_kit.jobs.commands.sweeps import runner, specs
 from slurm_job_kit.jobs.commands.sweeps.runner import INTERRUPTED, PointState
 from slurm_job_kit.jobs.commands.sweeps.specs import LoadedSweep
 from slurm_job_kit.jobs.commands.times import ranking, terminal
-from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir
 from slurm_job_kit.jobs.runs import lookup
@@ -51,19 +51,20 @@ def _limit(text: str) -> int:
 
 def command(args: argparse.Namespace) -> int:
     """Run sweep; returns the exit code."""
-    found = specs.load(args.config, arguments.overrides_of(args))
-    limit = args.max_parallel or found.max_parallel
-    if found.num_equal:
-        say(f"{counted(found.num_equal, 'point')} left out, because another one has the same spec")
-    same = same_sweep(found)
+    loaded_sweep = specs.load(args.config, arguments.overrides_of(args))
+    limit = args.max_parallel or loaded_sweep.max_parallel
+    if loaded_sweep.num_equal:
+        left_out = quantity(loaded_sweep.num_equal, "point")
+        print_line(f"{left_out} left out, because another one has the same spec")
+    same = same_sweep(loaded_sweep)
     if args.dry_run:
         if same is None and choose_cluster(args.cluster) == "slurm":
-            runner.check_array_size(len(found.points))
-        show(found, same, limit, args.cluster, args.json)
+            runner.check_array_size(len(loaded_sweep.points))
+        show(loaded_sweep, same, limit, args.cluster, args.json)
         return 0
     start = (args.cluster, args.json, not args.no_check, args.yes)
     options = SweepOptions(*start, limit=limit, is_retried=args.retry)
-    return make(found, options) if same is None else go_on(same, options)
+    return make(loaded_sweep, options) if same is None else go_on(same, options)
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class SweepOptions(Options):
     is_retried: bool = False
 
 
-def same_sweep(found: LoadedSweep) -> SweepDir | None:
+def same_sweep(loaded_sweep: LoadedSweep) -> SweepDir | None:
     """The newest sweep of the same points. One whose record cannot be read is none."""
-    digest = found.digest
+    digest = loaded_sweep.digest
     for each in lookup.all_sweeps():
         record = records.read_leniently(SweepRecord, each.record)
         if record is not None and record.digest == digest:
@@ -89,46 +90,48 @@ def same_sweep(found: LoadedSweep) -> SweepDir | None:
 
 
 def show(
-    found: LoadedSweep, same: SweepDir | None, limit: int | None, cluster: str, as_json: bool
+    loaded_sweep: LoadedSweep, same: SweepDir | None, limit: int | None, cluster: str, as_json: bool
 ) -> None:
     """Print the points and how they would run: the job arrays that they need, unless here."""
     groups: dict[tuple[str, ...], list[int]] = {}
-    for number, point in enumerate(found.points):
+    for number, point in enumerate(loaded_sweep.points):
         options = array_options(point.loaded.spec, SweepDir(Path("sweep")))
         groups.setdefault(tuple(options), []).append(number)
     is_local = choose_cluster(cluster) == "local"
     arrays = [] if is_local else [array_tasks(numbers, limit) for numbers in groups.values()]
-    listed = [list(point.overrides) for point in found.points]
+    listed = [list(point.overrides) for point in loaded_sweep.points]
     if as_json:
         print(json.dumps({"points": listed, "arrays": arrays, "sweep_id": same and same.sweep_id}))
         return
     for number, words in enumerate(listed):
         print(f"{number}  {' '.join(words)}")
     most = f", at most {limit} at a time" if limit else ""
-    tasks = f"{counted(len(arrays), 'job array')}: --array={', --array='.join(arrays)}"
+    tasks = f"{quantity(len(arrays), 'job array')}: --array={', --array='.join(arrays)}"
     how = ", one after the other on this machine" if is_local else f"{most}; on Slurm {tasks}"
-    print(f"{counted(len(listed), 'point')}{how}")
+    print(f"{quantity(len(listed), 'point')}{how}")
     if same is not None:
         print(f"this would continue {same.sweep_id}, which has these points")
 
 
-def make(found: LoadedSweep, options: SweepOptions) -> int:
+def make(loaded_sweep: LoadedSweep, options: SweepOptions) -> int:
     """Freeze all points with one copy of the code, then queue them or run them here.
 
     Returns the exit code. Raises: UserError, FailedError; then there is no sweep.
     """
-    first, cluster = found.points[0].loaded.spec, choose_cluster(options.cluster)
+    first, cluster = loaded_sweep.points[0].loaded.spec, choose_cluster(options.cluster)
     if cluster == "slurm":
-        runner.check_array_size(len(found.points))
+        runner.check_array_size(len(loaded_sweep.points))
     run_id = new_run_id()
     sweep = SweepDir(lookup.runs_root(first.runs_root) / first.name / f"sweep-{run_id}")
-    width = len(str(len(found.points) - 1))
+    width = len(str(len(loaded_sweep.points) - 1))
     runs = {
         RunDir(sweep.path.with_name(f"{run_id}-p{number:0{width}}")): point.loaded
-        for number, point in enumerate(found.points)
+        for number, point in enumerate(loaded_sweep.points)
     }
     numbers = range(len(runs))
-    with new_runs(runs, cluster, options, made(sweep, found, list(runs), options.limit)):
+    with new_runs(
+        runs, cluster, options, new_sweep_dir(sweep, loaded_sweep, list(runs), options.limit)
+    ):
         if cluster == "slurm":
             runner.queue_arrays(sweep, numbers, runs, options.limit)
     if cluster == "local":
@@ -138,13 +141,13 @@ def make(found: LoadedSweep, options: SweepOptions) -> int:
 
 
 @contextlib.contextmanager
-def made(
-    sweep: SweepDir, found: LoadedSweep, run_dirs: Sequence[RunDir], limit: int | None
+def new_sweep_dir(
+    sweep: SweepDir, loaded_sweep: LoadedSweep, run_dirs: Sequence[RunDir], limit: int | None
 ) -> Iterator[None]:
     """A block with a new, claimed sweep directory, which is deleted again if the block fails."""
     sweep.path.mkdir()
     try:
-        sweep.path.chmod(int(found.points[0].loaded.spec.dir_mode, 8))
+        sweep.path.chmod(int(loaded_sweep.points[0].loaded.spec.dir_mode, 8))
         sweep.points.mkdir()
         sweep.submitit.mkdir()
         for number, run_dir in enumerate(run_dirs):
@@ -152,10 +155,12 @@ def made(
             link.symlink_to(os.path.relpath(run_dir.path, link.parent))
         named = tuple(
             SweepPoint(run_dir.run_id, point.overrides)
-            for run_dir, point in zip(run_dirs, found.points, strict=True)
+            for run_dir, point in zip(run_dirs, loaded_sweep.points, strict=True)
         )
-        records.write(sweep.record, SweepRecord(found.digest, named, found.metric, limit))
-        with claimed(RunDir(sweep.path)):
+        records.write(
+            sweep.record, SweepRecord(loaded_sweep.digest, named, loaded_sweep.metric, limit)
+        )
+        with hold_claim(RunDir(sweep.path)):
             yield
     except BaseException as error:
         if not getattr(error, "may_be_queued", False):
@@ -170,13 +175,13 @@ def go_on(sweep: SweepDir, options: SweepOptions) -> int:
     Returns the exit code.
     """
     states = runner.states_of(lookup.points_of(sweep))
-    say(runner.summary(sweep, states))
+    print_line(runner.summary(sweep, states))
     wanted = {PointState.OPEN} | ({PointState.ENDED} if options.is_retried else set())
     numbers = [number for number, state in enumerate(states) if state in wanted]
     if PointState.ENDED in states and not options.is_retried:
         retry = installation.command("resume", sweep.sweep_id)
         option = "RETRY=1" if installation.IS_BY_MAKE else "--retry"
-        say(f"points that ended are left out: {option}, or {retry}, continues them")
+        print_line(f"points that ended are left out: {option}, or {retry}, continues them")
     if not numbers:
         if options.as_json:
             runner.announce(sweep, True)
@@ -192,7 +197,7 @@ def run(sweep: SweepDir, numbers: Sequence[int], options: SweepOptions) -> int:
     request = Request(cluster=cluster, is_confirmed=options.is_confirmed)
     code = runner.run(sweep, numbers, request, options.limit, options.as_json)
     if code == INTERRUPTED:
-        say("stopped; the same command continues the sweep")
+        print_line("stopped; the same command continues the sweep")
     if cluster == "local" and not options.as_json:
         show_ranking(sweep, runner.states_of(lookup.points_of(sweep)))
     return code
@@ -200,13 +205,13 @@ def run(sweep: SweepDir, numbers: Sequence[int], options: SweepOptions) -> int:
 
 def show_ranking(sweep: SweepDir, states: Sequence[PointState]) -> None:
     """Print all points with their states, best first."""
-    run_dirs, found = lookup.points_of(sweep), lookup.read_sweep(sweep)
-    metric = found.metric or ranking.default_metric(run_dirs)
+    run_dirs, record = lookup.points_of(sweep), lookup.read_sweep(sweep)
+    metric = record.metric or ranking.default_metric(run_dirs)
     width = max(map(len, states))
     labels = {
         run_dir: f"point {number}  {state:<{width}}  {' '.join(point.overrides)}"
         for number, (run_dir, state, point) in enumerate(
-            zip(run_dirs, states, found.points, strict=True)
+            zip(run_dirs, states, record.points, strict=True)
         )
     }
     ranked, mode = ranking.rank(run_dirs, metric), ranking.mode(run_dirs, metric)

@@ -29,7 +29,7 @@ def find(root: Path, older_than_s: float, gone: Sequence[RunDir], is_idle: bool)
     gone: runs that are to be deleted, which need nothing. is_idle: no run of the root may still
     run. Then also code is left over that a submit has replaced because it was damaged.
     """
-    found = list(_dangling(root, gone))
+    leftovers = list(_dangling(root, gone))
     unused = f"code that no run of {root} has"
     linked = linked_code(root, gone)
     for path in files_in(root / CODE, "*"):
@@ -40,14 +40,14 @@ def find(root: Path, older_than_s: float, gone: Sequence[RunDir], is_idle: bool)
         if path.name.startswith((DELETED, ".copy-")) or (
             path.name.startswith(".broken-") and is_idle
         ):
-            found.append(Leftover(path, "an unfinished or damaged copy of code"))
+            leftovers.append(Leftover(path, "an unfinished or damaged copy of code"))
         elif _COPY.fullmatch(path.name) and linked is not None and path.name not in linked:
-            found.append(Leftover(path, unused))
-    found += [
+            leftovers.append(Leftover(path, unused))
+    leftovers += [
         Leftover(path, "what a killed clean had begun to delete")
         for path in files_in(root, f"{DELETED}*")
     ]
-    return found
+    return leftovers
 
 
 def linked_code(root: Path, gone: Sequence[RunDir] = ()) -> set[str] | None:
@@ -55,7 +55,7 @@ def linked_code(root: Path, gone: Sequence[RunDir] = ()) -> set[str] | None:
 
     None where a run cannot be read: then every copy may be in use.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     without = {run_dir.path for run_dir in gone}
     try:
         for run_dir in _run_dirs(root):
@@ -63,13 +63,13 @@ def linked_code(root: Path, gone: Sequence[RunDir] = ()) -> set[str] | None:
                 continue
             for link in (run_dir.code, run_dir.kit, run_dir.script_code):
                 if link.is_symlink():
-                    found.add(Path(os.readlink(link)).name)
+                    names.add(Path(os.readlink(link)).name)
             known = records.read(Provenance, run_dir.provenance)
             for snapshot in () if known is None else known.snapshots:
-                found |= {name for name in snapshot.copies if name is not None}
+                names |= {name for name in snapshot.copies if name is not None}
     except (OSError, UserError):
         return None
-    return found
+    return names
 
 
 def points_of_sweeps(root: Path) -> set[Path]:

@@ -15,7 +15,7 @@ from typing import Any
 from slurm_job_kit.jobs import environment, gpus
 from slurm_job_kit.jobs.config import reserved
 from slurm_job_kit.jobs.environment import Door, Treatment
-from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Problem, shown
+from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Problem, format_value
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
 
@@ -57,17 +57,17 @@ def _name(name: str) -> Iterator[Problem]:
         what = f"has {len(name.encode())} bytes"
         yield Problem(path, what, f"write 1 to {MAX_NAME_BYTES} bytes")
     elif wrong := next((char for char in name if char in "/:%" or not char.isprintable()), None):
-        what = f"{shown(name)} has {shown(wrong)} in it"
+        what = f"{format_value(name)} has {format_value(wrong)} in it"
         yield Problem(path, what, "leave it out: a folder and the job get this name")
     elif name[0] in ".-" or name != name.strip():
-        what = f"{shown(name)} starts with . or -, or begins or ends with a space"
+        what = f"{format_value(name)} starts with . or -, or begins or ends with a space"
         yield Problem(path, what, "begin and end it with a letter or digit")
 
 
 def _dir_mode(mode: str) -> Iterator[Problem]:
     if (int(mode, 8) & 0o700) != 0o700:
         hint = 'start with 07, such as "0700" or "0750"'
-        yield Problem(("dir_mode",), f"{shown(mode)} takes your own access away", hint)
+        yield Problem(("dir_mode",), f"{format_value(mode)} takes your own access away", hint)
 
 
 def _empty(section: KeyPath, values: Any) -> Iterator[Problem]:
@@ -95,17 +95,17 @@ def _gpus(slurm: Slurm) -> Iterator[Problem]:
     if isinstance(value, int) and value < 0:
         yield Problem(path, f"must be at least 0, not {value}")
     elif gpus.in_number(str(value)) is None:
-        what = f"{shown(value)} is no number of GPUs"
+        what = f"{format_value(value)} is no number of GPUs"
         yield Problem(path, what, "write a number, or a type and a number: 2 or a100:2")
     for name, given in slurm.sbatch_args.items():
         at = ("slurm", "sbatch_args", name)
         if (option := reserved.full_name(name)) not in gpus.GRES_OPTIONS:
             continue
         if (count := gpus.in_option(option, given)) is None:
-            what = f"{shown(given)} is none of gpu, gpu:NUMBER and gpu:TYPE:NUMBER"
+            what = f"{format_value(given)} is none of gpu, gpu:NUMBER and gpu:TYPE:NUMBER"
             yield Problem(at, what, "write slurm.gpus_per_node: 2 or a100:2 instead")
         elif count and gpus.in_number(str(value)):
-            what = f"{shown(given)} asks for GPUs, and so does slurm.gpus_per_node"
+            what = f"{format_value(given)} asks for GPUs, and so does slurm.gpus_per_node"
             yield Problem(at, what, "keep one of them", (path,))
 
 
@@ -116,10 +116,10 @@ def _sbatch_arg(path: KeyPath, written: str, slurm: Slurm) -> Iterator[Problem]:
         known = long if reserved.OPTION.fullmatch(long) else "mail-type"
         hint = f"write the long name without its dashes, such as {known.replace('-', '_')}"
         yield Problem(path, "is not the name of a long sbatch option", hint)
-    elif found := reserved.reserved_option(name, reserved.SBATCH):
-        hint = _hint_for_gpus(found[0], slurm.sbatch_args[written], slurm) or found[1]
-        yield Problem(path, _belongs(name, found[0]), hint)
-    elif len(several := reserved.meant(name)) > 1:
+    elif option := reserved.reserved_option(name, reserved.SBATCH):
+        hint = _hint_for_gpus(option[0], slurm.sbatch_args[written], slurm) or option[1]
+        yield Problem(path, _belongs(name, option[0]), hint)
+    elif len(several := reserved.possible_options(name)) > 1:
         options = ", ".join(f"--{each}" for each in several)
         yield Problem(path, f"--{name} could mean {options}", "write one of them in full")
 
@@ -154,14 +154,14 @@ def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
         path, name = ("slurm", "srun_args", index), option[2:].partition("=")[0]
         if not option.startswith("--") or not reserved.OPTION.fullmatch(name):
             hint = "write each as one long option, such as --mpi=none"
-            yield Problem(path, f"{shown(option)} is not an srun option", hint)
-        elif found := reserved.reserved_option(name, reserved.SRUN):
-            yield Problem(path, _belongs(name, found[0]), found[1])
+            yield Problem(path, f"{format_value(option)} is not an srun option", hint)
+        elif reserved_one := reserved.reserved_option(name, reserved.SRUN):
+            yield Problem(path, _belongs(name, reserved_one[0]), reserved_one[1])
     for index, argument in enumerate(prefix):
         if argument == ":" or (index == 0 and (not argument or argument.startswith("-"))):
             path = ("launch", "command_prefix", index)
             hint = "begin with a command; after a lone : srun would start a second command"
-            yield Problem(path, f"{shown(argument)} is not allowed here", hint)
+            yield Problem(path, f"{format_value(argument)} is not allowed here", hint)
 
 
 def _launch(launch: Launch) -> Iterator[Problem]:
@@ -175,13 +175,15 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         yield Problem(("launch", "script"), "excludes launch.module", "keep one of them", also)
     if launch.module and not is_dotted(launch.module):
         hint = "write package.train as for python -m; the key of a file is launch.script"
-        yield Problem(("launch", "module"), f"{shown(launch.module)} is not a module name", hint)
+        yield Problem(
+            ("launch", "module"), f"{format_value(launch.module)} is not a module name", hint
+        )
     if launch.script and launch.script.startswith("-"):
         hint = f"write ./{launch.script}"
-        yield Problem(("launch", "script"), f"{shown(launch.script)} is not a path", hint)
+        yield Problem(("launch", "script"), f"{format_value(launch.script)} is not a path", hint)
     for index, name in enumerate(launch.inputs):
         if launch.is_trainer or not is_inside(name):
-            what = f"{shown(name)} is no path inside of the repository"
+            what = f"{format_value(name)} is no path inside of the repository"
             hint = "your script opens an absolute path as it is; leave it out here"
             if launch.is_trainer:
                 what, hint = "is for your own script or module, not for the trainer", "leave it out"
@@ -197,7 +199,7 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         hint = (
             "write one name, or the beginning of names, as `ip -brief address` lists them on a node"
         )
-        what = f"{shown(launch.interface)} is not the name of a network interface"
+        what = f"{format_value(launch.interface)} is not the name of a network interface"
         yield Problem(("launch", "interface"), what, hint)
     yield from _python(launch.python)
     if launch.is_trainer and launch.stop_signal != "none":
@@ -209,7 +211,7 @@ def _launch(launch: Launch) -> Iterator[Problem]:
 def _python(python: str | None) -> Iterator[Problem]:
     """A relative path would begin in the frozen code on the nodes, where no environment is."""
     if python and (python.startswith("-") or ("/" in python and not python.startswith("/"))):
-        what = f"{shown(python)} is neither an absolute path nor the name of a command"
+        what = f"{format_value(python)} is neither an absolute path nor the name of a command"
         hint = f"write {os.path.abspath(python)}, or a name such as python3"
         yield Problem(("launch", "python"), what, hint)
 
@@ -219,7 +221,7 @@ def _env(env: dict[str, str]) -> Iterator[Problem]:
         path = ("launch", "env", name)
         if not _VARIABLE.fullmatch(name):
             hint = "use letters, digits and _, and start with a letter or _"
-            yield Problem(path, f"{shown(name)} is not the name of a variable", hint)
+            yield Problem(path, f"{format_value(name)} is not the name of a variable", hint)
         elif hint_reserved := environment.refusal(name):
             yield Problem(path, f"{name} belongs to the kit", hint_reserved)
         elif (
@@ -227,10 +229,14 @@ def _env(env: dict[str, str]) -> Iterator[Problem]:
             and environment.treatment(name, env, Door.TORCHRUN) is not Treatment.PASS
         ):
             hint = "write DEBUG, INFO, WARNING or ERROR"
-            yield Problem(path, f"{shown(value)} is no level to torchrun, which reads it", hint)
+            yield Problem(
+                path, f"{format_value(value)} is no level to torchrun, which reads it", hint
+            )
         elif name == "TMPDIR" and len(os.fsencode(value)) > environment.MAX_TMPDIR:
             hint = f"write a path of at most {environment.MAX_TMPDIR} characters"
-            yield Problem(path, f"{shown(value)} is too long for the sockets of data workers", hint)
+            yield Problem(
+                path, f"{format_value(value)} is too long for the sockets of data workers", hint
+            )
 
 
 def is_inside(path: str) -> bool:
@@ -260,5 +266,5 @@ def _notify(notify: Notify, slurm: Slurm) -> Iterator[Problem]:
         path, hint = ("notify", "mail"), "remove one of the two"
         yield Problem(path, f"slurm.sbatch_args.{mail} is set, too", hint)
     if notify.mail is not None and not re.fullmatch(r"[^\s-]\S*", notify.mail):
-        what = f"{shown(notify.mail)} is no address"
+        what = f"{format_value(notify.mail)} is no address"
         yield Problem(("notify", "mail"), what, "write name@host, or the name of a user")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from slurm_job_kit.jobs.batch_sizes import uneven
 from slurm_job_kit.jobs.config.check_launch import is_dotted
 from slurm_job_kit.jobs.config.keys import list_hint, nearest
-from slurm_job_kit.jobs.problems import Problem, shown
+from slurm_job_kit.jobs.problems import Problem, format_value
 from slurm_job_kit.jobs.spec import (
     DATASETS,
     METRIC_MODES,
@@ -72,7 +72,7 @@ def _arguments(train: Train) -> Iterator[Problem]:
             if not name.isidentifier():
                 first = name.partition(":")[0]
                 hint = f"YAML wants a space after the colon; or write train.{key}.{first}=VALUE"
-                yield _key(key, f"{shown(name)} is no name of an argument", hint)
+                yield _key(key, f"{format_value(name)} is no name of an argument", hint)
 
 
 def _strategy(spec: Spec) -> Iterator[Problem]:
@@ -83,7 +83,9 @@ def _strategy(spec: Spec) -> Iterator[Problem]:
         hint = _OTHER_STRATEGIES.get(strategy.lower(), f"did you mean {guess}?" if guess else "")
         hint = list_hint(strategy, STRATEGIES.__contains__) or hint
         yield _key(
-            "strategy", f"must be one of {', '.join(STRATEGIES)}, not {shown(strategy)}", hint
+            "strategy",
+            f"must be one of {', '.join(STRATEGIES)}, not {format_value(strategy)}",
+            hint,
         )
         return
     if strategy != "ddp" and train.precision == "fp16":
@@ -167,19 +169,21 @@ def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
     if name in known or (colon and is_dotted(module) and is_dotted(attribute)):
         return
     if hint := list_hint(name, known.__contains__):
-        yield _key(kind, f"there is no {kind} {shown(name)}", hint)
+        yield _key(kind, f"there is no {kind} {format_value(name)}", hint)
         return
     guess = nearest(name, known)
     known_names = f"known: {', '.join(known)}; or " if known else ""
     hint = f"{known_names}your own package.module:callable"
     hint = f"did you mean {guess}? {hint}" if guess else hint
-    yield _key(kind, f"there is no {kind} {shown(name)}", hint)
+    yield _key(kind, f"there is no {kind} {format_value(name)}", hint)
 
 
 def _init_from(path: str | None) -> Iterator[Problem]:
     if path and path.endswith(_OTHER_WEIGHTS):
         hint = "write its state_dict with safetensors.torch.save_file, or name a run directory"
-        yield _key("init_from", f"{shown(path)} is neither .safetensors nor a directory", hint)
+        yield _key(
+            "init_from", f"{format_value(path)} is neither .safetensors nor a directory", hint
+        )
 
 
 def _batch(spec: Spec) -> Iterator[Problem]:
@@ -217,7 +221,7 @@ def _optimizer(train: Train) -> Iterator[Problem]:
     # The loop sets the learning rate; the others would win over the key, or lose to it.
     taken = {"lr"} | (set(_KEYS_OF_OPTIMIZERS) if train.optimizer in OPTIMIZERS else set())
     for name in sorted(taken & set(train.optimizer_args)):
-        hint = f"write train.{name}: {shown(train.optimizer_args[name])}"
+        hint = f"write train.{name}: {format_value(train.optimizer_args[name])}"
         yield _key("optimizer_args", f"{name} has a key of its own", hint, f"train.{name}")
     if not train.nesterov or (train.optimizer not in OPTIMIZERS and ":" not in train.optimizer):
         return
@@ -241,9 +245,11 @@ def _schedule(train: Train) -> Iterator[Problem]:
         what = f"needs train.schedule step, not {train.schedule}"
         yield _key("lr_milestones", what, hint, *also)
     elif steps != sorted(set(steps)):
-        yield _key("lr_milestones", f"{shown(steps)} does not rise", "sort the epochs", *also)
+        yield _key(
+            "lr_milestones", f"{format_value(steps)} does not rise", "sort the epochs", *also
+        )
     elif steps and train.max_steps is None and not 1 <= steps[0] <= steps[-1] < train.epochs:
-        what = f"{shown(steps)} is not all within 1 to {train.epochs - 1}"
+        what = f"{format_value(steps)} is not all within 1 to {train.epochs - 1}"
         hint = f"name epochs after the first and before the end, train.epochs {train.epochs}"
         yield _key("lr_milestones", what, hint, *also)
 
@@ -276,10 +282,10 @@ def _best(spec: Spec) -> Iterator[Problem]:
             yield _key("early_stop_patience", what, hint, "checkpoint.best")
     elif best != "auto" and not best.startswith("eval_"):
         hint = f"write eval_{best.removeprefix('train_')}; training metrics choose no checkpoint"
-        yield Problem(where, f"{shown(best)} is no held-out metric", hint)
+        yield Problem(where, f"{format_value(best)} is no held-out metric", hint)
     elif best != "auto" and best not in METRIC_MODES and mode == "auto":
         hint = "write best_mode: min, or best_mode: max"
-        what = f"{shown(best)} is not built in: the kit does not know which value is better"
+        what = f"{format_value(best)} is not built in: the kit does not know which value is better"
         yield Problem(where, what, hint, also)
 
 
@@ -294,7 +300,9 @@ def _profile(profile: Profile) -> Iterator[Problem]:
     steps = profile.steps
     if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
         hint = "write the first and the last step to trace, such as [20, 25]; steps count from 1"
-        yield Problem(("profile", "steps"), f"{shown(steps)} is not a range of steps", hint)
+        yield Problem(("profile", "steps"), f"{format_value(steps)} is not a range of steps", hint)
     if min(profile.ranks, default=0) < 0:
         hint = "ranks count from 0"
-        yield Problem(("profile", "ranks"), f"{shown(profile.ranks)} has a negative rank", hint)
+        yield Problem(
+            ("profile", "ranks"), f"{format_value(profile.ranks)} has a negative rank", hint
+        )

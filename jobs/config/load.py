@@ -24,7 +24,7 @@ SWEEP = "sweep"  # a section that is no part of a spec: see jobs.commands.sweeps
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSpec:
     """A valid spec, and the input that gives the same spec on any machine and from any directory.
 
     text: the user's file, unchanged.
@@ -42,7 +42,7 @@ class Loaded:
         return replace(problem, place=self.document.place(problem.path))
 
 
-def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> Loaded:
+def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> LoadedSpec:
     """Return the spec in a YAML file with `KEY=VALUE` overrides; the last of two equal keys wins.
 
     is_point: the file may have a section `sweep`; the arguments have the values of one point.
@@ -56,7 +56,7 @@ def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> L
             problem = Problem((SWEEP,), what, hint, place=document.place((SWEEP,)))
             document.problems.append(problem)
         del document.values[SWEEP]
-    return resolved(text, document, arguments)
+    return resolve_document(text, document, arguments)
 
 
 def read(path: Path, arguments: Sequence[str] = ()) -> tuple[str, Document]:
@@ -75,7 +75,7 @@ def read(path: Path, arguments: Sequence[str] = ()) -> tuple[str, Document]:
     return text, document
 
 
-def resolved(text: str, document: Document, arguments: Sequence[str]) -> Loaded:
+def resolve_document(text: str, document: Document, arguments: Sequence[str]) -> LoadedSpec:
     """Return the spec of a document. `text`, `arguments`: the input that it was made from.
 
     Raises: SpecError; its text lists every mistake.
@@ -85,7 +85,7 @@ def resolved(text: str, document: Document, arguments: Sequence[str]) -> Loaded:
     if spec.train.init_from is not None:
         init_from = json.dumps(spec.train.init_from, ensure_ascii=False)
         frozen.append(f"train.init_from={init_from}")
-    return Loaded(spec, text, overrides.newest(frozen), document)
+    return LoadedSpec(spec, text, overrides.newest(frozen), document)
 
 
 def _read(path: Path) -> str:

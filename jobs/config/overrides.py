@@ -105,7 +105,7 @@ def as_written(value: Any, path: KeyPath, nodes: dict[KeyPath, YamlNode]) -> Any
 
 def merge(document: Document, override: Override) -> Problem | None:
     """Set the override's key in the document, or return why that is impossible."""
-    path = _spelled_as(document.values, override.path)
+    path = _spelling_in(document.values, override.path)
     nodes = {path + at[len(path) :]: node for at, node in override.document.nodes.items()}
     own = nodes[path]
     parent = document.values
@@ -124,7 +124,7 @@ def merge(document: Document, override: Override) -> Problem | None:
     return None
 
 
-def _spelled_as(values: Any, path: KeyPath) -> KeyPath:
+def _spelling_in(values: Any, path: KeyPath) -> KeyPath:
     """Return the path with an sbatch option as the file spells it: mail_type or mail-type."""
     if path[:2] != ("slurm", "sbatch_args") or len(path) != 3:
         return path

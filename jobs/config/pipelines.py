@@ -34,9 +34,9 @@ def hiding(launch: Launch, script: Path, code: Path) -> list[str]:
     lines = []
     for path in _files(launch, script, code):
         text = _text(path)
-        if (found := _HIDING.search(_joined(text))) is None or _GUARD.search(text):
+        if (pipeline := _HIDING.search(_join_lines(text))) is None or _GUARD.search(text):
             continue
-        number = text.count("\n", 0, found.start()) + 1
+        number = text.count("\n", 0, pipeline.start()) + 1
         lines.append(
             f"{path.relative_to(code)}:{number}: this pipeline ends with the exit code of its last "
             "command, so a training that fails in it may count as complete: run it by bash after "
@@ -52,11 +52,11 @@ def _files(launch: Launch, script: Path, code: Path) -> Iterator[Path]:
     names = _SHELL_SCRIPT.findall("\n".join([_text(script), *launch.args]))
     for name in dict.fromkeys(names):
         places = (folder / name.lstrip("/") for folder in (script.parent, code))
-        if (found := next((each for each in places if each.is_file()), None)) is not None:
-            yield found
+        if (file := next((each for each in places if each.is_file()), None)) is not None:
+            yield file
 
 
-def _joined(text: str) -> str:
+def _join_lines(text: str) -> str:
     """The text with continued lines as one, of the same length."""
     return _CONTINUED.sub("  ", text)
 

@@ -105,7 +105,7 @@ _SHORT = """
 SHORT: Mapping[str, str] = {pair[0]: pair[2:] for pair in _SHORT.split()}
 
 
-def meant(name: str) -> list[str]:
+def possible_options(name: str) -> list[str]:
     """Return the long options of sbatch that `name`, in any of the spec's spellings, may stand for.
 
     One for its full name and for the beginning of one option only; none for an unknown one.
@@ -119,8 +119,8 @@ def meant(name: str) -> list[str]:
 
 def full_name(name: str) -> str:
     """Return an option as sbatch's manual has it: `mail_ty` is mail-type; others with dashes."""
-    found = meant(name)
-    return found[0] if len(found) == 1 else name.replace("_", "-")
+    options = possible_options(name)
+    return options[0] if len(options) == 1 else name.replace("_", "-")
 
 
 def reserved_option(name: str, reserved: Mapping[str, str]) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from typing import Any
 from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.config.keys import keys, sections
 from slurm_job_kit.jobs.config.reserved import full_name
-from slurm_job_kit.jobs.problems import KeyPath, Problem, expand_path, shown, unexpanded
+from slurm_job_kit.jobs.problems import KeyPath, Problem, expand_path, format_value, shell_expansion
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Spec
 
@@ -74,16 +74,16 @@ def _walk(value: Any, path: KeyPath, problems: list[Problem], is_own: bool) -> A
         return [_walk(item, (*path, n), problems, is_own) for n, item in enumerate(value)]
     if not isinstance(value, str):
         return value
-    found = _expanded(path, value) if path[:2] in EXPANDED else _plain(path, value)
-    if isinstance(found, str) and path == INIT_FROM:
-        found = _absolute(found)
-    if isinstance(found, Problem):
-        problems.append(found)
+    value_or_problem = _expand(path, value) if path[:2] in EXPANDED else _plain(path, value)
+    if isinstance(value_or_problem, str) and path == INIT_FROM:
+        value_or_problem = _absolute(value_or_problem)
+    if isinstance(value_or_problem, Problem):
+        problems.append(value_or_problem)
         return value
-    return found
+    return value_or_problem
 
 
-def _expanded(path: KeyPath, written: str) -> str | Problem:
+def _expand(path: KeyPath, written: str) -> str | Problem:
     try:
         return expand_path(written)
     except ValueError as error:
@@ -92,11 +92,11 @@ def _expanded(path: KeyPath, written: str) -> str | Problem:
 
 def _plain(path: KeyPath, written: str) -> str | Problem:
     """A text that nothing expands; a problem where a shell would expand something in it."""
-    found = unexpanded(written)
-    if found is None or (path == ("name",) and found.startswith("$(")):
+    expansion = shell_expansion(written)
+    if expansion is None or (path == ("name",) and expansion.startswith("$(")):
         return written.replace("$$", "$")
-    what = f"{shown(written)} has {found} in it, which nothing expands here"
-    escape = f"; ${found} means the text {found}" if found.startswith("$") else ""
+    what = f"{format_value(written)} has {expansion} in it, which nothing expands here"
+    escape = f"; ${expansion} means the text {expansion}" if expansion.startswith("$") else ""
     return Problem(path, what, f"write it out, or export a variable in setup{escape}")
 
 

@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.config.keys import (
 )
 from slurm_job_kit.jobs.config.reserved import full_name
 from slurm_job_kit.jobs.config.yaml_reader import Document
-from slurm_job_kit.jobs.problems import KeyPath, Problem, SpecError, shown
+from slurm_job_kit.jobs.problems import KeyPath, Problem, SpecError, format_value
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import SECTIONS, Spec
 
@@ -117,7 +117,7 @@ def _texts(value: Any, path: KeyPath) -> Iterator[Problem]:
         is_line = path[0] == "setup"
         if wrong := check_launch.text_problem(value, allows_tab=is_line):
             hint = "write one list item per line" if is_line else "leave it out"
-            yield Problem(path, f"{shown(value)} {wrong}", hint)
+            yield Problem(path, f"{format_value(value)} {wrong}", hint)
 
 
 def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
@@ -129,9 +129,9 @@ def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
         try:
             duration.parse(value)
         except ValueError as error:
-            yield Problem(path, f"{shown(value)} {error}", _TIME_HINT)
+            yield Problem(path, f"{format_value(value)} {error}", _TIME_HINT)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield Problem(path, f"{shown(value, written)} is not a time", _TIME_HINT)
+        yield Problem(path, f"{format_value(value, written)} is not a time", _TIME_HINT)
 
 
 def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Problem]:
@@ -156,7 +156,7 @@ def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem
         for part, misfit in wrong.items():
             node = document.nodes.get(part)
             written = node.written if node else None
-            what = f"must be {type_name(type_at(part))}, not {shown(misfit, written)}"
+            what = f"must be {type_name(type_at(part))}, not {format_value(misfit, written)}"
             yield Problem(part, what, _type_hint(part, misfit, written))
         if key is not None and not wrong and value is not None:
             yield from _outside(key, value)
@@ -189,7 +189,7 @@ def _outside(key: Key, value: Any) -> Iterator[Problem]:
     for name, limit in key.limits.items():
         keeps, words = _BOUNDS[name]
         if not keeps(value, limit):
-            what = f"{words} {limit}, not {shown(value)}"
+            what = f"{words} {limit}, not {format_value(value)}"
             yield Problem(key.path, what, _HINTS.get(key.path, ""))
 
 
@@ -227,10 +227,10 @@ def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
         return _HINTS[path].format(written)
     if is_one_of(str, wanted):
         if isinstance(value, (bool, int, float)):
-            return f'quote it: "{shown(value, written)}"'
+            return f'quote it: "{format_value(value, written)}"'
         return 'quote the whole text: ": " makes a mapping of it' if isinstance(value, dict) else ""
     if is_one_of(list, wanted) and isinstance(value, (str, int, float)):
-        return f"write [{shown(value, written)}]"
+        return f"write [{format_value(value, written)}]"
     if isinstance(value, str) and _is_number_of(wanted, value):
         return f"write {value} without quotes"
     if isinstance(value, str) and (hint := list_hint(value, partial(_is_value_of, wanted))):

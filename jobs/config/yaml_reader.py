@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Place, Problem, printable, shown
+from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Place, Problem, format_value, printable
 
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
 MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit
@@ -167,7 +167,9 @@ class _Builder:
         try:
             return scalar(event.value)
         except ValueError as error:
-            self._report(event, path, f"{shown(event.value)} {error}", "quote it if it is text")
+            self._report(
+                event, path, f"{format_value(event.value)} {error}", "quote it if it is text"
+            )
             return None
 
     def _mapping(self, path: KeyPath) -> dict[str, Any]:

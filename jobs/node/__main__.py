@@ -33,8 +33,8 @@ def refuse_old_python(argv: "list[str]", version: "tuple[int, ...]") -> None:
     """
     if version >= OLDEST:
         return
-    wanted, found = (".".join(map(str, each)) for each in (OLDEST, version))
-    what = f"{sys.executable} is Python {found}, and agents and ranks need {wanted} or newer"
+    wanted, running = (".".join(map(str, each)) for each in (OLDEST, version))
+    what = f"{sys.executable} is Python {running}, and agents and ranks need {wanted} or newer"
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     reason = f"{host}: launch.python: {what}"
     name = f"agent-{int(argv[-1].rpartition('=')[2]):05d}.error"

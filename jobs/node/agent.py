@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from slurm_job_kit.jobs import environment, gpus, records
-from slurm_job_kit.jobs.console import BestEffort, counted, say, with_time
+from slurm_job_kit.jobs.console import BestEffort, print_line, quantity, with_time
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import gpu_check, rendezvous
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
@@ -67,13 +67,13 @@ def scripts_of(wrappers: Sequence[int]) -> list[int]:
     then the others are asked, of which one may be a training. Before that they may be helpers,
     which the script still needs.
     """
-    found = []
+    scripts = []
     for wrapper in wrappers:
         starts = {pid: start_of(pid) for pid in children(wrapper)}
         # Without one that has just been removed: it is not the script.
         pids = sorted(filter(starts.get, starts), key=lambda pid: int(starts[pid]))
-        found += pids[1:] if pids and has_ended(pids[0]) else pids[:1]
-    return found
+        scripts += pids[1:] if pids and has_ended(pids[0]) else pids[:1]
+    return scripts
 
 
 def prepare_torchrun(agent_pid: int) -> None:
@@ -230,7 +230,7 @@ def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) ->
         waited_s = time.monotonic() - began
         if waited_s > timeout_s / 10 and not is_said:
             is_said = True
-            say(f"{node_name()}: {attempt_dir.plan} is not visible on this host yet")
+            print_line(f"{node_name()}: {attempt_dir.plan} is not visible on this host yet")
         if waited_s > timeout_s:
             text = f"{attempt_dir.plan} is not there after {timeout_s} s"
             hint = "runs_root must lie on a file system that all nodes share"
@@ -267,14 +267,14 @@ def check_gpus(attempt_dir: AttemptDir, rank: int, spec: Spec, env: dict[str, st
 
     env: the environment of the ranks.
     """
-    if found := gpu_check.problem(spec, env, torch_file(attempt_dir, rank)):
-        if found.is_of_node:
-            fail(attempt_dir, rank, found.reason, found.hint)
-        refuse(attempt_dir, rank, f"{node_name()}: {found.reason}\n  hint: {found.hint}")
+    if problem := gpu_check.problem(spec, env, torch_file(attempt_dir, rank)):
+        if problem.is_of_node:
+            fail(attempt_dir, rank, problem.reason, problem.hint)
+        refuse(attempt_dir, rank, f"{node_name()}: {problem.reason}\n  hint: {problem.hint}")
     is_hidden = env.get(gpus.VISIBLE[0]) == "" and gpus.visible(os.environ) is None
     if rank == 0 and is_hidden and (num := gpus.of_machine()):
-        say(
-            f"the node has {counted(num, 'GPU')}, and the ranks see none: the job asks for none\n"
+        print_line(
+            f"the node has {quantity(num, 'GPU')}, and the ranks see none: the job asks for none\n"
             "  hint: set slurm.gpus_per_node; where Slurm does not count GPUs, export "
             "CUDA_VISIBLE_DEVICES in setup"
         )
@@ -297,7 +297,7 @@ def warn_of_missing_bytecode(source: str) -> None:
     is_kept = os.access(Path(source).parent, os.W_OK) and not sys.dont_write_bytecode
     if not is_kept and not Path(importlib.util.cache_from_source(source)).exists():
         folder = Path(source).parents[1]
-        say(
+        print_line(
             f"warning: torch has no bytecode for {sys.executable}: each start takes seconds longer"
             f"\n  hint: {sys.executable} -m compileall -q {folder}, by somebody who may write there"
         )
@@ -308,7 +308,7 @@ def warn_of_environment(spec: Spec) -> None:
     lines = environment.warnings(os.environ, environment.Door.TORCHRUN)
     lines += environment.bound({**os.environ, **spec.launch.env}) + environment.low_limits()
     for line in lines:
-        say(line)
+        print_line(line)
 
 
 def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
@@ -329,21 +329,21 @@ def temporary_directory(
     gets a short name: a link in that directory.
     """
     if (unusable := environment.unusable_tmpdir(env)) is not None:
-        say(unusable)
+        print_line(unusable)
         del env["TMPDIR"]
     folder = env.get("TMPDIR") or tempfile.gettempdir()
     is_long = len(os.fsencode(folder)) > environment.MAX_TMPDIR and os.path.isdir(folder)
     try:
-        found = tempfile.TemporaryDirectory(
+        directory = tempfile.TemporaryDirectory(
             prefix="torchrun-", dir="/tmp" if is_long else folder, ignore_cleanup_errors=True
         )
         if is_long:
-            os.symlink(folder, f"{found.name}/tmp")
-            env["TMPDIR"] = f"{found.name}/tmp"
+            os.symlink(folder, f"{directory.name}/tmp")
+            env["TMPDIR"] = f"{directory.name}/tmp"
     except OSError as error:
         hint = "free space there, or set TMPDIR to a directory of the node"
         fail(attempt_dir, node_rank, f"no temporary directory for torchrun: {error}", hint)
-    with found as path:
+    with directory as path:
         yield path
 
 
@@ -391,7 +391,7 @@ def main(argv: list[str]) -> int:
         command = torchrun_command(spec, run_dir, options)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir
             warn_of_missing_bytecode(str(torch))
-            say(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
+            print_line(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
             warn_of_environment(spec)
         has_wrappers, stop = not spec.launch.is_trainer, stop_signal(spec.launch)
         return 0 if agent.run(command, env, stop, has_wrappers, standby) == 0 else 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import gpus
-from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.spec import Spec
 
 PROBE_TIMEOUT_S = 120  # the first use of a GPU loads its driver
@@ -43,9 +43,9 @@ class GpuProblem:
     is_of_node: bool = False  # another node, or a later start, may have its GPUs
 
 
-def wanted(spec: Spec, environ: Mapping[str, str]) -> int:
+def requested_gpus(spec: Spec, environ: Mapping[str, str]) -> int:
     """Return how many GPUs the job asked for on this node: by its spec, else by its allocation."""
-    return spec.slurm.num_gpus or gpus.given(environ) or 0
+    return spec.slurm.num_gpus or gpus.allocated_gpus(environ) or 0
 
 
 def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem | None:
@@ -53,10 +53,10 @@ def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem |
 
     environ: of the ranks. torch: the file of the package torch.
     """
-    number = wanted(spec, environ)
+    number = requested_gpus(spec, environ)
     if number == 0:
         return None
-    asked = spec.slurm.gpus_are if spec.slurm.num_gpus else f"the job has {counted(number, 'GPU')}"
+    asked = spec.slurm.gpus_are if spec.slurm.num_gpus else f"the job has {quantity(number, 'GPU')}"
     cpu = "slurm.gpus_per_node: 0 trains on the CPU"
     version = torch.with_name("version.py")
     built_for = dict(_BUILT_FOR.findall(_text(version)))
@@ -66,11 +66,11 @@ def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem |
     # A user who names the devices in the spec means fewer of them.
     if gpus.visible(spec.launch.env) is not None and isinstance(spec.launch.nproc_per_node, int):
         number = min(number, spec.launch.nproc_per_node)
-    if limit := gpus.limited_by(environ, number):
+    if limit := gpus.limiting_variable(environ, number):
         hint = f"look for it in launch.env, setup and your shell's start-up files; {cpu}"
         return GpuProblem(f"{asked}, but {limit}", hint)
-    if "cuda" in built_for and (found := _of_driver(environ, number)):
-        return GpuProblem(f"{asked}, but {found}", f"look at nvidia-smi on the node; {cpu}", True)
+    if "cuda" in built_for and (fault := _of_driver(environ, number)):
+        return GpuProblem(f"{asked}, but {fault}", f"look at nvidia-smi on the node; {cpu}", True)
     return None
 
 
@@ -103,4 +103,4 @@ def _of_driver(environ: Mapping[str, str], number: int) -> str | None:
     if error not in (0, _NO_DEVICE):
         return f"CUDA's driver fails with error {error}"
     mig = "; it shows a process one MIG instance at most" if "MIG-" in str(environ) else ""
-    return f"CUDA's driver shows {counted(count, 'GPU')}{mig}" if count < number else None
+    return f"CUDA's driver shows {quantity(count, 'GPU')}{mig}" if count < number else None

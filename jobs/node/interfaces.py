@@ -69,7 +69,7 @@ def addresses() -> list[tuple[str, str]]:
     return [*ipv4, *_ipv6_addresses()]
 
 
-def listed() -> tuple[str, ...]:
+def list_interfaces() -> tuple[str, ...]:
     """The interfaces that other nodes could reach, each as `eth0 10.0.0.5`."""
     return tuple(f"{name} {address}" for name, address in addresses() if is_reachable(address))
 
@@ -99,10 +99,10 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
 
     Raises: InterfaceError if no address fits.
     """
-    found = addresses()
+    address_list = addresses()
     usable = [
         (name, address)
-        for name, address in found
+        for name, address in address_list
         if is_reachable(address) and (head is None or is_ipv6(address) == is_ipv6(head))
     ]
     named = [pair for pair in usable if pair[0] == wanted]
@@ -110,7 +110,7 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
     if named:
         return min(named, key=lambda pair: _preference(pair[1]))
     kind = "address" if head is None else f"{'IPv6' if is_ipv6(head) else 'IPv4'} address"
-    listed = ", ".join(f"{name} {address}" for name, address in found)
+    listed = ", ".join(f"{name} {address}" for name, address in address_list)
     raise InterfaceError(
         f"{node_name()}: launch.interface: {wanted} is no interface with an {kind} that "
         f"other nodes could reach; the node has {listed}\n"

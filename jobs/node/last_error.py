@@ -131,19 +131,19 @@ def last_error(
     takes_words: without an error the last words of the log are returned.
     main: the script of a process that reported no such exception: it is of another process.
     """
-    text = _unprefixed(lines)
+    text = _remove_prefixes(lines)
     trace, native = _last_traceback(text, may_be_uncaught, main), _last_native(text)
-    found = max(filter(None, (trace, native)), key=lambda each: each.end, default=None)
-    instead = _words_behind(text, found, takes_words)
-    if found is None or instead is not None:
+    error = max(filter(None, (trace, native)), key=lambda each: each.end, default=None)
+    instead = _words_behind(text, error, takes_words)
+    if error is None or instead is not None:
         return instead or LastError()
-    is_of_child = found.error.name in _OF_CHILD or _WORKER.search(found.error.text) is not None
-    child = last_error(text[: found.begin]) if is_of_child else LastError()
-    own = is_of_child and _of_summary(found.error.name, text[found.begin :])
-    own = own or found.error.text
+    is_of_child = error.error.name in _OF_CHILD or _WORKER.search(error.error.text) is not None
+    child = last_error(text[: error.begin]) if is_of_child else LastError()
+    own = is_of_child and _of_summary(error.error.name, text[error.begin :])
+    own = own or error.error.text
     if not child.text or not child.is_known:
         more = f"\n{OUTPUT_BEFORE}{child.text}" if child.text else ""
-        return replace(found.error, text=own + more)
+        return replace(error.error, text=own + more)
     return replace(child, text=f"{child.text}\n({first_line(own)})")
 
 
@@ -158,7 +158,7 @@ def _of_summary(name: str, lines: Sequence[str]) -> str:
     return f"{name}: rank {rank[1]} of a torchrun inside {how}"
 
 
-def _unprefixed(lines: Sequence[str]) -> list[str]:
+def _remove_prefixes(lines: Sequence[str]) -> list[str]:
     """The lines without what another program has put before each, such as `[train] `."""
     # The second pattern: in the summary of a torchrun.
     text = [_PREFIX.sub("", re.sub(rf"^  traceback : (?={HEAD})", "  ", line)) for line in lines]
@@ -182,29 +182,29 @@ def _is_noise(line: str) -> bool:
 
 
 def _words_behind(
-    lines: Sequence[str], found: _Found | None, takes_words: bool
+    lines: Sequence[str], error: _Found | None, takes_words: bool
 ) -> LastError | None:
     """What the log has behind an error that did not end the process; None if the error did."""
-    begin = 0 if found is None else found.end
+    begin = 0 if error is None else error.end
     behind = [n for n in range(begin, len(lines)) if not _EXIT.search(lines[n])]
     is_going_on = any(_is_step(lines[n]) for n in behind)
-    if found is not None:
-        if found.behind is _Behind.ANYTHING or not behind:
+    if error is not None:
+        if error.behind is _Behind.ANYTHING or not behind:
             return None
-        if found.behind is _Behind.NO_STEPS and not is_going_on:
+        if error.behind is _Behind.NO_STEPS and not is_going_on:
             return None
     words = [n for n in behind if not _is_noise(lines[n])]
     is_short = takes_words and not is_going_on and len(behind) <= MAX_WORDS
     if not words:
-        return None if found is not None and is_short else LastError()
+        return None if error is not None and is_short else LastError()
     if not takes_words:
         return LastError()
     last = _words(lines, begin, words[-1])
-    if last.is_known or found is None or not is_short:
+    if last.is_known or error is None or not is_short:
         return last
-    if found.error.is_logged:
+    if error.error.is_logged:
         return None
-    return replace(last, text=f"{found.error.text}\n{last.text}") if words == behind else last
+    return replace(last, text=f"{error.error.text}\n{last.text}") if words == behind else last
 
 
 def _words(lines: Sequence[str], begin: int, last: int) -> LastError:
@@ -229,7 +229,7 @@ def _last_traceback(lines: Sequence[str], may_be_uncaught: bool, main: str | Non
         return _syntax_error(lines)
     last = headers[-1]
     begin = last
-    while (earlier := _chained_before(lines, headers, begin)) is not None:
+    while (earlier := _header_of_cause(lines, headers, begin)) is not None:
         begin = earlier
     inner = lines[last].lstrip().startswith(ORIGINAL)
     if inner:  # the parent's traceback is before it
@@ -243,7 +243,7 @@ def _last_traceback(lines: Sequence[str], may_be_uncaught: bool, main: str | Non
         end = _end_of_group(lines, last)
     else:
         end = _end_of_message(lines, at, behind is not _Behind.NOTHING)
-    text = _unboxed(lines[at:end])
+    text = _remove_frame(lines[at:end])
     if inner:
         text += f"\n({lines[last - 1].strip()})"
     first = _first_in_chain(lines, begin, last)
@@ -271,7 +271,7 @@ def _behind_traceback(
     return _Behind.NOTHING if is_mains else _Behind.NO_STEPS
 
 
-def _chained_before(lines: Sequence[str], headers: Sequence[int], begin: int) -> int | None:
+def _header_of_cause(lines: Sequence[str], headers: Sequence[int], begin: int) -> int | None:
     """The header of the traceback of which that at `begin` is a consequence."""
     between = [line.strip(" |+") for line in lines[max(0, begin - 3) : begin]]
     if not any(line in _CHAINED for line in between):
@@ -319,7 +319,7 @@ def _end_of_message(lines: Sequence[str], at: int, is_uncaught: bool) -> int:
     return end
 
 
-def _unboxed(lines: Sequence[str]) -> str:
+def _remove_frame(lines: Sequence[str]) -> str:
     """The lines of an error without the frame of a group."""
     kept = [re.sub(r"^(\s*)(?:\| ?|\+-\+?-{5,}.*$|\+-{5,}.*$)", r"\1", line) for line in lines]
     return "\n".join(line.rstrip() for line in kept if line.strip()).strip()
@@ -346,7 +346,7 @@ def _last_native(lines: Sequence[str]) -> _Found | None:
     for begin in range(len(lines) - 1, -1, -1):
         line = lines[begin]
         if _FATAL.search(line):
-            return _dumped(lines, _fatal(lines, begin))
+            return _with_dump(lines, _fatal(lines, begin))
         if line == HYDRA_END and (refused := _refused_by_hydra(lines, begin)) is not None:
             return refused
         is_logged = _LOGGED.search(line) is not None
@@ -362,15 +362,15 @@ def _last_native(lines: Sequence[str]) -> _Found | None:
     return None
 
 
-def _dumped(lines: Sequence[str], found: _Found) -> _Found:
+def _with_dump(lines: Sequence[str], error: _Found) -> _Found:
     """A fatal error; a dump of Python with the error before it that made the process abort."""
-    if not lines[found.begin].startswith(_DUMP):
-        return found
-    before = _last_native(lines[: found.begin])
-    if before is None or any(line.strip() for line in lines[before.end : found.begin]):
-        return found
-    text = f"{before.error.text}\n{found.error.text}"
-    return replace(found, begin=before.begin, error=replace(before.error, text=text))
+    if not lines[error.begin].startswith(_DUMP):
+        return error
+    before = _last_native(lines[: error.begin])
+    if before is None or any(line.strip() for line in lines[before.end : error.begin]):
+        return error
+    text = f"{before.error.text}\n{error.error.text}"
+    return replace(error, begin=before.begin, error=replace(before.error, text=text))
 
 
 def _refused_by_hydra(lines: Sequence[str], end: int) -> _Found | None:

@@ -38,12 +38,12 @@ def oom_kills(proc: Path = Path("/proc/self")) -> int | None:
     for counter in _counters(mounts, groups):
         try:
             members = (counter.parent / "cgroup.procs").read_text(encoding="ascii").split()
-            found = _NUMBER.search(counter.read_text(encoding="ascii"))
+            match = _NUMBER.search(counter.read_text(encoding="ascii"))
         except (OSError, ValueError):
             continue
         # In another mount or cgroup namespace the path may lead to the cgroup of other processes.
-        if found and str(os.getpid()) in members:
-            return int(found[1])
+        if match and str(os.getpid()) in members:
+            return int(match[1])
     return None
 
 
@@ -102,11 +102,11 @@ def _counters(mounts: str, groups: str) -> Iterator[Path]:
 
 def _groups(text: str) -> dict[str, str]:
     """The cgroup of this process by file system type, from the text of /proc/self/cgroup."""
-    found = {}
+    groups = {}
     for line in text.splitlines():
         number, controllers, group = line.split(":", 2)
         if "memory" in controllers.split(","):
-            found["cgroup"] = group
+            groups["cgroup"] = group
         elif number == "0" and not controllers:
-            found["cgroup2"] = group
-    return found
+            groups["cgroup2"] = group
+    return groups

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, say, with_time
+from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, print_line, with_time
 from slurm_job_kit.jobs.node import left_running, script_failure
 from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent, set_name
 from slurm_job_kit.jobs.node.script_failure import ScriptEnd
@@ -95,7 +95,7 @@ def begin(run_dir: RunDir) -> None:
     with best_effort():
         # torchrun chooses which rank runs where: it sorts the nodes by the text of their addresses.
         Timeline(run_dir, f"rank-{rank:05d}", attempt).event("spawn", host=host, pid=os.getpid())
-    say(f"attempt {attempt}: rank {rank} of {os.environ['WORLD_SIZE']} on {host}")
+    print_line(f"attempt {attempt}: rank {rank} of {os.environ['WORLD_SIZE']} on {host}")
 
 
 def main(argv: list[str]) -> None:

@@ -41,10 +41,10 @@ class RendezvousError(UserError):
 def resolve(host: str) -> list[str]:
     """The reachable addresses of a host name, IPv4 first; [] if none."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return sorted(filter(is_reachable, (str(info[4][0]) for info in found)), key=is_ipv6)
+    return sorted(filter(is_reachable, (str(info[4][0]) for info in infos)), key=is_ipv6)
 
 
 def head_address(
@@ -69,20 +69,20 @@ def head_address(
     if interface is not None:
         name, address = interfaces.choose(interface)
         return address, f"{name} of {nodes[0]}"
-    found = []
+    addresses = []
     for address, how in _candidates(resolved, nodes, node_addresses):
         if interfaces.is_own(address):
-            found.append((address, how))
+            addresses.append((address, how))
             if not is_ipv6(address):
-                return found[-1]
-    if found:
-        return found[0]
+                return addresses[-1]
+    if addresses:
+        return addresses[0]
     if len(nodes) == 1:
         return "127.0.0.1", "loopback: the job has one node"
     raise RendezvousError(
         f"{nodes[0]}: neither its name nor its NodeAddr in Slurm resolves to an address of it that "
         f"other nodes could reach, and no route leads to {', '.join(nodes[1:])}; the node has "
-        f"{', '.join(interfaces.listed()) or 'loopback only'}\n"
+        f"{', '.join(interfaces.list_interfaces()) or 'loopback only'}\n"
         "  hint: ask the site to put the nodes' addresses into DNS or /etc/hosts, or name a "
         "network interface with launch.interface"
     )
@@ -121,7 +121,7 @@ def why_unreachable(plan: AttemptPlan, have_met: Callable[[], bool]) -> str | No
     REACH_LIMIT_S where nothing answers. have_met: whether these nodes have trained together before;
     then the network is cut for now, and it takes up to CUT_LIMIT_S.
     """
-    head, here = plan.head_address, interfaces.listed()
+    head, here = plan.head_address, interfaces.list_interfaces()
     if not is_reachable(head):
         return None  # over loopback all agents run on one machine
     problem: str | None

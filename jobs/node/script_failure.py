@@ -74,13 +74,13 @@ class ScriptEnd:
 
 def read_report(pipe: int) -> Report:
     """Return what a script wrote to the pipe of its reports."""
-    found = b""
+    content = b""
     with contextlib.suppress(OSError):  # a process of the script may still have it open: no more
         os.set_blocking(pipe, False)
         while block := os.read(pipe, 1 << 16):
-            found += block
+            content += block
     values: dict[str, object] = {}
-    for line in found.decode("utf-8", "replace").splitlines():
+    for line in content.decode("utf-8", "replace").splitlines():
         with contextlib.suppress(ValueError):
             values |= json.loads(line)
     known = {each.name for each in fields(Report)}
@@ -137,14 +137,14 @@ def _error_of(end: ScriptEnd) -> tuple[LastError, Sequence[str]]:
     if end.exit_code == UNCAUGHT and _is_printed(report.exit_text, lines):
         return LastError(report.exit_text), ()
     has_reported = report.begun and report.ended and report.is_hook_ours
-    found = last_error(
+    error = last_error(
         lines,
         may_be_uncaught=end.exit_code == UNCAUGHT or (has_reported and end.exit_code > 0),
         # What a process wrote before it aborted is why, most often.
         takes_words=end.exit_code > 0 or end.exit_code == -signal.SIGABRT,
         main=report.main if has_reported else None,
     )
-    return found, (found.name,) if found.name else ()
+    return error, (error.name,) if error.name else ()
 
 
 def _of_report(report: Report, lines: Sequence[str]) -> tuple[LastError, Sequence[str]]:
@@ -171,8 +171,8 @@ def _is_printed(text: str, lines: Sequence[str]) -> bool:
 
 def _cause_of(end: ScriptEnd, error: LastError, names: Sequence[str]) -> KnownCause | None:
     number = end.report.errno
-    if number is None and "OSError" in names and (found := _ERRNO.search(error.text)):
-        number = int(found[1])
+    if number is None and "OSError" in names and (number_match := _ERRNO.search(error.text)):
+        number = int(number_match[1])
     return known_cause(f"{error.text}\n{format_exit(end.exit_code)}", names, number)
 
 
@@ -230,8 +230,8 @@ def signal_of(exit_code: int) -> int | None:
     """
     if exit_code < 0:
         return -exit_code
-    found = exit_code - 128 if exit_code < 192 else 256 - exit_code
-    return found if found in _KILLING else None
+    number = exit_code - 128 if exit_code < 192 else 256 - exit_code
+    return number if number in _KILLING else None
 
 
 def not_found_hint(path: str, work: str) -> str:

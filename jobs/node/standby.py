@@ -32,7 +32,7 @@ class WaitingTorchrun:
         self.process: subprocess.Popen[bytes] | None = None
         if oom.free_bytes() >= NEEDED_BYTES:
             # torch reads some of these variables at its import
-            env = environment.passed(os.environ, environment.Door.TORCHRUN)
+            env = environment.variables_for(os.environ, environment.Door.TORCHRUN)
             env |= variables_of_spec(spec)
             self._call = os.memfd_create("torchrun call")
             self.process = subprocess.Popen(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, gpus, records
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.node.stop_signals import HANDLED_BY_TORCHRUN
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -30,7 +30,7 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
         return spec.nproc_per_node
     visible = gpus.visible(environ)
     allowed = len(visible[1]) if visible is not None else 0
-    return gpus.given(environ) or max(1, allowed)
+    return gpus.allocated_gpus(environ) or max(1, allowed)
 
 
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
@@ -182,11 +182,11 @@ class Node:
 
     def _inherited(self) -> dict[str, str]:
         """What torchrun inherits, without interfaces that a login node has and this node lacks."""
-        inherited = environment.passed(os.environ, environment.Door.TORCHRUN)
+        inherited = environment.variables_for(os.environ, environment.Door.TORCHRUN)
         for name, own in self._socket_variables().items():
             if name in inherited and not interfaces.is_any_here(inherited[name]):
                 what = f"{name}={inherited.pop(name)} names no interface of this node"
-                say(f"warning: {self.host}: {what}: {own} is used instead")
+                print_line(f"warning: {self.host}: {what}: {own} is used instead")
         return inherited
 
     def _socket_variables(self) -> dict[str, str]:

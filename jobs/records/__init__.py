@@ -101,7 +101,7 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
     """
     if not isinstance(value, Mapping):
         raise RecordError(f"{where}: expected a JSON object, found {_shown(value)}")
-    found = {}
+    fields = {}
     for each, hint in _hints(typing.cast(type, kind)):
         is_required = (
             each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
@@ -115,11 +115,11 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
             names = [inner.name for inner in dataclasses.fields(_item_of(hint))]
             item = [dict(zip(names, pair, strict=True)) for pair in item.items()]
         try:
-            found[each.name] = _decoded(hint, item, f"{where}: {each.name}")
+            fields[each.name] = _decoded(hint, item, f"{where}: {each.name}")
         except RecordError:
             if is_required or not is_lenient:
                 raise
-    return kind(**found)
+    return kind(**fields)
 
 
 @functools.cache
@@ -173,7 +173,7 @@ def encode(value: object) -> object:
     """A record as a JSON value: the fields of a dataclass by name, tuples as lists."""
     if not dataclasses.is_dataclass(value):
         return [encode(item) for item in value] if isinstance(value, tuple) else value
-    found = {}
+    fields = {}
     for each in dataclasses.fields(value):
         item = getattr(value, each.name)
         beside = each.metadata.get("omit_without")
@@ -183,5 +183,5 @@ def encode(value: object) -> object:
         encoded = encode(item)
         if each.metadata.get("as_object") and isinstance(encoded, list):
             encoded = dict(tuple(pair.values()) for pair in encoded)
-        found[each.name] = encoded
-    return found
+        fields[each.name] = encoded
+    return fields

@@ -100,7 +100,7 @@ class RankError:
     # Of a user's script: the exit code of its process; -N: ended by signal N.
     exit_code: int | None = field(default=None, metadata=OMIT_NONE)
     # The rank that wrote this record for one that does not answer.
-    told_by: int | None = field(default=None, metadata=OMIT_NONE)
+    reporter: int | None = field(default=None, metadata=OMIT_NONE)
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
 
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, records
-from slurm_job_kit.jobs.config.load import Loaded
-from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.problems import Problem, SpecError
 from slurm_job_kit.jobs.records.training import CheckReport
@@ -34,7 +34,7 @@ class NotChecked(Exception):
     """The run cannot be checked on this host; the text is the reason."""
 
 
-def check(loaded: Loaded, run_dir: RunDir) -> None:
+def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
     """Check the parts of a frozen run, and print what was checked.
 
     loaded: the user's input, for the places of keys.
@@ -49,19 +49,19 @@ def check(loaded: Loaded, run_dir: RunDir) -> None:
         else:
             what, problems = "the syntax of your code", syntax(run_dir, spec)
     except (NotChecked, OSError) as reason:
-        say(f"not checked: {reason}")
+        print_line(f"not checked: {reason}")
         return
     placed = [loaded.placed(problem) for problem in problems]
     noted = [problem for problem in placed if not problem.is_error]
     for problem in noted:
-        say(f"warning: {problem}")
+        print_line(f"warning: {problem}")
     if len(noted) < len(placed):
         raise SpecError(problem for problem in placed if problem.is_error)
-    found = f", with {counted(len(noted), 'warning')}" if noted else ""
-    say(f"checked {what} in {time.monotonic() - began:.1f} s{found}")
+    noted_text = f", with {quantity(len(noted), 'warning')}" if noted else ""
+    print_line(f"checked {what} in {time.monotonic() - began:.1f} s{noted_text}")
 
 
-def check_all(runs: Mapping[RunDir, Loaded]) -> None:
+def check_all(runs: Mapping[RunDir, LoadedSpec]) -> None:
     """Check the first of frozen runs, and each whose parts differ from those of all before.
 
     Runs that differ in numbers only, such as train.lr, have the same parts.
@@ -104,14 +104,14 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
         command = [python, "-m", "slurm_job_kit.trainer.check", str(run_dir.path), str(report)]
         env = rank_environment(run_dir, spec)
         status = run_limited(command, run_dir.code, env, output)
-        found = records.read(CheckReport, report)
-        if found is None:
+        report_record = records.read(CheckReport, report)
+        if report_record is None:
             printed = output.read_text(encoding="utf-8", errors="replace").strip()
             last = printed.rpartition("\n")[2]
             raise NotChecked(f"the check ended with status {status}: {last}\n  hint: {SKIP_HINT}")
     return [
         Problem(each.key, each.what, each.hint, is_error=each.is_error, frames=each.frames)
-        for each in found.findings
+        for each in report_record.findings
     ]
 
 
@@ -119,7 +119,9 @@ def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
     """The variables of rank 0, without those by which it would meet other ranks, and no GPU."""
     paths = filter(None, [*code_folders(run_dir), os.environ.get("PYTHONPATH")])
     return {
-        **environment.passed(environment.passed(os.environ, Door.AGENT), Door.TORCHRUN),
+        **environment.variables_for(
+            environment.variables_for(os.environ, Door.AGENT), Door.TORCHRUN
+        ),
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
         "KIT_RUN_DIR": str(run_dir.path),

@@ -37,7 +37,7 @@ def verify(directory: Path) -> Manifest:
     """
     try:
         return reader.check(directory)
-    except reader.Damaged as error:
+    except reader.DamageError as error:
         raise UserError(
             f"checkpoint {directory} is damaged: {error}\n  hint: choose another checkpoint"
         ) from error
@@ -58,15 +58,15 @@ def copy(directory: Path, root: Path) -> Manifest:
         for path in temporary.iterdir():
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
-        found = verify(temporary)
+        manifest = verify(temporary)
         fsync_directory(temporary)
         os.rename(temporary, root / directory.name)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     fsync_directory(root)
-    point(root, directory.name, found)
-    return found
+    point(root, directory.name, manifest)
+    return manifest
 
 
 def point(root: Path, name: str, manifest: Manifest) -> None:

@@ -42,13 +42,13 @@ def newest(
     return script_files.newest(run_dir, outputs)
 
 
-def quarantined(names: Iterable[str]) -> list[str]:
+def quarantined_names(names: Iterable[str]) -> list[str]:
     """Return those of the names that are damaged checkpoints, the oldest step first.
 
     names: those in the folder of checkpoints.
     """
-    found = (name for name in names if name.startswith(QUARANTINE_PREFIX))
-    return sorted(found, key=lambda name: (_quarantined_step(name), name))
+    damaged = (name for name in names if name.startswith(QUARANTINE_PREFIX))
+    return sorted(damaged, key=lambda name: (_quarantined_step(name), name))
 
 
 def _quarantined_step(name: str) -> int:

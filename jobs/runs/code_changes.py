@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
 from slurm_job_kit.jobs.runs import code_snapshot, own_script
-from slurm_job_kit.jobs.runs.code_digest import Used, has_weight, kit_of, name_of, used_by
+from slurm_job_kit.jobs.runs.code_digest import UsedCode, has_weight, kit_of, name_of, used_code
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 MAX_LISTED = 20
@@ -87,13 +87,13 @@ def repository_of(run_dir: RunDir) -> Path:
     return Path(known.repository)
 
 
-def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
+def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     """Copy the checkout, as a submit does, and compare the copy with the code of the run.
 
     Nothing of the run changes. Raises: UserError, OSError.
     """
     runs_root = run_dir.path.parent.parent
-    mode, left_out = int(spec.dir_mode, 8), own_script.left_over(spec.launch, repository)
+    mode, left_out = int(spec.dir_mode, 8), own_script.leftover_files(spec.launch, repository)
     code = code_snapshot.take(repository, runs_root, mode=mode, left_out=left_out)
     kit = code_snapshot.take_kit(code, runs_root, mode)
     script = spec.launch.script
@@ -104,12 +104,12 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     folders = own_script.freeze_live(spec, repository, code, script_code)
     old = [run_dir.code.resolve(), *filter(None, [kit_of(run_dir)])]
     is_lost = not all(map(code_snapshot.is_whole, old))  # a scratch purge, perhaps
-    changes = [] if is_lost else between(run_dir.code.resolve(), code, used_by(spec))
+    changes = [] if is_lost else between(run_dir.code.resolve(), code, used_code(spec))
     if not is_lost and kit != code:
-        changes += between(run_dir.kit.resolve(), kit, Used())
+        changes += between(run_dir.kit.resolve(), kit, UsedCode())
     if script_code is not None and shared_files.is_dir(run_dir.script_code):
-        found = between(run_dir.script_code.resolve(), script_code, Used())
-        changes += [replace(each, has_weight=True) for each in found]
+        file_changes = between(run_dir.script_code.resolve(), script_code, UsedCode())
+        changes += [replace(each, has_weight=True) for each in file_changes]
     return NewCode(repository, code, kit, script_code, tuple(changes), folders, is_lost)
 
 
@@ -124,15 +124,15 @@ def _check_script(launch: Launch, code: Path, script_code: Path | None) -> None:
         )
 
 
-def between(old: Path, new: Path, used: Used) -> list[FileChange]:
+def between(old: Path, new: Path, used: UsedCode) -> list[FileChange]:
     """The differences of two frozen codes, those that results may depend on first."""
     names = [set(code_snapshot.frozen_names(code)) for code in (old, new)]
-    found = [
+    changes = [
         _change(name, old / name, new / name, has_weight(name, used))
         for name in sorted(names[0] | names[1])
         if not _is_same(old / name, new / name)
     ]
-    return sorted(found, key=lambda change: not change.has_weight)
+    return sorted(changes, key=lambda change: not change.has_weight)
 
 
 def _is_same(old: Path, new: Path) -> bool:
@@ -170,7 +170,7 @@ def summary(run_dir: RunDir, new: NewCode) -> list[str]:
         ]
     if not new.changes:
         return [f"the code of {new.repository} is the same as that which the run has"]
-    count = counted(len(new.changes), "file")
+    count = quantity(len(new.changes), "file")
     lines = [f"the code of {new.repository} differs from that of the run in {count}:"]
     lines += [f"  {_format(change)}" for change in new.changes[:MAX_LISTED]]
     if len(new.changes) > MAX_LISTED:
@@ -201,7 +201,7 @@ def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> None:
 
 
 @contextlib.contextmanager
-def switched(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Iterator[None]:
+def switch_code(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Iterator[None]:
     """A block in which the run has the new code; if it fails, the run gets its old code back.
 
     Only while no job of the run is queued or runs. attempt, step: the first attempt with the code,
@@ -257,7 +257,7 @@ def _record(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> None:
 def mend_record(run_dir: RunDir, attempt: int, step: int) -> None:
     """Let provenance.json name the code that the run has, which the attempt `attempt` will use.
 
-    It names another one after a `switched` that was killed before it changed the links.
+    It names another one after a `switch_code` that was killed before it changed the links.
     """
     known = records.read(Provenance, run_dir.provenance)
     code, kit = name_of(run_dir.code), kit_of(run_dir)

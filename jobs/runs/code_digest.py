@@ -39,7 +39,7 @@ def name_of(link: Path) -> str | None:
 
 
 @dataclass(frozen=True)
-class Used:
+class UsedCode:
     """What a spec names of the frozen code.
 
     folders: of the modules; their files count, except documents. paths: files, folders and
@@ -66,13 +66,17 @@ def digest_of(code: Path, spec: Spec, kit: Path | None = None) -> str | None:
         names = code_snapshot.frozen_names(code)
     except OSError:
         return None
-    used = used_by(spec)
+    used = used_code(spec)
     paths = [code / name for name in names if has_weight(name, used)]
-    found = code_snapshot.digest(code, paths)
-    return found if kit is None else hashlib.sha256(f"{found} {kit.name}".encode()).hexdigest()
+    code_digest = code_snapshot.digest(code, paths)
+    return (
+        code_digest
+        if kit is None
+        else hashlib.sha256(f"{code_digest} {kit.name}".encode()).hexdigest()
+    )
 
 
-def used_by(spec: Spec) -> Used:
+def used_code(spec: Spec) -> UsedCode:
     """The folders of the modules that the spec names, and the relative paths in its arguments."""
     train, launch = spec.train, spec.launch
     texts = [getattr(train, name) for name in Train.__dataclass_fields__]
@@ -84,7 +88,7 @@ def used_by(spec: Spec) -> Used:
     arguments = [*(value for value in texts if isinstance(value, dict)), launch.args, launch.inputs]
     words = (word.rpartition("=")[2] for word in _texts_in(arguments))  # --config=x.yaml
     paths = {os.path.normpath(word) for word in words if word and "\0" not in word}
-    return Used(tuple(sorted(folders)), tuple(sorted(paths - {"."})))
+    return UsedCode(tuple(sorted(folders)), tuple(sorted(paths - {"."})))
 
 
 def _texts_in(value: object) -> Iterator[str]:
@@ -98,7 +102,7 @@ def _texts_in(value: object) -> Iterator[str]:
             yield from _texts_in(item)
 
 
-def has_weight(name: str, used: Used) -> bool:
+def has_weight(name: str, used: UsedCode) -> bool:
     """Whether results may depend on a frozen file: not on documents, tests and specs.
 
     Unless the spec names them in its arguments.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, installation, shared_files
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -163,10 +163,10 @@ def damage(copy: Path) -> str | None:
 def _damage(copy: Path) -> str | None:
     try:
         names = frozen_names(copy)
-        found = digest(copy, [f"{copy}/{name}" for name in names])
+        actual = digest(copy, [f"{copy}/{name}" for name in names])
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
-    if not any(_with_mode(found, mode) == copy.name for mode in _MODES):
+    if not any(_with_mode(actual, mode) == copy.name for mode in _MODES):
         changed = (name for name in [*names] if _changed_after_the_list(copy, name))
         return f"{copy / next(changed, '')} was changed"
     from slurm_job_kit.jobs.runs import script_files
@@ -219,8 +219,8 @@ def frozen_names(copy: Path) -> list[str]:
     Raises: FileNotFoundError, OSError.
     """
     if copy.is_dir() and not (copy / LIST).exists():
-        found = sorted(_walk(copy, skipped={"__pycache__"}))
-        return [str(path.relative_to(copy)) for path in found]
+        paths = sorted(_walk(copy, skipped={"__pycache__"}))
+        return [str(path.relative_to(copy)) for path in paths]
     return [os.fsdecode(name) for name in (copy / LIST).read_bytes().split(b"\0") if name]
 
 
@@ -246,7 +246,7 @@ def listing(folder: Path) -> Listing:
     answer = ask_git(folder, *_LISTED)
     top = installation.top_of(folder)
     if answer.text is not None:
-        return _parsed(answer.text)
+        return _parse_listing(answer.text)
     if top is None:
         return Listing(frozenset(), _names(_walk_unignored(folder, folder), folder), False)
     read = _read_from_outside(folder, top)
@@ -260,7 +260,7 @@ def listing(folder: Path) -> Listing:
     return replace(read, warning=warning)
 
 
-def _parsed(text: str) -> Listing:
+def _parse_listing(text: str) -> Listing:
     tagged = {(each[0], each[2:]) for each in text.split("\0") if each}
     untracked = frozenset(name for tag, name in tagged if tag == "?")
     return Listing(frozenset(name for _, name in tagged) - untracked, untracked, True)
@@ -288,12 +288,12 @@ def _read_from_outside(folder: Path, top: Path) -> Listing | None:
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(source, target)
         git_as = (f"--git-dir={name}", f"--work-tree={top}")
-        found = git(folder, *git_as, *_LISTED)
-        is_git = found is not None and Path(name, "index").is_file()
-        if found is None:  # the index is broken
+        listed = git(folder, *git_as, *_LISTED)
+        is_git = listed is not None and Path(name, "index").is_file()
+        if listed is None:  # the index is broken
             Path(name, "index").unlink(missing_ok=True)
-            found = git(folder, *git_as, *_LISTED)
-    return None if found is None else replace(_parsed(found), is_git=is_git)
+            listed = git(folder, *git_as, *_LISTED)
+    return None if listed is None else replace(_parse_listing(listed), is_git=is_git)
 
 
 def _git_file(top: Path, name: str) -> Path:
@@ -350,8 +350,8 @@ def _users_excludes() -> Path:
     for file in (Path("~/.gitconfig"), default / "config"):
         with contextlib.suppress(OSError, RuntimeError):
             text = file.expanduser().read_text("utf-8", "replace")
-            if found := re.search(r"^\s*excludesfile\s*=\s*\"?([^\"\n]+)", text, re.I | re.M):
-                return Path(found[1].strip()).expanduser()
+            if match := re.search(r"^\s*excludesfile\s*=\s*\"?([^\"\n]+)", text, re.I | re.M):
+                return Path(match[1].strip()).expanduser()
     return Path(os.path.expanduser(default / "ignore"))
 
 
@@ -439,7 +439,7 @@ def source_files(
 
     listed = listing(repository)
     if listed.warning is not None:
-        say(listed.warning)
+        print_line(listed.warning)
     secrets = sorted(
         name
         for name in listed.untracked - {*left_out}
@@ -447,7 +447,7 @@ def source_files(
     )
     if secrets:
         more = f" and {len(secrets) - 1} more" if len(secrets) > 1 else ""
-        say(
+        print_line(
             f"warning: {repository / secrets[0]}{more} is left out of the frozen code: by its name "
             "or content it holds a secret, and git does not track it\n  hint: if it is data of "
             "the training, git add it, or give it another name"

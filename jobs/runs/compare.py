@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import dotted, printable
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -25,8 +25,8 @@ def compare(run: RunDir, reference: RunDir) -> list[str]:
     unfit = [*_unfit(run, ours), *_unfit(reference, theirs)]
     if unfit or ours is None or theirs is None:
         return unfit
-    found = [*_results(ours, theirs), *_metrics(run, reference)]
-    return [*_specs(run, reference), *found] if found else []
+    differences = [*_results(ours, theirs), *_metrics(run, reference)]
+    return [*_specs(run, reference), *differences] if differences else []
 
 
 def summary(run: RunDir, reference: RunDir) -> str:
@@ -36,7 +36,7 @@ def summary(run: RunDir, reference: RunDir) -> str:
     steps = (result and result.global_step) or 0
     begin = _begin(run, reference)
     metrics = f"; metrics after step {begin}, with which one of them began" if begin else ""
-    return f"bitwise equal: {counted(steps, 'step')}, weights {digest[:16]}{metrics}"
+    return f"bitwise equal: {quantity(steps, 'step')}, weights {digest[:16]}{metrics}"
 
 
 def _begin(*runs: RunDir) -> int:
@@ -48,10 +48,10 @@ def _begin(*runs: RunDir) -> int:
 def _result(run: RunDir) -> Result | None:
     if (result := records.read(Result, run.result)) is not None:
         return result
-    found = state.read(run)
-    if found.files.problem is not None:
-        raise UserError(found.files.problem)
-    return found.result
+    run_files = state.read(run)
+    if run_files.files.problem is not None:
+        raise UserError(run_files.files.problem)
+    return run_files.result
 
 
 def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:

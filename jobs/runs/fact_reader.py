@@ -122,7 +122,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         checkpoint=checkpoint_lookup.newest(
             run_dir, not spec.launch.is_trainer, names, spec.launch.outputs
         ),
-        quarantined=tuple(checkpoint_lookup.quarantined(names)),
+        quarantined=tuple(checkpoint_lookup.quarantined_names(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
         last_words=nodes.last_words,
         error_at_end=silent_end.error_at_end(attempt_dir, exited) if is_users_end else "",
@@ -152,14 +152,16 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
     attempt_dir = run_dir.attempt(attempt)
     names = names_in(attempt_dir.path)
     paths, known = [attempt_dir.path / name for name in names], {*names}
-    found = [records.read(RankError, path) for path in paths if path.match("rank-*.error.json")]
+    rank_errors = [
+        records.read(RankError, path) for path in paths if path.match("rank-*.error.json")
+    ]
     texts = [_agent_error(attempt_dir, path) for path in paths if path.match("agent-*.error")]
     agents = tuple(
         records.read(AgentRecord, path) if path.name in known else None
         for path in map(attempt_dir.agent, range(len(plan.nodes) if plan else 0))
     )
-    errors = [error for error in found if error is not None]
-    failed = [] if any(not each.caused_by_peer for each in errors) else _failed(agents)
+    errors = [error for error in rank_errors if error is not None]
+    failed = [] if any(not each.caused_by_peer for each in errors) else _failed_agents(agents)
     recorded = [each.rank for each in errors]
     for node_rank, agent in failed:
         errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
@@ -194,7 +196,7 @@ def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
     )
 
 
-def _failed(agents: Sequence[AgentRecord | None]) -> list[tuple[int, AgentRecord]]:
+def _failed_agents(agents: Sequence[AgentRecord | None]) -> list[tuple[int, AgentRecord]]:
     """(node rank, record) of agents whose torchrun failed, the first ones; of thousands not all."""
     ended = [(n, each) for n, each in enumerate(agents) if each is not None and each.torchrun_exit]
     return sorted(ended, key=lambda pair: pair[1].end or 0.0)[:MAX_LOGS]
@@ -207,10 +209,10 @@ def _last_words(
 
     job: the lines of the job's log where an agent has none.
     """
-    found = [(each.host, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
+    words_of = [(each.host, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
     if job and (not failed or silent_end.failed_tasks(job)):
-        found.append(("", silent_end.agent_words(job)))
-    return tuple((host, words) for host, words in found if words)
+        words_of.append(("", silent_end.agent_words(job)))
+    return tuple((host, words) for host, words in words_of if words)
 
 
 def _places(

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config import pipelines
-from slurm_job_kit.jobs.config.load import Loaded
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Overrides, PackageVersion, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
@@ -49,24 +49,24 @@ def new_run_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S-", time.localtime(seconds)) + f"{part:04x}"
 
 
-def planned(spec: Spec) -> RunDir:
+def planned_run_dir(spec: Spec) -> RunDir:
     """The run directory that `freeze` would make for this spec now; nothing is written."""
     return RunDir(runs_root(spec.runs_root) / spec.name / new_run_id())
 
 
 @contextlib.contextmanager
-def freeze(loaded: Loaded, repository: Path | None = None) -> Iterator[RunDir]:
+def freeze(loaded: LoadedSpec, repository: Path | None = None) -> Iterator[RunDir]:
     """A block with a new run directory, which is deleted again if the block fails.
 
     repository: by default `code_snapshot.repository()`. Raises: FreezeError.
     """
-    with freeze_all({planned(loaded.spec): loaded}, repository) as (run_dir,):
+    with freeze_all({planned_run_dir(loaded.spec): loaded}, repository) as (run_dir,):
         yield run_dir
 
 
 @contextlib.contextmanager
 def freeze_all(
-    runs: Mapping[RunDir, Loaded], repository: Path | None = None
+    runs: Mapping[RunDir, LoadedSpec], repository: Path | None = None
 ) -> Iterator[list[RunDir]]:
     """A block with new run directories of one runs root, all deleted again if the block fails.
 
@@ -79,7 +79,10 @@ def freeze_all(
         check_writable(first.path.parent.parent)
         with _errors_of(first), _commit_begun(repository) as commit:
             root, spec = first.path.parent.parent, runs[first].spec
-            mode, left_out = int(spec.dir_mode, 8), own_script.left_over(spec.launch, repository)
+            mode, left_out = (
+                int(spec.dir_mode, 8),
+                own_script.leftover_files(spec.launch, repository),
+            )
             code = code_snapshot.take(repository, root, mode=mode, left_out=left_out)
             kit = code_snapshot.take_kit(code, root, mode)
             for run_dir, loaded in runs.items():
@@ -98,11 +101,11 @@ def freeze_all(
         link_in_default_root(run_dir.path)
 
 
-def _with_script(loaded: Loaded, repository: Path) -> Loaded:
+def _with_script(loaded: LoadedSpec, repository: Path) -> LoadedSpec:
     """The input with launch.script relative to the repository. Raises: FreezeError without it."""
     if (written := loaded.spec.launch.script) is None:
         return loaded
-    loaded = replace(loaded, spec=own_script.normalised(loaded.spec, repository))
+    loaded = replace(loaded, spec=own_script.normalise_script(loaded.spec, repository))
     if not (repository / str(loaded.spec.launch.script)).is_file():
         raise FreezeError(
             f"launch.script: {written} does not exist\n"
@@ -176,7 +179,7 @@ def check_writable(root: Path) -> None:
         )
 
 
-def _fill(run_dir: RunDir, loaded: Loaded, code: Path, kit: Path) -> None:
+def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:
     spec = loaded.spec
     run_dir.path.chmod(int(spec.dir_mode, 8))
     for folder in (run_dir.checkpoints, run_dir.submitit, run_dir.attempt(1).path):
@@ -205,7 +208,7 @@ def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> tuple[str
     """
     launch = spec.launch
     lines = own_script.format_left_over(
-        own_script.left_over(launch, own_script.script_home(launch, repository))
+        own_script.leftover_files(launch, own_script.script_home(launch, repository))
     )
     if launch.script is not None and os.path.isabs(launch.script):
         runs_root = run_dir.path.parent.parent
@@ -218,7 +221,7 @@ def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> tuple[str
     folders = own_script.freeze_live(spec, repository, run_dir.code, script_code)
     lines += own_script.fill_work(run_dir, launch, repository)
     for line in filter(None, [*lines, own_script.unfrozen_module(launch, repository, folders)]):
-        say(line)
+        print_line(line)
     return folders
 
 
@@ -283,8 +286,8 @@ def _version(package: str) -> str | None:
     importlib.metadata reads the whole METADATA of each package for it. Source: Python Packaging
     User Guide, "Recording installed projects".
     """
-    if found := _versions().get(_canonical(package)):
-        return found
+    if version := _versions().get(_canonical(package)):
+        return version
     import importlib.metadata
 
     try:
@@ -295,14 +298,14 @@ def _version(package: str) -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for folder in map(Path, sys.path):
         names = os.listdir(folder) if folder.is_dir() else []
         for name in names:
             package, dash, version = name.removesuffix(".dist-info").rpartition("-")
             if dash and name.endswith(".dist-info"):
-                found.setdefault(_canonical(package), version)
-    return found
+                versions.setdefault(_canonical(package), version)
+    return versions
 
 
 def _canonical(package: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, is_newer
-from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.known_causes import CAUSE_OF, KnownCause, known_cause
@@ -104,21 +104,21 @@ class AttemptFacts:
         return self.attempts[-1] if self.attempts else None
 
 
-def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidence:
+def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidence:
     """The evidence in the files of ranks and agents. `job_state`: all that is known from Slurm."""
-    failed = first_error(found.errors)
-    killed = killed_for_memory(found)
-    signals = warning_signals(found, failed)
-    if found.agent_errors or found.unstarted or has_agent_died(found.agents, srun_exit):
+    failed = first_error(facts.errors)
+    killed = killed_for_memory(facts)
+    signals = warning_signals(facts, failed)
+    if facts.agent_errors or facts.unstarted or has_agent_died(facts.agents, srun_exit):
         signals = tuple(name for name in signals if name != "SIGTERM")
-    outcome = outcome_of(found, signals)
+    outcome = outcome_of(facts, signals)
     # srun ended the other nodes because of it.
-    of_agent = format_agent_errors(found.agent_errors)
-    error = of_agent or error_of(found, failed, killed)
+    of_agent = format_agent_errors(facts.agent_errors)
+    error = of_agent or error_of(facts, failed, killed)
     if error is None and outcome is None:
-        error = unfinished(found)
-        of_agent = None if error else format_agent_exits(found)
-    is_caught = error is not None and error == caught_error(found)
+        error = unfinished_reason(facts)
+        of_agent = None if error else format_agent_exits(facts)
+    is_caught = error is not None and error == caught_error(facts)
     cause = None if of_agent is None else known_cause(of_agent)
     error = with_cause(of_agent, cause) if of_agent is not None else error
     return Evidence(
@@ -127,18 +127,18 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         job_reason="",
         signals=signals,
         is_preempted=False,
-        has_progress=has_progress(found),
-        has_step=steps_of(found)[0] is not None or is_step_unknown(found),
+        has_progress=has_progress(facts),
+        has_step=steps_of(facts)[0] is not None or is_step_unknown(facts),
         error=error,
-        would_repeat=would_repeat(found, failed) or is_caught or bool(cause and cause.repeats),
-        mistake=mistake_of(found, failed)
+        would_repeat=would_repeat(facts, failed) or is_caught or bool(cause and cause.repeats),
+        mistake=mistake_of(facts, failed)
         or ("code" if is_caught else "spec" if cause and cause.repeats else None),
         kind=Kind.OUT_OF_MEMORY if killed else cause.kind if cause is not None else kind_of(failed),
-        bad_nodes=bad_nodes(found.errors),
+        bad_nodes=bad_nodes(facts.errors),
         is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
         is_lasting=is_lasting(failed),
-        failure=None if found.spec.launch.is_trainer else failure_of(found, failed, bool(killed)),
-        is_repeat=not found.spec.launch.is_trainer and is_repeat(found),
+        failure=None if facts.spec.launch.is_trainer else failure_of(facts, failed, bool(killed)),
+        is_repeat=not facts.spec.launch.is_trainer and is_repeat(facts),
     )
 
 
@@ -185,79 +185,81 @@ def bad_nodes(errors: Sequence[RankError]) -> tuple[str, ...]:
     return tuple(sorted({error.host for error in errors if error.kind is Kind.BAD_NODE}))
 
 
-def has_progress(found: AttemptFacts) -> bool:
+def has_progress(facts: AttemptFacts) -> bool:
     """Whether a newer checkpoint than at the start was committed.
 
     A different one is not enough: after a damaged one was quarantined, an older one is the newest.
     """
-    before = None if found.plan is None else found.plan.checkpoint
-    return is_newer(found.checkpoint, before)
+    before = None if facts.plan is None else facts.plan.checkpoint
+    return is_newer(facts.checkpoint, before)
 
 
-def error_of(found: AttemptFacts, failed: RankError | None, killed: list[str]) -> str | None:
+def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -> str | None:
     """Why the attempt failed, in one line; None where neither rank nor kernel has a reason."""
     # A rank killed for memory writes no error record, and its peers only see a closed connection.
     if killed:
-        text = "; ".join(_out_of_memory(found, host) for host in killed)
+        text = "; ".join(_out_of_memory(facts, host) for host in killed)
         # In its place a shell or tee may have exited with 0.
         more = f"; the script exited with code 0 all the same ({_MARKS_THE_END})"
-        return text + more if exits_are_clean(found) else text
+        return text + more if exits_are_clean(facts) else text
     if failed is None:
         return None
-    peers = ranks_without_record(found) or ranks_that_left(found)
+    peers = ranks_without_record(facts) or ranks_that_left(facts)
     return (failed.caused_by_peer and peers) or format_error(failed)
 
 
-def _out_of_memory(found: AttemptFacts, host: str) -> str:
+def _out_of_memory(facts: AttemptFacts, host: str) -> str:
     """What the kernel killed on a node for want of memory: which rank, and the limit."""
-    ended = {each.rank: each.exit_code for each in found.errors if each.host == host}
+    ended = {each.rank: each.exit_code for each in facts.errors if each.host == host}
     ranks = [f"rank {rank}" for rank, code in sorted(ended.items()) if code == -signal.SIGKILL]
-    agents = (each for each in found.agents if each is not None and each.host == host)
+    agents = (each for each in facts.agents if each is not None and each.host == host)
     limit = next((each.memory_limit_mib for each in agents), None)
     what = ", ".join(ranks) or "a process"
     of_limit = f": the job may use {limit} MiB of the node (slurm.mem)" if limit else ""
     return f"{host}: the kernel killed {what} for want of memory{of_limit}"
 
 
-def would_repeat(found: AttemptFacts, failed: RankError | None) -> bool:
+def would_repeat(facts: AttemptFacts, failed: RankError | None) -> bool:
     """Whether a retry would end with the same error, by the first rank's or an agent's word."""
     if failed is not None:
         return failed.would_repeat
-    return any(agent is not None and agent.error is not None for agent in found.agents)
+    return any(agent is not None and agent.error is not None for agent in facts.agents)
 
 
 def format_agent_errors(errors: Sequence[str]) -> str | None:
     """The first reason for which an agent did not start torchrun; None where all did."""
     if not errors:
         return None
-    others = f"; {counted(len(errors) - 1, 'other node')} failed as well" if len(errors) > 1 else ""
+    others = (
+        f"; {quantity(len(errors) - 1, 'other node')} failed as well" if len(errors) > 1 else ""
+    )
     return behind_first_line(errors[0], others)
 
 
-def mistake_of(found: AttemptFacts, failed: RankError | None) -> Mistake | None:
+def mistake_of(facts: AttemptFacts, failed: RankError | None) -> Mistake | None:
     """What the user must correct before the run can go on; None where that is not known.
 
     An agent starts no torchrun because of a key of the spec, such as setup or launch.python.
     """
-    if found.agent_errors:
+    if facts.agent_errors:
         return "spec"
     if failed is not None:
         return failed.mistake
-    return "spec" if would_repeat(found, failed) else None
+    return "spec" if would_repeat(facts, failed) else None
 
 
-def format_agent_exits(found: AttemptFacts) -> str | None:
+def format_agent_exits(facts: AttemptFacts) -> str | None:
     """How the agents ended, in one line; None where torchrun failed on no node.
 
     An agent that started no torchrun has the reason; the ends of the others follow from it. Where
     torchrun failed on one node, its end on the others is a consequence, which may have no record.
     """
-    agents = [each for each in found.agents if each is not None]
+    agents = [each for each in facts.agents if each is not None]
     if errors := [each.error for each in agents if each.error]:
         return errors[0]
-    words = dict(found.last_words)
-    if unstarted := found.unstarted:
-        has_prefix = bool(found.spec.launch.command_prefix)
+    words = dict(facts.last_words)
+    if unstarted := facts.unstarted:
+        has_prefix = bool(facts.spec.launch.command_prefix)
         what = "launch.command_prefix" if has_prefix else "the start of the node agent"
         codes = ", ".join(sorted({str(code) for code in unstarted.values()}))
         ended = [f"{', '.join(unstarted)}: {what} failed with exit code {codes}"]
@@ -273,30 +275,30 @@ def format_agent_exits(found: AttemptFacts) -> str | None:
         ]
     ended += [
         f"{node}: the node agent wrote no record (killed, or never started)"
-        for node, agent in zip(found.nodes, found.agents, strict=True)
+        for node, agent in zip(facts.nodes, facts.agents, strict=True)
         if agent is None
     ]
     return ": ".join(filter(None, ["; ".join(ended), *words.values()])) or None
 
 
-def ranks_without_record(found: AttemptFacts) -> str | None:
+def ranks_without_record(facts: AttemptFacts) -> str | None:
     """A text that names the started ranks without an error record; None if each has one.
 
     Their peers' records only show a lost connection.
     """
-    recorded = {record.rank for record in found.errors}
+    recorded = {record.rank for record in facts.errors}
     gone = [
         f"rank {rank} on {host}"
-        for rank, host, has_exited in found.places
+        for rank, host, has_exited in facts.places
         if rank not in recorded and not has_exited
     ]
     why = "died without an error record (SIGKILL or a crash of the interpreter)"
     return f"{', '.join(gone)} {why}" if gone else None
 
 
-def ranks_that_left(found: AttemptFacts) -> str | None:
+def ranks_that_left(facts: AttemptFacts) -> str | None:
     """A text that names the ranks of a script that exited with 0 before the others; or None."""
-    left = [f"rank {rank} on {host}" for rank, host, has_exited in found.places if has_exited]
+    left = [f"rank {rank} on {host}" for rank, host, has_exited in facts.places if has_exited]
     return f"{', '.join(left)} exited with code 0 while others waited for it" if left else None
 
 
@@ -311,7 +313,7 @@ def format_error(failed: RankError) -> str:
     return f"rank {failed.rank} on {failed.host}{' ' if is_exit else ': '}{words}"
 
 
-def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
+def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     """How the training ended: completed, stopped, or None where it did neither.
 
     A complete run stays complete, also where a scratch purge has removed its outcome.json. The
@@ -319,105 +321,105 @@ def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     every torchrun exited with 0 and nothing speaks against it (see `is_by_exit_code`). A script
     that was warned may have stopped early; a further attempt finds out in a moment if all is done.
     """
-    if is_completed(found):
+    if is_completed(facts):
         return "completed"
-    if found.outcome.status is not None:
-        return found.outcome.status
-    if not exits_are_clean(found):
-        return "stopped" if signals and has_saved_at_stop(found) else None
-    if has_reported_all_steps(found):
+    if facts.outcome.status is not None:
+        return facts.outcome.status
+    if not exits_are_clean(facts):
+        return "stopped" if signals and has_saved_at_stop(facts) else None
+    if has_reported_all_steps(facts):
         return "completed"
-    if signals or found.is_stop_requested:
+    if signals or facts.is_stop_requested:
         return "stopped"
-    return None if unfinished(found) or killed_for_memory(found) else "completed"
+    return None if unfinished_reason(facts) or killed_for_memory(facts) else "completed"
 
 
-def killed_for_memory(found: AttemptFacts) -> list[str]:
+def killed_for_memory(facts: AttemptFacts) -> list[str]:
     """The nodes on which the kernel killed a process of the attempt for want of memory."""
-    return [agent.host for agent in found.agents if agent is not None and agent.oom_kill]
+    return [agent.host for agent in facts.agents if agent is not None and agent.oom_kill]
 
 
-def has_saved_at_stop(found: AttemptFacts) -> bool:
+def has_saved_at_stop(facts: AttemptFacts) -> bool:
     """Whether a user's script saved something, and then only the repeated stop signal ended it.
 
     While Python exits it handles no signal any more: the next one kills the process.
     """
-    codes = {0 if each.exit_code is None else each.exit_code for each in found.errors}
+    codes = {0 if each.exit_code is None else each.exit_code for each in facts.errors}
     ends = {each for number in KILLED_BY[1:] for each in (-number, 128 + number)}
     is_ended = bool(codes) and codes <= ends
-    return is_ended and has_progress(found) and not found.spec.launch.is_trainer
+    return is_ended and has_progress(facts) and not facts.spec.launch.is_trainer
 
 
-def exits_are_clean(found: AttemptFacts) -> bool:
+def exits_are_clean(facts: AttemptFacts) -> bool:
     """Whether the ranks are a user's script, and the torchrun of every node exited with 0."""
-    exits = [agent.torchrun_exit for agent in found.agents if agent is not None]
-    is_clean = bool(exits) and exits == [0] * len(found.nodes)
-    return is_clean and not found.spec.launch.is_trainer
+    exits = [agent.torchrun_exit for agent in facts.agents if agent is not None]
+    is_clean = bool(exits) and exits == [0] * len(facts.nodes)
+    return is_clean and not facts.spec.launch.is_trainer
 
 
-def is_by_exit_code(found: AttemptFacts) -> bool:
+def is_by_exit_code(facts: AttemptFacts) -> bool:
     """Whether exit code 0 alone shows that a user's script is complete.
 
     It is no proof: many scripts exit with 0 at SIGTERM. What Slurm does with the job may speak
     against it.
     """
-    is_known = is_completed(found) or found.outcome.status is not None
-    return exits_are_clean(found) and not is_known and not has_reported_all_steps(found)
+    is_known = is_completed(facts) or facts.outcome.status is not None
+    return exits_are_clean(facts) and not is_known and not has_reported_all_steps(facts)
 
 
-def format_exits(found: AttemptFacts) -> str:
+def format_exits(facts: AttemptFacts) -> str:
     """The reason of an end by exit code, with the commands that rank 0 left running, if any."""
-    exited = first_event(found, "exited")
+    exited = first_event(facts, "exited")
     more = f"; these still ran, idle: {exited.left}" if exited is not None and exited.left else ""
     return f"every rank exited with code 0{more}"
 
 
-def unless_contradicted(found: AttemptFacts, seen: Evidence) -> Evidence:
+def unless_contradicted(facts: AttemptFacts, evidence: Evidence) -> Evidence:
     """The evidence, but `stopped` for a script whose job ends or was warned as it exited with 0."""
-    is_ending = job_state.has_no_allocation(seen.job_state)
-    is_against = seen.signals or seen.is_requeued or seen.is_preempted or is_ending
-    if seen.outcome == "completed" and is_by_exit_code(found) and is_against:
-        return replace(seen, outcome="stopped")
-    return seen
+    is_ending = job_state.has_no_allocation(evidence.job_state)
+    is_against = evidence.signals or evidence.is_requeued or evidence.is_preempted or is_ending
+    if evidence.outcome == "completed" and is_by_exit_code(facts) and is_against:
+        return replace(evidence, outcome="stopped")
+    return evidence
 
 
-def has_reported_all_steps(found: AttemptFacts) -> bool:
+def has_reported_all_steps(facts: AttemptFacts) -> bool:
     """Whether a user's script reported its last step in this attempt."""
     return (
-        found.total_steps is not None
-        and found.progress_step is not None
-        and found.progress_step >= found.total_steps
-        and first_event(found, "first_step") is not None
+        facts.total_steps is not None
+        and facts.progress_step is not None
+        and facts.progress_step >= facts.total_steps
+        and first_event(facts, "first_step") is not None
     )
 
 
-def unfinished(found: AttemptFacts) -> str | None:
+def unfinished_reason(facts: AttemptFacts) -> str | None:
     """Why exit code 0 of a user's script is not its end; None if nothing that it left shows it."""
-    if not exits_are_clean(found) or found.outcome.status is not None:
+    if not exits_are_clean(facts) or facts.outcome.status is not None:
         return None
-    return unfinished_steps(found) or caught_error(found)
+    return unfinished_steps(facts) or caught_error(facts)
 
 
-def caught_error(found: AttemptFacts) -> str | None:
+def caught_error(facts: AttemptFacts) -> str | None:
     """The text about an error that a script printed last, and survived.
 
     It caught the error, or started a program in whose place a shell or tee exited with 0.
     """
     more = f" ({_MARKS_THE_END})"
-    text = f"the script exited with code 0, but its last output is an error: {found.error_at_end}"
-    return behind_first_line(text, more) if found.error_at_end else None
+    text = f"the script exited with code 0, but its last output is an error: {facts.error_at_end}"
+    return behind_first_line(text, more) if facts.error_at_end else None
 
 
-def unfinished_steps(found: AttemptFacts) -> str | None:
+def unfinished_steps(facts: AttemptFacts) -> str | None:
     """The text about steps that a script reported and did not do.
 
     A report may be a second old; a checkpoint may be newer.
     """
-    saved = None if found.checkpoint is None else checkpoint_step(found.checkpoint)
-    done = max(found.progress_step or 0, saved or 0)
-    if found.total_steps is None or done >= found.total_steps:
+    saved = None if facts.checkpoint is None else checkpoint_step(facts.checkpoint)
+    done = max(facts.progress_step or 0, saved or 0)
+    if facts.total_steps is None or done >= facts.total_steps:
         return None
-    steps = f"step {done} of {found.total_steps}"
+    steps = f"step {done} of {facts.total_steps}"
     return f"the script exited with code 0 after {steps} ({_MARKS_THE_END})"
 
 
@@ -427,18 +429,18 @@ def is_lasting(failed: RankError | None) -> bool:
     return cause is not None and cause.lasts
 
 
-def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> str | None:
+def failure_of(facts: AttemptFacts, failed: RankError | None, is_oom: bool) -> str | None:
     """What makes two failures of a user's script the same one: error, place and first step.
 
     None for an attempt that did not fail by itself: a killed process, or a rank that lost a peer.
     Numbers and hosts are left out of the error: a path may have the time in it, a CUDA error an
     address.
     """
-    start = _start_of(found)
+    start = _start_of(facts)
     if is_oom:
         return f"out of memory{start}"
     if failed is None:
-        return unfinished(found)
+        return unfinished_reason(facts)
     code = 0 if failed.exit_code is None else failed.exit_code
     # By itself, or under another process. 255 is no passed-on SIGHUP: many programs exit with -1.
     is_killed = {-code, code - 128} & {*KILLED_BY} or signal_of(code) in KILLED_BY
@@ -451,24 +453,24 @@ def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
     return f"{_NUMBER.sub('#', text)}{start}"
 
 
-def is_repeat(found: AttemptFacts) -> bool:
+def is_repeat(facts: AttemptFacts) -> bool:
     """Whether an attempt shows no step forward since the last hold: see Evidence."""
-    earlier = list(itertools.takewhile(lambda e: e.decision not in ENDS, reversed(found.attempts)))
+    earlier = list(itertools.takewhile(lambda e: e.decision not in ENDS, reversed(facts.attempts)))
     begun = [entry.first_step for entry in earlier if entry.first_step is not None]
-    first = steps_of(found)[0]
+    first = steps_of(facts)[0]
     if first is not None and begun:
         return first <= max(begun)
-    name, steps = _name_of(found.checkpoint)
+    name, steps = _name_of(facts.checkpoint)
     known = (_name_of(entry.checkpoint) for entry in earlier)
     return any(name == each and steps <= before for each, before in known)
 
 
-def _start_of(found: AttemptFacts) -> str:
+def _start_of(facts: AttemptFacts) -> str:
     """Where an attempt began: its step, else the newest checkpoint."""
-    step = loaded_step(found)
+    step = loaded_step(facts)
     if step is not None:
         return f", from step {step} on"
-    name, steps = _name_of(None if found.plan is None else found.plan.checkpoint)
+    name, steps = _name_of(None if facts.plan is None else facts.plan.checkpoint)
     numbers = iter(steps)
     return f", from {_HASH.sub(lambda _: str(next(numbers)), name)} on" if name else ""
 
@@ -481,7 +483,7 @@ def _name_of(checkpoint: str | None) -> tuple[str, tuple[int, ...]]:
     """
     path = (checkpoint or "").partition(" ")[2] or checkpoint or ""
     folder, _, name = _TIME.sub("", path).rpartition("/")
-    text = "/".join([*(found[0].strip("/") for found in _COUNTS_STEPS.finditer(folder)), name])
+    text = "/".join([*(match[0].strip("/") for match in _COUNTS_STEPS.finditer(folder)), name])
     return _DIGITS.sub("#", text), tuple(map(int, _DIGITS.findall(text)))
 
 
@@ -500,13 +502,13 @@ def has_failed(agent: AgentRecord) -> bool:
     return bool(agent.torchrun_exit) or agent.error is not None
 
 
-def warning_signals(found: AttemptFacts, failed: RankError | None) -> tuple[str, ...]:
+def warning_signals(facts: AttemptFacts, failed: RankError | None) -> tuple[str, ...]:
     """The stop signals that agents received before anything failed, in order.
 
     After the agent of one node has failed, srun sends SIGTERM to the others: that is a consequence
     of the failure and no warning.
     """
-    agents = [agent for agent in found.agents if agent is not None]
+    agents = [agent for agent in facts.agents if agent is not None]
     failures = [(a.end, a.host) for a in agents if has_failed(a) and a.end is not None]
     if failed is not None:
         failures.append((failed.time, failed.host))
@@ -520,82 +522,82 @@ def warning_signals(found: AttemptFacts, failed: RankError | None) -> tuple[str,
     return tuple(dict.fromkeys(name for _, name in arrived))
 
 
-def stop_signals_at_start(found: AttemptFacts, srun_exit: int) -> tuple[str, ...]:
+def stop_signals_at_start(facts: AttemptFacts, srun_exit: int) -> tuple[str, ...]:
     """The stop signal that killed an agent while it started, before it could record the signal.
 
     Only srun's exit code shows it, and only where no agent has failed: after a failure srun itself
     kills the other agents. Source: srun(1), exit values.
     """
-    any_failed = any(has_failed(agent) for agent in found.agents if agent is not None)
-    is_missed = None in found.agents and not any_failed and not found.agent_errors
-    is_missed = is_missed and not found.unstarted
+    any_failed = any(has_failed(agent) for agent in facts.agents if agent is not None)
+    is_missed = None in facts.agents and not any_failed and not facts.agent_errors
+    is_missed = is_missed and not facts.unstarted
     died_of = [number.name for number in STOP_SIGNALS if srun_exit == 128 + number]
     return tuple(died_of) if is_missed else ()
 
 
-def unended(found: AttemptFacts) -> dict[str, AgentRecord | None]:
+def nodes_without_end(facts: AttemptFacts) -> dict[str, AgentRecord | None]:
     """The nodes whose agent recorded no end, with its record."""
-    agents = zip(found.nodes, found.agents, strict=True)
+    agents = zip(facts.nodes, facts.agents, strict=True)
     return {node: agent for node, agent in agents if agent is None or agent.end is None}
 
 
-def is_near_limit(found: AttemptFacts, now: float) -> bool:
+def is_near_limit(facts: AttemptFacts, now: float) -> bool:
     """Whether the time limit's warning, which Slurm sends once, might come between two steps."""
-    deadline = None if found.plan is None else found.plan.deadline
-    return deadline is not None and now > deadline - found.spec.slurm.signal_lead_s - RETRY_S
+    deadline = None if facts.plan is None else facts.plan.deadline
+    return deadline is not None and now > deadline - facts.spec.slurm.signal_lead_s - RETRY_S
 
 
-def successor_of(found: AttemptFacts, job_id: str) -> str | None:
+def successor_of(facts: AttemptFacts, job_id: str) -> str | None:
     """The id of the job that waits for the end of this one."""
-    after = found.successor
+    after = facts.successor
     return after.job_id if after is not None and after.after == job_id else None
 
 
-def newly_quarantined(found: AttemptFacts) -> tuple[str, ...]:
+def newly_quarantined(facts: AttemptFacts) -> tuple[str, ...]:
     """The checkpoints quarantined since the attempt was opened, by name: clocks may differ."""
-    before = () if found.plan is None else found.plan.quarantined
-    return tuple(name for name in found.quarantined if name not in before)
+    before = () if facts.plan is None else facts.plan.quarantined
+    return tuple(name for name in facts.quarantined if name not in before)
 
 
-def steps_of(found: AttemptFacts) -> tuple[int | None, int | None]:
+def steps_of(facts: AttemptFacts) -> tuple[int | None, int | None]:
     """The first and the last optimizer step that the attempt did; None where it did none."""
-    loaded, last = loaded_step(found), found.progress_step
+    loaded, last = loaded_step(facts), facts.progress_step
     if loaded is None or last is None or last <= loaded:
         return None, None
     return loaded + 1, last
 
 
-def loaded_step(found: AttemptFacts) -> int | None:
+def loaded_step(facts: AttemptFacts) -> int | None:
     """The step at which the attempt began; None where it is not known.
 
     A user's script reports only the first step that it finished. It may report every tenth step,
     so a checkpoint that it reported before is the better beginning.
     """
-    if (loaded := first_event(found, "loaded")) is not None:
+    if (loaded := first_event(facts, "loaded")) is not None:
         return loaded.step
-    first = first_event(found, "first_step")
-    if first is None or first.step is None or found.spec.launch.is_trainer:
+    first = first_event(facts, "first_step")
+    if first is None or first.step is None or facts.spec.launch.is_trainer:
         return None
-    name = None if found.plan is None else found.plan.checkpoint
+    name = None if facts.plan is None else facts.plan.checkpoint
     saved = None if name is None else checkpoint_step(name)
     return saved if saved is not None and saved < first.step else first.step - 1
 
 
-def is_step_unknown(found: AttemptFacts) -> bool:
+def is_step_unknown(facts: AttemptFacts) -> bool:
     """Whether the ranks are a user's script that has never reported a step."""
-    return not found.spec.launch.is_trainer and found.progress_step is None
+    return not facts.spec.launch.is_trainer and facts.progress_step is None
 
 
-def times_of(found: AttemptFacts, is_warned: bool, now: float) -> tuple[float | None, float | None]:
+def times_of(facts: AttemptFacts, is_warned: bool, now: float) -> tuple[float | None, float | None]:
     """How long the attempt took to stop and to start, in seconds; None where it did not.
 
     The stop: from the first warning to now; the start: from the opening to the first step.
     `is_warned`: signals that only follow from a failure are no warning.
     """
-    signals = [each.t for agent in found.agents if agent is not None for each in agent.signals]
-    begun = first_event(found, "first_step")
+    signals = [each.t for agent in facts.agents if agent is not None for each in agent.signals]
+    begun = first_event(facts, "first_step")
     stop_s = round(now - min(signals), 3) if signals and is_warned else None
-    start_s = None if begun is None or found.plan is None else round(begun.t - found.plan.start, 3)
+    start_s = None if begun is None or facts.plan is None else round(begun.t - facts.plan.start, 3)
     return stop_s, start_s
 
 
@@ -620,27 +622,27 @@ def start_up_warning(attempts: Sequence[AttemptRecord]) -> str | None:
     )
 
 
-def first_event(found: AttemptFacts, name: str) -> Event | None:
+def first_event(facts: AttemptFacts, name: str) -> Event | None:
     """Rank 0's first timeline event of a name in the attempt."""
-    return next((event for event in found.events if event.event == name), None)
+    return next((event for event in facts.events if event.event == name), None)
 
 
-def reached_step(found: AttemptFacts) -> int | None:
+def reached_step(facts: AttemptFacts) -> int | None:
     """The last finished optimizer step of the run; 0 before the first.
 
     A user's script may write no progress.json, but its step into outcome.json; None for one that
     writes neither.
     """
-    step = found.progress_step if found.progress_step is not None else found.outcome.global_step
-    return 0 if step is None and found.spec.launch.is_trainer else step
+    step = facts.progress_step if facts.progress_step is not None else facts.outcome.global_step
+    return 0 if step is None and facts.spec.launch.is_trainer else step
 
 
-def newest_number(found: AttemptFacts) -> int:
+def newest_number(facts: AttemptFacts) -> int:
     """The number of the newest attempt, from the facts of the newest one that has files.
 
     A scratch purge may have removed the files of an attempt, or its record.
     """
-    return max([found.attempt, *(record.attempt for record in found.attempts)])
+    return max([facts.attempt, *(record.attempt for record in facts.attempts)])
 
 
 def is_end_recorded(last: AttemptRecord | None, job_id: str | None) -> bool:
@@ -651,28 +653,28 @@ def is_end_recorded(last: AttemptRecord | None, job_id: str | None) -> bool:
     return last is not None and last.job_id == job_id and last.decision in FINAL
 
 
-def is_unrecorded(found: AttemptFacts) -> bool:
+def is_unrecorded(facts: AttemptFacts) -> bool:
     """Whether the attempt is the newest one and has no record: it runs, or nobody closed it."""
-    return found.attempt > max((record.attempt for record in found.attempts), default=0)
+    return facts.attempt > max((record.attempt for record in facts.attempts), default=0)
 
 
-def is_completed(found: AttemptFacts) -> bool:
+def is_completed(facts: AttemptFacts) -> bool:
     """Whether the run is recorded as complete, by its result or by its newest attempt's record."""
-    if found.result is not None:
-        return found.result.status == "completed"
-    return found.last is not None and found.last.decision is Action.DONE
+    if facts.result is not None:
+        return facts.result.status == "completed"
+    return facts.last is not None and facts.last.decision is Action.DONE
 
 
-def is_training_complete(found: AttemptFacts) -> bool:
+def is_training_complete(facts: AttemptFacts) -> bool:
     """Whether the run is complete, also where its batch script was killed before it recorded it."""
-    if is_completed(found):
+    if is_completed(facts):
         return True
-    return is_unrecorded(found) and lost_evidence(found).outcome == "completed"
+    return is_unrecorded(facts) and lost_evidence(facts).outcome == "completed"
 
 
-def lost_evidence(found: AttemptFacts) -> Evidence:
+def lost_evidence(facts: AttemptFacts) -> Evidence:
     """The evidence about an attempt that its batch script, which was killed, did not record."""
-    return rank_evidence(found, LOST)
+    return rank_evidence(facts, LOST)
 
 
 def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
@@ -706,42 +708,42 @@ def code_spans(attempts: Sequence[AttemptRecord]) -> tuple[CodeSpan, ...]:
     return tuple(spans)
 
 
-def rebooted(found: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str, ...]:
+def rebooted_nodes(facts: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str, ...]:
     """The nodes of the attempt that certainly booted after it began.
 
     `boot_times`: seconds since the epoch by slurmctld's clock; the plan has the first node's.
     """
-    start = math.inf if found.plan is None else found.plan.start + CLOCK_SKEW_S
-    return tuple(node for node in found.nodes if boot_times.get(node, 0.0) > start)
+    start = math.inf if facts.plan is None else facts.plan.start + CLOCK_SKEW_S
+    return tuple(node for node in facts.nodes if boot_times.get(node, 0.0) > start)
 
 
-def result_of(found: AttemptFacts, action: Action, reason: str) -> Result:
+def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
     """The result of a run that ends so. `facts`: with the last attempt's record.
 
     What the outcome.json of a user's script has beside its status is not copied; `global_step` is
     the last one that the script reported, if it did.
     """
-    redone = None if is_step_unknown(found) else steps_redone(found.attempts)
+    redone = None if is_step_unknown(facts) else steps_redone(facts.attempts)
     if action is not Action.DONE:
         return Result(
             status="cancelled" if action is Action.CANCEL else "held",
             reason=reason,
-            global_step=reached_step(found),
-            attempts=len(found.attempts),
+            global_step=reached_step(facts),
+            attempts=len(facts.attempts),
             steps_redone=redone,
         )
-    complete = Result("completed", attempts=len(found.attempts), steps_redone=redone)
-    if not found.spec.launch.is_trainer:
-        return replace(complete, global_step=found.progress_step)
+    complete = Result("completed", attempts=len(facts.attempts), steps_redone=redone)
+    if not facts.spec.launch.is_trainer:
+        return replace(complete, global_step=facts.progress_step)
     return replace(
         complete,
-        global_step=found.outcome.global_step,
-        epoch=found.outcome.epoch,
-        metrics=found.outcome.metrics,
-        weights_sha256=found.outcome.weights_sha256,
-        optimizer_sha256=found.outcome.optimizer_sha256,
-        best=found.outcome.best,
-        exactness=found.outcome.exactness,
-        exactness_reason=found.outcome.exactness_reason,
-        code=code_spans(found.attempts) or None,
+        global_step=facts.outcome.global_step,
+        epoch=facts.outcome.epoch,
+        metrics=facts.outcome.metrics,
+        weights_sha256=facts.outcome.weights_sha256,
+        optimizer_sha256=facts.outcome.optimizer_sha256,
+        best=facts.outcome.best,
+        exactness=facts.outcome.exactness,
+        exactness_reason=facts.outcome.exactness_reason,
+        code=code_spans(facts.attempts) or None,
     )

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.console import say, user_name
+from slurm_job_kit.jobs.console import print_line, user_name
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.queued import Claim, RecordedJob, Submission
@@ -63,7 +63,7 @@ def remember(
         if root is not None or own == folder.parent:
             raise
         # Another user's repository, with runs_root in the spec: the job is queued already.
-        say(
+        print_line(
             f"warning: {folder}: {error.strerror}: commands find the run by its directory, or "
             f"with KIT_RUNS={own}"
         )
@@ -90,8 +90,12 @@ def own_root(run_dir: RunDir) -> Path:
 def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDir | None:
     """The run directory that `remember` linked last to a job id, in the default root or `roots`."""
     folders = {root / ".jobs" for root in (runs_root(), *roots)}
-    found = ((folder, name) for folder in folders for name in shared_files.names_in(folder))
-    links = [folder / name for folder, name in found if fnmatch(name, f"{cluster}-{job_id}")]
+    links_of_roots = (
+        (folder, name) for folder in folders for name in shared_files.names_in(folder)
+    )
+    links = [
+        folder / name for folder, name in links_of_roots if fnmatch(name, f"{cluster}-{job_id}")
+    ]
     newest = max(
         (link for link in links if shared_files.is_dir(link.resolve())),
         key=lambda link: link.lstat().st_mtime,
@@ -199,9 +203,9 @@ def find_all(text: str | None) -> list[RunDir]:
 
 def all_sweeps() -> list[SweepDir]:
     """Every sweep of the default runs root, newest first."""
-    found = (path for path in _children() if path.name.startswith("sweep-"))
+    folders = (path for path in _children() if path.name.startswith("sweep-"))
     # It may be a link to another root.
-    sweeps = {SweepDir(_real(path)) for path in found if _has(path, "sweep.json")}
+    sweeps = {SweepDir(_real(path)) for path in folders if _has(path, "sweep.json")}
     return sorted(sweeps, key=lambda sweep: sweep.sweep_id, reverse=True)
 
 
@@ -216,8 +220,8 @@ def find_sweep(text: str | None) -> SweepDir | None:
     if shared_files.is_file(SweepDir(path := _as_path(text)).record):
         return SweepDir(path.resolve())
     if text.isdecimal():
-        found = recall(text)
-        sweep = None if found is None else SweepDir(found.path)
+        folder = recall(text)
+        sweep = None if folder is None else SweepDir(folder.path)
         return sweep if sweep is not None and shared_files.is_file(sweep.record) else None
     return next((sweep for sweep in all_sweeps() if sweep.sweep_id == text), None)
 
@@ -229,10 +233,10 @@ def points_of(sweep: SweepDir) -> list[RunDir]:
 
 def read_sweep(sweep: SweepDir) -> SweepRecord:
     """The points of a sweep. Raises: RecordError, UserError where the file is gone."""
-    found = records.read(SweepRecord, sweep.record)
-    if found is None:
+    record = records.read(SweepRecord, sweep.record)
+    if record is None:
         raise UserError(f"{sweep.record} is gone\n  hint: each point is a run with its own run id")
-    return found
+    return record
 
 
 def _several_runs(sweep: SweepDir) -> UserError:

@@ -33,14 +33,14 @@ def find(text: str, is_confirmed: bool) -> Origin:
 
     Raises: UserError for an unknown run or checkpoint, and for a run of a user's script.
     """
-    run, found, name = text.rpartition("@")
-    run_dir = lookup.find(run if found else text)
+    run, separator, name = text.rpartition("@")
+    run_dir = lookup.find(run if separator else text)
     if checkpoint_lookup.is_foreign(run_dir):
         raise UserError(
             f"--from {text}: its ranks are your own script, whose state the kit does not know\n"
             "  hint: give the script its file by launch.args"
         )
-    checkpoint = find_checkpoint(run_dir.checkpoints, name if found else "latest")
+    checkpoint = find_checkpoint(run_dir.checkpoints, name if separator else "latest")
     return Origin(run_dir, checkpoint, is_confirmed)
 
 
@@ -53,10 +53,10 @@ def check(origin: Origin, spec: Spec) -> list[str]:
         key = "train.init_from" if spec.launch.is_trainer else "launch.script or launch.module"
         raise UserError(f"--from has the whole state of a run of the trainer: remove {key}")
     was = Spec.read(origin.run_dir.spec)
-    found = spec_changes.differences(was, spec)
+    differences = spec_changes.differences(was, spec)
     changed = {
         path: pair
-        for path, pair in found.items()
+        for path, pair in differences.items()
         if path[0] not in spec_changes.FIXED and not spec_changes.is_free(path)
     }
     lines = spec_changes.format_changes(changed, was.train, spec.train)
@@ -81,12 +81,12 @@ def copy_into(run_dir: RunDir, origin: Origin) -> str:
     where = origin.run_dir
     known = records.read(Provenance, run_dir.provenance)
     if known is not None:
-        snapshots = tuple(_begun_at(each, step) for each in known.snapshots)
+        snapshots = tuple(_with_first_step(each, step) for each in known.snapshots)
         begun = StateOrigin(where.run_id, str(where.path), origin.checkpoint, step, code)
         records.write(run_dir.provenance, replace(known, snapshots=snapshots, origin=begun))
     spec_changes.accept(run_dir, Spec.read(where.spec))
     return f"begins after step {step} of {where.run_id}, from a copy of {source}"
 
 
-def _begun_at(snapshot: CodeSnapshot, step: int) -> CodeSnapshot:
+def _with_first_step(snapshot: CodeSnapshot, step: int) -> CodeSnapshot:
     return replace(snapshot, step=step)

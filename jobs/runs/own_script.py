@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot, script_files
@@ -36,7 +36,7 @@ _KEY = re.compile(r"[+~]*[\w.]+")
 _READ = re.compile(r"data|input|vocab|token|config|cache|pretrain", re.I)
 
 
-def normalised(spec: Spec, repository: Path) -> Spec:
+def normalise_script(spec: Spec, repository: Path) -> Spec:
     """The spec with launch.script relative to the repository, or absolute if it lies outside."""
     if spec.launch.script is None:
         return spec
@@ -73,7 +73,7 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
         )
 
 
-def left_over(launch: Launch, folder: Path) -> list[str]:
+def leftover_files(launch: Launch, folder: Path) -> list[str]:
     """The files of the repository or of a script's folder that an earlier run may have left there.
 
     They are untracked, look like the output of a training, and launch.inputs does not name them.
@@ -85,7 +85,7 @@ def left_over(launch: Launch, folder: Path) -> list[str]:
     own = {launch.script, Path(str(launch.script)).name}
     return [
         name
-        for name in script_files.left_over(folder, listed.untracked)
+        for name in script_files.leftover_files(folder, listed.untracked)
         if name not in own and not any(f"{name}/".startswith(f"{each}/") for each in named)
     ]
 
@@ -98,7 +98,7 @@ def format_left_over(names: Sequence[str]) -> list[str]:
     shown = _some(places)
     key = installation.override(f"launch.inputs=[{', '.join(places[:MAX_SHOWN])}]")
     return [
-        f"launch.script: {counted(len(names), 'file')} that an earlier run may have left is no "
+        f"launch.script: {quantity(len(names), 'file')} that an earlier run may have left is no "
         f"input, because git is not known to track it: {shown}; {key} makes it one"
     ]
 
@@ -111,16 +111,16 @@ def freeze_outside(launch: Launch, runs_root: Path, mode: int) -> tuple[Path, st
     script = Path(str(launch.script))
     folder = script.parent
     try:
-        found = code_snapshot.listing(folder)
+        files = code_snapshot.listing(folder)
         # Hidden files of a home directory hold secrets.
-        hidden = filter(_is_hidden, found.tracked | found.untracked)
-        left_out = {*left_over(launch, folder), *hidden}
+        hidden = filter(_is_hidden, files.tracked | files.untracked)
+        left_out = {*leftover_files(launch, folder), *hidden}
         listed = code_snapshot.source_files(folder, MAX_OUTSIDE_FILES + 1, left_out)
         paths = list(listed)
         size = sum(listed[each] for each in paths)
         if len(listed) <= MAX_OUTSIDE_FILES and size <= MAX_OUTSIDE_MIB * 2**20:
             copy = code_snapshot.take(folder, runs_root, sorted({*paths, script}), mode)
-            what = f"{counted(len(paths), 'file')}, none that is hidden or that git ignores"
+            what = f"{quantity(len(paths), 'file')}, none that is hidden or that git ignores"
             return copy, f"launch.script: its folder {folder} is frozen, too: {what}"
         why = f"more than {MAX_OUTSIDE_FILES} files or {MAX_OUTSIDE_MIB} MiB"
     except OSError as error:
@@ -408,10 +408,10 @@ def environment_of(
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*entries, inherited]))}
     from slurm_job_kit.jobs.runs import check  # a submit of the trainer does without
 
-    found = check.ask_python(python, _FIND, str([*names]), env, folder)
-    if found is None:
+    answer = check.ask_python(python, _FIND, str([*names]), env, folder)
+    if answer is None:
         return Environment()
-    prefixes, search_path, edited, places = ast.literal_eval(found)
+    prefixes, search_path, edited, places = ast.literal_eval(answer)
     return Environment(
         tuple(Path(each).resolve() for each in prefixes),
         tuple(search_path),
@@ -492,7 +492,9 @@ def _check_imports(
             )
     if changing:
         named = _some([f"{name} ({place})" for place, name in changing.items()])
-        say(f"not frozen, because PYTHONPATH leads there, where somebody may edit it: {named}")
+        print_line(
+            f"not frozen, because PYTHONPATH leads there, where somebody may edit it: {named}"
+        )
 
 
 def _name_others(there: Environment, top: Path) -> None:
@@ -504,7 +506,7 @@ def _name_others(there: Environment, top: Path) -> None:
     ]
     if others:
         named = _some(others)
-        say(
+        print_line(
             f"not frozen, because pip install -e leads there and no import of it was found: {named}"
         )
 
@@ -519,7 +521,7 @@ def _modules(names: Iterable[str]) -> list[str]:
     names: of files, relative to a repository, whose packages may lie in any of its folders.
     """
     known = {each for each in names if each.endswith(".py")}
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     for name in sorted(known):
         parts = Path(name).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
@@ -528,8 +530,8 @@ def _modules(names: Iterable[str]) -> list[str]:
             while end < len(parts) and "/".join([*parts[:end], "__init__.py"]) not in known:
                 end += 1
             if all(map(str.isidentifier, parts[first:end])):
-                found[".".join(parts[first:end])] = None
-    return [*found]
+                modules[".".join(parts[first:end])] = None
+    return [*modules]
 
 
 def _check_whole(package: Path, top: Path, code: Path) -> None:
@@ -571,7 +573,7 @@ def _imports(roots: Sequence[Path], start: str, copies: Path) -> dict[str, str]:
             if file not in read:
                 _check_linked(file, copies, importer)
                 read.add(file)
-                waiting += [(file.name, each) for each in _imported_by(file, package)]
+                waiting += [(file.name, each) for each in _imports_of(file, package)]
     return lacking
 
 
@@ -588,7 +590,7 @@ def _check_linked(file: Path, copies: Path, importer: str) -> None:
         )
 
 
-def _imported_by(file: Path, package: Sequence[str]) -> Iterator[str]:
+def _imports_of(file: Path, package: Sequence[str]) -> Iterator[str]:
     """Yield the full names that a file imports; none of one that Python cannot read."""
     try:
         tree = ast.parse(file.read_bytes())
@@ -628,7 +630,7 @@ def _check_search_path(node: ast.AST, file: Path) -> None:
                 "path from __file__; or install it (pip install FOLDER)"
             )
         if folder.is_absolute() and not _is_installed(folder) and installation.top_of(folder):
-            say(
+            print_line(
                 f"{file.name}:{node.lineno}: {folder} on sys.path is not frozen; an edit there "
                 "would change the run"
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import log_text
-from slurm_job_kit.jobs.console import shown_path
+from slurm_job_kit.jobs.console import display_path
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -27,7 +27,7 @@ class FileLine:
 
     def __str__(self) -> str:
         """`train.py:12`, relative to the working directory."""
-        return shown_path(self.path) + ("" if self.line is None else f":{self.line}")
+        return display_path(self.path) + ("" if self.line is None else f":{self.line}")
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def users_frame(trace: str, code: CodeFolders) -> FileLine | None:
     for name, line in reversed(FRAME.findall(trace)):
         if name.startswith("<"):  # `python -c`, or code of no file
             continue
-        if (found := users_file(Path(name), code)) is not None:
-            return FileLine(found, int(line))
+        if (path := users_file(Path(name), code)) is not None:
+            return FileLine(path, int(line))
     return None
 
 
@@ -97,14 +97,14 @@ def _inside(code: CodeFolders) -> list[Path]:
 def tail(path: Path) -> list[LogLine]:
     """The last lines of a text file as a screen shows them; none if it cannot be read."""
     end = log_text.read_end(path, TAIL_LINES, is_numbered=True)
-    found = [LogLine(text, FileLine(path, number)) for number, text in log_text.numbered(end)]
-    return [line for line in found if line.text.strip()]
+    lines = [LogLine(text, FileLine(path, number)) for number, text in log_text.number_lines(end)]
+    return [line for line in lines if line.text.strip()]
 
 
 def line_with(lines: Iterable[LogLine], text: str) -> FileLine | None:
     """The place of the last line that has this text; None if no line has it."""
-    found = [line.place for line in lines if text and text in line.text]
-    return found[-1] if found else None
+    places = [line.place for line in lines if text and text in line.text]
+    return places[-1] if places else None
 
 
 def disk_fault_in(
@@ -127,7 +127,7 @@ def disk_fault_in(
 
 def attempt_lines(lines: Iterable[LogLine], attempt: int) -> list[LogLine]:
     """The lines of job.log from the opening of an attempt to the opening of the next one."""
-    found: list[LogLine] = []
+    lines_of_attempt: list[LogLine] = []
     is_inside = False
     for line in lines:
         if f"attempt {attempt}: " in line.text and ", rendezvous at " in line.text:
@@ -135,8 +135,8 @@ def attempt_lines(lines: Iterable[LogLine], attempt: int) -> list[LogLine]:
         elif f"attempt {attempt + 1}: " in line.text:
             is_inside = False
         if is_inside:
-            found.append(line)
-    return found
+            lines_of_attempt.append(line)
+    return lines_of_attempt
 
 
 def record_line(run_dir: RunDir, attempt: int) -> FileLine:
@@ -146,7 +146,9 @@ def record_line(run_dir: RunDir, attempt: int) -> FileLine:
         lines = run_dir.attempts.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         lines = []
-    found = [number for number, line in enumerate(lines, 1) if line.startswith(start)]
+    numbers = [number for number, line in enumerate(lines, 1) if line.startswith(start)]
     return (
-        FileLine(run_dir.attempts, found[-1]) if found else FileLine(run_dir.attempt(attempt).plan)
+        FileLine(run_dir.attempts, numbers[-1])
+        if numbers
+        else FileLine(run_dir.attempt(attempt).plan)
     )

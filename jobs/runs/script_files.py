@@ -126,7 +126,7 @@ def has_private_key(path: Path) -> bool:
         return False
 
 
-def left_over(top: Path, untracked: Iterable[str]) -> list[str]:
+def leftover_files(top: Path, untracked: Iterable[str]) -> list[str]:
     """Return those of the untracked files that look like the output of an earlier training.
 
     Checkpoints and logs, what lies beside a checkpoint, and all below a folder with the name of an
@@ -197,12 +197,12 @@ def newest(run_dir: RunDir, outputs: Sequence[str]) -> str | None:
         since = 0
     roots = [run_dir.checkpoints, run_dir.work]
     roots += [run_dir.work / os.path.expanduser(each) for each in outputs]
-    found = (
+    candidates = (
         (time_ns, path)
         for time_ns, path in _Walk(run_dir).files([*roots, run_dir.path])
         if time_ns >= since
     )
-    time_ns, path = max(found, default=(0, ""))
+    time_ns, path = max(candidates, default=(0, ""))
     is_inside = path.startswith(f"{run_dir.path}/")
     name = os.path.relpath(path, run_dir.path) if is_inside else path
     return f"{time_ns:020d} {name}" if path else None

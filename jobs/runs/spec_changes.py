@@ -15,7 +15,7 @@ from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.batch_sizes import global_batch_size
 from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import KeyPath, dotted, printable
 from slurm_job_kit.jobs.records.frozen import KeyChange, Overrides, Provenance, SpecChange
@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.runs import extension, own_script
 from slurm_job_kit.jobs.spec import Spec, Train
 
 if TYPE_CHECKING:
-    from slurm_job_kit.jobs.config.load import Loaded
+    from slurm_job_kit.jobs.config.load import LoadedSpec
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
 FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile", "notify")
@@ -58,7 +58,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     Raises: UserError for changes that need a confirmation or are forbidden; SpecError.
     """
     text = shared_files.read_text(run_dir.spec)
-    loaded = reloaded(run_dir, overrides)
+    loaded = reload(run_dir, overrides)
     was, spec = Spec.from_json(text), loaded.spec
     changed = differences(was, spec)
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
@@ -71,7 +71,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
             + "\n  hint: repeat it with --yes (make: YES=1), or submit a new run"
         )
     if note := extension.schedule_note(was.train, spec.train):
-        say(note)
+        print_line(note)
     new = {
         run_dir.spec: spec.to_json(),
         run_dir.overrides: records.text(Overrides(tuple(loaded.overrides))),
@@ -86,7 +86,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     return before
 
 
-def reloaded(run_dir: RunDir, overrides: Sequence[str]) -> Loaded:
+def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     """The user's file with all overrides so far and these. Raises: SpecError, UserError."""
     from slurm_job_kit.jobs.config.load import load
 
@@ -108,7 +108,7 @@ def _as_frozen(run_dir: RunDir, spec: Spec) -> Spec:
     """
     if (repository := _repository(run_dir)) is None:
         return spec
-    spec = own_script.normalised(spec, repository)
+    spec = own_script.normalise_script(spec, repository)
     own_script.check_frozen(spec.launch, run_dir)
     return spec
 
@@ -128,7 +128,7 @@ def mend_work(run_dir: RunDir) -> None:
     if spec.launch.is_trainer or repository is None:
         return
     for line in own_script.fill_work(run_dir, spec.launch, repository):
-        say(line)
+        print_line(line)
 
 
 def _frozen_overrides(run_dir: RunDir) -> list[str]:
@@ -210,7 +210,7 @@ def _saved_batch_size(checkpoint: Path) -> int | None:
     """Return the samples of a step of a checkpoint; None where its manifest cannot be read."""
     try:
         return reader.read_manifest(checkpoint).global_batch_size
-    except (reader.Damaged, UserError):
+    except (reader.DamageError, UserError):
         return None
 
 

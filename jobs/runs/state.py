@@ -319,7 +319,7 @@ def read_all(
     return [judge(each, lives) for each in files]
 
 
-class Remembered:
+class AnswerCache:
     """Asks Slurm about jobs, and not again before ASK_AGAIN_S have passed."""
 
     def __init__(self) -> None:
@@ -360,14 +360,14 @@ def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
         is_process = owner is not None and owner.is_local and of_owner.is_alive is not False
         process = owner if is_process else None
     phase, word = _phase_of(files, life)
-    found = RunState(files, phase, word, job_id, successor, life, files.result, lives, process)
-    may_have_result = found.is_over or (phase is RunPhase.FROZEN and files.mark is not None)
+    run = RunState(files, phase, word, job_id, successor, life, files.result, lives, process)
+    may_have_result = run.is_over or (phase is RunPhase.FROZEN and files.mark is not None)
     if files.result is not None or files.problem is not None or not may_have_result:
-        return found
+        return run
     # One damaged run hides no other.
     with contextlib.suppress(UserError, FailedError, OSError):
-        return _with_result(found)
-    return found
+        return _with_result(run)
+    return run
 
 
 def _may_live(life: Life | None) -> bool:
@@ -411,20 +411,20 @@ def _phase_of_job(files: RunFiles, job: Job) -> RunPhase:
     return RunPhase.UNKNOWN
 
 
-def _with_result(found: RunState) -> RunState:
+def _with_result(run: RunState) -> RunState:
     """The state of a run that ended without result.json: it may be complete or cancelled.
 
     Its batch script was killed before it wrote the file, or the cancel came after its end.
     """
-    newest = fact_reader.read_newest(found.run_dir)
+    newest = fact_reader.read_newest(run.run_dir)
     if newest.result is not None:  # written since
         status = newest.result.status
-        return replace(found, phase=RunPhase(status), word=status, result=newest.result)
+        return replace(run, phase=RunPhase(status), word=status, result=newest.result)
     if interpret.is_training_complete(newest):
         action, reason = Action.DONE, "all steps are done"
-    elif found.files.mark is not None:
+    elif run.files.mark is not None:
         action, reason = Action.CANCEL, "the job was cancelled"
     else:
-        return found
+        return run
     result = interpret.result_of(newest, action, reason)
-    return replace(found, phase=RunPhase(result.status), word=result.status, result=result)
+    return replace(run, phase=RunPhase(result.status), word=result.status, result=result)

@@ -12,7 +12,7 @@ import pwd
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from slurm_job_kit.jobs.problems import Problem, shown
+from slurm_job_kit.jobs.problems import Problem, format_value
 from slurm_job_kit.jobs.slurm import site
 from slurm_job_kit.jobs.slurm.site import Partition
 from slurm_job_kit.jobs.spec import Slurm
@@ -43,8 +43,8 @@ def _partitions(requested: Slurm) -> Iterator[Problem]:
         yield _problem("partition", "is not set, and this site has no default partition", listed)
     for name in names if known else ():
         if name not in known:
-            yield _problem("partition", f"there is no partition {shown(name)}", listed)
-    yield from _closed(requested, chosen)
+            yield _problem("partition", f"there is no partition {format_value(name)}", listed)
+    yield from _closed_partitions(requested, chosen)
     most = max((partition.nodes for partition in chosen), default=0)
     if 0 < most < requested.nodes:
         where = " or ".join(partition.name for partition in chosen)
@@ -52,7 +52,7 @@ def _partitions(requested: Slurm) -> Iterator[Problem]:
         yield _problem("nodes", f"{requested.nodes} is more than partition {where} has", hint)
 
 
-def _closed(requested: Slurm, chosen: Sequence[Partition]) -> Iterator[Problem]:
+def _closed_partitions(requested: Slurm, chosen: Sequence[Partition]) -> Iterator[Problem]:
     """Compare account and QOS with what the partitions take; one that takes them is enough."""
     name = " or ".join(partition.name for partition in chosen)
     for key, lists in (
@@ -65,7 +65,7 @@ def _closed(requested: Slurm, chosen: Sequence[Partition]) -> Iterator[Problem]:
             continue
         hint = f"partition {name} takes jobs of {key} {_listed(allowed)} only; " + _yours(key)
         if wanted:
-            what = f"{shown(wanted)} may not be used in partition {name}"
+            what = f"{format_value(wanted)} may not be used in partition {name}"
             yield _problem(key, what, hint)
         else:
             yield _problem("partition", f"{name} is not open to every {key}", hint)
@@ -94,13 +94,13 @@ def _accounts(requested: Slurm) -> Iterator[Problem]:
     account = requested.account and requested.account.lower()  # Slurm's are in lower case
     if account and accounts and account not in accounts:
         hint = f"the accounts of {user} are {_listed(accounts)}"
-        yield _problem("account", f"{user} has no account {shown(requested.account)}", hint)
+        yield _problem("account", f"{user} has no account {format_value(requested.account)}", hint)
         account = None
     allowed = {name for of, names in rows if account in (None, of) for name in names}
     for qos in requested.qos.split(",") if requested.qos and allowed else ():  # 24.11: a list
         if qos.lower() not in allowed:
             hint = f"{user} may use {_listed(allowed)}"
-            yield _problem("qos", f"{user} may not use the QOS {shown(qos)}", hint)
+            yield _problem("qos", f"{user} may not use the QOS {format_value(qos)}", hint)
 
 
 def _constraint(requested: Slurm) -> Iterator[Problem]:
@@ -118,6 +118,6 @@ def _constraint(requested: Slurm) -> Iterator[Problem]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    found = sorted(names)
-    more = f" and {len(found) - 30} more" if len(found) > 30 else ""
-    return ", ".join(found[:30]) + more
+    ordered = sorted(names)
+    more = f" and {len(ordered) - 30} more" if len(ordered) > 30 else ""
+    return ", ".join(ordered[:30]) + more

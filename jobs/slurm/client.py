@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.slurm import job_state
@@ -134,7 +134,7 @@ def say_if_slow(program: str) -> Iterator[None]:
     Without it a user sees nothing for minutes where slurmctld is down.
     """
     text = f"{Path(program).name} has waited {SLOW_S:.0f} s for Slurm's answer and waits on"
-    timer = threading.Timer(SLOW_S, say, [text])
+    timer = threading.Timer(SLOW_S, print_line, [text])
     timer.daemon = True
     with contextlib.suppress(RuntimeError):  # no thread at the limit of processes
         timer.start()
@@ -233,8 +233,8 @@ def plain_job_id(job_id: str) -> str:
     if "_" not in job_id:
         return job_id
     answer = call(["scontrol", "show", "job", job_id])
-    found = re.search(r"^JobId=(\d+)", answer.stdout, re.MULTILINE) if answer else None
-    return found[1] if found else job_id
+    match = re.search(r"^JobId=(\d+)", answer.stdout, re.MULTILINE) if answer else None
+    return match[1] if match else job_id
 
 
 def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool) -> list[str]:
@@ -273,7 +273,7 @@ def call_patiently(
         answer = call(argv, environ)
         if is_answered(answer):
             return answer
-        say(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
+        print_line(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
         time.sleep(pause_s)
     return call(argv, environ)
 
@@ -379,13 +379,13 @@ def _of_nodes(nodes: Iterable[str], pattern: str) -> dict[str, str]:
     """What a pattern at the start of a line of `scontrol show node` finds of each node."""
     answer = call(["scontrol", "show", "node", ",".join(nodes)], SLURM_TIME_FORMAT="%s")
     text = answer.stdout if answer and answer.returncode == 0 else ""
-    found = {}
+    values = {}
     for block in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
         name = re.match(r"NodeName=(\S+)", block)
         value = re.search(rf"^   {pattern}", block, re.MULTILINE)
         if name is not None and value is not None:
-            found[name[1]] = value[1]
-    return found
+            values[name[1]] = value[1]
+    return values
 
 
 def signal_steps(job_id: str, name: str) -> bool:
@@ -448,7 +448,7 @@ def submit(
         if job_id is not None or is_answered(answer):
             return job_id, "" if job_id else f"{stdout}\n{stderr}".strip()
         if pause_s is not None:
-            say(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
+            print_line(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
             time.sleep(pause_s)
     return None, "sbatch does not answer"
 
@@ -489,7 +489,7 @@ def partition_size(name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Requeued:
+class RequeueResult:
     """The result of a requested requeue."""
 
     answer: RequeueAnswer
@@ -497,7 +497,7 @@ class Requeued:
     problem: str = ""  # for the user, where the job does not start again
 
 
-def requeue(job_id: str) -> Requeued:
+def requeue(job_id: str) -> RequeueResult:
     """Ask Slurm to start the job again, unless it was cancelled or has completed meanwhile.
 
     `Incomplete` is needed: a plain requeue after a scancel starts the cancelled job again. scontrol
@@ -512,16 +512,16 @@ def requeue(job_id: str) -> Requeued:
             break
         is_counted = after.state in job_state.WAITING or after.restarts > restart_count()
         if is_counted and after.is_alive:  # a scancel may follow the requeue
-            return Requeued(RequeueAnswer.ACCEPTED, after)
+            return RequeueResult(RequeueAnswer.ACCEPTED, after)
         if is_answered(answer):
             error = answer.stderr.strip() if answer else ""
             left = f"scontrol requeue left the job {after.state} {after.reason} {error}"
-            return Requeued(RequeueAnswer.REFUSED, after, left.strip())
+            return RequeueResult(RequeueAnswer.REFUSED, after, left.strip())
         time.sleep(pause_s)
     problem = "slurmctld does not answer"
     if answer is not None and is_answered(answer):  # it lost its state, or the job ended long ago
         problem = f"slurmctld does not know job {job_id}: {answer.stderr.strip()}"
-    return Requeued(RequeueAnswer.NO_ANSWER, None, problem)
+    return RequeueResult(RequeueAnswer.NO_ANSWER, None, problem)
 
 
 def cluster_name(environ: Mapping[str, str] = os.environ) -> str:

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.slurm import client, job_list
 
@@ -124,7 +124,7 @@ def submit(
         raise SubmissionError("sbatch's answer has no job id", argv, str(error), True) from error
     except (FailedJobError, RuntimeError, OSError) as error:
         if queued:
-            raise cancelled(queued[0], error) from error
+            raise cancel_unrecorded(queued[0], error) from error
         text = messages.getvalue().strip() or str(error)
         # A wrapper of the site may fail after sbatch; an answer may be lost behind the request.
         job_id = client.submitted_job("", str(getattr(error.__cause__, "output", "")))
@@ -132,11 +132,11 @@ def submit(
             job_id = _in_queue(argv, others)
         if job_id is None:
             raise _failure(argv, getattr(error.__cause__, "returncode", None), text) from error
-        say(f"job {job_id} is queued, but sbatch failed: {text}")
+        print_line(f"job {job_id} is queued, but sbatch failed: {text}")
         return job_id
 
 
-def cancelled(job_id: str, error: OSError | RuntimeError) -> FailedError:
+def cancel_unrecorded(job_id: str, error: OSError | RuntimeError) -> FailedError:
     """Cancel a job that could not be recorded, and return the error of its submission."""
     answer = client.cancel(job_id)
     if answer is not None and answer.returncode == 0:

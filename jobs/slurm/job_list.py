@@ -47,7 +47,7 @@ def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
     if job is None and not has_answered:
         return _silent(recorded)
     if job is None:
-        return hidden([recorded]).get(recorded.job_id, Life(False))
+        return hidden_jobs([recorded]).get(recorded.job_id, Life(False))
     if _is_other(recorded, job) or not job.is_alive:
         if (elsewhere := _in_another_cluster(recorded)) is not None:
             return elsewhere
@@ -79,7 +79,7 @@ def _in_another_cluster(recorded: RecordedJob) -> Life | None:
     return _elsewhere(recorded, config.cluster)
 
 
-def hidden(
+def hidden_jobs(
     absent: Iterable[RecordedJob],
     query_config: Callable[[], site.Config | None] = site.query_config,
 ) -> dict[str, Life]:
@@ -96,17 +96,17 @@ def hidden(
     config = query_config()
     are_hidden = bool(others) and me != 0 and _are_jobs_hidden(config, me)
     away: dict[str, Life] = {}
-    found: dict[str, Life] = {}
+    lives: dict[str, Life] = {}
     cluster = config.cluster if config is not None else ""
     for job in asked:
         if cluster and job.cluster is not None and job.cluster != cluster:
             away[job.job_id] = _elsewhere(job, cluster)
         elif are_hidden and job in others:
-            found[job.job_id] = _hidden(job, is_known=config is not None)
+            lives[job.job_id] = _hidden_life(job, is_known=config is not None)
     # The accounting of this cluster may have another job with the id of one that is elsewhere.
-    states = past_states(found) if found else {}
-    found = {job_id: life for job_id, life in found.items() if states.get(job_id) not in _FINAL}
-    return found | away
+    states = past_states(lives) if lives else {}
+    lives = {job_id: life for job_id, life in lives.items() if states.get(job_id) not in _FINAL}
+    return lives | away
 
 
 def _are_jobs_hidden(config: site.Config | None, me: int) -> bool:
@@ -116,7 +116,7 @@ def _are_jobs_hidden(config: site.Config | None, me: int) -> bool:
     return config.hides_jobs and me != config.slurm_uid and not site.sees_all_jobs(user_name(me))
 
 
-def _hidden(job: RecordedJob, is_known: bool) -> Life:
+def _hidden_life(job: RecordedJob, is_known: bool) -> Life:
     user = user_name(job.uid)
     why = "Slurm hides the jobs of other users here (PrivateData=jobs)"
     if not is_known:
@@ -175,7 +175,7 @@ class Queue:
         absent = [each for each in wanted if each.job_id not in shown]
         # What is shown here as ended, or as another job, may live in another cluster.
         over = [each for each in wanted if each.job_id in shown and not shown[each.job_id].is_alive]
-        unknown = hidden(absent) | _elsewhere_of([*others, *over])
+        unknown = hidden_jobs(absent) | _elsewhere_of([*others, *over])
         gone = [each.job_id for each in absent if each.job_id not in unknown]
         past = past_states(gone) if gone and is_end_wanted else {}
         ended = {job_id: Job(state) for job_id, state in past.items() if state in job_state.ENDED}
@@ -199,11 +199,11 @@ class Queue:
         # Since 23.02 %o has no arguments. Source: slurmctld/job_mgr.c, _pack_default_job_details.
         bare = {_array_id(job_id) for job_id, (_, words) in ours.items() if not words}
         lines = submit_lines(bare) if bare else {}
-        found: dict[str, Path | None] = {}
+        folders: dict[str, Path | None] = {}
         for job_id, (job, words) in ours.items():
             given = words or _argument(lines.get(_array_id(job_id), "")) or ""
-            found[job_id] = Path(job.work_dir, given).resolve() if given else None
-        return found
+            folders[job_id] = Path(job.work_dir, given).resolve() if given else None
+        return folders
 
 
 def queue(users: Iterable[int] = ()) -> Queue:
@@ -260,9 +260,9 @@ def newest_in(folder: Path, patience_s: float, others: Collection[str] = ()) -> 
     """
     for pause_s in itertools.chain(client.pauses(patience_s), [0.0]):
         jobs = queue().jobs or {}
-        found = {_array_id(job_id) for job_id, job in jobs.items() if _is_queued_in(folder, job)}
-        if found := found - {_array_id(each) for each in others}:
-            return max(found, key=int)
+        job_ids = {_array_id(job_id) for job_id, job in jobs.items() if _is_queued_in(folder, job)}
+        if job_ids := job_ids - {_array_id(each) for each in others}:
+            return max(job_ids, key=int)
         time.sleep(pause_s)
     return None
 
@@ -272,12 +272,12 @@ def one_in(folder: Path, ids: Collection[str]) -> str | None:
 
     ids: numbers in sbatch's answer. One alone counts also where Slurm does not answer.
     """
-    found = []
+    job_ids = []
     for job_id in ids:
         job, is_answered = client.ask_about(job_id)
         if not is_answered or (job and (not job.work_dir or _is_in(folder, job))):
-            found.append(job_id)
-    return client.the_only(found)
+            job_ids.append(job_id)
+    return client.the_only(job_ids)
 
 
 def _is_queued_in(folder: Path, job: Job) -> bool:
@@ -290,8 +290,8 @@ def _is_in(folder: Path, job: Job) -> bool:
 
 def _argument(command: str) -> str | None:
     """Return what follows the kit's batch script on a command line; None for another script."""
-    found = _OURS.search(command)
-    return None if found is None else (found[1] or "").strip()
+    match = _OURS.search(command)
+    return None if match is None else (match[1] or "").strip()
 
 
 def _array_id(job_id: str) -> str:
@@ -302,13 +302,13 @@ def _array_id(job_id: str) -> str:
 def submit_lines(job_ids: Iterable[str]) -> dict[str, str]:
     """Return the command lines of sbatch for jobs: from sacct, else from scontrol (Slurm 25.11)."""
     wanted = sorted(job_ids)
-    rows = _accounted(wanted, "JobID,SubmitLine")
-    found = {_array_id(job_id): line for job_id, line in rows}
+    rows = _accounting_rows(wanted, "JobID,SubmitLine")
+    lines = {_array_id(job_id): line for job_id, line in rows}
     for job_id in wanted:
-        if job_id not in found and (answer := call(["scontrol", "show", "job", job_id])):
+        if job_id not in lines and (answer := call(["scontrol", "show", "job", job_id])):
             line = re.search(r"^   SubmitLine=(.+)$", answer.stdout, re.MULTILINE)
-            found |= {job_id: line[1]} if line is not None else {}
-    return found
+            lines |= {job_id: line[1]} if line is not None else {}
+    return lines
 
 
 def past_states(job_ids: Iterable[str]) -> dict[str, str]:
@@ -316,7 +316,7 @@ def past_states(job_ids: Iterable[str]) -> dict[str, str]:
 
     Source: sacct(1).
     """
-    rows = _accounted(job_ids, "JobID,State")
+    rows = _accounting_rows(job_ids, "JobID,State")
     return {job_id: job_state.read(state) for job_id, state in rows}
 
 
@@ -336,7 +336,7 @@ def end_state(job_id: str, delay_s: float = ACCOUNTING_DELAY_S) -> str | None:
     return None
 
 
-def _accounted(job_ids: Iterable[str], columns: str) -> list[tuple[str, str]]:
+def _accounting_rows(job_ids: Iterable[str], columns: str) -> list[tuple[str, str]]:
     """Return two columns of sacct for jobs; empty if the site has no accounting database."""
     if shutil.which("sacct") is None:
         return []
@@ -347,7 +347,7 @@ def _accounted(job_ids: Iterable[str], columns: str) -> list[tuple[str, str]]:
     return [(first, second) for first, _, second in rows]
 
 
-def cancelled_by(job_id: str) -> str | None:
+def cancelling_user(job_id: str) -> str | None:
     """Return the name of the user who cancelled a job; None where the accounting has none.
 
     It is the uid where this host does not know the user. Source: sacct(1), State: `CANCELLED by
@@ -357,5 +357,5 @@ def cancelled_by(job_id: str) -> str | None:
         return None
     columns = ("--noheader", "--parsable2", "--allocations", "--format=State")
     answer = call(["sacct", *columns, f"--jobs={job_id}"])
-    found = re.search(r"^CANCELLED by (\d+)$", answer.stdout if answer else "", re.MULTILINE)
-    return None if found is None else user_name(int(found[1]))
+    match = re.search(r"^CANCELLED by (\d+)$", answer.stdout if answer else "", re.MULTILINE)
+    return None if match is None else user_name(int(match[1]))

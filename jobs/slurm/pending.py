@@ -321,10 +321,10 @@ def explain(reason: str) -> str:
     stripped = " ".join(reason.split())
     if stripped.startswith("(") and stripped.endswith(")"):  # as %R has it
         stripped = stripped[1:-1]
-    if known := _explained(stripped):
+    if known := _explanation(stripped):
         return known
     parts = _WITH_DETAIL.fullmatch(stripped)
-    if parts and (known := _explained(parts[1])):
+    if parts and (known := _explanation(parts[1])):
         return f"{known} ({parts[2] or parts[3]})"
     return f'Slurm gives the reason "{stripped}"' if stripped else _REASONS["None"]
 
@@ -335,7 +335,7 @@ def _name_of(reason: str) -> str:
     return next((name for pattern, name in _TEXTS if pattern.match(text)), reason)
 
 
-def _explained(reason: str) -> str | None:
+def _explanation(reason: str) -> str | None:
     """The line of a reason without a detail; None for an unknown one."""
     reason = _name_of(reason)
     if reason in _REASONS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurm_job_kit.jobs.problems import Problem, shown
+from slurm_job_kit.jobs.problems import Problem, format_value
 from slurm_job_kit.jobs.slurm import pending
 from slurm_job_kit.jobs.spec import Slurm
 
@@ -91,7 +91,7 @@ def problems(message: str, requested: Slurm) -> list[Problem]:
     message: what sbatch printed, without its command line, in which options stand, too.
     Empty for a message that is not known here.
     """
-    message = _told(message)
+    message = _verdict(message)
     return [*_keys(message, requested), *_options(message, requested)]
 
 
@@ -100,21 +100,21 @@ def keys_of(message: str) -> tuple[str, ...]:
 
     The name of a limit, which sbatch prints on a line of its own, comes before all else.
     """
-    message = _told(message)
+    message = _verdict(message)
     for name in re.findall(r"\b(?:Assoc|QOS|Max)[A-Z]\w+", message):
         if keys := pending.keys_of(name):
             return keys
     return next((names for pattern, names in _CAUSES if re.search(pattern, message)), ())
 
 
-def _told(message: str) -> str:
+def _verdict(message: str) -> str:
     """Return Slurm's verdict where it has a cause of its own, else the whole message.
 
     The lines of a site around it may be about anything: "--gpus-per-node is not set".
     """
-    found = _VERDICT.findall(message)
-    is_known = found and any(re.search(pattern, found[-1]) for pattern, _ in _CAUSES)
-    return found[-1] if is_known and not _OPEN.search(found[-1]) else message
+    verdicts = _VERDICT.findall(message)
+    is_known = verdicts and any(re.search(pattern, verdicts[-1]) for pattern, _ in _CAUSES)
+    return verdicts[-1] if is_known and not _OPEN.search(verdicts[-1]) else message
 
 
 def _keys(message: str, requested: Slurm) -> Iterator[Problem]:
@@ -124,7 +124,7 @@ def _keys(message: str, requested: Slurm) -> Iterator[Problem]:
     for name in names:
         value = getattr(requested, name)
         if name in is_set:
-            yield Problem(("slurm", name), _perhaps(message, shown(value)), HINTS[name])
+            yield Problem(("slurm", name), _perhaps(message, format_value(value)), HINTS[name])
         elif name in _WITH_DEFAULTS and (
             not is_set or name == names[0] or (name == "mem" and "cpus_per_task" in is_set)
         ):
@@ -146,5 +146,5 @@ def _options(message: str, requested: Slurm) -> Iterator[Problem]:
         word = _WORDS.get(name, name.removesuffix("s"))
         is_resource = is_whole and name.replace("-", "_") in _RESOURCES
         if is_resource or re.search(rf"(?i)\b{re.escape(word)}", others):
-            what = f"Slurm refuses the job, perhaps for {shown(requested.sbatch_args[name])}"
+            what = f"Slurm refuses the job, perhaps for {format_value(requested.sbatch_args[name])}"
             yield Problem(("slurm", "sbatch_args", name), what, "man sbatch lists the options")

@@ -59,17 +59,17 @@ def directives(script: str) -> str:
     Source: sbatch(1): no line counts behind the first that is neither empty nor a comment; what
     follows a # is a comment.
     """
-    found = []
+    directive_lines = []
     try:
         with open(script, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 if line.startswith("#SBATCH"):
-                    found.append(line.removeprefix("#SBATCH").partition("#")[0].strip())
+                    directive_lines.append(line.removeprefix("#SBATCH").partition("#")[0].strip())
                 elif line.strip() and not line.startswith("#"):
                     break
     except OSError:
         return ""
-    return "\n".join(found)
+    return "\n".join(directive_lines)
 
 
 def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list[str]:
@@ -128,7 +128,7 @@ def successor_environ(environ: Mapping[str, str], run_dir: RunDir) -> dict[str, 
 
     This batch script put the kit there, and the batch script of the new job does so again.
     """
-    kept = environment.passed(environ, environment.Door.SBATCH)
+    kept = environment.variables_for(environ, environment.Door.SBATCH)
     own = f"{run_dir.kit}"
     paths = [path for path in kept.pop("PYTHONPATH", "").split(":") if path not in ("", own)]
     return kept | ({"PYTHONPATH": ":".join(paths)} if paths else {})

@@ -122,34 +122,34 @@ class Site:
 def parse_config(text: str) -> Config | None:
     """Return the configuration in the output of `scontrol show config`; None if it has none."""
     lines = (line.partition("=") for line in text.splitlines())
-    found = {name.strip(): value.strip() for name, equals, value in lines if equals}
-    if "PreemptType" not in found:
+    values = {name.strip(): value.strip() for name, equals, value in lines if equals}
+    if "PreemptType" not in values:
         return None
     # Slurm 23.02 introduced PreemptParameters; before, SlurmctldParameters had a longer name of it.
-    parameters = found.get("PreemptParameters", "") + found.get("SlurmctldParameters", "")
-    over = found.get("OverTimeLimit", "0 min")
+    parameters = values.get("PreemptParameters", "") + values.get("SlurmctldParameters", "")
+    over = values.get("OverTimeLimit", "0 min")
     return Config(
-        version=found.get("SLURM_VERSION", ""),
-        preempt_type=found["PreemptType"].removeprefix("preempt/"),
-        preempt_mode=_mode(found.get("PreemptMode", "OFF")),
-        is_requeued=found.get("JobRequeue", "1") != "0",
-        kill_wait_s=_number(found.get("KillWait", "")),
+        version=values.get("SLURM_VERSION", ""),
+        preempt_type=values["PreemptType"].removeprefix("preempt/"),
+        preempt_mode=_mode(values.get("PreemptMode", "OFF")),
+        is_requeued=values.get("JobRequeue", "1") != "0",
+        kill_wait_s=_number(values.get("KillWait", "")),
         over_time_limit="" if over.startswith("0") else over,
         # Slurm 24.11 prints (null), older versions accounting_storage/none.
-        has_accounting=found.get("AccountingStorageType", "").rpartition("/")[2]
+        has_accounting=values.get("AccountingStorageType", "").rpartition("/")[2]
         not in (*_UNLIMITED, "none"),
         sends_user_signal="send_user_signal" in parameters,
-        chooses_partition=found.get("JobSubmitPlugins", "(null)") not in _UNLIMITED,
-        max_batch_requeue=_number(found.get("MaxBatchRequeue", "5")),
-        slurmd_port=_number(found.get("SlurmdPort", "")) or SLURMD_PORT,
-        requeue_delay_s=_requeue_delay_s(found),
-        requeued_codes=_codes(found.get("RequeueExit", ""))
-        | _codes(found.get("RequeueExitHold", "")),
-        has_expedited="enable_expedited_requeue" in found.get("SlurmctldParameters", ""),
-        cluster=found.get("ClusterName", ""),
-        hides_jobs="jobs" in found.get("PrivateData", "").split(","),
-        slurm_uid=_number(found.get("SlurmUser", "").rpartition("(")[2]),
-        max_array_size=_number(found.get("MaxArraySize", "")) or None,
+        chooses_partition=values.get("JobSubmitPlugins", "(null)") not in _UNLIMITED,
+        max_batch_requeue=_number(values.get("MaxBatchRequeue", "5")),
+        slurmd_port=_number(values.get("SlurmdPort", "")) or SLURMD_PORT,
+        requeue_delay_s=_requeue_delay_s(values),
+        requeued_codes=_codes(values.get("RequeueExit", ""))
+        | _codes(values.get("RequeueExitHold", "")),
+        has_expedited="enable_expedited_requeue" in values.get("SlurmctldParameters", ""),
+        cluster=values.get("ClusterName", ""),
+        hides_jobs="jobs" in values.get("PrivateData", "").split(","),
+        slurm_uid=_number(values.get("SlurmUser", "").rpartition("(")[2]),
+        max_array_size=_number(values.get("MaxArraySize", "")) or None,
     )
 
 
@@ -161,13 +161,13 @@ def _codes(text: str) -> frozenset[int]:
     )
 
 
-def _requeue_delay_s(found: Mapping[str, str]) -> int:
+def _requeue_delay_s(values: Mapping[str, str]) -> int:
     """Return how long a requeued job waits: requeue_delay (Slurm 25.11), else cred_expire, and 1 s.
 
     Source: slurm.conf(5), SchedulerParameters, AuthInfo; slurmctld/job_mgr.c, batch_requeue_fini.
     """
     for setting, name in (("SchedulerParameters", "requeue_delay"), ("AuthInfo", "cred_expire")):
-        value = re.search(rf"\b{name}=(\d+)", found.get(setting, ""))
+        value = re.search(rf"\b{name}=(\d+)", values.get(setting, ""))
         if value is not None:
             return int(value[1]) + 1
     return CRED_EXPIRE_S + 1
@@ -177,29 +177,29 @@ def parse_partitions(text: str) -> list[Partition]:
     """Return the partitions in the output of `scontrol show partition`."""
     blocks = re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE)
     pairs = [dict(_PAIR.findall(block)) for block in blocks]
-    return [_partition(found) for found in pairs if "PartitionName" in found]
+    return [_partition(values) for values in pairs if "PartitionName" in values]
 
 
-def _partition(found: Mapping[str, str]) -> Partition:
-    max_time, max_nodes = found.get("MaxTime", ""), found.get("MaxNodes", "")
+def _partition(values: Mapping[str, str]) -> Partition:
+    max_time, max_nodes = values.get("MaxTime", ""), values.get("MaxNodes", "")
     return Partition(
-        name=found["PartitionName"],
-        is_default=found.get("Default") == "YES",
-        state=found.get("State", "UP"),
+        name=values["PartitionName"],
+        is_default=values.get("Default") == "YES",
+        state=values.get("State", "UP"),
         max_time_s=None if max_time in _UNLIMITED else duration.parse_or_zero(max_time),
         max_nodes=None if max_nodes in _UNLIMITED else _number(max_nodes),
-        min_nodes=_number(found.get("MinNodes", "")),
-        grace_time_s=_number(found.get("GraceTime", "")),
-        preempt_mode=_mode(found.get("PreemptMode", "OFF")),
-        alloc_nodes=found.get("AllocNodes", "ALL"),
-        qos="" if (qos := found.get("QoS", "")) in _UNLIMITED else qos,
-        nodes=_number(found.get("TotalNodes", "")),
-        allow_accounts=_allowed(found.get("AllowAccounts", "ALL")),
-        allow_qos=_allowed(found.get("AllowQos", "ALL")),
+        min_nodes=_number(values.get("MinNodes", "")),
+        grace_time_s=_number(values.get("GraceTime", "")),
+        preempt_mode=_mode(values.get("PreemptMode", "OFF")),
+        alloc_nodes=values.get("AllocNodes", "ALL"),
+        qos="" if (qos := values.get("QoS", "")) in _UNLIMITED else qos,
+        nodes=_number(values.get("TotalNodes", "")),
+        allow_accounts=_allowed_names(values.get("AllowAccounts", "ALL")),
+        allow_qos=_allowed_names(values.get("AllowQos", "ALL")),
     )
 
 
-def _allowed(text: str) -> tuple[str, ...]:
+def _allowed_names(text: str) -> tuple[str, ...]:
     """Return the names in a list such as AllowAccounts, in lower case; () where all are allowed.
 
     Slurm compares accounts and QOS without their case, but partitions with it (measured: 22.05).
@@ -352,10 +352,10 @@ def query(requested: Slurm, config: Config | None = None) -> list[Site]:
         return []
     names = (requested.partition or "").split(",")
     one = [requested.partition] if requested.partition and len(names) == 1 else []
-    found = parse_partitions(_output(["scontrol", "--all", "show", "partition", *one]))
-    chosen = [each for each in found if each.name in names]
+    partitions = parse_partitions(_output(["scontrol", "--all", "show", "partition", *one]))
+    chosen = [each for each in partitions if each.name in names]
     if not requested.partition:
-        chosen = [each for each in found if each.is_default]
+        chosen = [each for each in partitions if each.is_default]
     if config.preempt_type != "qos":
         return [Site(config, each) for each in chosen]
     wanted = requested.qos or default_qos(user_name(os.getuid()), requested.account)

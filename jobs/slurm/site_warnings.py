@@ -107,8 +107,8 @@ def _mails(requested: Slurm) -> Iterator[Problem]:
     for name, value in requested.sbatch_args.items():
         if name.replace("_", "-").startswith("mail-t"):
             types = {each.strip() for each in str(value).upper().split(",")}
-            if found := sorted(types & {"ALL", "BEGIN", "REQUEUE"}):
-                what = f"{name} {','.join(found)}: Slurm sends mails at each restart of the run"
+            if repeats := sorted(types & {"ALL", "BEGIN", "REQUEUE"}):
+                what = f"{name} {','.join(repeats)}: Slurm sends mails at each restart of the run"
                 yield _warning("sbatch_args", what, "notify.mail sends one when the run ends")
 
 

@@ -31,7 +31,7 @@ END_S = 60  # torchrun gives its ranks 30 s to end
 
 def measure(bench: Bench, folder: Path) -> dict[str, Any]:
     """A bench's figures, or why there are none; the output of its processes goes to a file."""
-    found, log = folder / f"{bench.name}.json", folder / f"{bench.name}.log"
+    figures_file, log = folder / f"{bench.name}.json", folder / f"{bench.name}.log"
     result: dict[str, Any] = {"bench": f"{bench.number} {bench.name}", "figures": [], "error": None}
     if lacks := bench.lacks():
         return {**result, "left_out": lacks}
@@ -39,7 +39,7 @@ def measure(bench: Bench, folder: Path) -> dict[str, Any]:
     with open(log, "wb") as sink:
         status = _run(_command(bench, folder), bench.limit_s, sink.fileno())
     if status == 0:
-        result["figures"] = json.loads(found.read_text(encoding="utf-8"))
+        result["figures"] = json.loads(figures_file.read_text(encoding="utf-8"))
     else:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         print(*lines[-LAST_LINES:], sep="\n", file=sys.stderr)

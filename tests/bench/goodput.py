@@ -187,16 +187,18 @@ def train(steps: int, folder: Path) -> dict[float, Trained]:
 def figures(trained: dict[float, Trained], steps: int) -> list[Figure]:
     """The goodput for each period beside its closed form, and whether the bits are equal."""
     whole = trained[0.0]
-    found = []
+    figure_list = []
     for period_s, target in TARGETS.items():
         run = trained[period_s]
         expected = closed_form(run, period_s, whole.seconds / steps)
         what = f"a fault per {period_s:.0f} s: useful / wall (closed form {expected:.3f})"
         detail = {"closed_form": expected, "run": asdict(run), "whole": asdict(whole)}
-        found.append(Figure(what, whole.seconds / run.seconds, target, detail=detail))
+        figure_list.append(Figure(what, whole.seconds / run.seconds, target, detail=detail))
     is_equal = {run.weights_sha256 for run in trained.values()} == {whole.weights_sha256}
-    found.append(Figure("runs whose weights differ in a bit", float(not is_equal), Target("==", 0)))
-    return found
+    figure_list.append(
+        Figure("runs whose weights differ in a bit", float(not is_equal), Target("==", 0))
+    )
+    return figure_list
 
 
 def measure(folder: Path, steps: int = STEPS) -> list[Figure]:
@@ -213,11 +215,15 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     machine = rounds.machine()
     with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
-        found: list[dict[str, Any]] = [each.record() for each in measure(Path(folder), asked.steps)]
-    for each in found:
+        figure_records: list[dict[str, Any]] = [
+            each.record() for each in measure(Path(folder), asked.steps)
+        ]
+    for each in figure_records:
         print(f"{each['value']:.3f}  {each['what']}  target {each['target']}")
     asked.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(asked.json, {"machine": machine, "figures": found, "load_after": rounds.load()})
+    write_json(
+        asked.json, {"machine": machine, "figures": figure_records, "load_after": rounds.load()}
+    )
     print(json.dumps({"all times": str(asked.json)}))
     return 0
 

@@ -38,8 +38,8 @@ class Target:
         spread: the quartiles of the rounds. "cannot tell" if the target lies between two of
         them and the figure; it counts as missed.
         """
-        found = {self.is_reached(each) for each in (value, *(spread or ()))}
-        return "cannot tell" if len(found) > 1 else "yes" if found == {True} else "NO"
+        is_reached = {self.is_reached(each) for each in (value, *(spread or ()))}
+        return "cannot tell" if len(is_reached) > 1 else "yes" if is_reached == {True} else "NO"
 
     def __str__(self) -> str:
         return f"{self.bound} {self.value:g}"

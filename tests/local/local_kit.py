@@ -70,17 +70,17 @@ class Kit:
     def processes(self):
         """The pids of all processes that were started for this runs root, orphans included."""
         mark = f"KIT_RUNS={self.root}".encode()
-        found = []
+        pids = []
         for entry in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 if mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry))
-        return found
+                    pids.append(int(entry))
+        return pids
 
     def kill(self):
         """End every process; returns those that existed."""
-        found = self.processes()
-        for pid in found:
+        pids = self.processes()
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return found
+        return pids

@@ -108,27 +108,27 @@ def load(place: DistributedContext, mesh: Mesh, saved: Mesh, folder: Path) -> li
     """Load what another mesh has saved; return the digests, and do one more step."""
     number = 2 + MESHES.index(mesh)
     loop = attempt(place, mesh, RunDir(folder / saved.name), number, STEPS + 1)
-    found = digests(loop)
+    digest_lines = digests(loop)
     # Not saved: the next mesh loads the same state. A broken state often fails in a step only.
     loop.checkpoints.save = lambda *_: None  # type: ignore[method-assign]
     loop.run(StepAgreement(StopSignal(), 1, CPU), lambda what, step: None)
     assert loop.state.global_step == STEPS + 1
 
     loop.close()
-    return found
+    return digest_lines
 
 
 def be_rank(rank: int, world_size: int, port: int, folder: Path, is_saving: bool) -> None:
     """Save, or load everything, as one rank of a world; write what rank 0 found."""
     context = forked_ranks.join(rank, world_size, port)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for mesh in (mesh for mesh in MESHES if mesh.ranks == world_size):
         if is_saving:
-            found[mesh.name] = save(context, mesh, folder)
+            results[mesh.name] = save(context, mesh, folder)
         else:
-            found[mesh.name] = {each.name: load(context, mesh, each, folder) for each in MESHES}
+            results[mesh.name] = {each.name: load(context, mesh, each, folder) for each in MESHES}
     if context.is_first:
-        write_json(folder / f"{'saved' if is_saving else 'loaded'}-{world_size}.json", found)
+        write_json(folder / f"{'saved' if is_saving else 'loaded'}-{world_size}.json", results)
     dist.barrier()
     os._exit(0)
 

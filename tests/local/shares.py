@@ -74,14 +74,14 @@ def attempt(place: DistributedContext, run: RunDir, number: int) -> dict[str, in
     checkpoints = Checkpoints(context, data)
     memory, before = Memory(), bytes_read()
     state = checkpoints.load(replica, newest)
-    found = {"read": bytes_read() - before, "rise": memory.rise_bytes()}
+    sizes = {"read": bytes_read() - before, "rise": memory.rise_bytes()}
     batches = data.train_batches.micro_batches(0)
     train_step(replica, batches, data.train_batches.num_micro_batches(0), 1e-3, train)
     state.global_step = number
     checkpoints.save(replica, state)
     checkpoints.finish(lambda: None)
     data.train_batches.close()
-    return found
+    return sizes
 
 
 def bytes_read() -> int:
@@ -94,8 +94,8 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path) -> None:
     """Do the attempts of a world as one of its ranks."""
     context, run = forked_ranks.join(rank, world_size, port), RunDir(folder / "run")
     numbers = (1,) if world_size == 1 else (2, 3)
-    found = [attempt(context, run, number) for number in numbers]
-    write_json(folder / f"found-{rank}.json", found)
+    sizes = [attempt(context, run, number) for number in numbers]
+    write_json(folder / f"found-{rank}.json", sizes)
     dist.barrier()
     os._exit(0)
 

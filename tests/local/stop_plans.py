@@ -286,10 +286,10 @@ class Bench:
         """What differs between two runs, in bits; on rank 0."""
         if not self.distributed.is_first:
             return []
-        found = compare(run, reference)
+        differences = compare(run, reference)
         if best_of(run) != best_of(reference):
-            found.append(f"best is {best_of(run)}, not {best_of(reference)}")
-        return found
+            differences.append(f"best is {best_of(run)}, not {best_of(reference)}")
+        return differences
 
 
 def best_of(run: RunDir) -> str:
@@ -306,9 +306,9 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path, names: Sequence
     context = forked_ranks.join(rank, world_size, port)
     bench = Bench(context, stop, folder)
     for name in names:
-        found = bench.scenario(name)
+        scenario = bench.scenario(name)
         if context.is_first:
-            write_json(folder / f"{name}.json", found)
+            write_json(folder / f"{name}.json", scenario)
     dist.barrier()
     os._exit(0)
 

@@ -61,7 +61,7 @@ def _shortened(source: TokenSource, num_windows: int) -> TokenSource:
     """The first windows of a source of one file."""
     (file,) = source.files
     part = [("source", file[: num_windows * BLOCK_SIZE + 1], source.digest)]
-    return tokens.joined(part, BLOCK_SIZE, source.vocab_size, source.bytes_per_token)
+    return tokens.join_files(part, BLOCK_SIZE, source.vocab_size, source.bytes_per_token)
 
 
 class Masked(Passes):

@@ -108,14 +108,14 @@ class LoginNode:
 
     def processes(self, *words):
         """The ids of the processes behind sshd with these words in their command lines."""
-        found = []
+        pids = []
         for entry in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 environ = Path("/proc", entry, "environ").read_bytes().split(b"\0")
                 line = Path("/proc", entry, "cmdline").read_bytes().decode().split("\0")
                 if self.mark.encode() in environ and set(words) <= set(line):
-                    found.append(int(entry))
-        return found
+                    pids.append(int(entry))
+        return pids
 
     def why_no_terminal(self):
         """The end of sshd's log if it refuses a terminal, else None.

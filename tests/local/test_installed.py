@@ -51,8 +51,10 @@ def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tm
     command = install(tmp_path / "installed", is_editable=True)
     names = "['slurm_job_kit', 'jobs', 'trainer', 'tests']"
     code = f"from importlib.util import find_spec as f; print([bool(f(x)) for x in {names}])"
-    found = subprocess.check_output([command.with_name("python"), "-c", code], cwd="/", text=True)
-    assert found.split() == ["[True,", "False,", "False,", "False]"]
+    process_output = subprocess.check_output(
+        [command.with_name("python"), "-c", code], cwd="/", text=True
+    )
+    assert process_output.split() == ["[True,", "False,", "False,", "False]"]
     repository = make_repository(tmp_path / "mine")
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     subprocess.run([command, "freeze", "specs/mine.yaml"], cwd=repository, env=env, check=True)

@@ -35,9 +35,9 @@ def command_line(pid):
 def waiting(kit):
     """The processes that have imported torch for the next attempt, and have no ranks yet."""
     pids = kit.processes()
-    found = {pid for pid in pids if re.search(r"torch._dynamo \d+ $", command_line(pid))}
+    standbys = {pid for pid in pids if re.search(r"torch._dynamo \d+ $", command_line(pid))}
     parents = {parent_of(pid) for pid in pids}
-    return {pid for pid in found - parents if parent_of(pid) not in found}
+    return {pid for pid in standbys - parents if parent_of(pid) not in standbys}
 
 
 def spawned(run, attempt):
@@ -52,8 +52,8 @@ def spawned(run, attempt):
 def kill_a_rank(kit, run, attempt):
     """Kill a rank of an attempt; returns the processes that wait, when there are two."""
     pids = wait_for(lambda: spawned(run, attempt), f"no step of attempt {attempt}")
-    found = wait_for(lambda: len(pair := waiting(kit)) == 2 and pair, "no standby")
-    return pids[1], found
+    standbys = wait_for(lambda: len(pair := waiting(kit)) == 2 and pair, "no standby")
+    return pids[1], standbys
 
 
 @pytest.mark.slow
@@ -66,23 +66,23 @@ def test_a_retry_is_started_by_those_that_wait_unless_one_was_lost(kit):
     wait_for((latest / "timeline/rank-00001.jsonl").exists, "no rank")
     run = RunDir(latest.resolve())
 
-    victim, found = kill_a_rank(kit, run, 1)
+    victim, standbys = kill_a_rank(kit, run, 1)
     os.kill(victim, signal.SIGKILL)
     second = wait_for(lambda: spawned(run, 2), "no step of attempt 2")
-    assert {parent_of(pid) for pid in second} == found
+    assert {parent_of(pid) for pid in second} == standbys
     # Of the first agents the helpers are gone; those that waited need theirs.
     started = [int(pid) for pid in helpers.read_text().split()]
     assert [bool(command_line(pid)) for pid in started[:4]] == [False, False, True, True]
 
-    victim, found = kill_a_rank(kit, run, 2)
-    lost = min(found)
+    victim, standbys = kill_a_rank(kit, run, 2)
+    lost = min(standbys)
     agent = parent_of(lost)
     assert agent is not None
     os.kill(agent, signal.SIGKILL)
     wait_for(lambda: command_line(lost) == "", "its process outlives the agent")
     os.kill(victim, signal.SIGKILL)
     third = wait_for(lambda: spawned(run, 3), "no step of attempt 3")
-    assert not {parent_of(pid) for pid in third} & found
+    assert not {parent_of(pid) for pid in third} & standbys
 
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process)

@@ -315,7 +315,7 @@ def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
         process.kill()
     assert process.returncode == 143
     assert "asked to stop during start-up" in errors
-    found = fact_reader.read(
+    facts = fact_reader.read(
         run, 1
     )  # no agent received the signal: only the rank's record names it
-    assert interpret.rank_evidence(found, "RUNNING").is_stopped_in_startup
+    assert interpret.rank_evidence(facts, "RUNNING").is_stopped_in_startup

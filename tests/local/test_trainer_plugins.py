@@ -163,8 +163,8 @@ def evaluate_at_each_world_size(rank, folder):
                     return objective(model, batch).row()
 
                 sums = torch.zeros(3, dtype=torch.float64)
-                found = evaluate(model, held_out, row_of, sums, lambda: None)
-                values = () if found is None else found.tolist()
+                sums_found = evaluate(model, held_out, row_of, sums, lambda: None)
+                values = () if sums_found is None else sums_found.tolist()
                 held_out.close()
                 name = f"seen-{type(test).__name__}-{world_size}-{rank}"
                 with open(f"{folder}/{name}", "w") as file:

@@ -44,9 +44,9 @@ def simulate(days: float = DAYS, seed: int = 1) -> list[dict[str, Any]]:
             world = World(NODES, sizes, rates=Rates(per_node_day), seed=seed, spec=spec)
             world.run(days * DAY_S)
             cpu_s = round(time.process_time() - began, 1)
-            found = totals(world, days * DAY_S)
-            holds = [reason[:80] for reason in found.holds]
-            line = asdict(replace(found, holds=())) | {"holds": holds}
+            total = totals(world, days * DAY_S)
+            holds = [reason[:80] for reason in total.holds]
+            line = asdict(replace(total, holds=())) | {"holds": holds}
             lines.append({"mix": mix, "rate": name, "cpu_s": cpu_s, **line})
             print(_row(lines[-1]), flush=True)
     return lines
@@ -102,9 +102,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, default=Path("runs/scale.json"), metavar="PATH")
     asked = parser.parse_args(arguments)
     machine = rounds.machine()
-    found = {name: PARTS[name]() for name in asked.parts or PARTS}
+    results = {name: PARTS[name]() for name in asked.parts or PARTS}
     asked.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(asked.json, {"machine": machine, **found})
+    write_json(asked.json, {"machine": machine, **results})
     print(f"all figures: {asked.json}")
     return 0
 

@@ -39,7 +39,7 @@ def measure(folder: Path, steps: int = STEPS) -> list[Compared]:
 def compare(trained: Mapping[float, Trained], steps: int) -> list[Compared]:
     """`trained`: by the seconds between two faults; 0: the run without one."""
     whole_s = trained[0.0].seconds
-    found = []
+    comparisons = []
     for period_s, run in trained.items():
         others = [other for each, other in trained.items() if each not in (0.0, period_s)]
         outages = [f.outage_s for other in others for f in other.faults if f.outage_s is not None]
@@ -56,7 +56,7 @@ def compare(trained: Mapping[float, Trained], steps: int) -> list[Compared]:
         world = World(2, [2], costs, work=int(whole_s))
         world.run(LIMIT_S, [(fault.at_s, "crash", 0) for fault in run.faults])
         sums = world.trainings[0].sums
-        found.append(
+        comparisons.append(
             Compared(
                 period_s,
                 costs.retry_s,
@@ -67,4 +67,4 @@ def compare(trained: Mapping[float, Trained], steps: int) -> list[Compared]:
                 sums.allocated_s / run.seconds,
             )
         )
-    return found
+    return comparisons

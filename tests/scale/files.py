@@ -40,22 +40,22 @@ class Read:
 
 def measure(nodes: Sequence[int] = NODES, per_node: int = PER_NODE) -> list[Read]:
     """Write the files of an attempt of each size, and close it."""
-    found = []
+    reads = []
     for size in nodes:
         with tempfile.TemporaryDirectory(prefix="scale-", dir="/dev/shm") as folder:
-            found.append(_measure(RunDir(Path(folder)), size, per_node))
-    return found
+            reads.append(_measure(RunDir(Path(folder)), size, per_node))
+    return reads
 
 
 def _measure(run_dir: RunDir, nodes: int, per_node: int) -> Read:
     names = tuple(f"n{number:05d}" for number in range(nodes))
     _write(run_dir, names, per_node)
     began = time.process_time()
-    found = fact_reader.read(run_dir, 1)
+    facts = fact_reader.read(run_dir, 1)
     read_s, began = time.process_time() - began, time.process_time()
-    seen = interpret.rank_evidence(found, "RUNNING", 1)
-    decision = decide(seen, budget_used(found.attempts))
-    record = record_writer.record_of(found, seen, decision, 100.0)
+    seen = interpret.rank_evidence(facts, "RUNNING", 1)
+    decision = decide(seen, budget_used(facts.attempts))
+    record = record_writer.record_of(facts, seen, decision, 100.0)
     decide_s = time.process_time() - began
     records.append(run_dir.attempts, record)
     return Read(

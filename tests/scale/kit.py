@@ -170,13 +170,13 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
     me = owner_of(job)
     if not run.is_recorded:
         _close_lost(run)
-    found = run.facts(None)
-    if decision.refusal(found.last, job.job_id, None) is not None:
+    facts = run.facts(None)
+    if decision.refusal(facts.last, job.job_id, None) is not None:
         return False
-    successor.ensure(run.run_dir, found, me.job_id)
+    successor.ensure(run.run_dir, facts, me.job_id)
     slurm.calls["srun"] += 2  # the agents, and those of the standby
     run.plan = AttemptPlan(
-        attempt=interpret.newest_number(found) + 1,
+        attempt=interpret.newest_number(facts) + 1,
         job_id=me.job_id,
         nodes=job.nodes,
         head_address="",
@@ -185,7 +185,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
         rdzv_id="",
         start=slurm.now,
         deadline=None,
-        checkpoint=found.checkpoint,
+        checkpoint=facts.checkpoint,
     )
     run.loaded, run.step, run.first_step_t, run.is_recorded = run.saved, run.saved, None, False
     return True
@@ -193,27 +193,27 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
 
 def _close_lost(run: Run) -> None:
     """Record an attempt whose batch script was killed, as jobs.attempt.close.close_lost does."""
-    found = run.facts(None)
-    seen = collect_evidence.ask_nodes(found, interpret.rank_evidence(found, interpret.LOST))
-    budgets = decision.budget_used(found.attempts), decision.budget_of(found.spec)
+    facts = run.facts(None)
+    seen = collect_evidence.ask_nodes(facts, interpret.rank_evidence(facts, interpret.LOST))
+    budgets = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
     decided = decision.decide_lost(seen, *budgets, is_automatic=True)
-    _record(run, found, seen, decided)
+    _record(run, facts, seen, decided)
 
 
 def close_attempt(run: Run, job: QueuedJob, slurm: Slurm, end: End, decide: Decide) -> bool:
     """Close an attempt as `attempt.close` does, and execute the decision; True: retry here."""
-    me, found = owner_of(job), run.facts(end)
-    seen = collect_evidence.of_ended(found, me, (), 1)
-    budgets = decision.budget_used(found.attempts), decision.budget_of(found.spec)
+    me, facts = owner_of(job), run.facts(end)
+    seen = collect_evidence.of_ended(facts, me, (), 1)
+    budgets = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
     decided = decide(seen, *budgets)
     if seen.job_state == "RUNNING" and not seen.is_requeued and seen.outcome != "completed":
-        srun_step.end_leftover(me.job_id, interpret.unended(found))
-    found = _record(run, found, seen, decided)
-    return execute(decided, run.run_dir, found, me) == EXIT_RETRY
+        srun_step.end_leftover(me.job_id, interpret.nodes_without_end(facts))
+    facts = _record(run, facts, seen, decided)
+    return execute(decided, run.run_dir, facts, me) == EXIT_RETRY
 
 
-def _record(run: Run, found: AttemptFacts, seen: Evidence, decided: Decision) -> AttemptFacts:
-    record = record_writer.record_of(found, seen, decided, time.time())
+def _record(run: Run, facts: AttemptFacts, seen: Evidence, decided: Decision) -> AttemptFacts:
+    record = record_writer.record_of(facts, seen, decided, time.time())
     run.attempts.append(record)
     run.is_recorded = True
-    return replace(found, attempts=tuple(run.attempts))
+    return replace(facts, attempts=tuple(run.attempts))

@@ -126,19 +126,19 @@ def _trace(kit: Kit, size: tuple[int, int]) -> tuple[dict[str, int], int]:
     traces = _empty_folder(kit, "traces")
     run = _train(kit, size, TRACED_STEPS, f"TRACES={traces}", TRACED)
     inside, code = str(run.dir.path), str(run.dir.path / "code")
-    found: Counter[int] = Counter()
+    calls: Counter[int] = Counter()
     everything = 0
     for path in traces.iterdir():
         with open(path, encoding="utf-8", errors="replace") as lines:
             for pid, call, rest in file_operations.calls(lines):
                 everything += not _WITHOUT_PATH.fullmatch(call)
-                found[pid] += inside in rest and code not in rest
-    ranks = [found.pop(pid) for pid in _pids(run)]
+                calls[pid] += inside in rest and code not in rest
+    ranks = [calls.pop(pid) for pid in _pids(run)]
     operations = {
         "rank 0": ranks[0],
         "another rank, least": min(ranks[1:]),
         "another rank, most": max(ranks[1:]),
-        "agents and torchruns": found.total(),
+        "agents and torchruns": calls.total(),
     }
     return operations, everything
 
@@ -160,8 +160,8 @@ def _files(folder: Path) -> list[Path]:
 def _requests(text: str) -> dict[str, int]:
     """The requests that slurmctld counted, without those of slurmd and of this measurement."""
     kinds = text.partition("by message type")[2].partition("by user")[0]
-    found = re.findall(r"^\s+(\w+)\s+\(\s*\d+\) count:(\d+)", kinds, re.MULTILINE)
-    return {name: int(count) for name, count in found}
+    matches = re.findall(r"^\s+(\w+)\s+\(\s*\d+\) count:(\d+)", kinds, re.MULTILINE)
+    return {name: int(count) for name, count in matches}
 
 
 def _seconds(text: str) -> float:

@@ -262,10 +262,12 @@ class World:
             self._lose_nodes_of(training)
             return
         bad = [node for node in job.nodes if node in self.bad]
-        found = [node for node in bad if self.bad[node]]
-        if found:
+        bad_nodes = [node for node in bad if self.bad[node]]
+        if bad_nodes:
             run.first_step_t = None
-            errors = [RankError(now, 0, n, "preflight: wrong sums", Kind.BAD_NODE) for n in found]
+            errors = [
+                RankError(now, 0, n, "preflight: wrong sums", Kind.BAD_NODE) for n in bad_nodes
+            ]
             self._end(training, End(now, errors=tuple(errors)), self.costs.preflight_s)
         elif bad:
             again = run.first_step_t + self._expovariate(self.rates.again_s)

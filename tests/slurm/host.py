@@ -94,5 +94,5 @@ def installed_version() -> tuple[int, int]:
 
 def slurm_version(text: str) -> tuple[int, int]:
     """Returns (22, 5) for `slurm-wlm 22.05.8`."""
-    found = re.search(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

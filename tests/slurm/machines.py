@@ -70,12 +70,12 @@ class Machines(Client):
 
     def job_processes(self) -> dict[int, str]:
         """Returns the command lines of all processes on the nodes but daemons, by process id."""
-        found = {}
+        commands = {}
         for node in self.nodes:
             for pid in network.processes(self.site.tag, node):
                 if pid not in self._daemons_of(node):
-                    found[pid] = f"{node}: {_command_line(pid)}"
-        return found
+                    commands[pid] = f"{node}: {_command_line(pid)}"
+        return commands
 
     def _daemons_of(self, node: str) -> set[int | None]:
         """The ids of the processes that a node has without any job."""

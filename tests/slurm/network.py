@@ -116,12 +116,12 @@ def kill_all(
     The processes of which `spared` has the ids go on.
     """
     deadline = time.monotonic() + timeout_s
-    while found := [pid for pid in processes(tag, machine) if pid not in spared]:
-        for pid in found:
+    while pids := [pid for pid in processes(tag, machine) if pid not in spared]:
+        for pid in pids:
             _kill(pid)
         _thaw(tag, machine)
         if time.monotonic() > deadline:
-            raise OSError(f"processes {found} of {tag}-{machine} survive SIGKILL")
+            raise OSError(f"processes {pids} of {tag}-{machine} survive SIGKILL")
         time.sleep(0.02)
 
 

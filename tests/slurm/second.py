@@ -187,8 +187,8 @@ def _check(new: Path, version: str) -> None:
 
 def _is_strange(line: str, new: Path) -> bool:
     """`libz.so.1 => /usr/lib/libz.so.1 (0x...)` or `=> not found`, for the loader's --list."""
-    found = re.search(r"=> (\S+)", line)
-    return found is not None and not Path(found[1]).resolve().is_relative_to(new.resolve())
+    match = re.search(r"=> (\S+)", line)
+    return match is not None and not Path(match[1]).resolve().is_relative_to(new.resolve())
 
 
 def _replace(new: Path, folder: Path, old: Path) -> None:

@@ -50,14 +50,14 @@ class Step:
 
 def steps(text: str) -> list[Step]:
     """The commands in the console blocks of a page."""
-    found: list[Step] = []
+    step_list: list[Step] = []
     for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             if line.startswith("$ "):
-                found.append(Step(line[2:]))
+                step_list.append(Step(line[2:]))
             elif line:  # blank lines are not compared
-                found[-1].shown.append(line)
-    return found
+                step_list[-1].shown.append(line)
+    return step_list
 
 
 def pattern(shown: Sequence[str]) -> str:
@@ -71,11 +71,11 @@ def pattern(shown: Sequence[str]) -> str:
 
 def in_line(line: str) -> str:
     """A line of the page as a pattern."""
-    found, at = "", 0
+    pattern, at = "", 0
     for token in TOKEN.finditer(line):
-        found += re.escape(line[at : token.start()]) + ACCEPTED[str(token.lastgroup)]
+        pattern += re.escape(line[at : token.start()]) + ACCEPTED[str(token.lastgroup)]
         at = token.end()
-    return found + re.escape(line[at:])
+    return pattern + re.escape(line[at:])
 
 
 class Terminal:

@@ -50,9 +50,9 @@ class Chancy:
 
 def pixels_by_sample(feed, steps):
     """{(step, sample): its pixels} of a feed over `Chancy` or alike."""
-    found = {}
+    pixels = {}
     for step in steps:
         for inputs, _ in feed.micro_batches(step):
             for image in inputs:
-                found[step, int(image[0, 0, 0])] = image
-    return found
+                pixels[step, int(image[0, 0, 0])] = image
+    return pixels

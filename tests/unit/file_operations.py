@@ -54,11 +54,11 @@ def watched(folder: Path, *left_out: str) -> Iterator[Operations]:
     if not _hooks:
         sys.addaudithook(_hook)
         _hooks.append(_hook)
-    found = Operations(folder, *left_out)
+    operations = Operations(folder, *left_out)
     with mock.patch.multiple(os, **{name: _noting(name, getattr(os, name)) for name in OTHERS}):
-        _watching.append(found)
+        _watching.append(operations)
         try:
-            yield found
+            yield operations
         finally:
             _watching.clear()
 

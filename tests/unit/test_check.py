@@ -68,7 +68,7 @@ def check(tmp_path, monkeypatch):
         sections = {"launch": Launch(nproc_per_node=world_size), **sections}
         checked = Check(run, Spec(train=train, **sections))
         checked.run()
-        return checked.found
+        return checked.problems
 
     yield found
     sys.modules.pop("mine", None)
@@ -174,8 +174,10 @@ OPENS = "def data(path):\n    open(path)\n"
 @pytest.mark.parametrize(("path", "level"), [("/no/such/x.csv", "warning"), ("x.csv", "error")])
 def test_a_missing_file_is_an_error_only_for_a_relative_path(check, path, level):
     train = of(dataset="mine:data", dataset_args={"path": path})
-    found = only(check(train, OPENS))
-    assert found[:2] == (level, "train.dataset") and "mine.py:2, in data: open(path)" in found[2]
+    finding = only(check(train, OPENS))
+    assert (
+        finding[:2] == (level, "train.dataset") and "mine.py:2, in data: open(path)" in finding[2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,8 +273,8 @@ def test_a_model_that_is_larger_than_this_host_is_created_without_memory(check, 
 def test_the_checkpoints_that_are_kept_are_compared_with_the_disk(check, monkeypatch, free, level):
     """mine:Net with 30 hidden units has 24,360 bytes, and SGD's momentum as much again."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    found = check(of(model="mine:Net", model_args={"hidden": 30}))
-    assert [only([each])[:2] for each in found] == ([(level, "runs_root")] if level else [])
+    findings = check(of(model="mine:Net", model_args={"hidden": 30}))
+    assert [only([each])[:2] for each in findings] == ([(level, "runs_root")] if level else [])
 
 
 def test_a_model_that_reads_its_numbers_is_created_on_the_cpu(check):

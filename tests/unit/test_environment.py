@@ -39,8 +39,8 @@ OF_CLIENTS = {
 def unset_words(script, which=0):
     """The words of an `unset` of a script, or of the `for` before it."""
     text = (REPOSITORY / "slurm" / script).read_text()
-    found = re.findall(r"^(?:unset|for kit_name in) \\\n((?:    .*\n)+)", text, re.MULTILINE)
-    lines = [line.removesuffix("; do") for line in found[which].replace("\\\n", "\n").splitlines()]
+    lists = re.findall(r"^(?:unset|for kit_name in) \\\n((?:    .*\n)+)", text, re.MULTILINE)
+    lines = [line.removesuffix("; do") for line in lists[which].replace("\\\n", "\n").splitlines()]
     return " ".join(lines[: 1 + next((i for i, x in enumerate(lines) if ";" in x), len(lines))])
 
 
@@ -233,9 +233,9 @@ def test_the_recorded_changes_have_the_form_that_git_apply_takes(tmp_path, monke
 def test_torchrun_gets_no_option_from_the_environment():
     inherited = {"PET_STANDALONE": "1", "PET_NO_PYTHON": "1", "RANK": "3", "LOGLEVEL": "debug"}
     inherited |= {"PYTHON_EXEC": "/bin/false", "OWN": "1", "NCCL_DEBUG": "INFO", "LD_PRELOAD": "x"}
-    passed = environment.passed(inherited, Door.TORCHRUN)
+    passed = environment.variables_for(inherited, Door.TORCHRUN)
     assert set(passed) == {"OWN", "NCCL_DEBUG", "LD_PRELOAD"}
-    assert environment.passed({"LOGLEVEL": "DEBUG"}, Door.TORCHRUN) == {"LOGLEVEL": "DEBUG"}
+    assert environment.variables_for({"LOGLEVEL": "DEBUG"}, Door.TORCHRUN) == {"LOGLEVEL": "DEBUG"}
     (options, level) = environment.warnings(inherited, Door.TORCHRUN)
     assert "PET_STANDALONE=1" in options + level and "LOGLEVEL=debug" in options + level
 
@@ -251,7 +251,9 @@ def test_torchrun_gets_no_option_from_the_environment():
     ],
 )
 def test_the_ranks_get_no_variable_that_ends_torch_or_moves_nccl(name, value, is_passed):
-    assert environment.passed({name: value}, Door.TORCHRUN) == ({name: value} if is_passed else {})
+    assert environment.variables_for({name: value}, Door.TORCHRUN) == (
+        {name: value} if is_passed else {}
+    )
     warned = "".join(environment.warnings({name: value}, Door.TORCHRUN))
     assert (f"{name}={value}" in warned) is not is_passed
 
@@ -314,9 +316,9 @@ def test_a_low_hard_limit_is_named():
 @pytest.fixture
 def attempt(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
-    found = RunDir(tmp_path / "run").attempt(1)
-    found.path.mkdir(parents=True)
-    return found
+    attempt_dir = RunDir(tmp_path / "run").attempt(1)
+    attempt_dir.path.mkdir(parents=True)
+    return attempt_dir
 
 
 def test_a_long_tmpdir_gets_a_short_name_for_the_ranks(attempt, tmp_path):
@@ -366,4 +368,4 @@ def test_a_job_gets_no_devices_and_shell_options_of_what_surrounds_the_submit():
     environ = {"SLURM_JOB_ID": "7", "HIP_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "0"}
     environ |= {"WANDB_SERVICE": "2-1-tcp", "SHELLOPTS": "noclobber", "BASHOPTS": "nullglob"}
     environ |= {"WANDB_API_KEY": "own"}
-    assert environment.passed(environ, Door.SBATCH) == {"WANDB_API_KEY": "own"}
+    assert environment.variables_for(environ, Door.SBATCH) == {"WANDB_API_KEY": "own"}

@@ -49,12 +49,12 @@ def terms_in(name):
     """The words with one meaning in a class's name or in the last part of a module's path."""
     last = Path(name).name.removesuffix(".py")
     words = [word.lower().removesuffix("s") for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", last)]
-    text, found = f" {' '.join(words)} ", []
+    text, terms = f" {' '.join(words)} ", []
     for term in sorted(ONE_MEANING, key=len, reverse=True):
         if f" {term} " in text:
-            found.append(term)
+            terms.append(term)
             text = text.replace(f" {term} ", " | ")
-    return found
+    return terms
 
 
 def misplaced(names):

@@ -68,10 +68,10 @@ def test_resources_have_as_many_gpus_as_slurm_gives(text, count):
 
 @pytest.mark.parametrize(("text", "count"), NUMBERS.items())
 def test_a_number_of_gpus_may_have_a_type(text, count):
-    found = gpus.in_number(text)
-    assert (found is None) == (count is None)
+    number = gpus.in_number(text)
+    assert (number is None) == (count is None)
     if count is not None:
-        assert gpus.canonical(text) == count and gpus.in_number(count) == found
+        assert gpus.canonical(text) == count and gpus.in_number(count) == number
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_every_key_that_asks_for_gpus_counts(section, count):
     ],
 )
 def test_the_gpus_of_an_allocation(environ, count):
-    assert gpus.given(environ) == count
+    assert gpus.allocated_gpus(environ) == count
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,6 @@ def test_the_gpus_of_a_machine_are_its_device_files(tmp_path):
 
 def test_a_variable_that_leaves_too_few_gpus_is_named_with_its_value():
     environ = {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPU_BIND": "single:1"}
-    assert gpus.limited_by(environ, 1) is None
-    limit = gpus.limited_by(environ, 2)
+    assert gpus.limiting_variable(environ, 1) is None
+    limit = gpus.limiting_variable(environ, 2)
     assert limit is not None and "CUDA_VISIBLE_DEVICES is '0'" in limit and "single:1" in limit

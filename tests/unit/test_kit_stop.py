@@ -130,11 +130,11 @@ def clock(kit_stop, monkeypatch):
 @pytest.fixture
 def at_exit(kit_stop, monkeypatch):
     """The functions that the interpreter would call at its end."""
-    found: list[Any] = []
+    results: list[Any] = []
     monkeypatch.setattr(
-        kit_stop.atexit, "register", lambda f, **named: found.append(partial(f, **named))
+        kit_stop.atexit, "register", lambda f, **named: results.append(partial(f, **named))
     )
-    return found
+    return results
 
 
 def test_a_report_is_what_the_kit_reads(kit_stop, run, at_exit, capsys):

@@ -108,18 +108,18 @@ def imports(module, is_typing_included=False):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    found = []
+    names = []
     for node in nodes(module):
         if node in for_typing and not is_typing_included:
             continue
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             modules = [name for name in inner if name.removeprefix(KIT) in FILES]
-            found += modules or [node.module or ""]
-    assert not own(found), "a user's repository may have packages of these names"
-    return tuple(name.removeprefix(KIT) for name in found)
+            names += modules or [node.module or ""]
+    assert not own(names), "a user's repository may have packages of these names"
+    return tuple(name.removeprefix(KIT) for name in names)
 
 
 def reached(module):
@@ -158,9 +158,16 @@ def modules_of(package):
 
 
 def test_jobs_imports_neither_torch_nor_the_trainer():
-    found = {module: reached(module) for module in modules_of("jobs")}
-    assert [module for module in found if "torch" in foreign(found[module])] == []
-    assert [(module, name) for module in found for name in found[module] if is_trainer(name)] == []
+    modules_reached = {module: reached(module) for module in modules_of("jobs")}
+    assert [
+        module for module in modules_reached if "torch" in foreign(modules_reached[module])
+    ] == []
+    assert [
+        (module, name)
+        for module in modules_reached
+        for name in modules_reached[module]
+        if is_trainer(name)
+    ] == []
 
 
 def is_trainer(name):
@@ -188,28 +195,30 @@ def test_no_module_imports_itself_through_others():
 
 
 def test_the_contract_imports_only_itself():
-    found = {module: own(imports(module, is_typing_included=True)) for module in CONTRACT}
-    assert {module: names - CONTRACT for module, names in found.items() if names - CONTRACT} == {}
+    imported = {module: own(imports(module, is_typing_included=True)) for module in CONTRACT}
+    assert {
+        module: names - CONTRACT for module, names in imported.items() if names - CONTRACT
+    } == {}
 
 
 def test_the_trainer_imports_of_jobs_only_the_contract():
-    found = {
+    imported = {
         (module, name)
         for module in modules_of("trainer")
         for name in own(imports(module, is_typing_included=True)) - CONTRACT
         if name.startswith("jobs")
     }
-    assert found == set()
+    assert imported == set()
 
 
 def test_what_runs_on_any_node_needs_the_standard_library_only():
-    found = {module: foreign(reached(module)) for module in STANDARD_LIBRARY_ONLY}
-    assert {module: names for module, names in found.items() if names} == {}
+    imported = {module: foreign(reached(module)) for module in STANDARD_LIBRARY_ONLY}
+    assert {module: names for module, names in imported.items() if names} == {}
 
 
 def test_what_must_not_wait_for_torch_does_not_import_it():
-    found = {module: foreign(reached(module)) for module in WITHOUT_TORCH}
-    assert {module: names for module, names in found.items() if names} == {}
+    imported = {module: foreign(reached(module)) for module in WITHOUT_TORCH}
+    assert {module: names for module, names in imported.items() if names} == {}
 
 
 FOLDERS = [name for name, path in FILES.items() if path.stem == "__init__" and "." in name]
@@ -257,7 +266,7 @@ JSON_OF_RUN_FILES = {"read_json", "read_jsonl", "write_json", "append_jsonl"}
 
 
 def test_only_the_records_know_the_content_of_a_run_file():
-    found = {
+    users = {
         module
         for module in FILES
         if "jobs.rundir" in imports(module)
@@ -265,7 +274,7 @@ def test_only_the_records_know_the_content_of_a_run_file():
         if isinstance(node, ast.ImportFrom)
         and JSON_OF_RUN_FILES & {alias.name for alias in node.names}
     }
-    assert found == {"jobs.records"}
+    assert users == {"jobs.records"}
 
 
 # JSON that is no file of a run directory: a message, a manifest with a check sum, one line of
@@ -337,13 +346,13 @@ def starts_processes(module):
 @cache
 def used_names(module):
     """`os.execv` for each such expression, and for `from os import execv`."""
-    found = set()
+    names = set()
     for node in nodes(module):
         if isinstance(node, ast.Attribute):
-            found.add(ast.unparse(node))
+            names.add(ast.unparse(node))
         if isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def test_only_listed_modules_start_processes():
@@ -372,8 +381,8 @@ def test_only_jobs_slurm_runs_slurms_commands():
 
 
 def test_only_the_executor_imports_submitit():
-    found = {name for name in FILES for each in imports(name, True) if "submitit" in each}
-    assert found == {"jobs.slurm.executor"}
+    users = {name for name in FILES for each in imports(name, True) if "submitit" in each}
+    assert users == {"jobs.slurm.executor"}
 
 
 # jobs.rundir.replacing is the one way to write a file as a whole; these rename for another reason.
@@ -396,13 +405,13 @@ RENAMERS = {"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"}
 
 
 def test_only_listed_modules_rename_files():
-    found = {
+    users = {
         module
         for module in FILES
         for name in used_names(module)
         if name in RENAMERS or name.rpartition(".")[2] in ("rename", "hardlink_to")
     }
-    assert found == set(RENAMES)
+    assert users == set(RENAMES)
 
 
 def test_collecting_facts_changes_nothing():
@@ -431,13 +440,13 @@ def is_our_reason(node):
 
 
 def test_nothing_is_decided_by_the_text_of_a_reason():
-    found = [
+    places = [
         f"{module}:{node.lineno}: {ast.unparse(node)}"
         for module in modules_of("jobs")
         for node in nodes(module)
         if looks_into_a_reason(node)
     ]
-    assert found == []
+    assert places == []
 
 
 def looks_into_a_reason(node):
@@ -478,14 +487,14 @@ MAX_FUNCTION_LINES = 50
 
 
 def test_functions_are_short():
-    found = [
+    long_ones = [
         f"{module}: {node.name}"
         for module in FILES
         for node in nodes(module)
         if isinstance(node, ast.FunctionDef)
         and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES
     ]
-    assert found == []
+    assert long_ones == []
 
 
 # os._exit is Python's.

@@ -72,7 +72,7 @@ def test_lines_are_numbered_by_their_place_in_the_file(tmp_path, monkeypatch, bl
     log = tmp_path / "log"
     log.write_text("".join(f"line {n}\n" for n in range(1, 41)))
     end = read_end(log, 3, is_numbered=True)
-    assert log_text.numbered(end) == [(38, "line 38"), (39, "line 39"), (40, "line 40")]
+    assert log_text.number_lines(end) == [(38, "line 38"), (39, "line 39"), (40, "line 40")]
 
 
 def test_a_text_of_many_lines_is_cut_to_a_screen_with_its_begin_and_its_end():

@@ -84,8 +84,8 @@ def test_crashes_at_known_times_cost_what_the_closed_form_has(start_s):
 def test_the_calls_of_slurm_are_those_of_the_kit():
     world = World(4, [2], Costs())
     world.run(4000, [(500, "crash", 0), (1500, "node", 1), (3000, "preemption", 0)])
-    found = [(each.cause, each.decision) for each in world.trainings[0].run.attempts]
-    assert found == [("crash", "retry"), ("node", "requeue"), ("preemption", "requeue")]
+    ends = [(each.cause, each.decision) for each in world.trainings[0].run.attempts]
+    assert ends == [("crash", "retry"), ("node", "requeue"), ("preemption", "requeue")]
     # One at the first attempt of the job, one for each close, one after each requeue.
     assert world.slurm.calls["scontrol show job"] == 1 + 3 + 2
     assert world.slurm.calls["scontrol requeue"] == 2

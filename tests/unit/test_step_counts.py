@@ -53,9 +53,9 @@ def test_between_log_lines_a_step_waits_for_no_device_and_one_rank_calls_no_coll
             calls.append(noted)
         counts = Counts(waits, lambda: sum(each.call_count for each in calls))
         train(tmp_path, SPEC, beats=counts)
-    found = counts.by_step()
-    plain = {step: n for step, n in found.items() if (step + 1) % STEPS_PER_EPOCH}
-    assert len(plain) >= 6 and set(map(tuple, plain.values())) == {(0, 0)}, found
+    counts_of_steps = counts.by_step()
+    plain = {step: n for step, n in counts_of_steps.items() if (step + 1) % STEPS_PER_EPOCH}
+    assert len(plain) >= 6 and set(map(tuple, plain.values())) == {(0, 0)}, counts_of_steps
     # A step that logs needs the loss on the host: waits are counted.
-    logging = [waits for step, (waits, _) in found.items() if step not in plain]
-    assert len(logging) >= 3 and min(logging) > 0, found
+    logging = [waits for step, (waits, _) in counts_of_steps.items() if step not in plain]
+    assert len(logging) >= 3 and min(logging) > 0, counts_of_steps

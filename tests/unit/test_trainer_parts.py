@@ -14,7 +14,7 @@ from slurm_job_kit.trainer import api
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extended
+from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extend_history
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.seeds import mix
@@ -54,11 +54,11 @@ def test_the_digest_knows_zero_from_minus_zero_and_shapes():
 
 def test_exactness_names_what_changed():
     first = {"torch": "2.13", "world size": 3, "ranks": [1, 1, 1]}
-    assert exactness(extended([first], dict(first)), True)[0] == "bitwise"
+    assert exactness(extend_history([first], dict(first)), True)[0] == "bitwise"
     assert exactness([first], False)[0] == "sequence"
-    other = extended([first], {**first, "world size": 2})
+    other = extend_history([first], {**first, "world size": 2})
     assert exactness(other, True) == ("sequence", "world size was 3, then 2")
-    moved = extended([first], {**first, "ranks": [1, 2, 1]})
+    moved = extend_history([first], {**first, "ranks": [1, 2, 1]})
     assert exactness(moved, True)[0] == "sequence"
 
 
@@ -68,7 +68,7 @@ def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_siz
         run = RunHandle(RunDir(tmp_path), Spec(train=Train(**train)), 1)
         return describe(RankContext(run, place, torch.device("cpu"), Events(0)))
 
-    history = extended([found(2, strategy="hsdp")], found(4, strategy="hsdp"), 7)
+    history = extend_history([found(2, strategy="hsdp")], found(4, strategy="hsdp"), 7)
     assert exactness(history, True) == ("sequence", "train.shard_size was 2, then 4")
     assert found(2, strategy="hsdp") == found(2, strategy="hsdp", shard_size=2)
     assert found(2, strategy="fsdp") == found(4, strategy="fsdp")
@@ -85,17 +85,17 @@ def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monk
     monkeypatch.setenv("CUBLASLT_LOG_FILE", "/tmp/job-7.log")
     assert found() == first
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    history = extended([first], found(), 7)
+    history = extend_history([first], found(), 7)
     assert exactness(history, True) == ("sequence", "MKL_CBWR was null, then COMPATIBLE")
 
 
 def test_exactness_names_the_steps_at_which_the_code_changed():
     first = {"code": "a", "torch": "2.13", "ranks": [1]}
-    history = extended([], first, 0)
-    history = extended(history, {**first, "code": "b"}, 1200)
+    history = extend_history([], first, 0)
+    history = extend_history(history, {**first, "code": "b"}, 1200)
     assert exactness(history, True) == ("sequence", "the code changed after step 1200")
-    assert extended(history, {**first, "code": "b"}, 1300) == history
-    history = extended(history, {**first, "code": "c", "torch": "2.14"}, 1500)
+    assert extend_history(history, {**first, "code": "b"}, 1300) == history
+    history = extend_history(history, {**first, "code": "c", "torch": "2.14"}, 1500)
     words = "the code changed after step 1200 and 1500; torch was 2.13, then 2.14"
     assert exactness(history, True) == ("sequence", words)
 
@@ -108,10 +108,10 @@ def context_of(rank, world_size):
 
 def test_a_code_that_comes_back_is_a_change_too():
     first = {"torch": "2.13", "code": "a", "ranks": [1]}
-    history = extended(extended([], first, 0), {**first, "code": "b"}, 5)
-    history = extended(history, first, 8)
+    history = extend_history(extend_history([], first, 0), {**first, "code": "b"}, 5)
+    history = extend_history(history, first, 8)
     assert exactness(history, True) == ("sequence", "the code changed after step 5 and 8")
-    assert extended(history, first, 9) == history
+    assert extend_history(history, first, 9) == history
 
 
 def test_the_context_comes_from_torchruns_variables():

@@ -25,7 +25,7 @@ from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.saved_state import TrainState, saved_values
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
-from slurm_job_kit.trainer.checkpoint.writer import Saved, Writer
+from slurm_job_kit.trainer.checkpoint.writer import CommittedSave, Writer
 from slurm_job_kit.trainer.errors import NotFinite, storage_error
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
@@ -86,7 +86,7 @@ def _own_part(values: dict[str, Any], sharding: Sharding) -> dict[str, Any]:
         is_own = sharding.rank == 0 or not isinstance(value, torch.Tensor)
         return value if is_own else torch.empty_like(value, device="meta")
 
-    part: dict[str, Any] = outline.mapped(values, own)
+    part: dict[str, Any] = outline.map_values(values, own)
     return part
 
 
@@ -105,7 +105,7 @@ class Checkpoints:
         self._spec_sha256 = spec_sha256(context.run)
         self._steps_per_epoch = data.length.steps_per_epoch
         self._staging = Staging()
-        self._commits: Writer[Saved] = Writer()
+        self._commits: Writer[CommittedSave] = Writer()
         # Where tensors are divided: the part of this rank, and the save in flight until all ranks
         # have written theirs.
         self._parts: Writer[_Part] = Writer()
@@ -230,9 +230,9 @@ class Checkpoints:
 
     def _maximum(self, value: int) -> int:
         """Return the largest `value` of all ranks."""
-        found = torch.tensor([value], dtype=torch.int64, device=self._context.device)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found.item())
+        maximum = torch.tensor([value], dtype=torch.int64, device=self._context.device)
+        dist.all_reduce(maximum, dist.ReduceOp.MAX)
+        return int(maximum.item())
 
     def point_at_best(self, state: TrainState) -> None:
         """Write the name of the best checkpoint to the file `best`, if it is committed.
@@ -246,7 +246,7 @@ class Checkpoints:
             except OSError as error:
                 self._context.distributed.log(f"cannot write {self._root / BEST}: {error}")
 
-    def completed(self) -> list[Saved]:
+    def completed(self) -> list[CommittedSave]:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
         return self._commits.completed()
 
@@ -257,7 +257,7 @@ class Checkpoints:
         weights.load_initial(replica, path, self._context)
         self._context.distributed.log(f"loaded the weights of {path}")
 
-    def _write_and_commit(self, pending: _Save) -> Saved:
+    def _write_and_commit(self, pending: _Save) -> CommittedSave:
         """Write and commit a copy of the whole state, in the writer's thread.
 
         Raises: NotFinite, Superseded, StorageError, TransientStorageError.
@@ -305,10 +305,12 @@ class Checkpoints:
         layout = own.layout_sha256.ljust(DIGEST_BYTES, b"\0")
         text = bytearray(own.digest.size.to_bytes(8, "big") + sha256 + layout)
         rows = gather(torch.frombuffer(text, dtype=torch.uint8).to(self._context.device))
-        found = [bytes(row.tolist()) for row in rows[: pending.sharding.num_shards]]
-        if len({row[8 + DIGEST_BYTES :] for row in found}) > 1:
+        digests = [bytes(row.tolist()) for row in rows[: pending.sharding.num_shards]]
+        if len({row[8 + DIGEST_BYTES :] for row in digests}) > 1:
             raise RuntimeError("the ranks disagree about the tensors in a checkpoint")
-        parts = [(int.from_bytes(row[:8], "big"), row[8 : 8 + DIGEST_BYTES].hex()) for row in found]
+        parts = [
+            (int.from_bytes(row[:8], "big"), row[8 : 8 + DIGEST_BYTES].hex()) for row in digests
+        ]
         return tuple(
             NamedFile(part_name(rank), FileDigest(size, sha256))
             for rank, (size, sha256) in enumerate(parts)
@@ -319,7 +321,7 @@ class Checkpoints:
         pending: _Save,
         parts: tuple[NamedFile, ...],
         more: Mapping[str, commit.Write] = MappingProxyType({}),
-    ) -> Saved:
+    ) -> CommittedSave:
         """Commit a checkpoint whose parts are written or in `more`, in the writer's thread."""
         step = pending.step
         text = outline.to_json(pending.values, pending.sharding)
@@ -328,7 +330,7 @@ class Checkpoints:
         new = PendingCheckpoint(pending.manifest, files, check_before_rename, parts)
         nbytes = commit.commit_and_prune(self._root, new, pending.retention)
         seconds = time.monotonic() - pending.started
-        return Saved(checkpoint_name(step), step, seconds, pending.stall_s, nbytes)
+        return CommittedSave(checkpoint_name(step), step, seconds, pending.stall_s, nbytes)
 
     def _retention(self, state: TrainState) -> Retention:
         checkpoint = self._context.run.spec.checkpoint

@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol
 
 from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.checkpoint import part_file, reader
-from slurm_job_kit.jobs.checkpoint.manifest import Damaged, FileDigest, Manifest, NamedFile
+from slurm_job_kit.jobs.checkpoint.manifest import DamageError, FileDigest, Manifest, NamedFile
 from slurm_job_kit.jobs.checkpoint.names import (
     LATEST,
     MANIFEST,
@@ -242,7 +242,7 @@ def _write(path: Path, write: Write, doing: str) -> NamedFile:
         os.fsync(file.fileno())
     try:
         reader.check_file(path, digest)
-    except Damaged as error:
+    except DamageError as error:
         raise TransientStorageError(
             f"{doing}: it does not read back as it was written ({error})"
         ) from error

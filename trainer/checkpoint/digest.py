@@ -10,7 +10,7 @@ import torch
 
 from slurm_job_kit.trainer.checkpoint.saved_state import model_parts, optimizer_parts
 from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding, gathered
+from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding, gather_rows
 
 WHOLE = Sharding(1, 0)
 
@@ -44,7 +44,7 @@ def _sha256(leaves: Iterator[tuple[str, Any]], sharding: Sharding) -> str:
     digest = hashlib.sha256()
     for name, value in leaves:
         if isinstance(value, Rows):
-            value = gathered(value, sharding)
+            value = gather_rows(value, sharding)
         if isinstance(value, torch.Tensor):
             update(digest, name, value)
         else:

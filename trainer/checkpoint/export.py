@@ -48,7 +48,7 @@ MAX_FILE_BYTES = 5 * 10**9
 Model = Mapping[str, StoredTensor]
 
 
-class Exported(NamedTuple):
+class Export(NamedTuple):
     """What was written. path: of the file, or of the index of several, or a directory."""
 
     manifest: Manifest
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = DEFAULT_DCP_NAME if options.dcp else DEFAULT_NAME
         write = export_dcp if options.dcp else export
         exported = write(directory, options.out or run_dir.path / name)
-    except (UserError, reader.Damaged, OSError, safetensors.SafetensorError) as error:
+    except (UserError, reader.DamageError, OSError, safetensors.SafetensorError) as error:
         print(f"export: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
     print(describe(exported.manifest, is_done), file=sys.stderr)
@@ -92,11 +92,11 @@ def find(path: Path, checkpoint: str) -> Path:
     return root / find_checkpoint(root, checkpoint)
 
 
-def export(directory: Path, out: Path) -> Exported:
+def export(directory: Path, out: Path) -> Export:
     """Write the weights of a checkpoint to the file `out`, or into the directory `out`.
 
     Each byte is verified before any file gets its name.
-    Raises: Damaged if a file of the checkpoint is not as it was written; OSError; SafetensorError.
+    Raises: DamageError if a file is not as it was written; OSError; SafetensorError.
     """
     out = out / f"{MODEL_NAME}{SUFFIX}" if out.is_dir() else out
     _check_parent(out)
@@ -113,10 +113,10 @@ def export(directory: Path, out: Path) -> Exported:
             path = _write_one(model, contents, out, metadata)
         else:
             path = _write_several(model, contents, out, metadata)
-    return Exported(manifest, path, len(files))
+    return Export(manifest, path, len(files))
 
 
-def export_dcp(directory: Path, out: Path) -> Exported:
+def export_dcp(directory: Path, out: Path) -> Export:
     """Write weights and optimizer of a checkpoint to the new directory `out`.
 
     An earlier export with that name is replaced. Raises: UserError; DamageError; OSError.
@@ -128,9 +128,14 @@ def export_dcp(directory: Path, out: Path) -> Exported:
     with _opened(directory) as contents:
         values = outline.read(contents)
         names = "model", "optimizer", "parameter_names"
-        found = {name: outline.whole(values[name], contents) for name in names}
-        dcp.write(found["model"], found["optimizer"], found["parameter_names"], out)
-        return Exported(contents.manifest, out)
+        values_by_name = {name: outline.whole(values[name], contents) for name in names}
+        dcp.write(
+            values_by_name["model"],
+            values_by_name["optimizer"],
+            values_by_name["parameter_names"],
+            out,
+        )
+        return Export(contents.manifest, out)
 
 
 @contextmanager
@@ -138,8 +143,8 @@ def _opened(directory: Path) -> Iterator[reader.Contents]:
     try:
         with reader.Contents.open(directory) as contents:
             yield contents
-    except reader.Damaged as error:
-        raise reader.Damaged(
+    except reader.DamageError as error:
+        raise reader.DamageError(
             f"checkpoint {directory} is damaged: {error}\n  hint: choose another checkpoint"
         ) from error
 

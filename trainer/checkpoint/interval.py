@@ -85,7 +85,7 @@ class SaveInterval:
         elif self._is_auto:
             self.seconds = FIRST_S
 
-    def saved(self, save_s: float, stall_s: float, agreement_s: float) -> str:
+    def record_save(self, save_s: float, stall_s: float, agreement_s: float) -> str:
         """Choose the interval after a save; return a text to log, "" if it hardly changed.
 
         save_s: from the start of the save to its commit. stall_s: of it, how long the training

@@ -31,7 +31,7 @@ def load_newest(
     Raises: UserError, StorageError, TransientStorageError.
     """
     while True:
-        shared = _shared(newest.wait(), context)
+        shared = _share(newest.wait(), context)
         if shared is None:
             return None
         saved, contents = shared
@@ -52,14 +52,14 @@ def load_newest(
         newest = ReadAhead(context)
 
 
-def _shared(found: Found | None, context: RankContext) -> tuple[SavedState, Contents | None] | None:
+def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Contents | None] | None:
     """Return rank 0's state on every rank: with whole tensors, or with the files to read."""
     device = context.device
-    values = None if found is None else found.values
+    values = None if newest is None else newest.values
     if not is_divided(context):
         values = share(values, device)
         return None if values is None else (SavedState.from_dict(values), None)
-    texts = (b"", b"", b"") if found is None else found.texts
+    texts = (b"", b"", b"") if newest is None else newest.texts
     name, of_manifest, of_state = (broadcast_bytes(text, device) for text in texts)
     if not name:
         return None
@@ -73,7 +73,7 @@ def _read(saved: SavedState, replica: Replica, contents: Contents) -> tuple[Save
     """Read this rank's part; return the state, and what is damaged."""
     try:
         return parts.PartReader(replica, contents).read(saved), ""
-    except reader.Damaged as error:
+    except reader.DamageError as error:
         return saved, str(error)
     except OSError as error:
         raise storage_error(error, f"loading checkpoint {contents.directory}") from error
@@ -101,7 +101,7 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
         if name in digests:  # first: a large checkpoint takes longer than the other ranks wait
             reader.check_file(directory / name, digests[name])
         reader.check(directory)
-    except reader.Damaged as error:
+    except reader.DamageError as error:
         recovery.put_aside(directory, str(error), log)
     except OSError as error:
         raise storage_error(error, f"checking checkpoint {directory}") from error

@@ -18,7 +18,7 @@ import torch
 
 from slurm_job_kit.jobs.checkpoint.manifest import MALFORMED
 from slurm_job_kit.jobs.checkpoint.part_file import Entry, header, part_name
-from slurm_job_kit.jobs.checkpoint.reader import Contents, Damaged
+from slurm_job_kit.jobs.checkpoint.reader import Contents, DamageError
 from slurm_job_kit.trainer.checkpoint.commit import Sink
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
@@ -44,13 +44,13 @@ class StoredTensor:
     num_parts: int
 
     def read(self, contents: Contents) -> torch.Tensor:
-        """Return the whole tensor, on the CPU. Raises: Damaged, OSError."""
+        """Return the whole tensor, on the CPU. Raises: DamageError, OSError."""
         tensor = torch.empty(self.shape, dtype=self.dtype)
         self.read_into(contents, 0, tensor)
         return tensor
 
     def read_into(self, contents: Contents, first: int, target: torch.Tensor) -> None:
-        """Fill `target` with the elements from number `first` on. Raises: Damaged, OSError.
+        """Fill `target` with the elements from number `first` on. Raises: DamageError, OSError.
 
         target: on any device, in any memory format; the elements count as in a contiguous one.
         """
@@ -80,7 +80,7 @@ class StoredTensor:
             begin, end = contents.places(file).get(self.name, (0, 0))
             begin += skipped * itemsize
             if begin + len(part) > end:
-                raise Damaged(f"{file} has not all of the rows of {self.name}")
+                raise DamageError(f"{file} has not all of the rows of {self.name}")
             contents.read_into(file, begin, part)
             first += len(part) // itemsize
             memory = memory[len(part) :]
@@ -177,14 +177,14 @@ def _encode(value: Any, stored: Iterator[StoredTensor]) -> Any:
 def from_json(text: bytes) -> dict[str, Any]:
     """Return the state in state.json, with a StoredTensor in the place of each tensor.
 
-    Raises: Damaged if it is not what the kit wrote.
+    Raises: DamageError if it is not what the kit wrote.
     """
     try:
         state = _decode(json.loads(text))
         if not isinstance(state, dict):
             raise TypeError("the state is no object")
     except MALFORMED as error:
-        raise Damaged(f"{STATE} is not what the kit writes: {error}") from error
+        raise DamageError(f"{STATE} is not what the kit writes: {error}") from error
     return state
 
 
@@ -212,23 +212,23 @@ def _stored(name: str, dtype_name: str, shape: list[int], num_parts: int) -> Sto
 
 
 def read(contents: Contents) -> dict[str, Any]:
-    """Return the state in a checkpoint, as `from_json`. Raises: Damaged, OSError."""
+    """Return the state in a checkpoint, as `from_json`. Raises: DamageError, OSError."""
     return from_json(contents.file(STATE).read())
 
 
 def whole(tree: Any, contents: Contents) -> Any:
-    """Return nested containers with each StoredTensor read. Raises: Damaged, OSError."""
-    return mapped(tree, lambda value: _read_whole(value, contents))
+    """Return nested containers with each StoredTensor read. Raises: DamageError, OSError."""
+    return map_values(tree, lambda value: _read_whole(value, contents))
 
 
 def _read_whole(value: Any, contents: Contents) -> Any:
     return value.read(contents) if isinstance(value, StoredTensor) else value
 
 
-def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
+def map_values(tree: Any, function: Callable[[Any], Any]) -> Any:
     """Return nested containers with `function` of each value that is none of them."""
     if isinstance(tree, dict):
-        return {key: mapped(item, function) for key, item in tree.items()}
+        return {key: map_values(item, function) for key, item in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(mapped(item, function) for item in tree)
+        return type(tree)(map_values(item, function) for item in tree)
     return function(tree)

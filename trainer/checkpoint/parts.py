@@ -43,7 +43,7 @@ class PartReader:
         }
         return dataclasses.replace(
             saved,
-            optimizer={**outline.mapped(saved.optimizer, self._whole_or_none), "state": state},
+            optimizer={**outline.map_values(saved.optimizer, self._whole_or_none), "state": state},
             # A stream's position may have tensors, too.
             state=TrainState(**self._whole(vars(saved.state))),
             scaler=self._whole(saved.scaler),

@@ -68,12 +68,12 @@ def _read(context: RankContext, known: recovery.KnownCheckpoints) -> Found:
     run_dir, log = context.run.dir, context.distributed.log
     read = _found_without_tensors if is_divided(context) else _found
     try:
-        found = recovery.read_newest_of_run(run_dir, known, read, log)
+        newest = recovery.read_newest_of_run(run_dir, known, read, log)
     except OSError as error:
         raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
-    if found.values.get("global_step") == _origin_step(run_dir):
-        found.values["metrics_bytes"] = 0  # they are in the other run's metrics.jsonl
-    return found
+    if newest.values.get("global_step") == _origin_step(run_dir):
+        newest.values["metrics_bytes"] = 0  # they are in the other run's metrics.jsonl
+    return newest
 
 
 def _found(contents: reader.Contents) -> Found:

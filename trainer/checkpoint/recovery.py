@@ -23,7 +23,7 @@ from slurm_job_kit.jobs.checkpoint.names import (
     free_name,
     read_pointer,
 )
-from slurm_job_kit.jobs.checkpoint.reader import Contents, Damaged, retried
+from slurm_job_kit.jobs.checkpoint.reader import Contents, DamageError, with_retries
 from slurm_job_kit.jobs.records.ended import NewestCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
 from slurm_job_kit.trainer.errors import NoCheckpointLeft
@@ -49,22 +49,22 @@ def read_newest(
 ) -> Value | None:
     """Return what `parse` returns for the first undamaged one of `names`, or None.
 
-    Damaged ones are reported and quarantined; `parse` may raise Damaged, too.
+    Damaged ones are reported and quarantined; `parse` may raise DamageError, too.
     """
     for name in names:
         try:
             return _parsed(root / name, parse)
-        except Damaged as error:
+        except DamageError as error:
             put_aside(root / name, str(error), report)
     return None
 
 
 def _parsed(directory: Path, parse: Callable[[Contents], Value]) -> Value:
-    """Return what `parse` returns for a checkpoint. Raises: Damaged, OSError.
+    """Return what `parse` returns for a checkpoint. Raises: DamageError, OSError.
 
     It is damaged only if it still is once this host's caches are dropped: they may be old.
     """
-    with contextlib.suppress(Damaged), Contents.open(directory) as contents:
+    with contextlib.suppress(DamageError), Contents.open(directory) as contents:
         return parse(contents)
     with contextlib.suppress(OSError):
         shared_files.forget(directory)
@@ -101,7 +101,7 @@ def read_newest_of_run(
 
 def known_of_run(run_dir: RunDir) -> KnownCheckpoints:
     """Return the checkpoints of a run; none before the folder is there. Raises: OSError."""
-    present = retried(checkpoint_names, run_dir.checkpoints)
+    present = with_retries(checkpoint_names, run_dir.checkpoints)
     return KnownCheckpoints(present, newest_known(run_dir, present))
 
 
@@ -115,7 +115,7 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
     names, root = present[:1], run_dir.checkpoints
     with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
         names.append(read_pointer(root, LATEST) or "")
-    attempts = retried(records.read_lines, NewestCheckpoint, run_dir.attempts)
+    attempts = with_retries(records.read_lines, NewestCheckpoint, run_dir.attempts)
     names += [attempt.checkpoint for attempt in attempts if attempt.checkpoint is not None][-1:]
     left = [
         name

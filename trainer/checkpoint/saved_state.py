@@ -102,7 +102,7 @@ def saved_values(
 
     It shares its tensors with the training. windows: of all ranks, as in `SavedState.state`.
     """
-    names = {id(each): name for name, each in replica.strategy.trained(replica.module)}
+    names = {id(each): name for name, each in replica.strategy.trained_parameters(replica.module)}
     return {
         "model": model_parts(replica),
         "optimizer": optimizer_parts(replica),

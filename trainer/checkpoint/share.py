@@ -34,7 +34,7 @@ def share(value: Any, device: torch.device) -> Any:
     if not text:
         return None
     if not is_first:
-        value = outline.mapped(outline.from_json(text), _with_memory)
+        value = outline.map_values(outline.from_json(text), _with_memory)
     for bucket in _buckets(value, SMALL_BYTES if device.type == "cpu" else BUCKET_BYTES):
         _broadcast(bucket, device)
     return value

@@ -69,13 +69,13 @@ def quota_left(folder: Path) -> int | None:
         # Source: lfs-quota(1), -q: no header: path, kbytes, quota, limit. Behind a path of more
         # than 15 characters lfs breaks the line (lfs.c).
         words = _output(["lfs", "quota", "-q", "-u", str(os.getuid()), mount]).split()
-        return _left_of([" ".join(words)] if words[:1] == [mount] else [])
+        return _bytes_left([" ".join(words)] if words[:1] == [mount] else [])
     # Source: quota(1), -w: one line for each file system: device, KiB blocks, quota, limit.
     text = _output(["quota", "-w", "-u"])
-    return _left_of([line for line in text.splitlines() if line.split()[:1] == [device]])
+    return _bytes_left([line for line in text.splitlines() if line.split()[:1] == [device]])
 
 
-def _left_of(lines: Iterable[str]) -> int | None:
+def _bytes_left(lines: Iterable[str]) -> int | None:
     """Return the bytes left by a line with name, used KiB, soft and hard limit (0: none).
 
     A `*` behind the used KiB means that they are above the soft limit.

@@ -57,14 +57,14 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
     of the model, or where the file has two values for one tied tensor.
     """
     is_first, device = context.distributed.is_first, context.device
-    with opened(Path(path)) if is_first else nullcontext() as weights:
+    with open_weights(Path(path)) if is_first else nullcontext() as weights:
         shapes = share(None if weights is None else weights.shapes, device)
         own, ties = model_parts(replica), _ties(replica.module)
         naming = _naming(list(shapes), list(own), ties)
         saved = {
             naming.of(name): torch.empty(shape, device="meta") for name, shape in shapes.items()
         }
-        left_out = _implied(saved, ties)
+        left_out = _implied_names(saved, ties)
         expected = {name: value for name, value in own.items() if name not in left_out}
         check_same_tensors(saved, expected, f"train.init_from {path}{naming.what} is")
         if weights is not None:
@@ -92,10 +92,10 @@ def _naming(saved: list[str], own: list[str], ties: list[set[str]]) -> _Naming:
     """Return the naming with the fewest names that are on one side only; unchanged names first."""
 
     def num_strangers(naming: _Naming) -> int:
-        found = {naming.of(name) for name in saved}
-        if len(found) < len(saved):  # two names became one
+        names = {naming.of(name) for name in saved}
+        if len(names) < len(saved):  # two names became one
             return len(saved) + len(own)
-        return len(found.symmetric_difference(set(own) - _implied(found, ties)))
+        return len(names.symmetric_difference(set(own) - _implied_names(names, ties)))
 
     return min(_namings(saved, own), key=num_strangers)
 
@@ -133,13 +133,13 @@ def _renaming(
 
 def _prefixes(longer: list[str], shorter: list[str]) -> list[str]:
     """Return what stands before the names of `shorter` in those of `longer`, the usual first."""
-    ends, found = set(shorter), Counter[str]()
+    ends, counts = set(shorter), Counter[str]()
     for name in longer:
         parts = name.split(".")
         for number in range(1, len(parts)):
             if ".".join(parts[number:]) in ends:
-                found[".".join((*parts[:number], ""))] += 1
-    return [prefix for prefix, _ in found.most_common(MAX_PREFIXES)]
+                counts[".".join((*parts[:number], ""))] += 1
+    return [prefix for prefix, _ in counts.most_common(MAX_PREFIXES)]
 
 
 def _unwrapped(name: str) -> str:
@@ -156,7 +156,7 @@ def _ties(module: torch.nn.Module) -> list[set[str]]:
     return [each for each in names.values() if len(each) > 1]
 
 
-def _implied(saved: Collection[str], ties: list[set[str]]) -> set[str]:
+def _implied_names(saved: Collection[str], ties: list[set[str]]) -> set[str]:
     """Return the model's names that the files lack because they have another name of the tensor."""
     return {name for names in ties if names & set(saved) for name in names - set(saved)}
 
@@ -205,7 +205,7 @@ def _load(bucket: dict[str, torch.Tensor], own: dict[str, Any], replica: Replica
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Weights]:
+def open_weights(path: Path) -> Iterator[Weights]:
     """Open the weights that `train.init_from` names; the block reads them.
 
     path: a safetensors file; the index of several, or a directory with one of both, as Hugging Face
@@ -217,7 +217,7 @@ def opened(path: Path) -> Iterator[Weights]:
             yield _opened(path, files)
     except safetensors.SafetensorError as error:
         raise UserError(f"train.init_from: {path} is not a safetensors file: {error}") from error
-    except (OSError, reader.Damaged) as error:
+    except (OSError, reader.DamageError) as error:
         raise UserError(f"train.init_from: cannot read {path}: {error}") from error
 
 

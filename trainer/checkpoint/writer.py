@@ -14,7 +14,7 @@ Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
-class Saved:
+class CommittedSave:
     """A checkpoint that is committed and was read back.
 
     seconds: from the start of the save to its end. stall_s: how long the training waited for it.

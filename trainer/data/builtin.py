@@ -55,10 +55,10 @@ def create(name: str, args: dict[str, Any], rank: int, world_size: int) -> Parts
     function = BUILT_IN.get(name) or load("train.dataset", name, BUILT_IN)
     takes_rank = {"rank", "world_size"} <= _parameters(function)
     place = {"rank": rank, "world_size": world_size} if takes_rank else {}
-    found = call("train.dataset", name, {name: function}, {**args, **place})
-    if not isinstance(found, (tuple, list)) or len(found) != 2:
-        raise UserError(f"train.dataset: {name} returns {_kind(found)}, not a pair (train, test)")
-    train, held_out = found
+    parts = call("train.dataset", name, {name: function}, {**args, **place})
+    if not isinstance(parts, (tuple, list)) or len(parts) != 2:
+        raise UserError(f"train.dataset: {name} returns {_kind(parts)}, not a pair (train, test)")
+    train, held_out = parts
     if is_stream(train):
         _check_stream(name, train)
     else:

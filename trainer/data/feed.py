@@ -92,13 +92,13 @@ class TrainBatches:
 
     def _is_repeatable(self) -> bool:
         """Return whether a few samples have the same values when they are read again."""
-        found = set()
+        samples = set()
         with contextlib.suppress(Exception):  # the training meets it, with the right step
             for _ in range(2):
                 seed_all(mix(SAMPLE, self._seed), self._device)
                 raw = self._reader.some(TRIAL_SIZE)
-                found.add(content_sha256(self._to_device(raw, (self._seed, 0))))
-        return len(found) < 2
+                samples.add(content_sha256(self._to_device(raw, (self._seed, 0))))
+        return len(samples) < 2
 
     def positions(self) -> list[dict[str, object]]:
         """Return nothing: the step is the position."""

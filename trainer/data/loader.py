@@ -158,7 +158,7 @@ class Loader:
     def __iter__(self) -> Iterator[RawBatch]:
         # No variable holds DataLoader's iterator: a traceback's frame would keep the workers alive.
         assert self._loader is not None
-        for batch in started(self._loader):
+        for batch in start_workers(self._loader):
             if isinstance(batch, Exception):
                 raise batch
             yield batch
@@ -172,7 +172,7 @@ class Loader:
         self._loader = None
 
 
-def started(loader: DataLoader[Any]) -> Iterator[Any]:
+def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
     """Start the workers of a loader; raises UserError where the data set cannot be pickled."""
     try:
         return iter(loader)

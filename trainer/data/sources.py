@@ -127,15 +127,15 @@ def absolute(key: str, path: str) -> Path:
     if not isinstance(path, str):
         raise UserError(f"train.dataset_args.{key} must be a path, not {path!r}")
     try:
-        found = Path(expand_path(path))
+        expanded = Path(expand_path(path))
     except ValueError as error:
         raise UserError(f"train.dataset_args.{key}: {error} on this host") from None
-    if not found.is_absolute():
+    if not expanded.is_absolute():
         raise UserError(
             f"train.dataset_args.{key}: {path} is relative, but ranks run in the run's own copy of "
             f"the code: write it in full, such as /data/{path}"
         )
-    return found
+    return expanded
 
 
 def check_labels(lowest: int, highest: int, num_classes: int) -> None:
@@ -150,8 +150,8 @@ def check_labels(lowest: int, highest: int, num_classes: int) -> None:
 
 def num_classes(*parts: Source | Stream | None) -> int | None:
     """Return the number of classes of all parts together; None where none states it."""
-    found = [getattr(part, "num_classes", None) for part in parts]
-    return max((number for number in found if number is not None), default=None)
+    numbers = [getattr(part, "num_classes", None) for part in parts]
+    return max((number for number in numbers if number is not None), default=None)
 
 
 def is_plain(value: Any) -> bool:

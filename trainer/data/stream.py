@@ -21,7 +21,7 @@ from slurm_job_kit.trainer.data.loader import (
     RawBatch,
     as_in_worker,
     start_worker,
-    started,
+    start_workers,
     unchanged,
     worker_context,
 )
@@ -282,9 +282,9 @@ class StreamBatches:
             }
         if not self._share.is_own_stream:
             return [own]
-        found: list[dict[str, Any]] = [{} for _ in range(self._share.world_size)]
-        dist.all_gather_object(found, own)
-        return found
+        positions: list[dict[str, Any]] = [{} for _ in range(self._share.world_size)]
+        dist.all_gather_object(positions, own)
+        return positions
 
     def restore(self, positions: list[dict[str, Any]]) -> None:
         """Continue after the positions of a save. Raises: UserError for another number of ranks."""
@@ -321,7 +321,7 @@ class StreamBatches:
                 generator=torch.Generator(),
                 prefetch_factor=PREFETCHED_BATCHES if self._num_workers else None,
             )
-            self._batches = started(self._loader)
+            self._batches = start_workers(self._loader)
         reading = next(self._batches)
         if isinstance(reading, Exception):
             raise reading

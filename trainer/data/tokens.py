@@ -107,7 +107,7 @@ def tokens(
     parts = [_token_part("train", train, TYPES[dtype])]
     if held_out is not None:
         parts.append(_token_part("held_out", held_out, TYPES[dtype]))
-    made = [joined(part, block_size, vocab_size, bytes_per_token) for part in parts]
+    made = [join_files(part, block_size, vocab_size, bytes_per_token) for part in parts]
     return made[0], made[1] if len(made) > 1 else None
 
 
@@ -145,14 +145,14 @@ def python_source(
     max_bytes: take only as many files, from the first on, as fit.
     """
     folder = Path(sysconfig.get_path("stdlib"))
-    found = sorted(folder.glob("*.py")) + sorted(
+    files = sorted(folder.glob("*.py")) + sorted(
         path
         for package in ("asyncio", "concurrent", "email", "http", "json", "logging", "unittest")
         for path in folder.glob(f"{package}/**/*.py")
     )
-    if not found:
+    if not files:
         raise UserError(f"train.dataset python_source: {folder} has no source files")
-    train, held_out = _split(found, block_size, max_bytes)
+    train, held_out = _split(files, block_size, max_bytes)
     return train, held_out
 
 
@@ -185,7 +185,7 @@ def _bytes(read: list[tuple[str, npt.NDArray[np.uint8]]], block_size: int) -> To
     digest = hashlib.sha256(content.tobytes()).hexdigest()
     name = read[0][0] if len(read) == 1 else f"{read[0][0]} and {len(read) - 1} more files"
     part = [(name, content, digest)]
-    return joined(part, block_size, BYTE_VOCABULARY, bytes_per_token=1.0)
+    return join_files(part, block_size, BYTE_VOCABULARY, bytes_per_token=1.0)
 
 
 def _text_files(key: str, path: str, pattern: str) -> list[Path]:
@@ -194,15 +194,15 @@ def _text_files(key: str, path: str, pattern: str) -> list[Path]:
     if place.is_file():
         return [place]
     matching = (file for file in place.rglob(pattern) if file.is_file())
-    found = sorted(file for file in matching if file.stat().st_size)
-    if not found:
+    files = sorted(file for file in matching if file.stat().st_size)
+    if not files:
         what = (
             f"has no files {pattern} with content"
             if place.is_dir()
             else "is neither a file nor a folder"
         )
         raise UserError(f"train.dataset_args.{key}: {path} {what}")
-    return found
+    return files
 
 
 def _token_part(
@@ -210,17 +210,17 @@ def _token_part(
 ) -> list[tuple[str, npt.NDArray[Any], str]]:
     """Return (name, tokens, digest) of each file of a part. Raises: UserError."""
     given = [paths] if isinstance(paths, str) else list(paths)
-    found = [file for path in given for file in _matching(key, path)]
-    _allow_open_files(key, len(found))
-    return [(str(file), *_mapped(key, file, dtype)) for file in found]
+    files = [file for path in given for file in _matching(key, path)]
+    _allow_open_files(key, len(files))
+    return [(str(file), *_map_tokens(key, file, dtype)) for file in files]
 
 
 def _matching(key: str, path: str) -> list[Path]:
     place = absolute(key, path)
-    found = [place] if place.is_file() else sorted(place.parent.glob(place.name))
-    if not found:
+    files = [place] if place.is_file() else sorted(place.parent.glob(place.name))
+    if not files:
         raise UserError(f"train.dataset_args.{key}: no file matches {path}")
-    return found
+    return files
 
 
 def _allow_open_files(key: str, num_files: int) -> None:
@@ -240,7 +240,7 @@ def _allow_open_files(key: str, num_files: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _mapped(key: str, file: Path, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], str]:
+def _map_tokens(key: str, file: Path, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], str]:
     """Return the tokens of a file, mapped into memory, and a digest of its size and some bytes."""
     num_bytes = file.stat().st_size
     with open(file, "rb") as opened:
@@ -273,7 +273,7 @@ def _are_four_bytes(head: bytes) -> bool:
     return len(values) >= 512 and not values[1::2].any() and bool(values.any())
 
 
-def joined(
+def join_files(
     part: list[tuple[str, npt.NDArray[Any], str]],
     block_size: int,
     vocab_size: int,

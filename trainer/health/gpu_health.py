@@ -38,18 +38,18 @@ class Readings:
 
 def problem(readings: Readings) -> str:
     """Return what makes this GPU unfit for a training; "" if nothing does."""
-    found = []
+    problems = []
     if readings.uncorrected_errors:
-        found.append(f"{readings.uncorrected_errors} uncorrected ECC errors")
+        problems.append(f"{readings.uncorrected_errors} uncorrected ECC errors")
     if readings.has_remap_failed:
-        found.append("a row of its memory could not be remapped")
+        problems.append("a row of its memory could not be remapped")
     if readings.is_remap_pending:
-        found.append("rows of its memory are remapped only after a reset")
+        problems.append("rows of its memory are remapped only after a reset")
     reasons = readings.clock_reasons or 0
     slowed = [text for bit, text in HW_SLOWDOWN.items() if reasons & bit]
     if slowed:
-        found.append(f"its clocks are slowed down, {slowed[0]}")
-    return "; ".join(found)
+        problems.append(f"its clocks are slowed down, {slowed[0]}")
+    return "; ".join(problems)
 
 
 def warning(readings: Readings) -> str:

@@ -80,16 +80,16 @@ class LeadTime:
         if self._boundary is not None:
             self._num_steps += 1
             if self._num_steps > 1:
-                self.stepped(now - self._boundary - self._excluded_s)
+                self.record_step(now - self._boundary - self._excluded_s)
         self._boundary, self._excluded_s, self._last_batch_s = now, 0.0, 0.0
 
-    def stepped(self, seconds: float) -> None:
+    def record_step(self, seconds: float) -> None:
         """Record the seconds of a step."""
         self.last_step_s = seconds
         if seconds > self._steps[0]:
             self._steps = sorted((self._steps[1], seconds))
 
-    def evaluated(self, batch_s: float) -> None:
+    def record_batch(self, batch_s: float) -> None:
         """Record the seconds of the next batch of an evaluation.
 
         A stop waits for two batches in a row at most. Two times the longest would be too much: the
@@ -99,13 +99,13 @@ class LeadTime:
         self._last_batch_s = batch_s
 
     @contextlib.contextmanager
-    def excluded(self) -> Iterator[None]:
+    def exclude(self) -> Iterator[None]:
         """Exclude the time of a block from the time of the step."""
         started = time.monotonic()
         yield
         self._excluded_s += time.monotonic() - started
 
-    def saved(self, seconds: float) -> None:
+    def record_save(self, seconds: float) -> None:
         """Record the seconds of a save, from its start until it was committed."""
         self._save_s = max(self._save_s, seconds)
 

@@ -133,14 +133,14 @@ def expected_elements() -> list[list[int]]:
     ]
 
 
-def _difference(what: str, found: torch.Tensor, expected: torch.Tensor) -> str:
-    wrong = found != expected
+def _difference(what: str, result: torch.Tensor, expected: torch.Tensor) -> str:
+    wrong = result != expected
     count = int(wrong.sum().item())
     if not count:
         return ""
     first = tuple(wrong.nonzero()[0].tolist())
-    example = f"{found[first].item()} for {expected[first].item()}"
-    return f"{what} is wrong in {count} of {found.numel()} numbers, such as {example}"
+    example = f"{result[first].item()} for {expected[first].item()}"
+    return f"{what} is wrong in {count} of {result.numel()} numbers, such as {example}"
 
 
 def _report(report: RankReport, problem: str, poll: Callable[[], None], rank: RankProcess) -> None:
@@ -188,7 +188,7 @@ def _end_unresponsive(summary: Summary, rank: RankProcess, is_reporter: bool) ->
                 host,
                 f"preflight: {NO_ANSWER}",
                 kind=Kind.BAD_NODE,
-                told_by=rank.distributed.rank,
+                reporter=rank.distributed.rank,
             )
             records.write(rank.attempt_dir.rank_error(number), record)
     end_siblings(_place_of(number, rank) for number in summary.unresponsive)

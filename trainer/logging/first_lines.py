@@ -36,8 +36,8 @@ def start_lines(
 def _device(device: torch.device) -> str:
     """Return name and memory of a GPU, or of the processor and its host."""
     if device.type == "cuda":
-        found = torch.cuda.get_device_properties(device)
-        return f"{device} of {found.name}, {found.total_memory / 2**30:.1f} GiB"
+        properties = torch.cuda.get_device_properties(device)
+        return f"{device} of {properties.name}, {properties.total_memory / 2**30:.1f} GiB"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return f"cpu, {processor()}, {memory / 2**30:.1f} GiB on the host"
 

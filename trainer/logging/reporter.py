@@ -100,7 +100,9 @@ class Reporter:
         """Exclude the time until now, of an evaluation or a save, from the measured speed."""
         self._speed.restart(step)
 
-    def trained(self, step: int, means: dict[str, float], lr: float, data_wait_s: float) -> None:
+    def report_training(
+        self, step: int, means: dict[str, float], lr: float, data_wait_s: float
+    ) -> None:
         """Report the steps since the last such report.
 
         means: train_loss and the objective's metrics. data_wait_s: the seconds in which the
@@ -146,7 +148,7 @@ class Reporter:
         log(f"{where} {took}  {format_metrics(means)}  lr {lr:.3g}")
         self._epoch_began, self._epoch_first = now, step
 
-    def evaluated(self, step: int, means: dict[str, float]) -> None:
+    def report_evaluation(self, step: int, means: dict[str, float]) -> None:
         """Report a held-out evaluation. means: eval_loss and the objective's metrics."""
         self._record({"step": step, "epoch": self._length.epoch_of(step), **means})
         log(f"{self._where(step)}  {format_metrics(means)}")

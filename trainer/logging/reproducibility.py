@@ -81,7 +81,7 @@ def processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def extended(
+def extend_history(
     history: list[dict[str, Any]], now: dict[str, Any], step: int = 0
 ) -> list[dict[str, Any]]:
     """Return the environments of all attempts so far, by the step of their beginning.
@@ -100,7 +100,7 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
 
     "bitwise": equal bits. "sequence": the same samples in the same steps. "approximate": other
     samples, or other values of them, after a resume.
-    history: at least one environment, from `extended`.
+    history: at least one environment, from `extend_history`.
     """
     if steps := sorted({each[RESUMED_STREAM] for each in history if RESUMED_STREAM in each}):
         return "approximate", (

@@ -68,14 +68,14 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     module, wrapped = _shared_module(context, strategy, fit_of(spec, data, example), will_load)
     if what := strategy.describe():
         context.distributed.log(what)
-    optimizer = optim.create(module, spec, strategy.trained(module))
+    optimizer = optim.create(module, spec, strategy.trained_parameters(module))
     initial = None if will_load else copy.deepcopy(module.state_dict())
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
     key = "objective" if is_own else "model"
     with user_code(f"train.{key}", getattr(spec, key)):
         sums = throw_away_pass(context, wrapped, numbers, objective, example)
         names = tuple(sums.metrics)
-        found = means(names, sums.row().tolist(), objective)
+        metrics = means(names, sums.row().tolist(), objective)
     strategy.attach(optimizer)
     if initial is not None:
         module.load_state_dict(initial)
@@ -89,7 +89,7 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         batch_size=data.train_batches.batch_size,
         fixed_items=_fixed_items(sums, context),
         metric_names=names,
-        best=best_metric(context, list(found), data.held_out is not None),
+        best=best_metric(context, list(metrics), data.held_out is not None),
     )
 
 
@@ -106,7 +106,7 @@ def _shared_module(
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
         module, recorded = by_name.build(spec.init, create, spec.seed)
-        module = _placed(module, context, has_values=recorded is None)
+        module = _place(module, context, has_values=recorded is None)
         check_trainable(module, spec)
         check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
         fits.check(module, spec, strategy.sharding.num_shards)
@@ -142,9 +142,9 @@ def _fixed_items(sums: Sums, context: RankContext) -> int | None:
             "items the loss is the sum over, as a tensor [] where a batch may have none"
         )
     own = torch.tensor([-1 if fixed is None else fixed], device=context.device)
-    found = torch.cat(gather(own)).tolist()
-    if len(set(found)) > 1:
-        shown = ["a tensor" if number == -1 else str(number) for number in found]
+    counts = torch.cat(gather(own)).tolist()
+    if len(set(counts)) > 1:
+        shown = ["a tensor" if number == -1 else str(number) for number in counts]
         raise UserError(
             f"train.objective {context.train.objective} returns different num_items on the ranks, "
             f"{', '.join(shown)}: return it as a tensor, which is added up over the ranks"
@@ -176,7 +176,7 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
     return BestMetric(name, mode)
 
 
-def _placed(module: nn.Module, context: RankContext, has_values: bool) -> nn.Module:
+def _place(module: nn.Module, context: RankContext, has_values: bool) -> nn.Module:
     """Return the model in the memory format of the spec, its blocks set up; on its device.
 
     A model without values stays on the meta device.

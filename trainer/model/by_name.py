@@ -31,14 +31,14 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 def build(
     init: str, create: Callable[[], nn.Module], seed: int, limit: int = AUTO_LIMIT_BYTES
-) -> tuple[nn.Module, Recorded | None]:
+) -> tuple[nn.Module, RecordedModel | None]:
     """Return the model, created as `train.init` says: whole, or recorded and without memory.
 
     auto: whole, unless `create` makes parameters of more than `limit` bytes.
     """
     if init != "by_name":
         try:
-            with _limited(limit) if init == "auto" else nullcontext():
+            with _limit_bytes(limit) if init == "auto" else nullcontext():
                 return create(), None
         except _TooLarge:
             pass  # the parameters that exist by now are freed with the traceback
@@ -46,7 +46,7 @@ def build(
     return recorded.module, recorded
 
 
-def record(create: Callable[[], nn.Module], seed: int) -> Recorded:
+def record(create: Callable[[], nn.Module], seed: int) -> RecordedModel:
     """Run the code of a model without memory; its weights depend on `seed` and their names.
 
     Raises UserError where the code needs values that are not known without the weights.
@@ -60,16 +60,18 @@ def record(create: Callable[[], nn.Module], seed: int) -> Recorded:
         if not re.search("meta|storage", str(error), re.IGNORECASE):
             raise  # a mistake in the model's code
         raise refusal(error) from error
-    return Recorded(module, recorder, seed)
+    return RecordedModel(module, recorder, seed)
 
 
-class Recorded:
+class RecordedModel:
     """A model on the meta device, and the initial values of its tensors by name."""
 
     def __init__(self, module: nn.Module, recorder: Recorder, seed: int) -> None:
         self.module = module
         self._recorder = recorder
-        self._views = {name: recorder.view(recorder.on_meta(each)) for name, each in _named(module)}
+        self._views = {
+            name: recorder.view(recorder.on_meta(each)) for name, each in _named_tensors(module)
+        }
         self._seed_of: dict[int, int] = {}
         for name, view in self._views.items():
             key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
@@ -95,7 +97,7 @@ class Recorded:
 
 def fill(
     module: nn.Module,
-    recorded: Recorded,
+    recorded: RecordedModel,
     strategy: Strategy,
     device: torch.device,
     will_load: bool = False,
@@ -139,7 +141,7 @@ def _allocate(module: nn.Module, device: torch.device, of_buffers: torch.device)
                 owner._buffers[key] = torch.empty_like(buffer, device=of_buffers)
 
 
-def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a model, a shared one by each of its names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
@@ -162,7 +164,7 @@ class _TooLarge(BaseException):
 
 
 @contextmanager
-def _limited(limit: int) -> Iterator[None]:
+def _limit_bytes(limit: int) -> Iterator[None]:
     """Raise _TooLarge as soon as the modules of the block got parameters of more bytes."""
     seen = WeakIdKeyDictionary()
     total = 0

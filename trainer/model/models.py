@@ -26,7 +26,7 @@ def create(name: str, args: dict[str, Any], fit: Fit, is_overwritten: bool = Fal
         then has no initial weights. One of the user does: its code may use them.
     Raises UserError where the name, the arguments or the data do not fit.
     """
-    fitted = _fitted(name, fit) if name in BUILT_IN else {}
+    fitted = _fitted_args(name, fit) if name in BUILT_IN else {}
     with _without_initial_weights() if is_overwritten and name in BUILT_IN else nullcontext():
         model = call("train.model", name, BUILT_IN, {**fitted, **args})
     if not isinstance(model, nn.Module):
@@ -69,7 +69,7 @@ class Fit:
     dataset: str
 
 
-def _fitted(name: str, fit: Fit) -> dict[str, Any]:
+def _fitted_args(name: str, fit: Fit) -> dict[str, Any]:
     """Return the arguments of a built-in model that follow from the data."""
     if name == "gpt":
         return _fitted_gpt(fit)
@@ -251,7 +251,7 @@ def resnet18(
 ) -> nn.Module:
     """Return a ResNet-18; see `ResNet` for the shapes and the stem."""
     model = ResNet(BasicBlock, (2, 2, 2, 2), in_channels, num_classes, stem)
-    return _initialised(model, zero_init_last)
+    return _initialise(model, zero_init_last)
 
 
 def resnet50(
@@ -259,10 +259,10 @@ def resnet50(
 ) -> nn.Module:
     """Return a ResNet-50 v1.5; see `ResNet` for the shapes and the stem."""
     model = ResNet(Bottleneck, (3, 4, 6, 3), in_channels, num_classes, stem)
-    return _initialised(model, zero_init_last)
+    return _initialise(model, zero_init_last)
 
 
-def _initialised(model: nn.Module, zero_init_last: bool) -> nn.Module:
+def _initialise(model: nn.Module, zero_init_last: bool) -> nn.Module:
     """Return the model with He's initialisation.
 
     With `zero_init_last` each block starts as only its shortcut.

@@ -273,19 +273,21 @@ class _Users:
         if own is None:
             return {}
         with user_code("train.objective", self._name):
-            found = own(dict(means))
+            metrics = own(dict(means))
             where = f"train.objective {self._name}: derive"
-            if not isinstance(found, Mapping):
-                raise UserError(f"{where} returns a {type(found).__name__}, not a dict of numbers")
-            if taken := sorted(found.keys() & means.keys()):
+            if not isinstance(metrics, Mapping):
+                raise UserError(
+                    f"{where} returns a {type(metrics).__name__}, not a dict of numbers"
+                )
+            if taken := sorted(metrics.keys() & means.keys()):
                 raise UserError(f"{where} returns {taken[0]}, which is a mean already: rename it")
-            self._derived = self._derived or list(found)
-            if list(found) != self._derived:
+            self._derived = self._derived or list(metrics)
+            if list(metrics) != self._derived:
                 raise UserError(
                     f"{where} returned {', '.join(self._derived)} first and now "
-                    f"{', '.join(found) or 'nothing'}: return the same names each time"
+                    f"{', '.join(metrics) or 'nothing'}: return the same names each time"
                 )
-            return {key: float(value) for key, value in found.items()}
+            return {key: float(value) for key, value in metrics.items()}
 
 
 def as_pair(batch: Any, dataset: str, objective: str) -> tuple[Any, torch.Tensor]:
@@ -305,12 +307,12 @@ def means(names: tuple[str, ...], row: list[float], objective: Objective) -> dic
     """
     loss, num_items, *sums = row
     count = max(num_items, 1.0)
-    found = {"loss": loss / count}
-    found |= {name: value / count for name, value in zip(names, sums, strict=True)}
+    metrics = {"loss": loss / count}
+    metrics |= {name: value / count for name, value in zip(names, sums, strict=True)}
     derive = getattr(objective, DERIVE, None)
     if derive is not None:
-        found |= derive(found)
-    return found
+        metrics |= derive(metrics)
+    return metrics
 
 
 def check_sums(sums: object, name: str) -> None:

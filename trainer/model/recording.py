@@ -195,16 +195,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def history(self, view: View) -> list[int]:
         """Return the numbers of the operations that the content of a tensor depends on."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         open_ends = [(view.storage, len(self.operations))]
         while open_ends:
             storage, end = open_ends.pop()
             earlier = bisect_left(storage.writers, end)
             number = storage.writers[earlier - 1] if earlier else None
-            if number is not None and number not in found:
-                found.add(number)
+            if number is not None and number not in numbers:
+                numbers.add(number)
                 open_ends += [(each, number) for each in self.operations[number].needs]
-        return sorted(found)
+        return sorted(numbers)
 
     @torch.no_grad()
     def replay(self, wanted: View, seed_of: Mapping[int, int]) -> Tensor:

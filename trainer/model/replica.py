@@ -65,11 +65,11 @@ class Replica:
     def row_of(self, sums: Sums) -> torch.Tensor:
         """Return `Sums.row`. Raises: UserError for other metrics than those of the first batch."""
         if tuple(sums.metrics) != self.metric_names:
-            expected, found = (
+            expected, actual = (
                 ", ".join(names) or "none" for names in (self.metric_names, sums.metrics)
             )
             raise UserError(
-                f"train.objective returned the metrics {expected} for one batch and {found} for "
+                f"train.objective returned the metrics {expected} for one batch and {actual} for "
                 "another: return the same ones, in the same order, in training and evaluation"
             )
         return sums.row()

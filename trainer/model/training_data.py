@@ -116,8 +116,8 @@ def _batches(
     batches = Batches.of(spec, num_samples, place.world_size)
     place.log(f"{spec.dataset}: {num_samples} training samples, {held_out}; {batches.describe()}")
     length = TrainingLength.of(spec, batches)
-    found = TrainBatches(train, transform, batches, length, context)
-    return found, length, batches.samples_per_epoch
+    train_batches = TrainBatches(train, transform, batches, length, context)
+    return train_batches, length, batches.samples_per_epoch
 
 
 def resumes_exactly(batches: TrainBatches | StreamBatches, context: RankContext) -> bool:

@@ -89,7 +89,7 @@ def _cause(wanted: int) -> str:
     """Return why torch sees fewer GPUs than wanted."""
     if torch.version.cuda is None and torch.version.hip is None:
         return "it is a CPU build"
-    limit = gpus.limited_by(os.environ, wanted)
+    limit = gpus.limiting_variable(os.environ, wanted)
     return limit or "look at nvidia-smi on the node, and at launch.nproc_per_node"
 
 

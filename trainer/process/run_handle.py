@@ -135,16 +135,16 @@ def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
     return done.stdout.strip()
 
 
-def share_run(found: RunHandle | None, device: torch.device) -> RunHandle:
+def share_run(handle: RunHandle | None, device: torch.device) -> RunHandle:
     """Return rank 0's run on every rank; the `handle` of other ranks is ignored."""
     text = b""
-    if found is not None:
+    if handle is not None:
         shared = {
-            "run_dir": str(found.dir.path),
-            "spec": found.spec.to_json(),
-            "attempt": found.attempt,
-            "job_id": found.job_id,
-            "code_digest": found.code_digest,
+            "run_dir": str(handle.dir.path),
+            "spec": handle.spec.to_json(),
+            "attempt": handle.attempt,
+            "job_id": handle.job_id,
+            "code_digest": handle.code_digest,
         }
         text = json.dumps(shared).encode()
     run = json.loads(broadcast_bytes(text, device))

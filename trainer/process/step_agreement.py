@@ -19,7 +19,7 @@ CHECK_INTERVAL_S = 0.05
 MAX_INTERVAL_STEPS = 128  # an upper bound, because steps may become slower
 
 
-class Agreed(NamedTuple):
+class Agreement(NamedTuple):
     """Whether all ranks stop, and whether they save, before the next step.
 
     written_step: the lowest of all ranks, some checks ago.
@@ -49,7 +49,7 @@ class StepAgreement:
         """The step before which the next `check` does anything."""
         return self._next_step
 
-    def check(self, step: int, wants_save: bool, drain: bool, written_step: int = -1) -> Agreed:
+    def check(self, step: int, wants_save: bool, drain: bool, written_step: int = -1) -> Agreement:
         """Return what the ranks agree on before `step`, by the reduction of the last check.
 
         `drain` waits for this check's own reduction and leaves none in flight. `wants_save` counts
@@ -64,7 +64,7 @@ class StepAgreement:
             save = self._collect() or save
             self._last_check = None
             self._next_step = step + 1
-        return Agreed(self._is_stopping, save, self._written_step)
+        return Agreement(self._is_stopping, save, self._written_step)
 
     def for_evaluation(self) -> StepAgreement:
         """Return a StepAgreement on the same stop flag, whose "steps" are an evaluation's batches.

@@ -28,12 +28,12 @@ def set_up(module: nn.Module, train: Train) -> None:
 
     To be called before the model is sharded.
     """
-    found = find(module, train.shard_modules)
+    blocks = find(module, train.shard_modules)
     if train.activation_checkpointing:
-        checkpoint_activations(found)
+        checkpoint_activations(blocks)
     # Between two blocks FSDP gathers parameters, which must not become part of a graph.
-    if train.compile == "blocks" or (train.compile and found and train.strategy in SHARDED):
-        compile_each(found)
+    if train.compile == "blocks" or (train.compile and blocks and train.strategy in SHARDED):
+        compile_each(blocks)
     elif train.compile:
         compile_each([module])
 
@@ -43,7 +43,7 @@ def find(module: nn.Module, class_names: Sequence[str] = ()) -> list[nn.Module]:
 
     class_names: train.shard_modules. Raises UserError for a class that no module has.
     """
-    kinds = _named(module, class_names) if class_names else _repeated(module)
+    kinds = _named(module, class_names) if class_names else _repeated_class(module)
     return list(_outermost(module, kinds)) if kinds else []
 
 
@@ -53,7 +53,7 @@ def describe(blocks: Sequence[nn.Module]) -> str:
     return f"{len(blocks)} block{'s' * (len(blocks) > 1)} of {', '.join(names)}"
 
 
-def _repeated(module: nn.Module) -> set[type[nn.Module]]:
+def _repeated_class(module: nn.Module) -> set[type[nn.Module]]:
     """Return the class of the children of the longest uniform list, if there is one."""
     longest: list[nn.Module] = []
     for each in module.modules():
@@ -94,10 +94,10 @@ def checkpoint_activations(blocks: Sequence[nn.Module]) -> None:
     Replaces `forward`, so no parameter changes its name.
     """
     for block in blocks:
-        block.forward = _checkpointed(block, block.forward)
+        block.forward = _with_checkpoint(block, block.forward)
 
 
-def _checkpointed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _with_checkpoint(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     has_buffers = any(True for _ in block.buffers())
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

@@ -36,8 +36,8 @@ def num_shards(train: Train, place: DistributedContext) -> int:
 
 def check(module: nn.Module, train: Train, num_shards: int) -> None:
     """Raise UserError where the model has no such blocks, or cannot be divided into the shards."""
-    found = blocks.find(module, train.shard_modules)
-    if not found and (train.activation_checkpointing or train.compile == "blocks"):
+    block_list = blocks.find(module, train.shard_modules)
+    if not block_list and (train.activation_checkpointing or train.compile == "blocks"):
         key = "activation_checkpointing" if train.activation_checkpointing else "compile blocks"
         raise UserError(
             f"train.{key} needs blocks, but no nn.ModuleList or nn.Sequential of train.model "
@@ -47,7 +47,7 @@ def check(module: nn.Module, train: Train, num_shards: int) -> None:
         return
     if train.strategy in blocks.SHARDED:
         _check_dimensions(module, train)
-        _check_groups(module, found, train)
+        _check_groups(module, block_list, train)
     lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
     last = Sharding(num_shards, num_shards - 1)
     if not any(last.rows(length)[0] < length for length in lengths):
@@ -68,10 +68,10 @@ def _check_dimensions(module: nn.Module, train: Train) -> None:
             )
 
 
-def _check_groups(module: nn.Module, found: list[nn.Module], train: Train) -> None:
+def _check_groups(module: nn.Module, blocks: list[nn.Module], train: Train) -> None:
     """Raise UserError where blocks share a parameter: FSDP2 gathers it for one of them only."""
     names = {each: name for name, each in module.named_modules()}
-    for block in found:
+    for block in blocks:
         inside = {id(each) for each in block.modules()}
         own = {id(each) for each in block.parameters()}
         for each in module.modules():

@@ -57,15 +57,17 @@ class Fsdp(Strategy):
         All ranks begin with rank 0's weights, as under DDP. Parameters on the meta device are
         initialised afterwards. Raises UserError for what this torch cannot do.
         """
-        found = blocks.find(module, self._train.shard_modules)
-        self._what = f"{blocks.describe(found)} and the root, each" if found else "the whole model"
+        block_list = blocks.find(module, self._train.shard_modules)
+        self._what = (
+            f"{blocks.describe(block_list)} and the root, each" if block_list else "the whole model"
+        )
         if self._train.offload_optimizer and self._device.type != "cuda":
             self._place.log("warning: train.offload_optimizer has no effect on a CPU")
         _broadcast([*module.parameters(), *module.buffers()])
         self._mesh = self._connect()
         group = self._mesh.get_group("shard")
         self.sharding = replace(self.sharding, group=group)
-        for block in found:
+        for block in block_list:
             self._shard(block, self._train.reshard_after_forward)
         # Its backward pass begins where the forward pass has ended: with the root's parameters.
         self._shard(module, False)
@@ -166,9 +168,9 @@ class Fsdp(Strategy):
         assert isinstance(module, FSDPModule)
         module.reshard()
 
-    def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    def trained_parameters(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """Return this rank's rows of the trained parameters."""
-        return self._optimized.trained(module)
+        return self._optimized.trained_parameters(module)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the optimizer the gradients of its rows before each step.

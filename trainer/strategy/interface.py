@@ -48,7 +48,7 @@ class Strategy(ABC):
         """Scale the gradients of the step so that their norm over all ranks is at most this."""
         clip_grad_norm_(parameters, max_norm)
 
-    def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    def trained_parameters(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters that this rank's optimizer updates, with their names.
 
         They are in the order of the model's: its parameters, or this rank's rows of them.

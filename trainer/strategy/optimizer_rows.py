@@ -24,7 +24,7 @@ class OptimizerRows:
         self._named: list[tuple[str, nn.Parameter, nn.Parameter]] = []  # name, whole, rows
         self._shapes: dict[int, tuple[int, ...]] = {}  # of the wholes, by the id of their rows
 
-    def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    def trained_parameters(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """Return the rows with the names of their parameters, each time the same ones."""
         if not self._named:
             self._named = [

@@ -50,7 +50,7 @@ class Rows:
     shape: tuple[int, ...]
 
 
-def gathered(rows: Rows, sharding: Sharding) -> torch.Tensor:
+def gather_rows(rows: Rows, sharding: Sharding) -> torch.Tensor:
     """Return the whole tensor. All ranks of the group call it, for the same tensors."""
     size = -(-rows.shape[0] // sharding.num_shards)
     # Rows that are offloaded are on the CPU, where NCCL has no collectives.

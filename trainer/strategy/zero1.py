@@ -65,9 +65,9 @@ class Zero1(Ddp):
         self.sharding = Sharding(place.world_size, place.rank)
         self._optimized = OptimizerRows(self._rows)
 
-    def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    def trained_parameters(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """Return this rank's rows of the trained parameters."""
-        return self._optimized.trained(module)
+        return self._optimized.trained_parameters(module)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the optimizer the gradients of its rows, and gather all rows after each step."""

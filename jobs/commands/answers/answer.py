@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_job_kit.jobs.console import shown_path
+from slurm_job_kit.jobs.console import display_path
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.runs.places import FileLine
@@ -39,7 +39,7 @@ class Answer:
     last_lines: tuple[str, ...] = ()
 
 
-def grouped(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+def group_reasons(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
     """The same reasons; equal ones of neighbours become one, with the place of the first."""
     groups: list[Reason] = []
     for each in reasons:
@@ -105,4 +105,4 @@ def as_json(answer: Answer) -> dict[str, Any]:
 
 
 def _place(place: FileLine | None) -> dict[str, Any] | None:
-    return None if place is None else {"file": shown_path(place.path), "line": place.line}
+    return None if place is None else {"file": display_path(place.path), "line": place.line}

@@ -29,7 +29,7 @@ LAST_LINES = 10
 
 
 @dataclass(frozen=True)
-class Ended:
+class RecordedEnd:
     """An attempt that ended: its record, the place of that, and its reasons, the main one first."""
 
     record: AttemptRecord
@@ -38,7 +38,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observation:
     """All that is known about a run.
 
     ends: the attempts that ended, the oldest first, also one that has no record yet.
@@ -51,7 +51,7 @@ class Observed:
 
     run: RunState
     newest: AttemptFacts
-    ends: tuple[Ended, ...]
+    ends: tuple[RecordedEnd, ...]
     missing: UserError | None
     cancelled_by: str | None
     job: client.Job | None
@@ -70,7 +70,7 @@ class Observed:
         return self.run.job_id
 
 
-def read(run: RunState) -> Observed:
+def read(run: RunState) -> Observation:
     """All that is known about a run. Raises: RecordError, OSError."""
     run_dir, job_id = run.run_dir, run.job_id
     newest = fact_reader.read_newest(
@@ -81,7 +81,7 @@ def read(run: RunState) -> Observed:
     if interpret.is_unrecorded(newest) and run.is_ended:
         attempts.append(_lost_record(run_dir, newest))
     code = code_of(run_dir)
-    ends = [_ended(run_dir, record, code) for record in attempts]
+    ends = [_recorded_end(run_dir, record, code) for record in attempts]
     job_log = places.tail(run_dir.job_log)
     is_queued = run.job is not None and run.job.is_alive
     # All that Slurm shows, also of a job that ended minutes ago.
@@ -91,12 +91,12 @@ def read(run: RunState) -> Observed:
     end_state = _end_state(job_id, run.job) if asks_state and job_id is not None else None
     cancelled = newest.result is not None and newest.result.status == "cancelled"
     asks_who = run.files.mark is None and (cancelled or end_state == "CANCELLED")
-    return Observed(
+    return Observation(
         run=run,
         newest=newest,
         ends=tuple(ends),
         missing=_missing(run_dir),
-        cancelled_by=job_list.cancelled_by(job_id) if asks_who and job_id is not None else None,
+        cancelled_by=job_list.cancelling_user(job_id) if asks_who and job_id is not None else None,
         job=job,
         end_state=end_state,
         exceeds_alone=is_queued and job is not None and site.exceeds_alone(job),
@@ -120,7 +120,7 @@ def _lost_record(run_dir: RunDir, found: AttemptFacts) -> AttemptRecord:
     return replace(record, reasons=reasons_of(run_dir, found, record))
 
 
-def _ended(run_dir: RunDir, record: AttemptRecord, code: CodeFolders) -> Ended:
+def _recorded_end(run_dir: RunDir, record: AttemptRecord, code: CodeFolders) -> RecordedEnd:
     """A record with the places that show its reasons, and Slurm's word on a cancel."""
     own, numbers = places.record_line(run_dir, record.attempt), (record.attempt,)
     found = []
@@ -128,7 +128,7 @@ def _ended(run_dir: RunDir, record: AttemptRecord, code: CodeFolders) -> Ended:
     if not named and record.cause is not Cause.COMPLETED:  # a damaged file hid them from its writer
         named = (NamedReason(Kind.UNKNOWN, record.reason),)
     for each in named:
-        place = own if each.file is None else _shown(Path(each.file), each, code)
+        place = own if each.file is None else _place_of(Path(each.file), each, code)
         found.append(Reason(each.kind, each.text, place, numbers))
     seen = record.evidence
     is_open = record.cause is Cause.CANCELLED and seen.is_preempted and record.job_id is not None
@@ -140,10 +140,10 @@ def _ended(run_dir: RunDir, record: AttemptRecord, code: CodeFolders) -> Ended:
             found[0] = replace(found[0], kind=Kind.PREEMPTION, text=text)
         elif state is not None:
             found[0] = replace(found[0], text="the job was cancelled")
-    return Ended(record, own, tuple(found))
+    return RecordedEnd(record, own, tuple(found))
 
 
-def _shown(path: Path, reason: NamedReason, code: CodeFolders) -> FileLine:
+def _place_of(path: Path, reason: NamedReason, code: CodeFolders) -> FileLine:
     """The place of a reason: the user's own file, or the line of a log that has its words."""
     if reason.line is not None or path.suffix != ".log":
         return FileLine(places.users_file(path, code) or path, reason.line)
@@ -177,7 +177,9 @@ def _refusal(newest: AttemptFacts, job_log: Sequence[LogLine]) -> LogLine | None
     return None
 
 
-def _log_of_last(run_dir: RunDir, newest: AttemptFacts, ends: Sequence[Ended]) -> list[LogLine]:
+def _log_of_last(
+    run_dir: RunDir, newest: AttemptFacts, ends: Sequence[RecordedEnd]
+) -> list[LogLine]:
     """The end of the log of the rank that failed last."""
     last = ends[-1].record if ends else None
     if last is None or last.cause not in (*CRASHES, Cause.NODE, Cause.LOST):

@@ -54,7 +54,7 @@ def _check_bounds(kind: str, values: list[Any]) -> None:
         raise DrawError(f"log_uniform needs values above 0, not {low}")
 
 
-def draw(found: Distribution, seed: int, key: str) -> Iterator[Any]:
+def draw(distribution: Distribution, seed: int, key: str) -> Iterator[Any]:
     """Yield values without an end. Each key has its own sequence, whatever other keys there are.
 
     Only `random()` is used: Python promises that its sequence stays the same in later versions.
@@ -62,17 +62,17 @@ def draw(found: Distribution, seed: int, key: str) -> Iterator[Any]:
     """
     numbers = random.Random(f"{seed} {key}")
     while True:
-        yield _value(found, numbers.random())
+        yield _value(distribution, numbers.random())
 
 
-def _value(found: Distribution, number: float) -> Any:
+def _value(distribution: Distribution, number: float) -> Any:
     """The value for a number from 0 up to but not 1."""
-    if found.kind == "choice":
-        return found.values[int(number * len(found.values))]
-    low, high = found.values
-    if found.kind == "int_uniform":
+    if distribution.kind == "choice":
+        return distribution.values[int(number * len(distribution.values))]
+    low, high = distribution.values
+    if distribution.kind == "int_uniform":
         return low + int(number * (high - low + 1))
-    if found.kind == "log_uniform":
+    if distribution.kind == "log_uniform":
         value = math.exp(math.log(low) + number * (math.log(high) - math.log(low)))
     else:
         value = low + number * (high - low)

@@ -15,9 +15,9 @@ from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.commands import continuing, queue
 from slurm_job_kit.jobs.commands.submit import choose_cluster
-from slurm_job_kit.jobs.commands.submit_claim import claimed
-from slurm_job_kit.jobs.config.load import Loaded
-from slurm_job_kit.jobs.console import counted, number_ranges, say, shown_path
+from slurm_job_kit.jobs.commands.submit_claim import hold_claim
+from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.console import display_path, number_ranges, print_line, quantity
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import Cause
 from slurm_job_kit.jobs.records.queued import SlurmSite
@@ -45,7 +45,7 @@ class SweepTask:
 
     number: int
     run_dir: RunDir
-    loaded: Loaded
+    loaded: LoadedSpec
 
 
 def states_of(run_dirs: Sequence[RunDir]) -> list[PointState]:
@@ -93,10 +93,10 @@ def begin(
     chosen = [run_dirs[number] for number in numbers]
     with contextlib.ExitStack() as claims:
         for run_dir in chosen:
-            claims.enter_context(claimed(run_dir))
+            claims.enter_context(hold_claim(run_dir))
         # Now that no other command can queue them.
-        for run_dir, found in zip(chosen, states_of(chosen), strict=True):
-            if found is PointState.ACTIVE:
+        for run_dir, run in zip(chosen, states_of(chosen), strict=True):
+            if run is PointState.ACTIVE:
                 raise UserError(f"{run_dir.run_id} is queued or running\n  hint: try again")
         with continuing.changed_runs(chosen, request, "slurm") as runs:
             queue_arrays(sweep, numbers, runs, limit)
@@ -117,13 +117,13 @@ def run_here(
         run_dir = run_dirs[number]
         try:
             if states_of([run_dir])[0] in (PointState.ACTIVE, PointState.COMPLETE):
-                say(f"point {number}: another process runs it, or has done so")
+                print_line(f"point {number}: another process runs it, or has done so")
                 continue
-            say(f"point {number} ({count} of {len(numbers)}): {' '.join(overrides[number])}")
+            print_line(f"point {number} ({count} of {len(numbers)}): {' '.join(overrides[number])}")
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                 ended = continuing.resume(run_dir, request, False)
         except (UserError, FailedError, OSError) as error:
-            say(f"point {number}: error: {error}")
+            print_line(f"point {number}: error: {error}")
             ended = 1
         if ended == INTERRUPTED:
             return ended
@@ -137,14 +137,14 @@ def check_array_size(num_points: int) -> None:
     most = None if config is None else config.max_array_size
     if most is not None and num_points > most:  # the greatest number of a task is one less
         raise UserError(
-            f"the sweep has {counted(num_points, 'point')}, and job arrays have at most {most} "
+            f"the sweep has {quantity(num_points, 'point')}, and job arrays have at most {most} "
             f"tasks here (MaxArraySize={most})\n  hint: sweep fewer values at a time (several "
             "sweeps), or take some of them: random with num_points"
         )
 
 
 def queue_arrays(
-    sweep: SweepDir, numbers: Sequence[int], runs: Mapping[RunDir, Loaded], limit: int | None
+    sweep: SweepDir, numbers: Sequence[int], runs: Mapping[RunDir, LoadedSpec], limit: int | None
 ) -> None:
     """Queue points as one job array, or one for each different request.
 
@@ -192,7 +192,7 @@ def _check_site(group: Sequence[SweepTask]) -> None:
         records.write(task.run_dir.site, site)
     restart = first.loaded.spec.slurm.restart
     if restart == "successor" or (restart == "auto" and site.cancels_preempted):
-        say(
+        print_line(
             "note: at this site each point gets a second job that waits for the end of the first. "
             "These jobs are outside of the array and of its limit"
         )
@@ -222,14 +222,14 @@ def _queue_array(
             queue.record_job(run_dir, alone, records.read(SlurmSite, run_dir.site), job_id)
 
     array_id = queue.call_sbatch(argv, group[0].loaded, sweep.submitit, record, others)
-    say(f"job array {array_id}: {counted(len(group), 'point')}, {number_ranges(numbers)}")
+    print_line(f"job array {array_id}: {quantity(len(group), 'point')}, {number_ranges(numbers)}")
     return array_id
 
 
 def resume_all(sweep: SweepDir, request: continuing.Request, as_json: bool) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
     states = states_of(lookup.points_of(sweep))
-    say(summary(sweep, states))
+    print_line(summary(sweep, states))
     wanted = (PointState.OPEN, PointState.ENDED)
     numbers = [number for number, state in enumerate(states) if state in wanted]
     return run(sweep, numbers, request, as_json=as_json)
@@ -249,7 +249,7 @@ def run(
     request = replace(request, cluster=choose_cluster(request.cluster))
     if numbers and request.cluster == "slurm":
         executor.begin_import()
-        with claimed(RunDir(sweep.path)):
+        with hold_claim(RunDir(sweep.path)):
             begin(sweep, numbers, request, limit or lookup.read_sweep(sweep).max_parallel)
     announce(sweep, as_json)
     if request.cluster == "slurm":
@@ -260,10 +260,10 @@ def run(
 def announce(sweep: SweepDir, as_json: bool) -> None:
     """Print the directory of a sweep and how to follow it; as JSON with its points."""
     if not as_json:
-        print(f"sweep directory {shown_path(sweep.path)}")
+        print(f"sweep directory {display_path(sweep.path)}")
         print(f"next: {installation.command('status', sweep.sweep_id)}", flush=True)
         return
-    run_dirs, found = lookup.points_of(sweep), lookup.read_sweep(sweep)
+    run_dirs, record = lookup.points_of(sweep), lookup.read_sweep(sweep)
     points = [
         {
             "point": number,
@@ -272,7 +272,7 @@ def announce(sweep: SweepDir, as_json: bool) -> None:
             "run_dir": str(run_dir.path),
             "job_id": lookup.job_id_of(run_dir),
         }
-        for number, (run_dir, point) in enumerate(zip(run_dirs, found.points, strict=True))
+        for number, (run_dir, point) in enumerate(zip(run_dirs, record.points, strict=True))
     ]
     whole = {"sweep_id": sweep.sweep_id, "sweep_dir": str(sweep.path), "points": points}
     print(json.dumps(whole), flush=True)
@@ -282,4 +282,4 @@ def summary(sweep: SweepDir, states: Sequence[PointState]) -> str:
     """`sweep-...: 4 points: 2 complete, 1 active, 1 ended`."""
     counts = {state: states.count(state) for state in PointState}
     listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    return f"{sweep.sweep_id}: {counted(len(states), 'point')}: {listed}"
+    return f"{sweep.sweep_id}: {quantity(len(states), 'point')}: {listed}"

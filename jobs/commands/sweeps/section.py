@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.config.keys import nearest
 from slurm_job_kit.jobs.config.load import SWEEP
 from slurm_job_kit.jobs.config.overrides import Override
 from slurm_job_kit.jobs.config.yaml_reader import Document
-from slurm_job_kit.jobs.problems import KeyPath, Problem, shown
+from slurm_job_kit.jobs.problems import KeyPath, Problem, format_value
 
 KINDS = ("grid", "list", "random")
 KEYS = (*KINDS, "max_parallel", "metric")
@@ -63,8 +63,8 @@ def split(arguments: Sequence[str]) -> Arguments:
             fixed.append(argument)
             continue
         fixed = [each for each in fixed if each.partition("=")[0] != name]
-        found = [overrides.parse(f"{name}={text}", number) for text in texts]
-        wrong = [each for each in found if isinstance(each, Problem)]
+        parsed = [overrides.parse(f"{name}={text}", number) for text in texts]
+        wrong = [each for each in parsed if isinstance(each, Problem)]
         whole = overrides.parse(argument, number)
         at = whole.place if isinstance(whole, Problem) else whole.document.nodes[path].place
         if "" in texts:
@@ -73,7 +73,7 @@ def split(arguments: Sequence[str]) -> Arguments:
         if path[0] in FIXED:
             wrong.append(Problem(path, _SAME.format(path[0]), "write one value", place=at))
         problems += wrong
-        axes[path] = [each for each in found if isinstance(each, Override)]
+        axes[path] = [each for each in parsed if isinstance(each, Override)]
     return Arguments(tuple(fixed), axes, tuple(problems))
 
 
@@ -139,8 +139,8 @@ class _Reader:
             self._refuse_many(count)
             return []
         lines = itertools.product(own, itertools.product(*arguments.axes.values()))
-        found = [(*first, *others) for first, others in lines]
-        return [] if found == [()] else found
+        points = [(*first, *others) for first, others in lines]
+        return [] if points == [()] else points
 
     def _of_kind(self, kind: str, given: set[KeyPath]) -> list[Values]:
         """The points of the section. given: keys of the command line, which replace those here."""
@@ -175,12 +175,12 @@ class _Reader:
             return []
         points = []
         for number, line in enumerate(lines):
-            found = []
+            point_list = []
             for key, value in self._mapping(("list", number), line):
                 path = self._path(key, ("list", number, key))
                 if path and path not in given:
-                    found.append(self._value(path, value, ("list", number, key)))
-            points.append(tuple(found))
+                    point_list.append(self._value(path, value, ("list", number, key)))
+            points.append(tuple(point_list))
         return points
 
     def _random(self) -> dict[KeyPath, list[Override]]:
@@ -199,12 +199,12 @@ class _Reader:
         for key, value in self._mapping(("random", "keys"), written.get("keys")):
             at, path = ("random", "keys", key), self._path(key, ("random", "keys", key))
             try:
-                found = draws.distribution(value)
+                distribution = draws.distribution(value)
             except draws.DrawError as error:
                 self.refuse(at, str(error))
                 continue
             if path and count is not None and seed is not None:
-                drawn = itertools.islice(draws.draw(found, seed, key), count)
+                drawn = itertools.islice(draws.draw(distribution, seed, key), count)
                 axes[path] = [self._value(path, each, at) for each in drawn]
         return axes
 
@@ -217,16 +217,16 @@ class _Reader:
         """The metric that ranks the points."""
         written = self._section.get("metric")
         if written is not None and not (isinstance(written, str) and written.startswith("eval_")):
-            what = f"{shown(written)} is no held-out metric"
+            what = f"{format_value(written)} is no held-out metric"
             self.refuse(("metric",), what, "write its name, such as eval_accuracy or eval_loss")
             return None
         return written
 
     def _mapping(self, at: KeyPath, written: Any = None) -> Iterator[tuple[str, Any]]:
         """The keys of a part with their values; a problem if it has none."""
-        found = self._section[str(at[0])] if len(at) == 1 else written
-        if isinstance(found, dict) and found:
-            yield from found.items()
+        mapping = self._section[str(at[0])] if len(at) == 1 else written
+        if isinstance(mapping, dict) and mapping:
+            yield from mapping.items()
         else:
             self.refuse(at, "needs keys of the spec", "write keys with dots, such as train.lr")
 
@@ -251,10 +251,10 @@ class _Reader:
         if isinstance(value, (list, dict)) and at[0] != "random":
             inner = [each for each in known if each[: len(full)] == full]
             nodes = {path + each[len(full) :]: known[each] for each in inner}
-        found = Override(path, Document(overrides.as_written(value, path, nodes), nodes))
-        if problem := unwritable(found):
+        override = Override(path, Document(overrides.as_written(value, path, nodes), nodes))
+        if problem := unwritable(override):
             self.refuse(at, problem)
-        return found
+        return override
 
     def _number(self, written: Any, at: KeyPath, least: int) -> int | None:
         if type(written) is int and written >= least:
@@ -274,12 +274,12 @@ class _Reader:
         self.refuse((), f"has {count} points, more than {MAX_POINTS}", hint)
 
 
-def argument(found: Override) -> str:
+def argument(override: Override) -> str:
     """The override as `KEY=VALUE`, from which the same value is read again."""
-    value = found.document.values
+    value = override.document.values
     is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and _stays(value)
     text = value if is_plain else json.dumps(value, ensure_ascii=False)
-    return f"{'.'.join(map(str, found.path))}={text}"
+    return f"{'.'.join(map(str, override.path))}={text}"
 
 
 def _stays(text: str) -> bool:
@@ -287,10 +287,10 @@ def _stays(text: str) -> bool:
     return bool(yaml_reader.scalar(text) == text)
 
 
-def unwritable(found: Override) -> str:
+def unwritable(override: Override) -> str:
     """Why the override cannot be frozen as `KEY=VALUE`; empty if it can."""
-    again = overrides.parse(argument(found), 0)
+    again = overrides.parse(argument(override), 0)
     if isinstance(again, Problem):
         return again.what
-    is_same = (again.path, again.document.values) == (found.path, found.document.values)
+    is_same = (again.path, again.document.values) == (override.path, override.document.values)
     return "" if is_same else "cannot be written as KEY=VALUE"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs.commands.sweeps import section
 from slurm_job_kit.jobs.config import overrides
-from slurm_job_kit.jobs.config.load import SWEEP, Loaded, read, resolved
+from slurm_job_kit.jobs.config.load import SWEEP, LoadedSpec, read, resolve_document
 from slurm_job_kit.jobs.config.yaml_reader import Document
 from slurm_job_kit.jobs.problems import Problem, SpecError
 from slurm_job_kit.jobs.spec import METRIC_MODES
@@ -21,7 +21,7 @@ class Point:
     """A point of a sweep. overrides: the `KEY=VALUE` by which it differs from the user's spec."""
 
     overrides: tuple[str, ...]
-    loaded: Loaded
+    loaded: LoadedSpec
 
 
 @dataclass(frozen=True)
@@ -50,32 +50,34 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     """
     given = section.split(arguments)
     text, document = read(config, given.fixed)
-    found = section.read(document, given)
+    section_args = section.read(document, given)
     fixed = [each for each in given.fixed if not each.startswith(f"{SWEEP}.")]
     problems: dict[Problem, None] = {}
     points: dict[str, Point] = {}
-    for values in found.points or [()]:
+    for values in section_args.points or [()]:
         words = tuple(map(section.argument, values))
         own = Document(copy.deepcopy(document.values), dict(document.nodes), [*document.problems])
         wrong = [overrides.merge(own, each) for each in values]
         own.problems += [each for each in wrong if each is not None]
         try:
-            loaded = resolved(text, own, [*fixed, *words])
+            loaded = resolve_document(text, own, [*fixed, *words])
         except SpecError as error:
             # Each drawn value of a key may be wrong: the first one is shown.
             known = {(each.path, each.place) for each in problems}
             new = [each for each in error.problems if (each.path, each.place) not in known]
             problems |= dict.fromkeys(new)
             continue
-        problems |= dict.fromkeys(_of_metric(document, found.metric, loaded))
+        problems |= dict.fromkeys(_of_metric(document, section_args.metric, loaded))
         points.setdefault(loaded.spec.to_json(), Point(words, loaded))
     if problems:
         raise SpecError(problems)
-    num_equal = len(found.points) - len(points)
-    return LoadedSweep(tuple(points.values()), found.max_parallel, found.metric, num_equal)
+    num_equal = len(section_args.points) - len(points)
+    return LoadedSweep(
+        tuple(points.values()), section_args.max_parallel, section_args.metric, num_equal
+    )
 
 
-def _of_metric(document: Document, metric: str | None, loaded: Loaded) -> list[Problem]:
+def _of_metric(document: Document, metric: str | None, loaded: LoadedSpec) -> list[Problem]:
     """What is wrong with the metric: it must be known which of two values is better."""
     if metric is None or metric in METRIC_MODES or loaded.spec.checkpoint.best_mode != "auto":
         return []

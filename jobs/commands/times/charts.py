@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs.commands.times.curves import CurvePoint, Curves, Thinned
+from slurm_job_kit.jobs.commands.times.curves import CurvePoint, Curves, ThinnedCurve
 from slurm_job_kit.jobs.commands.times.spans import Use
 from slurm_job_kit.jobs.commands.times.summary import TimeSummary
 
@@ -62,12 +62,12 @@ def charts_of(summaries: Sequence[TimeSummary], curves: Sequence[Curves]) -> lis
     marks = marks_of(summaries)
     names = metric_names(curves)
     shown = [name for name in names if name != "lr"][:MAX_METRIC_CHARTS]
-    found = [metric_chart(name, curves) for name in shown]
-    found.append(chart("throughput, samples/s", [each.throughput for each in curves]))
+    charts = [metric_chart(name, curves) for name in shown]
+    charts.append(chart("throughput, samples/s", [each.throughput for each in curves]))
     if "lr" in names:
-        found.append(chart("learning rate", [c.metrics.get("lr", Thinned()) for c in curves]))
-    found.append(chart("memory of rank 0 (peak), MiB", [each.memory for each in curves]))
-    return [replace(each, marks=marks) for each in found if each.lines or each.note]
+        charts.append(chart("learning rate", [c.metrics.get("lr", ThinnedCurve()) for c in curves]))
+    charts.append(chart("memory of rank 0 (peak), MiB", [each.memory for each in curves]))
+    return [replace(each, marks=marks) for each in charts if each.lines or each.note]
 
 
 def metric_names(curves: Sequence[Curves]) -> list[str]:
@@ -96,7 +96,7 @@ def metric_chart(name: str, curves: Sequence[Curves]) -> Chart:
     return Chart(name, lines, note=note, is_amount=False)
 
 
-def chart(title: str, curves: Sequence[Thinned]) -> Chart:
+def chart(title: str, curves: Sequence[ThinnedCurve]) -> Chart:
     """A chart of one curve for each run."""
     points = [(run, curve.points()) for run, curve in enumerate(curves)]
     return Chart(title, [Line(run, own) for run, own in points if own])

@@ -25,7 +25,7 @@ class CurvePoint(NamedTuple):
     high: float
 
 
-class Thinned:
+class ThinnedCurve:
     """A curve of at most MAX_GROUPS points, whatever number of values is added.
 
     Each point is a group of neighbouring values; its smallest and largest value stay, so that no
@@ -54,7 +54,7 @@ class Thinned:
             return
         if len(self._groups) == MAX_GROUPS:
             pairs = zip(self._groups[::2], self._groups[1::2], strict=True)
-            self._groups = [joined(*pair) for pair in pairs]
+            self._groups = [join_groups(*pair) for pair in pairs]
             self._size *= 2
         self._groups.append([x, y, 1, y, y])
 
@@ -63,7 +63,7 @@ class Thinned:
         return [CurvePoint(x, total / num, low, high) for x, total, num, low, high in self._groups]
 
 
-def joined(a: list[float], b: list[float]) -> list[float]:
+def join_groups(a: list[float], b: list[float]) -> list[float]:
     """Two groups as one."""
     return [b[0], a[1] + b[1], a[2] + b[2], min(a[3], b[3]), max(a[4], b[4])]
 
@@ -72,29 +72,29 @@ def joined(a: list[float], b: list[float]) -> list[float]:
 class Curves:
     """What a run has by step. metrics: each metric of metrics.jsonl by its name."""
 
-    metrics: dict[str, Thinned] = field(default_factory=dict)
-    throughput: Thinned = field(default_factory=Thinned)  # samples/s
-    memory: Thinned = field(default_factory=Thinned)  # MiB
+    metrics: dict[str, ThinnedCurve] = field(default_factory=dict)
+    throughput: ThinnedCurve = field(default_factory=ThinnedCurve)  # samples/s
+    memory: ThinnedCurve = field(default_factory=ThinnedCurve)  # MiB
 
 
 def read(history: RunHistory) -> Curves:
     """The curves of a run. Raises: OSError."""
-    found = Curves()
-    add_metrics(found, read_metrics(history.run_dir.metrics))
+    curves = Curves()
+    add_metrics(curves, read_metrics(history.run_dir.metrics))
     for attempt in history.attempts:
         for event in attempt.events:
             if event.step is None:
                 continue
             if event.samples_per_s is not None:
-                found.throughput.add(event.step, event.samples_per_s)
+                curves.throughput.add(event.step, event.samples_per_s)
             if event.memory_mib is not None:
-                found.memory.add(event.step, event.memory_mib)
-    return found
+                curves.memory.add(event.step, event.memory_mib)
+    return curves
 
 
-def add_metrics(found: Curves, lines: Iterable[dict[str, object]]) -> None:
+def add_metrics(all_curves: Curves, lines: Iterable[dict[str, object]]) -> None:
     """Add the numbers of each line of metrics.jsonl at its step."""
-    curves = found.metrics
+    curves = all_curves.metrics
     for line in lines:
         step = line.get("step")
         if type(step) is not int:
@@ -103,5 +103,5 @@ def add_metrics(found: Curves, lines: Iterable[dict[str, object]]) -> None:
             if name not in NO_METRICS and type(value) in (float, int):
                 curve = curves.get(name)
                 if curve is None:
-                    curve = curves[name] = Thinned()
+                    curve = curves[name] = ThinnedCurve()
                 curve.add(step, value)  # type: ignore[arg-type]

@@ -154,14 +154,14 @@ def read_all(run_dir: RunDir) -> tuple[AttemptHistory, ...]:
     closed = {record.attempt: record for record in read_attempts(run_dir)}
     newest = max([fact_reader.newest_attempt(run_dir), *closed])
     events = events_by_attempt(run_dir)
-    found = []
+    attempts = []
     for number in range(1, newest + 1):
         attempt = read_attempt(run_dir, number, closed.get(number))
         if attempt is not None:
-            found.append(replace(attempt, events=tuple(events.get(number, ()))))
-    if found and found[-1].record is None:
-        found[-1] = replace(found[-1], reported=reported(run_dir))
-    return tuple(found)
+            attempts.append(replace(attempt, events=tuple(events.get(number, ()))))
+    if attempts and attempts[-1].record is None:
+        attempts[-1] = replace(attempts[-1], reported=last_progress(run_dir))
+    return tuple(attempts)
 
 
 def read_attempt(
@@ -191,14 +191,14 @@ def first_error(run_dir: RunDir, number: int) -> int | None:
 def events_by_attempt(run_dir: RunDir) -> dict[int | None, list[Event]]:
     """The events of the attempts, of the first agent and of rank 0, sorted by their times."""
     writers = ("attempt", "agent-00000", "rank-00000", STEPS_WRITER)
-    found: dict[int | None, list[Event]] = {}
+    events_of: dict[int | None, list[Event]] = {}
     events = [event for each in writers for event in read_events(run_dir.timeline(each))]
     for event in sorted(events, key=lambda event: event.t):
-        found.setdefault(event.attempt, []).append(event)
-    return found
+        events_of.setdefault(event.attempt, []).append(event)
+    return events_of
 
 
-def reported(run_dir: RunDir) -> tuple[int, int] | None:
+def last_progress(run_dir: RunDir) -> tuple[int, int] | None:
     """When rank 0 last wrote progress.json, and the step in it; None where there is none."""
     with contextlib.suppress(OSError):
         step = read_progress_step(run_dir.progress)

@@ -95,11 +95,11 @@ def headline(index: int, summary: TimeSummary) -> str:
 
 def plots_of(summaries: Sequence[TimeSummary], curves: Sequence[Curves]) -> list[str]:
     """The plots in a grid; one line that explains it where there are none."""
-    found = charts.charts_of(summaries, curves)
+    chart_list = charts.charts_of(summaries, curves)
     notes = [] if any(each.metrics for each in curves) else [f'<p class="muted">{NO_METRICS}</p>']
     try:
-        figures = [framed(plots.svg_of_bars(charts.time_bars(summaries)), "")]
-        figures += [framed(plots.svg_of_chart(each), each.note) for each in found]
+        figures = [frame(plots.svg_of_bars(charts.time_bars(summaries)), "")]
+        figures += [frame(plots.svg_of_chart(each), each.note) for each in chart_list]
     except ImportError:
         return [*notes, f'<p class="muted">{NO_PLOTS}</p>']
     hidden = len([n for n in charts.metric_names(curves) if n != "lr"]) - charts.MAX_METRIC_CHARTS
@@ -114,7 +114,7 @@ def plots_of(summaries: Sequence[TimeSummary], curves: Sequence[Curves]) -> list
     ]
 
 
-def framed(svg: str, note: str) -> str:
+def frame(svg: str, note: str) -> str:
     """A plot in a frame, with a note below."""
     caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
     return f"<figure>{svg}{caption}</figure>"

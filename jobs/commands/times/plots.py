@@ -131,16 +131,16 @@ def figure(title: str) -> Iterator[tuple[Any, Callable[[], str]]]:
         drawn = Figure(figsize=SIZE_INCHES, layout="constrained")
         FigureCanvasSVG(drawn)
         axes = drawn.add_subplot()
-        axes.set_title(shortened(title))
+        axes.set_title(shorten(title))
         texts: list[str] = []
         yield axes, lambda: texts[0]
         file = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         drawn.savefig(file, format="svg", transparent=True, metadata=nothing)
-        texts.append(cleaned(file.getvalue(), title))
+        texts.append(clean_svg(file.getvalue(), title))
 
 
-def cleaned(svg: str, title: str) -> str:
+def clean_svg(svg: str, title: str) -> str:
     """The SVG element with the page's colours, without size, prolog and ids that repeat."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
@@ -159,7 +159,7 @@ def with_variables(style: re.Match[str]) -> str:
     return re.sub(r"font: ([\w ]*?)([\d.]+px) [^;\"]*", r"font: \1\2 system-ui, sans-serif", text)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """A text for a chart: printable, and not longer than a chart is wide."""
     shown = "".join(each if each.isprintable() else "?" for each in text)
     return shown if len(shown) <= MAX_LABEL else shown[: MAX_LABEL - 1] + "…"

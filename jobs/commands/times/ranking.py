@@ -18,7 +18,7 @@ HELD_OUT = "eval_"
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedValue:
     """A run with the value of the metric and the step of that; both None where it has none."""
 
     run_dir: RunDir
@@ -26,15 +26,15 @@ class Ranked:
     step: int | None
 
 
-def rank(run_dirs: Sequence[RunDir], metric: str) -> list[Ranked]:
+def rank(run_dirs: Sequence[RunDir], metric: str) -> list[RankedValue]:
     """The runs, best first; last those that have no finite value of the metric.
 
     A held-out metric counts by its best value, as for the best checkpoint; another one by its last.
     Raises: OSError, RecordError.
     """
     sign = -1.0 if mode(run_dirs, metric) == "max" else 1.0
-    found = [value_of(run_dir, metric, sign) for run_dir in run_dirs]
-    return sorted(found, key=lambda each: math.inf if each.value is None else sign * each.value)
+    ranked = [value_of(run_dir, metric, sign) for run_dir in run_dirs]
+    return sorted(ranked, key=lambda each: math.inf if each.value is None else sign * each.value)
 
 
 def default_metric(run_dirs: Sequence[RunDir]) -> str:
@@ -61,29 +61,29 @@ def mode(run_dirs: Sequence[RunDir], metric: str) -> str:
     return METRIC_MODES.get(metric, METRIC_MODES.get(alike, "min"))
 
 
-def value_of(run_dir: RunDir, metric: str, sign: float) -> Ranked:
+def value_of(run_dir: RunDir, metric: str, sign: float) -> RankedValue:
     """A run with its best or last value of the metric. sign: 1 where the smallest is the best."""
-    best = Ranked(run_dir, None, None)
+    best = RankedValue(run_dir, None, None)
     for line in read_metrics(run_dir.metrics, json.dumps(metric)):
         value, step = line.get(metric), line.get("step")
         if type(value) not in (float, int) or type(step) is not int or not math.isfinite(value):  # type: ignore[arg-type]
             continue
         is_better = best.value is None or sign * value < sign * best.value  # type: ignore[operator]
         if is_better or not metric.startswith(HELD_OUT):
-            best = Ranked(run_dir, float(value), step)  # type: ignore[arg-type]
-    return reported(run_dir, metric) if best.value is None else best
+            best = RankedValue(run_dir, float(value), step)  # type: ignore[arg-type]
+    return reported_value(run_dir, metric) if best.value is None else best
 
 
-def reported(run_dir: RunDir, metric: str) -> Ranked:
+def reported_value(run_dir: RunDir, metric: str) -> RankedValue:
     """A run with the metric in result.json or progress.json: a user's script writes no others."""
     result = records.read(Result, run_dir.result)
     if result is not None and (value := result.metric(metric)) is not None:
-        return Ranked(run_dir, value, result.global_step)
+        return RankedValue(run_dir, value, result.global_step)
     now = records.read_leniently(Progress, run_dir.progress)
     for each in () if now is None else now.metrics or ():
         if now and each.name == metric and each.value is not None and math.isfinite(each.value):
-            return Ranked(run_dir, each.value, now.step)
-    return Ranked(run_dir, None, None)
+            return RankedValue(run_dir, each.value, now.step)
+    return RankedValue(run_dir, None, None)
 
 
 def names_of(run_dirs: Sequence[RunDir]) -> list[str]:

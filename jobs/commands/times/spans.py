@@ -89,18 +89,18 @@ Interval = tuple[int, int]
 
 def spans_of(history: RunHistory) -> list[Span]:
     """The time of a run from its submit to its end, without a gap and without an overlap."""
-    found: list[Span] = []
+    spans: list[Span] = []
     at, before = history.begin, None
     for index, attempt in enumerate(history.attempts):
         after = next(iter(history.attempts[index + 1 :]), None)
         start = min(max(at, attempt.start), history.end)
-        found += waiting(history, before, at, start)
+        spans += waiting(history, before, at, start)
         limit = history.end if after is None else max(start, min(after.start, history.end))
         at = min(max(start, end_of(attempt, limit)), limit)
-        found += attempt_spans(history, attempt, start, at)
+        spans += attempt_spans(history, attempt, start, at)
         before = attempt
-    found += waiting(history, before, at, history.end)
-    return [span for span in found if span.length > 0]
+    spans += waiting(history, before, at, history.end)
+    return [span for span in spans if span.length > 0]
 
 
 def end_of(attempt: AttemptHistory, limit: int) -> int:
@@ -132,19 +132,21 @@ def attempt_spans(history: RunHistory, attempt: AttemptHistory, begin: int, end:
     spans = phases(attempt, begin, end, history.is_trainer)
     points = [point for point in points_of(attempt) if begin <= point.t <= end]
     training_end = max((span.end for span in spans if span.use is Use.TRAINING), default=end)
-    compilations = list(lasted(attempt, "compile"))
-    spans = laid(spans, Use.COMPILE, compilations, over=(Use.MODEL, Use.FIRST_STEP))
+    compilations = list(event_intervals(attempt, "compile"))
+    spans = overlay(spans, Use.COMPILE, compilations, over=(Use.MODEL, Use.FIRST_STEP))
     # For an evaluation and for other shapes; before the evaluations, in which some of them lie.
-    spans = laid(spans, Use.RECOMPILE, compilations)
-    spans = laid(spans, Use.EVALUATION, lasted(attempt, "evaluation"))
-    spans = laid(spans, Use.CHECKPOINT, stalls(attempt))
+    spans = overlay(spans, Use.RECOMPILE, compilations)
+    spans = overlay(spans, Use.EVALUATION, event_intervals(attempt, "evaluation"))
+    spans = overlay(spans, Use.CHECKPOINT, stalls(attempt))
     if attempt.record is not None and attempt.record.cause is Cause.HANG:
         hang_begin = time_of(attempt.last_step or 0, points)
-        spans = laid(spans, Use.HANG, [(begin if hang_begin is None else hang_begin, training_end)])
-    spans = laid(spans, Use.NOT_EXPLAINED, silences(points, attempt.last_step, training_end))
-    repeated_after = repeated(history, attempt)
+        spans = overlay(
+            spans, Use.HANG, [(begin if hang_begin is None else hang_begin, training_end)]
+        )
+    spans = overlay(spans, Use.NOT_EXPLAINED, silences(points, attempt.last_step, training_end))
+    repeated_after = redone_after(history, attempt)
     if repeated_after is not None and (since := time_of(repeated_after, points)) is not None:
-        spans = laid(spans, Use.REDONE, [(since, training_end)])
+        spans = overlay(spans, Use.REDONE, [(since, training_end)])
     return spans
 
 
@@ -172,16 +174,16 @@ def phases(attempt: AttemptHistory, begin: int, end: int, is_trainer: bool) -> l
     return [span for span in spans if span.length > 0]
 
 
-def laid(
+def overlay(
     spans: Sequence[Span],
     use: Use,
     intervals: Iterable[Interval],
     over: Sequence[Use] = (Use.TRAINING,),
 ) -> list[Span]:
     """The spans; their parts with a use of `over` that lie in the intervals have the new use."""
-    cuts = merged(intervals)
+    cuts = merge(intervals)
     begins = [begin for begin, _ in cuts]
-    found: list[Span] = []
+    result: list[Span] = []
     for span in spans:
         at = span.begin
         if span.use in over:
@@ -190,27 +192,27 @@ def laid(
                     break
                 begin, end = max(begin, at), min(end, span.end)
                 if begin < end:
-                    found += [
+                    result += [
                         replace(span, begin=at, end=begin),
                         Span(begin, end, use, span.attempt),
                     ]
                     at = end
-        found.append(replace(span, begin=at))
-    return [span for span in found if span.length > 0]
+        result.append(replace(span, begin=at))
+    return [span for span in result if span.length > 0]
 
 
-def merged(intervals: Iterable[Interval]) -> list[Interval]:
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
     """The intervals in their order; those that overlap are joined."""
-    found: list[Interval] = []
+    joined: list[Interval] = []
     for begin, end in sorted(intervals):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         elif begin < end:
-            found.append((begin, end))
-    return found
+            joined.append((begin, end))
+    return joined
 
 
-def lasted(attempt: AttemptHistory, name: str) -> Iterator[Interval]:
+def event_intervals(attempt: AttemptHistory, name: str) -> Iterator[Interval]:
     """The times that the attempt's events of this name lasted: each comes at the end of one."""
     for event in attempt.events:
         if event.event == name and event.seconds is not None:
@@ -242,15 +244,15 @@ class PacePoint:
 
 def points_of(attempt: AttemptHistory) -> list[PacePoint]:
     """The times at which the number of finished steps is known, in their order."""
-    found: list[PacePoint] = []
+    points: list[PacePoint] = []
     for event in attempt.events:
-        found += points_in(event)
+        points += points_in(event)
     if attempt.reported is not None:
-        found.append(PacePoint(*attempt.reported))
-    found.sort(key=lambda point: point.t)
+        points.append(PacePoint(*attempt.reported))
+    points.sort(key=lambda point: point.t)
     begun = attempt.first("first_step")
     begin, kept = 0 if begun is None else milliseconds(begun.t), list[PacePoint]()
-    for point in found:  # the step never goes back, but clocks of hosts may
+    for point in points:  # the step never goes back, but clocks of hosts may
         if point.t >= begin and (not kept or point.step >= kept[-1].step):
             kept.append(point)
     return kept
@@ -295,17 +297,17 @@ def silences(points: Sequence[PacePoint], last_step: int | None, end: int) -> li
     """
     known = paces(points)
     usual = median(known) if known else 0.0
-    found = []
+    intervals = []
     last = [PacePoint(end, max(points[-1].step, last_step or 0))] if points else []
     for before, after in pairwise([*points, *last]):
         steps = max(1, after.step - before.step)
         explained = before.t + round(SLOW_FACTOR * usual * steps)
         if after.t > explained + milliseconds(SILENCE_S):
-            found.append((explained, after.t))
-    return found
+            intervals.append((explained, after.t))
+    return intervals
 
 
-def repeated(history: RunHistory, attempt: AttemptHistory) -> int | None:
+def redone_after(history: RunHistory, attempt: AttemptHistory) -> int | None:
     """The step after which later attempts did this one's steps again; None: they did none."""
     later = [each.begin_step for each in history.attempts if each.number > attempt.number]
     begins = [step for step in later if step is not None]

@@ -73,19 +73,20 @@ class TimeSummary:
     @property
     def state(self) -> str:
         """How the run ended, or that it has not."""
-        found = self.history
-        if not found.is_ended:
-            return "not ended" if found.attempts else "not started"
-        is_open = bool(found.attempts) and found.attempts[-1].record is None
-        if is_open and found.run.phase is not RunPhase.COMPLETED:
+        history = self.history
+        if not history.is_ended:
+            return "not ended" if history.attempts else "not started"
+        is_open = bool(history.attempts) and history.attempts[-1].record is None
+        if is_open and history.run.phase is not RunPhase.COMPLETED:
             return "lost"
-        return "stopped" if found.result is None else found.result.status
+        return "stopped" if history.result is None else history.result.status
 
     @property
     def steps_redone(self) -> int:
         """How many steps later attempts did again."""
         pairs = [
-            (each.last_step, spans.repeated(self.history, each)) for each in self.history.attempts
+            (each.last_step, spans.redone_after(self.history, each))
+            for each in self.history.attempts
         ]
         return sum(last - after for last, after in pairs if last is not None and after is not None)
 
@@ -95,20 +96,20 @@ def summarize(run: RunState, now: float | None = None) -> TimeSummary:
 
     Raises: RecordError, OSError.
     """
-    found = history.read(run, now)
-    return TimeSummary(found, spans.spans_of(found))
+    run_history = history.read(run, now)
+    return TimeSummary(run_history, spans.spans_of(run_history))
 
 
 def as_json(summary: TimeSummary) -> dict[str, Any]:
     """The summary of a run as `report --json` prints it; times in seconds."""
-    run_dir, found = summary.run_dir, summary.history
+    run_dir, run_history = summary.run_dir, summary.history
     return {
         "name": run_dir.path.parent.name,
         "run_id": run_dir.run_id,
         "run_dir": str(run_dir.path),
         "state": summary.state,
-        "begin": found.begin / 1000,
-        "end": found.end / 1000,
+        "begin": run_history.begin / 1000,
+        "end": run_history.end / 1000,
         "wall_s": summary.wall / 1000,
         "seconds": {use.value: summary.time_of(use) / 1000 for use in Use},
         "allocated_s": summary.allocated / 1000,
@@ -117,7 +118,7 @@ def as_json(summary: TimeSummary) -> dict[str, Any]:
         "goodput": None if summary.goodput is None else round(summary.goodput, 4),
         "not_explained": round(summary.share_of(Use.NOT_EXPLAINED), 4),
         "steps_redone": summary.steps_redone,
-        "attempts": [attempt_as_json(summary, each) for each in found.attempts],
+        "attempts": [attempt_as_json(summary, each) for each in run_history.attempts],
     }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurm_job_kit.jobs.commands.times.charts import label
-from slurm_job_kit.jobs.commands.times.ranking import Ranked
+from slurm_job_kit.jobs.commands.times.ranking import RankedValue
 from slurm_job_kit.jobs.commands.times.spans import START_UP, Use
 from slurm_job_kit.jobs.commands.times.summary import TimeSummary
-from slurm_job_kit.jobs.console import counted, format_duration
+from slurm_job_kit.jobs.console import format_duration, quantity
 from slurm_job_kit.jobs.rundir import RunDir
 
 FIRST_COLUMN = 18
@@ -28,8 +28,8 @@ def printable(text: str) -> str:
 
 def heading(summary: TimeSummary) -> str:
     """A line with what the run is, and a line with its times and hours."""
-    redone = f", {counted(summary.steps_redone, 'step')} redone" if summary.steps_redone else ""
-    attempts = counted(len(summary.history.attempts), "attempt")
+    redone = f", {quantity(summary.steps_redone, 'step')} redone" if summary.steps_redone else ""
+    attempts = quantity(len(summary.history.attempts), "attempt")
     return f"{name_of(summary)}: {summary.state}, {attempts}{redone}\n  {facts_of(summary)}"
 
 
@@ -100,7 +100,7 @@ def lines_of(summaries: Sequence[TimeSummary], width: int) -> list[str]:
 
 
 def ranking_lines(
-    ranked: Sequence[Ranked], metric: str, mode: str, labels: Mapping[RunDir, str]
+    ranked: Sequence[RankedValue], metric: str, mode: str, labels: Mapping[RunDir, str]
 ) -> list[str]:
     """The runs in their order, with value and step. labels: for runs that differ in their keys."""
     own = {r.run_dir: f"{r.run_dir.path.parent.name} {r.run_dir.run_id}" for r in ranked}

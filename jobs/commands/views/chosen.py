@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.config.keys import Key
-from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import METRIC_MODES, Spec
 
 _NO_GPUS = "no GPUs are requested; a run without Slurm has one per GPU of the machine"
 
 
-def chosen(spec: Spec, key: Key) -> str | None:
+def chosen_value(spec: Spec, key: Key) -> str | None:
     """The value that stands for `auto` or for an unset key, and why; None where it is not known."""
     section = getattr(spec, key.path[0])
     value = getattr(section, key.path[1]) if len(key.path) > 1 else section
@@ -76,7 +76,7 @@ def _global_batch(spec: Spec) -> str | None:
     if not spec.launch.is_trainer:
         return None
     sizes = BatchSizes.for_ranks(spec.train, spec.num_ranks)
-    ranks = counted(sizes.world_size, "rank")
+    ranks = quantity(sizes.world_size, "rank")
     factors = f"{sizes.micro_batch_size} x {sizes.grad_accum_steps} x {ranks}"
     return f"{sizes.global_batch_size}: {factors}" + ("" if is_known else ", without GPUs")
 

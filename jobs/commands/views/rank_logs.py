@@ -25,8 +25,8 @@ def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
 def ranks_of(run_dir: RunDir) -> list[int]:
     """The ranks that have a log in the newest attempt."""
     folder = run_dir.attempt(fact_reader.newest_opened(run_dir)).path
-    found = (re.fullmatch(r"rank-(\d+)\.log", name) for name in shared_files.names_in(folder))
-    return sorted(int(match[1]) for match in found if match)
+    matches = (re.fullmatch(r"rank-(\d+)\.log", name) for name in shared_files.names_in(folder))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def count_lines(path: Path, most: int) -> int:
@@ -52,10 +52,10 @@ class GrowingFile:
         except FileNotFoundError:
             return
         with file:
-            found = os.fstat(file.fileno())
-            if found.st_size < self.offset or self.inode not in (None, found.st_ino):
+            status = os.fstat(file.fileno())
+            if status.st_size < self.offset or self.inode not in (None, status.st_ino):
                 self.offset = 0
-            self.inode = found.st_ino
+            self.inode = status.st_ino
             file.seek(self.offset)
             while block := file.read(BLOCK_BYTES):
                 self.offset += len(block)

@@ -18,12 +18,12 @@ MIN_FOLDED = 22
 def text(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """The rows as text for stdout: for a terminal no line is wider than it, and nothing is cut."""
     if not sys.stdout.isatty():
-        return plain(rows, columns)
+        return plain_columns(rows, columns)
     width = shutil.get_terminal_size().columns
-    return folded(rows, columns, width) or stacked(rows, columns, width)
+    return folded_table(rows, columns, width) or stacked_lines(rows, columns, width)
 
 
-def plain(rows: Sequence[Row], columns: Sequence[str]) -> str:
+def plain_columns(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Aligned columns below a header, a line for each row; `-` for what a row does not have."""
     table = [list(columns), *([row.get(name) or "-" for name in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -33,7 +33,7 @@ def plain(rows: Sequence[Row], columns: Sequence[str]) -> str:
     )
 
 
-def folded(rows: Sequence[Row], columns: Sequence[str], width: int) -> str | None:
+def folded_table(rows: Sequence[Row], columns: Sequence[str], width: int) -> str | None:
     """A table of the columns that a row has, with long texts folded; None where it is too wide."""
     try:
         from rich.console import Console
@@ -57,7 +57,7 @@ def folded(rows: Sequence[Row], columns: Sequence[str], width: int) -> str | Non
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
-def stacked(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
+def stacked_lines(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
     """The rows below each other: the first column is a title, each other one a line that folds."""
     title, *others = columns
     labels = max(map(len, others)) + 2

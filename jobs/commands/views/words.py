@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
-from slurm_job_kit.jobs.console import counted, format_duration, number_ranges
+from slurm_job_kit.jobs.console import format_duration, number_ranges, quantity
 from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records.ended import FINAL, AttemptRecord, Cause
 from slurm_job_kit.jobs.runs.state import RunFiles, RunPhase, RunState
@@ -96,7 +96,7 @@ def nodes(run: RunState) -> str | None:
     if run.job is not None and run.job.nodes:
         return None if run.is_ended else run.job.nodes
     if run.job is not None and run.is_waiting:
-        return counted(run.job.num_nodes, "node") + " wanted"
+        return quantity(run.job.num_nodes, "node") + " wanted"
     if run.word == "running" and run.files.plan is not None:
         return node_list(run.files.plan.nodes)
     return None
@@ -136,7 +136,7 @@ def checkpoint(files: RunFiles, now: float) -> str | None:
     return f"{text}, {format_duration(max(0, now - files.checkpoint_time), 1)} ago"
 
 
-def ended_by(record: AttemptRecord) -> str:
+def end_reason(record: AttemptRecord) -> str:
     """What ended an attempt, with the first line of the reason of the decision."""
     return (
         f"{CAUSES[record.cause]}: {first_line(record.reason)}"

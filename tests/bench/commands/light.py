@@ -45,7 +45,7 @@ def measure(folder: Path) -> list[Figure]:
 
 
 def _imports(name: str, words: list[str], env: dict[str, str]) -> Figure:
-    found = subprocess.run(
+    modules = subprocess.run(
         [sys.executable, "-c", WHICH, ",".join(HEAVY), *words],
         cwd=REPOSITORY,
         env=env,
@@ -55,4 +55,4 @@ def _imports(name: str, words: list[str], env: dict[str, str]) -> Figure:
         check=True,
     ).stdout.split()
     what = f"{name}: large packages imported, of {', '.join(HEAVY)}"
-    return Figure(what, len(found), Target("==", 0), detail={"imported": found})
+    return Figure(what, len(modules), Target("==", 0), detail={"imported": modules})

@@ -107,9 +107,9 @@ def _steps(loop: Loop, count: int) -> None:
 
 
 def _largest(value: int) -> float:
-    found = torch.tensor([value])
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return float(found.item())
+    largest = torch.tensor([value])
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return float(largest.item())
 
 
 def _collectives(loop: Loop) -> Counter[str]:

@@ -92,15 +92,15 @@ def _run(folder: Path, num_steps: int, ranks_per_node: int) -> list[Counts]:
 
 def _counts(lines: Iterable[str], pids: list[int], run_dir: str) -> list[Counts]:
     """The operations of processes on a directory, before and after their event first_step."""
-    found = {pid: Counts(Counter(), Counter()) for pid in pids}
+    counts = {pid: Counts(Counter(), Counter()) for pid in pids}
     is_started: dict[int, bool] = dict.fromkeys(pids, False)
     for pid, call, rest in calls(lines):
         # Also a path relative to the run directory counts: -y prints the directory.
-        if pid not in found or run_dir not in rest:
+        if pid not in counts or run_dir not in rest:
             continue
-        (found[pid].later if is_started[pid] else found[pid].start)[call] += 1
+        (counts[pid].later if is_started[pid] else counts[pid].start)[call] += 1
         is_started[pid] |= "first_step" in rest
-    return [found[pid] for pid in pids]
+    return [counts[pid] for pid in pids]
 
 
 def calls(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:

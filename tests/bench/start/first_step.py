@@ -98,5 +98,5 @@ def _bare(run_id: str) -> tuple[float, dict[str, float]]:
         for _ in range(2)
     ]
     outputs = [agent.communicate(timeout=LIMIT_S)[0] for agent in agents]
-    found = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return began, max(found, key=lambda each: each["first_step"])
+    starts = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return began, max(starts, key=lambda each: each["first_step"])

@@ -81,9 +81,9 @@ class LocalRun:
         Raises: RuntimeError if the command has ended without it.
         """
         has_ended = self.process.poll() is not None
-        found = [self.events(f"rank-{rank:05d}", attempt) for rank in (0, 1)]
-        if all(name in each for each in found):
-            return found
+        events = [self.events(f"rank-{rank:05d}", attempt) for rank in (0, 1)]
+        if all(name in each for each in events):
+            return events
         if has_ended:
             raise self._failure()
         return []

@@ -110,12 +110,12 @@ def _time(events: list[dict[str, Any]], name: str, attempt: int) -> float:
 
 def _launches(run: Run) -> list[float]:
     """When slurmd started the batch script of the job, each time, in seconds since the epoch."""
-    found = []
+    times = []
     for path in run.cluster.root.glob("log/*"):
         pattern = rf"^\[(\S+)\].*[Ll]aunching batch job {run.job_id}\b"
         text = path.read_text(encoding="utf-8", errors="replace")
-        found += re.findall(pattern, text, re.M)
-    return sorted(_seconds(text) for text in found)
+        times += re.findall(pattern, text, re.M)
+    return sorted(_seconds(text) for text in times)
 
 
 def _seconds(text: str) -> float:

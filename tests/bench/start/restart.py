@@ -115,12 +115,12 @@ def _waiting(run: LocalRun) -> list[int]:
 
     Before it waits, such a process lets the kernel kill it first: jobs.node.preload.
     """
-    found = []
+    pids = []
     for pid in _descendants(run.process.pid):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii").strip() == "1000":
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def _descendants(pid: int) -> Iterator[int]:

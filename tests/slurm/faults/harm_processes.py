@@ -47,15 +47,15 @@ class Process(NamedTuple):
 
 def tree(run: Run) -> list[Process]:
     """All processes of the run's job but Slurm's own, parents first."""
-    found: list[Process] = []
+    process_list: list[Process] = []
     for node in run.cluster.nodes:
         pids = network.processes(run.cluster.site.tag, node)
         parents = {pid: _parent_of(pid) for pid in pids}
         inside = {pid for pid in pids if f"[{run.job_id}." in _command_line(pid)}
         while new := {pid for pid, parent in parents.items() if parent in inside} - inside:
             inside |= new
-            found += [Process(node, pid, _role_of(pid)) for pid in sorted(new)]
-    return [_as_standby(process, found) for process in found]
+            process_list += [Process(node, pid, _role_of(pid)) for pid in sorted(new)]
+    return [_as_standby(process, process_list) for process in process_list]
 
 
 def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:

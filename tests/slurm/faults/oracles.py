@@ -13,8 +13,8 @@ from .scenario import STEPS_PER_EPOCH
 
 def bitwise(run: Run, reference: Run) -> None:
     """BW: weights, optimizer, metrics and best checkpoint are those of the reference run."""
-    found = compare(run.dir, reference.dir)
-    assert found == [], found
+    differences = compare(run.dir, reference.dir)
+    assert differences == [], differences
 
 
 def no_step_redone(run: Run) -> None:
@@ -94,8 +94,8 @@ def stays_cancelled(run: Run, restarts: int = 0) -> None:
 
 def causes(run: Run, expected: list[str]) -> None:
     """The causes of all attempts, in order."""
-    found = [attempt["cause"] for attempt in run.attempts()]
-    assert found == expected, found
+    recorded = [attempt["cause"] for attempt in run.attempts()]
+    assert recorded == expected, recorded
 
 
 def stopped_together(run: Run, attempt: int, ranks: int = 3) -> None:

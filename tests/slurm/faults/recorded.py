@@ -34,5 +34,5 @@ def batches(folder: Path, rank: int) -> list[list[int]]:
     Without those of a start: a throw-away pass uses sample 0 only, and the first ones are compared.
     """
     lines = [line.split() for line in (folder / str(rank)).read_text().splitlines()]
-    found = [[int(word) for word in line] for line in lines]
-    return [batch for batch in found if any(batch) and batch != list(range(TRIAL_SIZE))]
+    all_batches = [[int(word) for word in line] for line in lines]
+    return [batch for batch in all_batches if any(batch) and batch != list(range(TRIAL_SIZE))]

@@ -24,8 +24,8 @@ def faulty(harm: str, *overrides: str) -> tuple[str, ...]:
 
 def records(run: Run, attempt: int) -> list[dict[str, object]]:
     """The error records of an attempt's ranks."""
-    found = (read_json(run.dir.attempt(attempt).rank_error(rank)) for rank in range(3))
-    return [record for record in found if record is not None]
+    errors = (read_json(run.dir.attempt(attempt).rank_error(rank)) for rank in range(3))
+    return [record for record in errors if record is not None]
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ def assert_found(run: Run, since: float, text: str, limit_s: float = HANG_TIMEOU
     record = run.attempts()[0]
     assert text in record["evidence"]["error"]
     assert f"(limit {limit_s:.0f} s)" in record["evidence"]["error"]
-    found = (run.dir.attempt(1).hang).stat().st_mtime
-    assert found - since < limit_s + VERDICT_S
+    found_at = (run.dir.attempt(1).hang).stat().st_mtime
+    assert found_at - since < limit_s + VERDICT_S
     for rank in (0, 2):
         log = run.dir.attempt(1).rank_log(rank).read_text()
         assert f"rank {rank}: no progress for" in log and "its stacks:" in log

@@ -461,10 +461,10 @@ def test_exit_0_of_a_script_whose_job_is_requeued_or_was_warned_is_no_end(
         write_json(run.attempt(1).outcome, marker)
     slurm.set_state("7", state, job)
     me = run_lock.this_process("7")
-    found = close_module.close_attempt(run, me, 1, (stop,) if stop else ())
-    assert found.action == decision
+    closed = close_module.close_attempt(run, me, 1, (stop,) if stop else ())
+    assert closed.action == decision
     # That all steps are done is not known without a marker.
-    assert (found.reason == "every rank exited with code 0") == (decision == "done" and not marker)
+    assert (closed.reason == "every rank exited with code 0") == (decision == "done" and not marker)
 
 
 def test_the_end_of_a_script_names_what_it_left_running(run, command, slurm):
@@ -473,8 +473,8 @@ def test_the_end_of_a_script_names_what_it_left_running(run, command, slurm):
     assert command("open", "a") == 0
     close(run, 0)
     Timeline(run, "rank-00000", 1).event("exited", left="tensorboard --logdir x")
-    found = close_module.close_attempt(run, run_lock.this_process("7"), 1)
-    assert found.action == "done" and "tensorboard --logdir x" in found.reason
+    closed = close_module.close_attempt(run, run_lock.this_process("7"), 1)
+    assert closed.action == "done" and "tensorboard --logdir x" in closed.reason
 
 
 def through(run, attempt=1):

@@ -19,8 +19,8 @@ def run(run):
 
 
 def shown(run, capfd):
-    found = fact_reader.read(run, 1)
-    end_messages.report_error(run, found, interpret.rank_evidence(found, "RUNNING"))
+    facts = fact_reader.read(run, 1)
+    end_messages.report_error(run, facts, interpret.rank_evidence(facts, "RUNNING"))
     return capfd.readouterr().err
 
 

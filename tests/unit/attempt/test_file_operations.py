@@ -42,10 +42,10 @@ def job(run, fake_slurm, monkeypatch):
     def call(start, word, *arguments):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(start))
         fake_slurm.set_state("7", "RUNNING", f"Requeue=1 Restarts={start}")
-        with file_operations.watched(run.path, "code", "kit") as found:
+        with file_operations.watched(run.path, "code", "kit") as operations:
             status = attempt_command.main([word, str(run.path), *arguments])
         assert status == (0 if word == "open" else 1)
-        return found
+        return operations
 
     return call
 

@@ -81,11 +81,11 @@ def test_the_steps_of_a_script_follow_from_its_reports(run, checkpoint, first, l
         Timeline(run, "rank-00000", 2).event("first_step", step=first)
     if last is not None:
         run.progress.write_text(f'{{"step": {last}}}')
-    found = fact_reader.read(run, 2)
-    assert interpret.steps_of(found) == steps
+    facts = fact_reader.read(run, 2)
+    assert interpret.steps_of(facts) == steps
     # A script that never reported a step may have done many.
     has_step = steps != (None, None) or last is None
-    assert interpret.rank_evidence(found, "RUNNING").has_step == has_step
+    assert interpret.rank_evidence(facts, "RUNNING").has_step == has_step
 
 
 def test_a_checkpoint_of_one_more_digit_is_progress(run):
@@ -279,14 +279,14 @@ def test_the_same_failure_is_known_by_its_error_its_place_and_its_start(
     run, first, second, is_same
 ):
     own_script(run)
-    found = []
+    repeats = []
     for number, fields in enumerate((dict(first), dict(second)), 1):
         attempt = opened(run, number)
         if (step := fields.pop("step", None)) is not None:
             Timeline(run, "rank-00000", number).event("first_step", step=step + 1)
         failed(attempt, fields.pop("rank", 1), 5.0, **fields)
-        found.append(interpret.rank_evidence(fact_reader.read(run, number), "RUNNING").failure)
-    assert (found[0] is not None and found[0] == found[1]) == is_same
+        repeats.append(interpret.rank_evidence(fact_reader.read(run, number), "RUNNING").failure)
+    assert (repeats[0] is not None and repeats[0] == repeats[1]) == is_same
 
 
 @pytest.mark.parametrize(
@@ -463,9 +463,9 @@ def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
     failed(attempt, 0, 5.0, error="was killed by SIGTERM", caused_by_peer=True, exit_code=-15)
     failed(attempt, 1, 6.2, error="ValueError: later", exit_code=1, traceback="x")
     failed(attempt, 2, 6.1, error="exited with code 3", exit_code=3)
-    found = fact_reader.read(run, 1)
-    assert interpret.rank_evidence(found, "RUNNING").error == "rank 2 on n2 exited with code 3"
-    assert [each.rank for each in interpret.further_errors(found.errors)] == [1]
+    facts = fact_reader.read(run, 1)
+    assert interpret.rank_evidence(facts, "RUNNING").error == "rank 2 on n2 exited with code 3"
+    assert [each.rank for each in interpret.further_errors(facts.errors)] == [1]
 
 
 def test_a_node_whose_agent_did_not_start_is_the_reason_and_a_crash(run):
@@ -493,15 +493,15 @@ def test_the_end_of_the_other_nodes_after_a_failed_setup_is_no_warning(run, srun
     agent_failed(attempt, 1)
     assert interpret.stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == ()
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1)
-    found = fact_reader.read(run, 1)
-    assert interpret.rank_evidence(found, "RUNNING", srun_exit).signals == ()
-    assert interpret.stop_signals_at_start(found, srun_exit) == ()
+    facts = fact_reader.read(run, 1)
+    assert interpret.rank_evidence(facts, "RUNNING", srun_exit).signals == ()
+    assert interpret.stop_signals_at_start(facts, srun_exit) == ()
 
 
 def test_a_stop_while_every_node_runs_its_setup_lines_is_that_stop(run):
     opened(run, 1)
-    found = fact_reader.read(run, 1)
-    assert interpret.stop_signals_at_start(found, 128 + 10) == ("SIGUSR1",)
+    facts = fact_reader.read(run, 1)
+    assert interpret.stop_signals_at_start(facts, 128 + 10) == ("SIGUSR1",)
 
 
 def test_evidence_of_nothing_is_no_error(run):
@@ -614,8 +614,8 @@ def test_a_script_that_begins_again_is_known_by_the_names_of_its_checkpoints(
             run.attempts, entry() | {"attempt": earlier.index(line) + 1, "checkpoint": line}
         )
     failed(opened(run, 9), 1, 5.0, exit_code=-9)
-    found = replace(fact_reader.read(run, 9), checkpoint=now)
-    assert interpret.is_repeat(found) is is_repeat
+    facts = replace(fact_reader.read(run, 9), checkpoint=now)
+    assert interpret.is_repeat(facts) is is_repeat
 
 
 @pytest.mark.parametrize(("first", "is_repeat"), [(41, True), (81, False)])
@@ -625,29 +625,29 @@ def test_a_script_that_reports_steps_is_known_by_the_step_at_which_it_begins(run
     failed(opened(run, 2), 1, 5.0, exit_code=-9)
     Timeline(run, "rank-00000", 2).event("first_step", step=first)
     write_json(run.progress, {"step": 99})
-    found = replace(fact_reader.read(run, 2), checkpoint="2 work/last.pt")
-    assert interpret.is_repeat(found) is is_repeat
+    facts = replace(fact_reader.read(run, 2), checkpoint="2 work/last.pt")
+    assert interpret.is_repeat(facts) is is_repeat
 
 
 def test_an_attempt_that_found_another_bad_node_does_not_count_as_one_without_progress():
     """In a large cluster a run may get another bad node at each of many starts."""
-    found = [entry("requeue", "node") for _ in range(4)]
-    for line, bad in zip(found, (["n1"], ["n2", "n1"], ["n1"], ["n3"]), strict=True):
+    entries = [entry("requeue", "node") for _ in range(4)]
+    for line, bad in zip(entries, (["n1"], ["n2", "n1"], ["n1"], ["n3"]), strict=True):
         line["evidence"] = line["evidence"] | {"bad_nodes": bad}
-    known = budget_used(parsed(found))
+    known = budget_used(parsed(entries))
     assert known == BudgetUsed(4, 0, 1, 0, frozenset({"n1", "n2", "n3"}))
-    assert budget_used(parsed([*found, entry(progress=True)])).bad_nodes == frozenset()
+    assert budget_used(parsed([*entries, entry(progress=True)])).bad_nodes == frozenset()
 
 
 @pytest.mark.parametrize(("num_nodes", "idle"), [(1, 3), (21, 2), (64, 0)])
 def test_so_many_bad_nodes_count_as_no_progress_as_the_job_has_nodes_but_not_the_first_20(
     num_nodes, idle
 ):
-    found = [entry("requeue", "node") for _ in range(23)]
-    for number, line in enumerate(found):
+    entries = [entry("requeue", "node") for _ in range(23)]
+    for number, line in enumerate(entries):
         line["nodes"] = [f"n{each}" for each in range(num_nodes)]
         line["evidence"] = line["evidence"] | {"bad_nodes": [f"bad{number}"]}
-    assert budget_used(parsed(found)).attempts_without_progress == idle
+    assert budget_used(parsed(entries)).attempts_without_progress == idle
 
 
 def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures():
@@ -705,8 +705,8 @@ def test_an_attempt_that_only_loaded_did_no_step(run):
 def test_the_result_states_which_code_did_which_steps(run, attempts, spans):
     for attempt, (code, *steps) in enumerate(attempts, 1):
         append_jsonl(run.attempts, entry(steps=tuple(steps), attempt=attempt) | {"code": code})
-    found = interpret.code_spans(fact_reader.read(run, 1).attempts)
-    assert [(each.code, each.first_step, each.last_step) for each in found] == spans
+    code_spans = interpret.code_spans(fact_reader.read(run, 1).attempts)
+    assert [(each.code, each.first_step, each.last_step) for each in code_spans] == spans
 
 
 def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
@@ -725,9 +725,9 @@ def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
 @pytest.mark.parametrize(("job_state", "is_known"), [("LOST", False), ("RUNNING", True)])
 def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_known):
     node(opened(run, 1), 0, (time.time() - 4000, "SIGTERM"))  # its job waited in the queue
-    found = fact_reader.read(run, 1)
-    seen = interpret.rank_evidence(found, job_state)
-    record = record_writer.record_of(found, seen, COMPLETED, time.time())
+    facts = fact_reader.read(run, 1)
+    seen = interpret.rank_evidence(facts, job_state)
+    record = record_writer.record_of(facts, seen, COMPLETED, time.time())
     assert seen.signals and (record.stop_s is not None) is is_known
 
 

@@ -121,7 +121,7 @@ def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
     write_json(
         plan,
         read_json(plan)
-        | {"quarantined": checkpoint_lookup.quarantined(os.listdir(run.checkpoints))},
+        | {"quarantined": checkpoint_lookup.quarantined_names(os.listdir(run.checkpoints))},
     )
     for name in ("step-00000005", "step-00000010"):
         quarantine(run.checkpoints / name, "a.pt has 1 bytes, not 2")

@@ -257,7 +257,7 @@ def test_srun_is_waited_for_though_the_shell_was_killed(waiter, shell, watch):
 def test_a_step_whose_agents_have_ended_needs_nothing(run, fake_slurm):
     node(run, 0, 1, step_id="0")
     node(run, 1, 0, step_id="0")
-    srun_step.end_leftover("7", interpret.unended(fact_reader.read(run, 1)))
+    srun_step.end_leftover("7", interpret.nodes_without_end(fact_reader.read(run, 1)))
     assert fake_slurm.cancelled == []
 
 
@@ -266,7 +266,7 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slu
     answering = {("10.0.0.1", 7000)}
     monkeypatch.setattr(client, "is_answering", lambda *place: place in answering)
     node(run, 0, None, step_id="3", address="10.0.0.1")
-    left = interpret.unended(fact_reader.read(run, 1))
+    left = interpret.nodes_without_end(fact_reader.read(run, 1))
     srun_step.end_leftover("7", left)
     assert fake_slurm.cancelled == ["7.3"]
     assert srun_step.unreachable_nodes(fact_reader.read(run, 1), left) == ("b",)

@@ -175,10 +175,10 @@ def test_a_site_that_takes_no_job_from_a_job_is_told_and_stops_nothing(run, slur
 
 
 def test_one_that_cannot_be_noted_is_cancelled(run, slurm):
-    found = now(run)
+    facts = now(run)
     run.successor.mkdir()
     with pytest.raises(OSError, match="directory"):
-        successor.queue(run, found, "7", True, "because")
+        successor.queue(run, facts, "7", True, "because")
     assert "scancel 8" in slurm.calls
 
 
@@ -207,8 +207,8 @@ def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued
     slurm.answer("sbatch", "Submitted batch job 9\n")
     assert successor.confirm(run, now(run), "7")[0]
     assert len([call for call in slurm.calls if call.startswith("sbatch")]) == queued
-    found = read_json(run.successor)
-    assert (found["after"], found["job_id"]) == ("7", "9" if queued else "8")
+    record = read_json(run.successor)
+    assert (record["after"], record["job_id"]) == ("7", "9" if queued else "8")
 
 
 def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
@@ -234,18 +234,18 @@ def test_it_checks_once_and_not_again_when_it_was_requeued(run, slurm):
 
 def test_it_keeps_off_a_run_that_went_on_as_another_job(run, slurm):
     opened(run, 2, "9")
-    found = check(run)
-    assert (found.may_continue, found.final_action) == (False, None)
-    assert "job 9" in found.reason
+    predecessor = check(run)
+    assert (predecessor.may_continue, predecessor.final_action) == (False, None)
+    assert "job 9" in predecessor.reason
 
 
 @pytest.mark.parametrize("status", ["held", "cancelled"])
 def test_a_run_that_has_ended_stays_so(run, slurm, status):
     write_json(run.result, {"status": status, "reason": "three crashes"})
-    found = check(run)
-    assert (found.may_continue, found.final_action) == (False, None)
-    assert status in found.reason
-    assert "three crashes" in found.reason
+    predecessor = check(run)
+    assert (predecessor.may_continue, predecessor.final_action) == (False, None)
+    assert status in predecessor.reason
+    assert "three crashes" in predecessor.reason
 
 
 @pytest.mark.parametrize("recorded", [None, "retry", "requeue", "wait", "successor"])
@@ -267,8 +267,8 @@ def test_whatever_was_recorded_what_slurm_says_of_the_job_counts(
     if recorded:
         closed(run, recorded)
     show(slurm, state)
-    found = check(run)
-    assert (found.may_continue, found.final_action) == (may_continue, final_action)
+    predecessor = check(run)
+    assert (predecessor.may_continue, predecessor.final_action) == (may_continue, final_action)
 
 
 @pytest.mark.parametrize(
@@ -296,11 +296,11 @@ def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
         closed(run, decision, job_state)
     show(slurm, None)
     slurm.answer("sacct", "", "Slurm accounting storage is disabled\n", 1)
-    found = check(run)
-    assert found.may_continue is may_continue
+    predecessor = check(run)
+    assert predecessor.may_continue is may_continue
     if not may_continue:
-        assert found.final_action is Action.HOLD
-        assert "make resume" in found.reason
+        assert predecessor.final_action is Action.HOLD
+        assert "make resume" in predecessor.reason
 
 
 @pytest.mark.parametrize(
@@ -328,8 +328,11 @@ def test_without_accounting_the_log_says_whether_slurm_or_a_user_ended_the_job(
     show(slurm, None)
     write_json(run.site, {"cancels_preempted": bool(cancels)})
     run.job_log.write_text(f"slurmstepd-n1: error: {line}\nbye\n")
-    found = check(run)
-    assert (found.may_continue, found.final_action) == (bool(may_continue), final_action)
+    predecessor = check(run)
+    assert (predecessor.may_continue, predecessor.final_action) == (
+        bool(may_continue),
+        final_action,
+    )
 
 
 def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(

@@ -38,11 +38,11 @@ NAMES = (
 @pytest.fixture
 def run(hosts):
     """A run with one attempt, as the host `here` has it. What else it has, a test makes later."""
-    found = RunDir(hosts.here / "x/1")
-    found.path.mkdir(parents=True)
-    found.spec.write_text(Spec().to_json())
-    opened(found, 1)
-    return found
+    run_dir = RunDir(hosts.here / "x/1")
+    run_dir.path.mkdir(parents=True)
+    run_dir.spec.write_text(Spec().to_json())
+    opened(run_dir, 1)
+    return run_dir
 
 
 @pytest.fixture
@@ -75,21 +75,21 @@ def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
     run.timeline("x").parent.mkdir()
     Timeline(run, "rank-00000", 1).event("first_step", step=1)
     (run.checkpoints / "step-00000006").mkdir(parents=True)
-    found = fact_reader.read(there, 1)
-    assert len(found.agents) == 2 and None not in found.agents
-    assert found.outcome.status == "stopped" and found.progress_step == 6
-    assert [each.rank for each in found.errors] == [1]
-    assert [each.event for each in found.events] == ["first_step"]
-    assert found.checkpoint == "step-00000006"
+    facts = fact_reader.read(there, 1)
+    assert len(facts.agents) == 2 and None not in facts.agents
+    assert facts.outcome.status == "stopped" and facts.progress_step == 6
+    assert [each.rank for each in facts.errors] == [1]
+    assert [each.event for each in facts.events] == ["first_step"]
+    assert facts.checkpoint == "step-00000006"
     assert len(read_agents(there, 1)) == 2
 
 
 def test_a_record_of_another_host_closes_the_attempt(run, there):
     run_files.recorded(run, decision="hold")
     write_json(run.result, {"status": "held", "attempts": 1})
-    found = fact_reader.read(there, 1, is_for_next=True)
-    assert not interpret.is_unrecorded(found)
-    assert found.result is not None and found.result.status == "held"
+    facts = fact_reader.read(there, 1, is_for_next=True)
+    assert not interpret.is_unrecorded(facts)
+    assert facts.result is not None and facts.result.status == "held"
 
 
 def test_a_run_that_was_cancelled_on_the_login_node_does_not_start(run, there):

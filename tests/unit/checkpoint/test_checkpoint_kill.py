@@ -108,15 +108,15 @@ def kill_everywhere(base):
     first.mkdir()
     for step, content in OLD.items():
         save(first, step, content)
-    found: list[list[int]] = []
+    counts: list[list[int]] = []
     while True:
         root = base / "root"
         shutil.copytree(first, root)
-        was_killed = kill_at(len(found) + 1, lambda root=root: save(root, 15, NEW))
-        found.append(found_after_a_kill(root))
+        was_killed = kill_at(len(counts) + 1, lambda root=root: save(root, 15, NEW))
+        counts.append(found_after_a_kill(root))
         shutil.rmtree(root)
         if not was_killed:
-            print(json.dumps(found))
+            print(json.dumps(counts))
             return
 
 

@@ -46,9 +46,9 @@ def names(root):
 
 def content(contents):
     (file,) = contents.manifest.files
-    found = bytearray(data_bytes(file.digest.size))
-    contents.read_into(file.name, 0, memoryview(found))
-    return bytes(found)
+    data = bytearray(data_bytes(file.digest.size))
+    contents.read_into(file.name, 0, memoryview(data))
+    return bytes(data)
 
 
 def read(directory):
@@ -108,7 +108,7 @@ HOW = ["flip", "cut", "empty", "longer", "zeroed page", "missing", "a directory"
 def test_row_20_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path, file, how):
     save(tmp_path, 6, b"older")
     damage(tmp_path / save(tmp_path, 7, random.Random(0).randbytes(10_000)) / file, how)
-    with pytest.raises(reader.Damaged, match=file):
+    with pytest.raises(reader.DamageError, match=file):
         reader.check(tmp_path / "step-00000007")
     reports: list[str] = []
     assert read_newest(tmp_path, reports) == b"older"
@@ -132,7 +132,7 @@ def test_row_20_each_of_ten_thousand_flipped_bits_is_found(tmp_path):
             try:
                 reader.check(directory)
                 missed.append((path.name, bit))
-            except reader.Damaged:
+            except reader.DamageError:
                 pass
             os.pwrite(file.fileno(), bytes([byte]), bit // 8)
     assert missed == []
@@ -143,14 +143,14 @@ def test_a_manifest_from_another_checkpoint_is_found(tmp_path):
     path = tmp_path / save(tmp_path, 7) / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps(manifest))
-    with pytest.raises(reader.Damaged, match="its own SHA-256"):
+    with pytest.raises(reader.DamageError, match="its own SHA-256"):
         reader.Contents.open(path.parent)
     files = {"../x": manifest["files"][PART]}
     path.write_bytes(manifest_text({**manifest, "files": files}))
-    with pytest.raises(reader.Damaged, match="files of its directory"):
+    with pytest.raises(reader.DamageError, match="files of its directory"):
         reader.Contents.open(path.parent)
     path.write_bytes(manifest_text({**manifest, "files": {PART: {}}}))
-    with pytest.raises(reader.Damaged, match="size is missing"):
+    with pytest.raises(reader.DamageError, match="size is missing"):
         reader.Contents.open(path.parent)
 
 
@@ -182,7 +182,7 @@ def test_without_an_undamaged_checkpoint_the_newest_is_none(tmp_path):
 
 def test_a_checkpoint_that_cannot_be_parsed_is_quarantined_each_time(tmp_path):
     def parse(files):
-        raise reader.Damaged("a pickle")
+        raise reader.DamageError("a pickle")
 
     for _ in range(3):
         save(tmp_path, 7)
@@ -239,7 +239,7 @@ def test_a_sector_that_stays_unreadable_is_damage(tmp_path, monkeypatch):
     bad = open_bad_sectors(PART)
     monkeypatch.setattr(reader, "open", bad, raising=False)
     for check in (read, reader.check):
-        with pytest.raises(reader.Damaged, match=f"^{PART}: Input/output error"):
+        with pytest.raises(reader.DamageError, match=f"^{PART}: Input/output error"):
             check(directory)
     reports: list[str] = []
     assert read_newest(tmp_path, reports) is None and len(reports) == 2

@@ -89,16 +89,16 @@ def test_larger_weights_become_files_with_an_index(run, small_files, tmp_path, c
         "global_step": "6",
         "weights_sha256": weights_sha256(replica),
     }
-    found: dict[str, torch.Tensor] = {}
+    tensors_read: dict[str, torch.Tensor] = {}
     for name in LAYOUT[:-1]:
         tensors = safetensors.torch.load_file(out / name)
         assert sum(value.nbytes for value in tensors.values()) <= FILE_BYTES
         assert {index["weight_map"][each] for each in tensors} == {name}
         with safetensors.safe_open(out / name, "pt") as file:
             assert file.metadata() == {"format": "pt", "run_id": "run", "global_step": "6"}
-        found |= tensors
-    assert found.keys() == own.keys() == index["weight_map"].keys()
-    assert all(torch.equal(value, own[name]) for name, value in found.items())
+        tensors_read |= tensors
+    assert tensors_read.keys() == own.keys() == index["weight_map"].keys()
+    assert all(torch.equal(value, own[name]) for name, value in tensors_read.items())
 
 
 def test_a_tensor_larger_than_a_file_is_alone(run, monkeypatch, tmp_path):
@@ -290,9 +290,9 @@ def test_a_script_without_the_kit_loads_the_torch_format_into_fsdp2(run, tmp_pat
         for rank in ranks:
             rank.kill()
             rank.wait()
-    for found in torch.load(tmp_path / "found.pt"):
-        assert_same(found, replica)
-        assert found["weight_decay"] == [0.1, 0.0]
+    for values in torch.load(tmp_path / "found.pt"):
+        assert_same(values, replica)
+        assert values["weight_decay"] == [0.1, 0.0]
 
 
 def test_torchs_own_converter_reads_the_torch_format(run, tmp_path):
@@ -301,8 +301,8 @@ def test_torchs_own_converter_reads_the_torch_format(run, tmp_path):
     exported(run_dir, "--dcp", "--out", tmp_path / "out")  # again, over its own
     assert names_in(tmp_path) == ["out", "run"]
     dcp_to_torch_save(tmp_path / "out", tmp_path / "all.pt")
-    found = torch.load(tmp_path / "all.pt")
-    assert_same({"model": found["model"], "state": found["optim"]["state"]}, replica)
+    values = torch.load(tmp_path / "all.pt")
+    assert_same({"model": values["model"], "state": values["optim"]["state"]}, replica)
 
 
 def test_the_torch_format_overwrites_nothing_but_itself(run, tmp_path, capsys):

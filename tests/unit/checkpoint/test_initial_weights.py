@@ -55,7 +55,7 @@ def replica_under(strategy, context, width=7, module=None):
     train = Train(strategy=strategy, shard_modules=["Linear"] if is_divided else [])
     made = create(train, context.distributed, CPU)
     wrapped = made.wrap(module)
-    made.trained(module)
+    made.trained_parameters(module)
     replica: Any = SimpleNamespace(module=module, wrapped=wrapped, strategy=made)
     return replica
 
@@ -66,12 +66,14 @@ def load(replica, path, context):
     most = [0]
 
     def counted(value, device):
-        found = share(value, device)
-        if isinstance(found, dict) and any(isinstance(v, torch.Tensor) for v in found.values()):
-            held.extend(weakref.ref(each) for each in found.values())
+        value_here = share(value, device)
+        if isinstance(value_here, dict) and any(
+            isinstance(v, torch.Tensor) for v in value_here.values()
+        ):
+            held.extend(weakref.ref(each) for each in value_here.values())
             alive = [each() for each in held]
             most[0] = max(most[0], sum(each.nbytes for each in alive if each is not None))
-        return found
+        return value_here
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(weights, "share", counted)
@@ -100,7 +102,7 @@ def load_tied(strategy, context, path):
 
 def rank_main(rank, folder):
     torch.set_num_threads(1)
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
     try:
         store = dist.FileStore(f"{folder}/store", RANKS)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
@@ -110,14 +112,14 @@ def rank_main(rank, folder):
         for strategy in STRATEGIES:
             for path in sources(folder):
                 replica = replica_under(strategy, context)
-                found[strategy, path.name] = load(replica, path, context)
-            found[strategy, "refused"] = refused(context, strategy, sources(folder)[0])
-            found[strategy, "tied"] = load_tied(strategy, context, f"{folder}/tied.safetensors")
+                results[strategy, path.name] = load(replica, path, context)
+            results[strategy, "refused"] = refused(context, strategy, sources(folder)[0])
+            results[strategy, "tied"] = load_tied(strategy, context, f"{folder}/tied.safetensors")
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
-        found["error"] = traceback.format_exc()
-    torch.save(found, f"{folder}/rank-{rank}")
+        results["error"] = traceback.format_exc()
+    torch.save(results, f"{folder}/rank-{rank}")
 
 
 def sources(folder):
@@ -151,9 +153,9 @@ def ranks(tmp_path_factory, process_group):
         write_sources(folder, monkeypatch)
     tied_file(folder / "tied.safetensors", without("embed.weight"))
     forked_ranks.run(rank_main, [(rank, str(folder)) for rank in range(RANKS)])
-    found = [torch.load(f"{folder}/rank-{rank}") for rank in range(RANKS)]
-    assert not [each["error"] for each in found if "error" in each]
-    return found
+    results = [torch.load(f"{folder}/rank-{rank}") for rank in range(RANKS)]
+    assert not [each["error"] for each in results if "error" in each]
+    return results
 
 
 @pytest.mark.parametrize("source", [path.name for path in sources("")])

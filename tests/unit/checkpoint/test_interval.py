@@ -71,21 +71,21 @@ def test_a_run_that_failed_often_saves_more_often():
 
 def test_the_reason_is_logged_once_until_the_interval_changes():
     interval = SaveInterval(Checkpoint())
-    first = interval.saved(0.5, 0.02, 0.1)
+    first = interval.record_save(0.5, 0.02, 0.1)
     shown = re.search(r"every (\d+) s \(a save stops the training for 0.020 s", first)
     assert shown is not None and int(shown[1]) == round(interval.seconds)
-    assert interval.saved(0.5, 0.021, 0.1) == ""
-    assert interval.saved(30.0, 9.0, 1.0) == ""
-    assert "every 569 s" in interval.saved(30.0, 9.0, 1.0)
+    assert interval.record_save(0.5, 0.021, 0.1) == ""
+    assert interval.record_save(30.0, 9.0, 1.0) == ""
+    assert "every 569 s" in interval.record_save(30.0, 9.0, 1.0)
 
 
 def test_one_save_that_hung_does_not_set_the_interval():
     interval = SaveInterval(Checkpoint())
-    interval.saved(3600.0, 3600.0, 0.1)
+    interval.record_save(3600.0, 3600.0, 0.1)
     assert interval.seconds <= 60
-    interval.saved(0.5, 0.02, 0.1)
+    interval.record_save(0.5, 0.02, 0.1)
     usual_s = interval.seconds
-    interval.saved(3600.0, 3600.0, 0.1)
+    interval.record_save(3600.0, 3600.0, 0.1)
     assert interval.seconds == usual_s < 60
 
 
@@ -110,5 +110,5 @@ def test_the_time_of_a_lost_attempt_and_a_clock_that_was_set_back_do_not_count()
 )
 def test_keys_of_the_spec_win(checkpoint, seconds):
     interval = SaveInterval(checkpoint)
-    assert interval.saved(1.0, 0.5, 0.1) == ""
+    assert interval.record_save(1.0, 0.5, 0.1) == ""
     assert interval.seconds == seconds

@@ -157,34 +157,34 @@ def damage_all(newest, older):
 
 def harms(num_shards):
     """The harms by the file that the reason names, and their kind."""
-    found: dict[tuple[str, str], Any] = {}
+    outcomes: dict[tuple[str, str], Any] = {}
     for name in ["manifest.json", "state.json", *map(shard, range(num_shards))]:
         for how in HOW:
             if how != "zeroed page" or not name.endswith(".json"):  # they have no second page
-                found[name, how] = lambda new, old, name=name, how=how: damage(new / name, how)
-        found[name, "of another checkpoint"] = lambda new, old, name=name: shutil.copyfile(
+                outcomes[name, how] = lambda new, old, name=name, how=how: damage(new / name, how)
+        outcomes[name, "of another checkpoint"] = lambda new, old, name=name: shutil.copyfile(
             old / name, new / name
         )
     # state.json of the older checkpoint goes with its own manifest.
-    del found["manifest.json", "of another checkpoint"]
-    found[shard(num_shards - 2), "swapped"] = swap
-    found[shard(0), "all damaged"] = damage_all
-    return found
+    del outcomes["manifest.json", "of another checkpoint"]
+    outcomes[shard(num_shards - 2), "swapped"] = swap
+    outcomes[shard(0), "all damaged"] = damage_all
+    return outcomes
 
 
 def rank_main(strategy, rank, world_size, folder):
     """Do every harm in turn; write what this rank found."""
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
     try:
         me = Rank(strategy, rank, world_size, Path(folder))
-        found["expected"] = me.expected
-        found["undamaged"] = me.harmed(lambda new, old: None)
+        results["expected"] = me.expected
+        results["undamaged"] = me.harmed(lambda new, old: None)
         for name, harm in harms(me.replica.strategy.sharding.num_shards).items():
-            found[name] = me.harmed(harm)
-        found["log"] = me.log
+            results[name] = me.harmed(harm)
+        results["log"] = me.log
     except BaseException:
-        found["error"] = traceback.format_exc()
-    torch.save(found, f"{folder}/rank-{rank}")
+        results["error"] = traceback.format_exc()
+    torch.save(results, f"{folder}/rank-{rank}")
     os._exit(0)  # a tear-down of gloo may hang
 
 

@@ -73,8 +73,8 @@ def test_a_checkpoint_that_latest_names_is_opened_by_its_name(here):
     save(here, replica_of(), 6)
     run_dir = here.run.dir
     known = recovery.KnownCheckpoints(["step-00000003"], "step-00000006")  # an old listing
-    found = recovery.read_newest_of_run(run_dir, known, lambda each: each.manifest, print)
-    assert found.global_step == 6
+    newest = recovery.read_newest_of_run(run_dir, known, lambda each: each.manifest, print)
+    assert newest.global_step == 6
 
 
 def test_the_checkpoint_of_a_step_that_was_saved_anew_is_read(here, there):
@@ -96,7 +96,7 @@ def test_what_only_an_old_cache_lacks_is_not_quarantined(here, there, monkeypatc
         """Find damage the first time, as a cache with old pages would show it."""
         parts.append(contents.manifest.global_step)
         if len(parts) == 1:
-            raise reader.Damaged("old pages")
+            raise reader.DamageError("old pages")
         return parts[-1]
 
     assert recovery.read_newest(there.run.dir.checkpoints, ["step-00000006"], parse, print) == 6
@@ -174,5 +174,5 @@ def test_export_finds_a_checkpoint_of_another_host(here, there, name):
 def test_a_run_begins_from_the_weights_that_another_host_has_just_saved(here, there):
     look(there.run.dir.path, *NAMES, "manifest.json")
     save(here, replica_of(), 6)
-    with weights.opened(there.run.dir.path) as found:
-        assert found.shapes
+    with weights.open_weights(there.run.dir.path) as weights_read:
+        assert weights_read.shapes

@@ -11,7 +11,7 @@ import pytest
 from slurm_job_kit.jobs import procfs, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import clean
-from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.commands.submit_claim import hold_claim
 from slurm_job_kit.jobs.records.queued import Submission, Successor
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import relink, write_json
@@ -165,7 +165,7 @@ def test_a_run_that_trains_on_this_machine_stays_whole(here):
 
 def test_a_run_that_another_command_queues_just_now_stays_whole(here, capfd):
     run = ended(here)
-    with claimed(run):
+    with hold_claim(run):
         before = everything(run)
         script = f"import sys; sys.argv = ['', 'clean', '--yes']; sys.path[0] = '{REPOSITORY}'\n"
         script += "from slurm_job_kit.jobs.__main__ import main; raise SystemExit(main())"

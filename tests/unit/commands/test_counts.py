@@ -95,6 +95,6 @@ def test_status_asks_slurm_once_for_all_runs(runs, slurm, capsys):
 )
 def test_a_command_takes_few_operations_on_the_files_of_runs(runs, words, most):
     begin(runs[0])
-    with file_operations.watched(lookup.runs_root(), ".code") as found:
+    with file_operations.watched(lookup.runs_root(), ".code") as operations:
         assert main(words) == 0
-    assert 0 < found.total() <= most, found
+    assert 0 < operations.total() <= most, operations

@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.times import charts, page
-from slurm_job_kit.jobs.commands.times.curves import MAX_GROUPS, Curves, Thinned, add_metrics
+from slurm_job_kit.jobs.commands.times.curves import MAX_GROUPS, Curves, ThinnedCurve, add_metrics
 from slurm_job_kit.jobs.commands.times.ranking import rank
 from slurm_job_kit.jobs.commands.times.summary import summarize
 from slurm_job_kit.jobs.runs import state
@@ -17,7 +17,7 @@ from tests.unit.run_files import make_run
 
 
 def thinned(values):
-    curve = Thinned()
+    curve = ThinnedCurve()
     for step, value in enumerate(values):
         curve.add(step, value)
     return curve
@@ -48,13 +48,13 @@ def test_a_short_curve_is_kept_as_it_is():
 @pytest.mark.long
 def test_a_page_of_a_long_run_with_many_metrics_stays_small(here):
     run = write_run(make_run(here), two_attempts())
-    rng, found = random.Random(1), Curves()
+    rng, curves = random.Random(1), Curves()
     names = [f"train_{index}" for index in range(30)]
     add_metrics(
-        found,
+        curves,
         ({"step": step} | {name: rng.random() for name in names} for step in range(5000)),
     )
-    text = page.page_of([summarize(state.read(run))], [found], [])
+    text = page.page_of([summarize(state.read(run))], [curves], [])
     assert len(text.encode()) < 2_000_000
     assert f"{30 - charts.MAX_METRIC_CHARTS} more metrics" in text
 
@@ -63,8 +63,8 @@ def runs_with(here, *values, metric="eval_accuracy"):
     """A run for each list of values, at the steps 1, 2, ..."""
     runs = [make_run(here, str(number)) for number in range(len(values))]
     for run, own in zip(runs, values, strict=True):
-        found = [lines([step], **{metric: value})[0] for step, value in enumerate(own, 1)]
-        write_run(run, two_attempts(), found)
+        lines_of_run = [lines([step], **{metric: value})[0] for step, value in enumerate(own, 1)]
+        write_run(run, two_attempts(), lines_of_run)
     return runs
 
 

@@ -60,8 +60,8 @@ def test_a_key_has_type_default_and_meaning(explain):
 
 def test_every_key_and_every_section_is_explained(explain):
     assert {line[0] for line in explain()[1:]} == {key.dotted for key in keys().values()}
-    found = [line[0] for line in explain("checkpoint")[1:]]
-    assert found == [key.dotted for key in keys().values() if key.path[0] == "checkpoint"]
+    explained_keys = [line[0] for line in explain("checkpoint")[1:]]
+    assert explained_keys == [key.dotted for key in keys().values() if key.path[0] == "checkpoint"]
     assert "name" in [line[0] for line in explain("top")]
 
 

@@ -127,8 +127,8 @@ def test_the_users_own_shared_connection_stays(tmp_path, monkeypatch, settings, 
     ssh.write_text(f"#!/bin/sh\necho '{settings}'\n")
     ssh.chmod(0o755)
     monkeypatch.setattr(host, "socket_folder", lambda: "/run/mine")
-    found = host.options(str(ssh), "login")
-    assert any(option.startswith("-oControlPath=/run/mine/") for option in found) == is_shared
+    options = host.options(str(ssh), "login")
+    assert any(option.startswith("-oControlPath=/run/mine/") for option in options) == is_shared
 
 
 def test_a_configuration_that_does_not_answer_costs_the_sharing_only(tmp_path, monkeypatch):

@@ -72,8 +72,8 @@ def test_the_last_lines_come_from_as_many_attempts_as_needed(
 ):
     monkeypatch.setattr(log_text, "BLOCK_BYTES", block)
     assert main(["logs", "tiny", "-n", str(lines)]) == 0
-    found = capsys.readouterr().out.splitlines()
-    assert [line for line in found if not line.startswith("----")] == shown
+    output = capsys.readouterr().out.splitlines()
+    assert [line for line in output if not line.startswith("----")] == shown
 
 
 def test_bytes_that_are_no_text_are_replaced_and_text_is_not_cut_between_blocks(
@@ -191,8 +191,8 @@ def test_errors_shows_node_and_traceback_of_the_rank_that_failed_first(run, caps
         run.attempt(1).rank_error(1), RankError(5.0, 1, "b", "ValueError: x", traceback=trace)
     )
     assert main(["logs", "tiny", "--errors"]) == 0
-    found = capsys.readouterr().out
-    assert found.startswith("attempt 1\nfirst failure: rank 1 on b") and "line 3" in found
+    output = capsys.readouterr().out
+    assert output.startswith("attempt 1\nfirst failure: rank 1 on b") and "line 3" in output
     assert main(["logs", "tiny", "--errors", "--attempt", "2"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -66,10 +66,10 @@ KINDS = {
 
 def tree(root):
     """(path, mode, size, time of change) of everything below a folder; what is read leaves them."""
-    found = [root, *root.rglob("*")]
+    paths = [root, *root.rglob("*")]
     return sorted(
         (str(path), info.st_mode, info.st_size, info.st_mtime_ns)
-        for path in found
+        for path in paths
         for info in [path.lstat()]
     )
 

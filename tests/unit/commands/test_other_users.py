@@ -113,8 +113,8 @@ def test_what_the_run_directory_records_as_ended_is_no_hidden_job(run, slurm, ca
     slurm.install("sbatch", "echo 'Submitted batch job 4712'")
     slurm.answer("sbatch", "", when="--test-only*")
     assert printed(capsys, "resume", "tiny")[0] == 0
-    found = records.read(Submission, run.submission)
-    assert found is not None and (found.job_id, found.uid) == ("4712", ME)
+    submission = records.read(Submission, run.submission)
+    assert submission is not None and (submission.job_id, submission.uid) == ("4712", ME)
 
 
 def test_a_mark_of_an_earlier_cancel_ends_no_later_job(run, slurm, capsys):
@@ -151,7 +151,7 @@ def test_a_run_that_is_closed_or_read_only_is_named_with_its_owner(run, mode, wo
 
 
 def hidden(**fields):
-    return job_list.hidden([RecordedJob("7", **fields)]).get("7")
+    return job_list.hidden_jobs([RecordedJob("7", **fields)]).get("7")
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED by 4001", "TIMEOUT", "FAILED"])

@@ -63,7 +63,7 @@ def test_without_the_packages_of_the_commands_all_needed_ones_are_named_at_once(
     ],
 )
 def test_a_run_needs_the_packages_that_its_spec_uses(spec, names):
-    assert set(packages.needed(spec)) == names
+    assert set(packages.needed_packages(spec)) == names
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ def swept(spec_file):
     """The `KEY=VALUE` of each point."""
 
     def taken(text, *arguments):
-        found = specs.load(spec_file(BASE + text), arguments).points
-        for point in found:  # the frozen overrides give the same spec as a run of its own
+        point_list = specs.load(spec_file(BASE + text), arguments).points
+        for point in point_list:  # the frozen overrides give the same spec as a run of its own
             single = load(spec_file(BASE), [*point.loaded.overrides])
             assert single.spec == point.loaded.spec
             assert load(spec_file(BASE + text), point.loaded.overrides, is_point=True).spec == (
                 single.spec
             )
-        return [" ".join(point.overrides) for point in found]
+        return [" ".join(point.overrides) for point in point_list]
 
     return taken
 
@@ -84,9 +84,12 @@ def test_more_random_points_keep_the_earlier_ones(swept):
 
 def test_a_point_has_the_spec_of_the_run_alone_and_equal_points_are_left_out(spec_file):
     text = BASE + "sweep: {list: [{train.lr: 0.2}, {train.lr: 2e-1}, {train.seed: 0}]}\n"
-    found = specs.load(spec_file(text), [])
-    assert [point.overrides for point in found.points] == [("train.lr=0.2",), ("train.seed=0",)]
-    assert found.num_equal == 1
+    loaded_sweep = specs.load(spec_file(text), [])
+    assert [point.overrides for point in loaded_sweep.points] == [
+        ("train.lr=0.2",),
+        ("train.seed=0",),
+    ]
+    assert loaded_sweep.num_equal == 1
 
 
 def test_all_mistakes_of_section_and_points_are_reported_with_their_lines(refused):
@@ -101,11 +104,11 @@ sweep:
     name: [a]
     train.momentum: 3
 """
-    found = refused(text)
+    problems = refused(text)
     lines = ("x.yaml:3: train.epochs", "x.yaml:5: sweep.max_paralel", "x.yaml:7: train.lrr")
     more = ("x.yaml:10: train.seed", "x.yaml:11: sweep.grid.name", "x.yaml:12: sweep.grid")
-    assert [line for line in (*lines, *more) if line not in found] == []
-    assert found.count("hint: did you mean") == 2
+    assert [line for line in (*lines, *more) if line not in problems] == []
+    assert problems.count("hint: did you mean") == 2
 
 
 @pytest.mark.parametrize(
@@ -142,11 +145,11 @@ def test_a_mistake_is_explained(refused, text, arguments, expected):
 
 def test_a_key_whose_drawn_values_are_all_wrong_has_one_line(refused):
     keys = "keys: {train.seed: {uniform: [0.1, 0.9]}, train.lr: 1}"
-    found = refused("sweep: {random: {num_points: 50, " + keys + "}}\n")
-    assert found.count("train.seed: must be a whole number") == 1
-    assert "needs one of uniform" in found
+    problems = refused("sweep: {random: {num_points: 50, " + keys + "}}\n")
+    assert problems.count("train.seed: must be a whole number") == 1
+    assert "needs one of uniform" in problems
 
 
 def test_other_commands_refuse_the_section_and_name_the_one_that_takes_it(refuse):
-    found = refuse(BASE + "sweep: {grid: {train.seed: [0, 1]}}\n")
-    assert "x.yaml:3: sweep" in found and "sweep CONFIG=x.yaml" in found
+    problems = refuse(BASE + "sweep: {grid: {train.seed: [0, 1]}}\n")
+    assert "x.yaml:3: sweep" in problems and "sweep CONFIG=x.yaml" in problems

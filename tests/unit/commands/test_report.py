@@ -49,14 +49,14 @@ def page_of(run, capsys):
 
 
 def test_the_json_has_each_use_hours_and_goodput(requeued, capsys):
-    (found,) = json.loads(reported(capsys, "--json"))["runs"]
-    assert sum(found["seconds"].values()) == found["wall_s"] == 100
-    assert found["state"] == "completed" and found["allocated_s"] == 40 + 40
-    assert found["node_hours"] == round(2 * 80 / 3600, 4)
+    (report,) = json.loads(reported(capsys, "--json"))["runs"]
+    assert sum(report["seconds"].values()) == report["wall_s"] == 100
+    assert report["state"] == "completed" and report["allocated_s"] == 40 + 40
+    assert report["node_hours"] == round(2 * 80 / 3600, 4)
     training = (48 - 18 - 11) + (98 - 68)  # the first attempt was at step 20 at second 37
-    assert found["seconds"]["redone"] == 11 and found["seconds"]["training"] == training
-    assert found["goodput"] == round(training / 80, 4) and found["steps_redone"] == 10
-    assert [each["cause"] for each in found["attempts"]] == ["preemption", "completed"]
+    assert report["seconds"]["redone"] == 11 and report["seconds"]["training"] == training
+    assert report["goodput"] == round(training / 80, 4) and report["steps_redone"] == 10
+    assert [each["cause"] for each in report["attempts"]] == ["preemption", "completed"]
     assert not requeued.report.exists()
 
 
@@ -88,8 +88,8 @@ def test_runs_stand_side_by_side_and_in_one_page_in_the_directory_of_the_first(
 
 def test_make_passes_runs_as_one_text(here, requeued, capsys):
     write_run(make_run(here, "20260202", "other"), two_attempts()[1:])
-    found = json.loads(reported(capsys, "--json", "--runs=tiny 'other'"))["runs"]
-    assert [each["name"] for each in found] == ["tiny", "other"]
+    report = json.loads(reported(capsys, "--json", "--runs=tiny 'other'"))["runs"]
+    assert [each["name"] for each in report] == ["tiny", "other"]
     assert main(["report", "--runs='tiny"]) == 2
     assert "quot" in capsys.readouterr().err
 
@@ -118,11 +118,11 @@ class Outline(HTMLParser):
 
 def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
     text = page_of(requeued, capsys)
-    found = Outline(text)
-    assert found.tags.count("svg") == 5  # time, loss, throughput, learning rate, memory
-    assert all(reference.startswith("#") for reference in found.references)
-    assert len(found.ids) == len({*found.ids})
-    assert not {"script", "link", "img", "iframe", "image"} & {*found.tags}
+    outline = Outline(text)
+    assert outline.tags.count("svg") == 5  # time, loss, throughput, learning rate, memory
+    assert all(reference.startswith("#") for reference in outline.references)
+    assert len(outline.ids) == len({*outline.ids})
+    assert not {"script", "link", "img", "iframe", "image"} & {*outline.tags}
     assert "url(http" not in text and "@import" not in text and "<!DOCTYPE svg" not in text
     assert "prefers-color-scheme: dark" in text
     for word in ("loss", "throughput, samples/s", "learning rate", "time by use, s"):
@@ -165,8 +165,8 @@ def test_a_run_with_a_single_step_has_a_dot(here, capsys):
 def test_a_run_without_metrics_and_without_attempts(here, capsys):
     text = page_of(make_run(here), capsys)
     assert "No metrics.jsonl" in text
-    (found,) = json.loads(reported(capsys, "--json"))["runs"]
-    assert (found["state"], found["goodput"], found["attempts"]) == ("not started", None, [])
+    (report,) = json.loads(reported(capsys, "--json"))["runs"]
+    assert (report["state"], report["goodput"], report["attempts"]) == ("not started", None, [])
 
 
 def test_a_script_of_ones_own_has_no_metrics_and_that_is_written_there(here, capsys):
@@ -184,22 +184,26 @@ def test_a_held_run_ends_with_its_last_attempt(here, capsys):
     held = [attempt(1, 10, 50, started(10), decision=Action.HOLD, cause=Cause.CRASH)]
     run = write_run(make_run(here), held)
     records.write(run.result, Result("held", "three crashes", metrics=(Metric("x", 1.0),)))
-    (found,) = json.loads(reported(capsys, "--json"))["runs"]
-    assert (found["state"], found["wall_s"]) == ("held", 50)
+    (report,) = json.loads(reported(capsys, "--json"))["runs"]
+    assert (report["state"], report["wall_s"]) == ("held", 50)
 
 
 def test_a_running_run_lasts_to_now(here):
     running = replace(attempt(1, 10, 50, started(10)), record=None, stop=None)
     run = write_run(make_run(here), [replace(running, events=running.events[:-1])])
     run_lock.claim(run, run_lock.this_process(None), 1)
-    found = summary.summarize(state.read(run), now=BEGIN + 70)
-    assert (found.state, found.wall, found.time_of(Use.TRAINING)) == ("not ended", 70_000, 52_000)
+    time_summary = summary.summarize(state.read(run), now=BEGIN + 70)
+    assert (time_summary.state, time_summary.wall, time_summary.time_of(Use.TRAINING)) == (
+        "not ended",
+        70_000,
+        52_000,
+    )
 
 
 def test_a_requeued_run_waits_until_now(here):
     run = write_run(make_run(here), two_attempts()[:1])
-    found = summary.summarize(state.read(run), now=BEGIN + 400)
-    assert (found.state, found.time_of(Use.QUEUE)) == ("not ended", 8000 + 350_000)
+    time_summary = summary.summarize(state.read(run), now=BEGIN + 400)
+    assert (time_summary.state, time_summary.time_of(Use.QUEUE)) == ("not ended", 8000 + 350_000)
 
 
 def test_without_matplotlib_there_are_tables_and_a_line_that_helps(requeued, capsys, monkeypatch):
@@ -220,8 +224,8 @@ def test_a_damaged_timeline_and_a_damaged_spec_are_no_error(requeued, capsys):
     requeued.timeline("rank-00000").write_bytes(b'\xff\x00{"t": 1\n[]\n{"event": "x"}\n')
     requeued.spec.write_text("{")
     requeued.metrics.write_bytes(b'\xff\n{"step": "a"}\n[1]\n{"step": 1, "train_loss": "x"}\n')
-    (found,) = json.loads(reported(capsys, "--json", str(requeued.path)))["runs"]
-    assert found["not_explained"] > 0 and found["gpu_hours"] is None
+    (report,) = json.loads(reported(capsys, "--json", str(requeued.path)))["runs"]
+    assert report["not_explained"] > 0 and report["gpu_hours"] is None
     assert main(["report", str(requeued.path)]) == 0
 
 
@@ -231,17 +235,24 @@ def test_a_held_run_that_was_queued_again_has_not_ended(here):
     records.write(run.result, Result("held", "three crashes"))
     again = {"t": BEGIN + 60, "event": "submit", "attempt": None}
     append_jsonl(run.timeline("submit"), again)
-    found = summary.summarize(state.read(run), now=BEGIN + 80)
-    assert (found.state, found.wall) == ("not ended", 80_000)
-    assert (found.time_of(Use.IDLE), found.time_of(Use.QUEUE)) == (10_000, 8000 + 20_000)
+    time_summary = summary.summarize(state.read(run), now=BEGIN + 80)
+    assert (time_summary.state, time_summary.wall) == ("not ended", 80_000)
+    assert (time_summary.time_of(Use.IDLE), time_summary.time_of(Use.QUEUE)) == (
+        10_000,
+        8000 + 20_000,
+    )
 
 
 def test_a_run_that_was_cancelled_in_the_queue_ends_there(here):
     run = write_run(make_run(here), [])
     records.write(run.result, Result("cancelled"))
     os.utime(run.result, (BEGIN + 30, BEGIN + 30))
-    found = summary.summarize(state.read(run))
-    assert (found.state, found.wall, found.time_of(Use.QUEUE)) == ("cancelled", 30_000, 28_000)
+    time_summary = summary.summarize(state.read(run))
+    assert (time_summary.state, time_summary.wall, time_summary.time_of(Use.QUEUE)) == (
+        "cancelled",
+        30_000,
+        28_000,
+    )
 
 
 def test_a_local_run_whose_process_is_gone_is_lost_with_its_last_line(here):
@@ -249,5 +260,5 @@ def test_a_local_run_whose_process_is_gone_is_lost_with_its_last_line(here):
     run = write_run(make_run(here), [replace(running, events=running.events[:-1])])
     gone = Claim("local-here-1", socket.gethostname(), 2**22 + 1, "1", 1)
     records.write(run.owner, gone)
-    found = summary.summarize(state.read(run), now=BEGIN + 9999)
-    assert (found.state, found.wall) == ("lost", 18_000)
+    time_summary = summary.summarize(state.read(run), now=BEGIN + 9999)
+    assert (time_summary.state, time_summary.wall) == ("lost", 18_000)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.commands.submit_claim import hold_claim
 from slurm_job_kit.jobs.rundir import read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -157,7 +157,7 @@ def test_of_two_resumes_at_once_one_queues_a_job(slurm, here, capsys):
 
 def claim_of(run, **changes):
     """The claim of another process on the run."""
-    with claimed(run):
+    with hold_claim(run):
         (claim,) = run.path.glob(".submit-claim*")
         record = read_json(claim) | changes
     write_json(claim, record)

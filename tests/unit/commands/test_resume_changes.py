@@ -188,8 +188,8 @@ def test_nothing_is_switched_while_a_job_of_the_run_is_queued(run, here, slurm, 
 def test_a_resume_from_an_older_checkpoint_puts_newer_ones_aside(run, capfd):
     assert main(["resume", "tiny", "--checkpoint", "step-10"]) == 0
     assert "going on from step-00000010; put aside: step-00000020" in capfd.readouterr().err
-    found = fact_reader.read_newest(run)
-    assert found.checkpoint == "step-00000010"
+    facts = fact_reader.read_newest(run)
+    assert facts.checkpoint == "step-00000010"
     assert (run.checkpoints / "aside-step-00000020").is_dir()
 
 
@@ -214,10 +214,10 @@ def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
     assert state(completed) == before
     assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 0
     assert not completed.result.exists()
-    found = fact_reader.read_newest(completed)
-    assert not interpret.is_completed(found)
-    assert found.last is not None
-    assert (found.last.decision, found.last.cause) == ("hold", "completed")
+    facts = fact_reader.read_newest(completed)
+    assert not interpret.is_completed(facts)
+    assert facts.last is not None
+    assert (facts.last.decision, facts.last.cause) == ("hold", "completed")
 
 
 def test_a_complete_run_stays_complete_if_slurm_refuses_its_extension(completed, slurm):

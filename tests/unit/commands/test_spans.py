@@ -52,18 +52,18 @@ def test_compilations_are_a_use_of_their_own_in_the_start_up_and_in_the_training
     events += [event(40, "compile", seconds=2), event(42, "evaluation", 20, seconds=5.0)]
     events += [event(17.5, "compile", seconds=0.25), event(60, "completed", 40)]
     done = attempt(1, 10, 60, events, last_step=40, first_step=1, decision=Action.DONE)
-    found = seconds(history([done], 60, submits=[3]))
-    assert (found["compile"], found["model"], found["first_step"]) == (0.75, 0.5, 0.75)
-    assert (found["recompile"], found["evaluation"], found["training"]) == (2.0, 3.0, 60 - 18 - 5)
+    uses = seconds(history([done], 60, submits=[3]))
+    assert (uses["compile"], uses["model"], uses["first_step"]) == (0.75, 0.5, 0.75)
+    assert (uses["recompile"], uses["evaluation"], uses["training"]) == (2.0, 3.0, 60 - 18 - 5)
 
 
 def test_steps_that_a_later_attempt_repeats_are_redone_and_its_wait_is_queue():
     first = attempt(1, 10, 68, [*FIRST, *paced(10, 20, 50)], failed=67, first_step=1, last_step=50)
     second = attempt(2, 100, 140, started(100, loaded=30), first_step=31, last_step=60)
-    found = seconds(history([first, second], 140))
-    assert found["redone"] == 20.0  # from step 30, at second 47, to the failure at second 67
-    assert found["training"] == (67 - 18 - 20) + (140 - 108)
-    assert found["queue"] == 10 + (100 - 68) and found["stopping"] == 1.0
+    uses = seconds(history([first, second], 140))
+    assert uses["redone"] == 20.0  # from step 30, at second 47, to the failure at second 67
+    assert uses["training"] == (67 - 18 - 20) + (140 - 108)
+    assert uses["queue"] == 10 + (100 - 68) and uses["stopping"] == 1.0
 
 
 def test_steps_beyond_the_last_report_count_by_the_pace_before():
@@ -93,8 +93,8 @@ def test_only_the_oldest_later_beginning_counts_as_repeated():
 def test_the_time_between_two_attempts(decision, submits, expected):
     first = attempt(1, 0, 60, [event(1, "torchrun")], decision=decision)
     second = attempt(2, 100, 101, [event(100, "torchrun")])
-    found = seconds(history([first, second], 101, submits))
-    assert {use: found.get(use, 0) for use in ("queue", "restart", "idle")} == {
+    uses = seconds(history([first, second], 101, submits))
+    assert {use: uses.get(use, 0) for use in ("queue", "restart", "idle")} == {
         **dict.fromkeys(("queue", "restart", "idle"), 0),
         **expected,
     }
@@ -104,25 +104,25 @@ def test_a_lost_attempt_ends_with_the_last_line_that_it_wrote():
     lost = attempt(1, 10, 200, [*FIRST, *paced(10, 40)], first_step=1, last_step=45)
     lost = replace(lost, events=tuple(e for e in lost.events if e.event != "close"))
     second = attempt(2, 201, 240, started(201, loaded=45), first_step=46, last_step=60)
-    found = seconds(history([lost, second], 240))
-    assert found["training"] == (17 + 45 - 18) + (240 - 209)
-    assert found["queue"] == 10 + 201 - (17 + 45)
+    uses = seconds(history([lost, second], 240))
+    assert uses["training"] == (17 + 45 - 18) + (240 - 209)
+    assert uses["queue"] == 10 + 201 - (17 + 45)
 
 
 def test_a_hang_is_shown_from_the_last_step_to_the_end_that_the_watchdog_made():
     events = [*FIRST, *paced(10, 20)]
     hung = attempt(1, 10, 400, events, failed=390, first_step=1, last_step=22, cause=Cause.HANG)
-    found = seconds(history([hung], 400))
-    assert (found["hang"], found["training"], found["stopping"]) == (390 - 39, 39 - 18, 10)
-    assert "not_explained" not in found
+    uses = seconds(history([hung], 400))
+    assert (uses["hang"], uses["training"], uses["stopping"]) == (390 - 39, 39 - 18, 10)
+    assert "not_explained" not in uses
 
 
 def test_a_long_time_without_a_step_is_not_explained():
     suspended = [*FIRST, *paced(10, 20), event(1000, "steps", 21), event(1001, "steps", 22)]
     ended = [*suspended, event(1010, "completed", 31)]
     done = attempt(1, 10, 1010, ended, first_step=1, last_step=31, decision=Action.DONE)
-    found = seconds(history([done], 1010))
-    assert found["not_explained"] == 1000 - 37 - 5  # five times the usual second
+    uses = seconds(history([done], 1010))
+    assert uses["not_explained"] == 1000 - 37 - 5  # five times the usual second
 
 
 def test_slow_steps_are_training():
@@ -143,8 +143,8 @@ def test_a_start_up_that_fails_belongs_to_its_phase():
 
 def test_a_running_attempt_lasts_to_now_and_its_progress_counts():
     running = AttemptHistory(1, (BEGIN + 10) * 1000, ("n1",), "7", events=tuple(FIRST))
-    found = history([running], 600)
-    assert seconds(found)["not_explained"] == 600 - 18
+    run_history = history([running], 600)
+    assert seconds(run_history)["not_explained"] == 600 - 18
     reported = replace(running, reported=((BEGIN + 599) * 1000, 582))
     assert "not_explained" not in seconds(history([reported], 600))
 
@@ -152,8 +152,8 @@ def test_a_running_attempt_lasts_to_now_and_its_progress_counts():
 def test_a_script_that_reports_nothing_trains_from_its_start_to_its_end():
     events = [event(11, "torchrun"), event(13, "spawn"), event(90, "torchrun_end")]
     spec = Spec(launch=Launch(script="train.py"))
-    found = seconds(history([attempt(1, 10, 91, events)], 91, spec=spec))
-    assert found == {"queue": 10, "launch": 1, "import": 2, "training": 77, "stopping": 1}
+    uses = seconds(history([attempt(1, 10, 91, events)], 91, spec=spec))
+    assert uses == {"queue": 10, "launch": 1, "import": 2, "training": 77, "stopping": 1}
 
 
 def any_history(rng):
@@ -186,8 +186,10 @@ def any_history(rng):
 
 def test_the_spans_sum_to_the_wall_time_exactly_whatever_the_files_have():
     for seed in range(500):
-        found = any_history(random.Random(seed))
-        spans = spans_of(found)
-        assert sum(span.length for span in spans) == found.end - found.begin, f"seed {seed}"
+        run_history = any_history(random.Random(seed))
+        spans = spans_of(run_history)
+        assert sum(span.length for span in spans) == run_history.end - run_history.begin, (
+            f"seed {seed}"
+        )
         assert all(a.end == b.begin for a, b in pairwise(spans)), f"seed {seed}"
         assert all(span.length > 0 for span in spans), f"seed {seed}"

@@ -306,7 +306,7 @@ def test_the_runs_of_a_name_are_listed_and_another_name_is_not(here, capsys):
 def test_no_width_cuts_a_text_off(width):
     words = [f"w{number}" for number in range(40)]
     rows, columns = [{"NAME": "tiny", "STATE": " ".join(words)}], ("NAME", "STATE", "NODES")
-    text = table.folded(rows, columns, width) or table.stacked(rows, columns, width)
+    text = table.folded_table(rows, columns, width) or table.stacked_lines(rows, columns, width)
     assert max(map(len, text.splitlines())) <= width
     assert set(words) <= set(text.split())
 
@@ -358,8 +358,8 @@ def test_a_watch_of_many_runs_shows_what_fits_and_draws_few_tables(
     monkeypatch.setattr(table, "text", counted)
     numbers = []
     for max_lines in (24, 48):
-        wanted = status.Wanted(is_all=True)
-        text = wanted.text(*wanted.look(state.Remembered()), max_lines)
+        wanted = status.StatusQuery(is_all=True)
+        text = wanted.text(*wanted.look(state.AnswerCache()), max_lines)
         assert len(text.split("\n")) <= max_lines
         numbers += [int(number) for number in re.findall(r"^(\d+) of 200 runs, all: ", text, re.M)]
     assert 2 <= numbers[0] < numbers[1] and len(drawn) <= 14

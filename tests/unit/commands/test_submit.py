@@ -137,8 +137,8 @@ def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
 
 def test_a_dry_run_prints_no_json(here, capsys):
     assert main(["submit", "tiny.yaml", "--dry-run", "--json"]) == 2
-    found = capsys.readouterr()
-    assert not found.out and "leave out one of --json and --dry-run" in found.err
+    output = capsys.readouterr()
+    assert not output.out and "leave out one of --json and --dry-run" in output.err
 
 
 def test_a_dry_run_needs_no_slurm(here, monkeypatch, capsys):

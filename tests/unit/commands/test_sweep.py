@@ -58,9 +58,9 @@ def test_the_points_are_one_array_with_a_limit_and_each_has_its_own_run(made, sl
     assert len({run.code.resolve() for run in runs}) == 1 and len(set(runs)) == 3
     assert lookup.find("4711_1") == runs[1]
     # The successor of a point must not queue the whole array again.
-    found = records.read(Submission, runs[1].submission)
+    record = records.read(Submission, runs[1].submission)
     argv = tuple(sbatch_argv(Spec.read(runs[1].spec), runs[1]))
-    assert found == Submission(argv, "4711_1", os.getuid())
+    assert record == Submission(argv, "4711_1", os.getuid())
 
 
 def test_a_point_freezes_the_same_spec_as_a_run_alone(made, here):

@@ -45,13 +45,13 @@ SHOW = (
 def run(hosts, slurm, tmp_path, monkeypatch):
     """A run whose job 7 has opened attempt 1, as the host `here` sees it; commands run there."""
     monkeypatch.setenv("KIT_RUNS", str(hosts.there / "runs"))
-    found = make_run(hosts.here)
-    run_files.freeze_code(run_files.make_kit(tmp_path / "checkout"), found)
-    found.setup.write_text("export KIT_PYTHON=python3\n")
-    records.write(found.submission, Submission(("sbatch",), "7"))
-    run_files.opened(found)
+    run_dir = make_run(hosts.here)
+    run_files.freeze_code(run_files.make_kit(tmp_path / "checkout"), run_dir)
+    run_dir.setup.write_text("export KIT_PYTHON=python3\n")
+    records.write(run_dir.submission, Submission(("sbatch",), "7"))
+    run_files.opened(run_dir)
     slurm.install("sbatch", "exit 1")  # no command of these tests queues a job
-    return found
+    return run_dir
 
 
 @pytest.fixture
@@ -180,8 +180,8 @@ def test_a_job_id_means_the_run_whose_job_another_host_has_just_queued(hosts, ru
     relink(hosts.here / "runs/.jobs/slurm-1", "../tiny/20260101")
     look(hosts.there, "slurm-7")
     relink(hosts.here / "runs/.jobs/slurm-7", "../tiny/20260101")
-    found = lookup.recall("7")
-    assert found is not None and found.run_id == "20260101"
+    run_dir = lookup.recall("7")
+    assert run_dir is not None and run_dir.run_id == "20260101"
 
 
 def test_a_sweep_of_another_host_is_found(hosts, run, there):

@@ -231,15 +231,15 @@ def test_a_stop_that_could_not_save_and_a_slurmctld_that_was_away_are_named(stor
     story.attempt(cause="preemption", evidence=evidence)
     story.attempt(2, cause="preemption", evidence={**evidence, "outcome": "stopped"})
     story.completed(3)
-    found = story.why()["delays"]
-    assert [(each["cause"], each["attempts"]) for each in found] == [
+    delays = story.why()["delays"]
+    assert [(each["cause"], each["attempts"]) for each in delays] == [
         ("preemption", [1]),
         ("not_saved", [1]),
         ("slurmctld_away", [1]),
         ("preemption", [2]),
         ("slurmctld_away", [2]),
     ]
-    assert "64 s" in found[2]["text"]
+    assert "64 s" in delays[2]["text"]
 
 
 def test_a_script_that_caught_its_error_and_exited_with_0_is_a_mistake_in_the_code(story):

@@ -71,12 +71,12 @@ def test_augmentation_is_the_same_however_the_global_batch_is_cut_and_resumed():
     for world_size, micro_batch_size in ((1, 5), (2, 6), (3, 1), (4, 3)):
         size = {"world_size": world_size, "micro_batch_size": micro_batch_size, **elastic}
         for first in (0, 5):
-            found: dict[tuple[int, int], torch.Tensor] = {}
+            pixels: dict[tuple[int, int], torch.Tensor] = {}
             for rank in range(world_size):
                 feed = feed_of(source, AUGMENT, rank=rank, **size)
-                found |= pixels_by_sample(feed, range(first, 9))
-            assert found.keys() == {key for key in one if key[0] >= first}
-            assert all(torch.equal(found[key], one[key]) for key in found)
+                pixels |= pixels_by_sample(feed, range(first, 9))
+            assert pixels.keys() == {key for key in one if key[0] >= first}
+            assert all(torch.equal(pixels[key], one[key]) for key in pixels)
 
 
 def test_augmentation_differs_by_step_and_seed():
@@ -108,19 +108,21 @@ def test_the_crop_moves_over_zeros_and_the_flip_mirrors():
     images = torch.arange(1.0, 10).reshape(1, 1, 3, 3).repeat(4, 1, 1, 1)
     transform = image({"crop_padding": 1, "flip": True})
     rows = ([0.0, 0.0, 0.9], [0.5, 0.5, 0.9], [0.99, 0.99, 0.9], [0.5, 0.99, 0.1])
-    found = transform(images, Fixed(*rows))[:, 0].tolist()
-    assert found[0] == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]
-    assert found[1] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    assert found[2] == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
-    assert found[3] == [[0, 3, 2], [0, 6, 5], [0, 9, 8]]
+    rows_of_pixels = transform(images, Fixed(*rows))[:, 0].tolist()
+    assert rows_of_pixels[0] == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]
+    assert rows_of_pixels[1] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert rows_of_pixels[2] == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
+    assert rows_of_pixels[3] == [[0, 3, 2], [0, 6, 5], [0, 9, 8]]
 
 
 def test_evaluation_is_normalised_only():
     images = torch.rand(5, 2, 4, 4)
     args = {"crop_padding": 2, "flip": True, "mean": [0.5, 0.25], "std": [0.5, 2.0]}
-    found = image(args)(images, None)
+    normalised = image(args)(images, None)
     mean, std = torch.tensor([0.5, 0.25]), torch.tensor([0.5, 2.0])
-    assert torch.allclose(found, (images - mean[:, None, None]) / std[:, None, None], atol=1e-6)
+    assert torch.allclose(
+        normalised, (images - mean[:, None, None]) / std[:, None, None], atol=1e-6
+    )
     assert torch.equal(image({"flip": True})(images, None), images)
 
 

@@ -391,15 +391,15 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers
     objective = Classification(DataFacts("x", num_classes=3), label_smoothing=0.3)
     beats, results = [], []
     for _ in range(2):
-        found = evaluate(
+        totals = evaluate(
             module,
             held_out,
             lambda batch: objective(module, batch).row(),
             torch.zeros(3, dtype=torch.float64),
             lambda: beats.append(1),
         )
-        assert found is not None
-        results.append(found.tolist())
+        assert totals is not None
+        results.append(totals.tolist())
     held_out.close()
     assert results[0] == results[1] and len(beats) == 6 and module.training
     contents = [batch.content for batch in HeldOut(Chancy(600), None, job_of()).batches()]

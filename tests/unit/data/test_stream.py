@@ -86,12 +86,14 @@ def stream_of(stream, rank=0, world_size=1, is_own=False, transform=None, **cont
 
 def read(batches, steps):
     """[(x, noise) of each step of `steps`]; the batches are closed after it."""
-    found = []
+    samples = []
     for step in steps:
         parts = [*batches.micro_batches(step)]
-        found.append([torch.cat([part[key] for part in parts]).tolist() for key in ("x", "noise")])
+        samples.append(
+            [torch.cat([part[key] for part in parts]).tolist() for key in ("x", "noise")]
+        )
     batches.close()
-    return found
+    return samples
 
 
 def places(batches):
@@ -231,26 +233,28 @@ def test_a_resume_with_batches_of_other_samples_is_not_compared(changed):
 
 def of_all_ranks(world_size, steps, positions=None):
     """{step: the sorted samples of all ranks}, and the position of the first rank."""
-    found: dict[int, list[Any]] = {step: [] for step in steps}
+    samples_of_steps: dict[int, list[Any]] = {step: [] for step in steps}
     for rank in range(world_size):
         batches = stream_of(Epochs(), rank, world_size, micro_batch_size=3, global_batch_size=12)
         if positions is not None:
             batches.restore(positions)
         for step, (x, noise) in zip(steps, read(batches, steps), strict=True):
-            found[step] += zip(x, noise, strict=True)
-    return {step: sorted(samples) for step, samples in found.items()}, batches.positions()
+            samples_of_steps[step] += zip(x, noise, strict=True)
+    return {
+        step: sorted(samples) for step, samples in samples_of_steps.items()
+    }, batches.positions()
 
 
 def test_a_shared_stream_gives_the_same_samples_to_each_step_at_any_number_of_ranks():
     expected, _ = of_all_ranks(1, range(6))
     assert all(len(samples) == 12 for samples in expected.values())
     for world_size in (2, 3, 4):
-        found, _ = of_all_ranks(world_size, range(6))
-        assert found == expected
+        samples_of_steps, _ = of_all_ranks(world_size, range(6))
+        assert samples_of_steps == expected
     _, positions = of_all_ranks(3, range(2))
     for world_size in (1, 2, 4):
-        found, _ = of_all_ranks(world_size, range(2, 6), positions)
-        assert found == {step: expected[step] for step in range(2, 6)}
+        samples_of_steps, _ = of_all_ranks(world_size, range(2, 6), positions)
+        assert samples_of_steps == {step: expected[step] for step in range(2, 6)}
 
 
 def test_streams_of_their_own_continue_with_the_same_number_of_ranks_only(process_group):

@@ -13,8 +13,8 @@ from tests.unit import run_files
 def lead_of(*steps, save=0.0, lead_s=60.0, **more):
     lead = LeadTime(lead_s, **more)
     for seconds in steps:
-        lead.stepped(seconds)
-    lead.saved(save)
+        lead.record_step(seconds)
+    lead.record_save(save)
     return lead
 
 
@@ -45,9 +45,9 @@ def test_the_warning_has_the_numbers_and_the_key_to_set():
 def test_it_warns_once_and_again_when_the_need_has_grown_by_half():
     lead = lead_of(2.0, 2.0, save=60)
     assert lead.warning() and not lead.warning()
-    lead.saved(95)  # 111 s after 76
+    lead.record_save(95)  # 111 s after 76
     assert not lead.warning()
-    lead.saved(100)
+    lead.record_save(100)
     assert "save 100.0 s" in lead.warning() and not lead.warning()
 
 
@@ -65,7 +65,7 @@ def test_a_stop_in_an_evaluation_needs_two_batches_in_a_row(evaluations, expecte
     for batches in evaluations:
         lead.begin_step(0.0)
         for batch_s in batches:
-            lead.evaluated(batch_s)
+            lead.record_batch(batch_s)
     assert lead.need_s == pytest.approx(3 * 2.0 + expected + MARGIN_S)
 
 
@@ -84,7 +84,7 @@ def test_evaluations_and_saves_are_no_steps():
     clock = [100.0, 160.0, 161.0]  # the first step compiles
     for now in clock:
         lead.begin_step(now)
-    with lead.excluded():
+    with lead.exclude():
         pass
     for now in (193.0, 225.0):  # each of 2 s, behind an evaluation of 30 s
         lead._excluded_s = lead._evaluation_s = 30.0
@@ -106,6 +106,6 @@ def test_limits_are_those_of_the_attempts_job(run, deadline, preemption_s, save,
     records.write(run.site, SlurmSite(preemption_s=preemption_s))
     spec = Spec(slurm=Slurm(signal_lead_s=50), launch=Launch(stop_check_steps=1))
     lead = LeadTime.of(RunHandle(run, spec, 1))
-    lead.saved(save)
+    lead.record_save(save)
     warning = lead.warning()
     assert bool(warning) == bool(words) and all(word in warning for word in words)

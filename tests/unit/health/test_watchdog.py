@@ -267,13 +267,13 @@ def test_a_hang_that_a_rank_of_another_host_has_found_is_seen(hosts):
     attempt_dir = RunDir(hosts.here).attempt(1)
     attempt_dir.path.mkdir()
     look(hosts.there, "hang.json", "rank-00000.hang.json")
-    found = watchdog.Watchdog(1, 2)
-    found.open(RunDir(hosts.there), 1, 60)
-    found._poll_once()
-    assert not found._is_hang_found.is_set()
+    observer = watchdog.Watchdog(1, 2)
+    observer.open(RunDir(hosts.there), 1, 60)
+    observer._poll_once()
+    assert not observer._is_hang_found.is_set()
     attempt_dir.hang.write_text("")
-    found._poll_once()
-    assert found._is_hang_found.is_set()
+    observer._poll_once()
+    assert observer._is_hang_found.is_set()
 
 
 def test_a_device_that_does_not_answer_makes_its_node_bad(start):

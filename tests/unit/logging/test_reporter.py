@@ -50,9 +50,9 @@ def report(tmp_path):
 def train(reporter, steps):
     for step in steps:
         reporter.step_done(step)
-        reporter.trained(step, {"train_loss": 1 / step}, 0.1, data_wait_s=0.0)
+        reporter.report_training(step, {"train_loss": 1 / step}, 0.1, data_wait_s=0.0)
         if step % LENGTH.steps_per_epoch == 0:
-            reporter.evaluated(step, {"eval_loss": 2 / step, "eval_accuracy": 1 - 1 / step})
+            reporter.report_evaluation(step, {"eval_loss": 2 / step, "eval_accuracy": 1 - 1 / step})
 
 
 def test_samples_count_each_short_last_step_of_an_epoch():
@@ -67,7 +67,7 @@ def test_a_log_line_has_loss_lr_speed_time_left_data_wait_and_memory(report, clo
     reporter = report(step=2)
     clock.s += 0.5
     means = {"train_loss": 1.23456, "train_accuracy": 0.5, "train_mae": 123.456}
-    reporter.trained(4, means, 0.05, data_wait_s=0.02)
+    reporter.report_training(4, means, 0.05, data_wait_s=0.02)
     head, memory = capsys.readouterr().out.rsplit("  mem ", 1)
     assert head == (
         "step 4/12  epoch 1/3  loss 1.235  accuracy 50.00%  mae 123.5  lr 0.05  128 samples/s  "
@@ -82,11 +82,11 @@ def test_speed_leaves_out_an_evaluation_but_the_share_of_data_does_not(report, c
     clock.s += 1
     reporter.step_done(1)
     clock.s += 8
-    reporter.evaluated(1, {"eval_loss": 1.0, "eval_accuracy": 0.5})
+    reporter.report_evaluation(1, {"eval_loss": 1.0, "eval_accuracy": 0.5})
     clock.s += 1
-    reporter.trained(2, {"train_loss": 1.0}, 0.1, data_wait_s=1.0)
+    reporter.report_training(2, {"train_loss": 1.0}, 0.1, data_wait_s=1.0)
     clock.s += 1
-    reporter.trained(3, {"train_loss": 1.0}, 0.1, data_wait_s=0.5)
+    reporter.report_training(3, {"train_loss": 1.0}, 0.1, data_wait_s=0.5)
     *_, line, next_line = capsys.readouterr().out.splitlines()
     assert "  48 samples/s  8 s left  data 10%  " in line
     assert "  48 samples/s  7 s left  data 50%  " in next_line
@@ -151,7 +151,7 @@ def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
     os.dup2(full, int(metrics.name))
     os.close(full)
     with pytest.raises(StorageError, match=r"^writing \S+metrics.jsonl: No space left .* resume"):
-        reporter.trained(1, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
+        reporter.report_training(1, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
     with pytest.raises(StorageError):
         reporter.close()
 
@@ -167,9 +167,9 @@ def test_progress_and_lines_on_a_full_disk_end_no_training(report, tmp_path, mon
 
 
 def live_line(path):
-    found = read_progress(RunDir(path))
-    assert found is not None
-    return live.format_progress(found)
+    record = read_progress(RunDir(path))
+    assert record is not None
+    return live.format_progress(record)
 
 
 def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
@@ -198,17 +198,17 @@ def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
 def test_progress_shows_as_many_metrics_of_any_objective_as_fit(report, tmp_path, means, words):
     reporter, path = report(), tmp_path / "progress.json"
     size = path.stat().st_size
-    reporter.evaluated(4, means)
+    reporter.report_evaluation(4, means)
     assert live_line(tmp_path) == f"epoch 2/3  step 0/12  held-out {words}"
     assert path.stat().st_size == size
-    reporter.evaluated(8, {"eval_loss": 1.5})
+    reporter.report_evaluation(8, {"eval_loss": 1.5})
     assert live_line(tmp_path) == "epoch 3/3  step 0/12  held-out loss 1.5"
 
 
 def test_progress_holds_the_last_step_after_a_line_a_sync_and_a_close(report, tmp_path):
     reporter = report()
     words = [
-        lambda: reporter.trained(7, {"train_loss": 1.0}, 0.1, data_wait_s=0.0),
+        lambda: reporter.report_training(7, {"train_loss": 1.0}, 0.1, data_wait_s=0.0),
         lambda: reporter.sync(),
         lambda: reporter.close(),
     ]
@@ -278,7 +278,7 @@ def test_the_timeline_has_step_speed_and_memory_at_most_every_ten_seconds(report
     reporter = report()
     for step in range(1, 8):
         clock.s += 4.0
-        reporter.trained(step, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
+        reporter.report_training(step, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
     assert paces(run_dir) == [1, 4, 7]
     first = read_events(run_dir.timeline(STEPS_WRITER))[0]
     assert first.samples_per_s == 48 / 4 and first.memory_mib and first.attempt == 1
@@ -286,6 +286,6 @@ def test_the_timeline_has_step_speed_and_memory_at_most_every_ten_seconds(report
 
 def test_metrics_have_no_times_and_a_timeline_that_cannot_be_written_ends_nothing(report, tmp_path):
     reporter = report()  # there is no folder timeline
-    reporter.trained(1, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
+    reporter.report_training(1, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
     (line,) = read_jsonl(tmp_path / "metrics.jsonl")
     assert set(line) == {"step", "epoch", "train_loss", "lr"}

@@ -197,15 +197,15 @@ def wait_for(condition, limit_s=30):
 
 def helpers_of(pid):
     """Live processes of W&B that serve a process."""
-    found = []
+    helpers = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         if b"wandb-core" in words[0] and str(pid).encode() in words:
-            found.append(words)
-    return found
+            helpers.append(words)
+    return helpers
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extended
+from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extend_history
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.process import context
@@ -342,7 +342,7 @@ def test_another_code_is_never_the_same_environment(job_of):
     context = job_of(MLP)
     codes = [dataclasses.replace(context.run, code_digest=code) for code in ("a", "b")]
     first, other = (describe(dataclasses.replace(context, run=code)) for code in codes)
-    history = extended(extended([], first), other, 20)
+    history = extend_history(extend_history([], first), other, 20)
     assert exactness(history, True) == ("sequence", "the code changed after step 20")
 
 
@@ -365,8 +365,8 @@ os._exit(0)  # Python's end may abort after a group over gloo (torch 2.13)
 def anchored(groups, lr):
     """An optimizer that keeps the weights that it finds, as one that pulls towards them does."""
     optimizer = torch.optim.SGD(groups, lr)
-    found = [value.detach().clone() for group in groups for value in group["params"]]
-    optimizer.anchors = found  # type: ignore[attr-defined]
+    values = [value.detach().clone() for group in groups for value in group["params"]]
+    optimizer.anchors = values  # type: ignore[attr-defined]
     return optimizer
 
 

@@ -140,7 +140,7 @@ def refused(folder, rank, world_size):
 def rank_main(rank, folder):
     """Join a group of each size in turn; write what this rank found."""
     torch.set_num_threads(1)
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
     try:
         for world_size, num_batches in PLACES:
             if rank >= world_size:
@@ -150,14 +150,14 @@ def rank_main(rank, folder):
             for case, (objective, fixed_items, batches) in CASES.items():
                 own = batches[rank::world_size]
                 assert len(own) == num_batches
-                found[world_size, case] = stepped(objective, fixed_items, own)
+                results[world_size, case] = stepped(objective, fixed_items, own)
             if world_size == 3:
-                found["refused"] = refused(Path(folder), rank, world_size)
+                results["refused"] = refused(Path(folder), rank, world_size)
             dist.barrier()
             dist.destroy_process_group()
     except BaseException:
-        found["error"] = traceback.format_exc()
-    torch.save(found, f"{folder}/rank-{rank}")
+        results["error"] = traceback.format_exc()
+    torch.save(results, f"{folder}/rank-{rank}")
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,9 @@ def ranks(tmp_path_factory):
     """What each of four ranks found. One process imports torch and forks them."""
     folder = str(tmp_path_factory.mktemp("ranks"))
     forked_ranks.run(rank_main, [(rank, folder) for rank in range(4)])
-    found = [torch.load(f"{folder}/rank-{rank}") for rank in range(4)]
-    assert not [each["error"] for each in found if "error" in each]
-    return found
+    results = [torch.load(f"{folder}/rank-{rank}") for rank in range(4)]
+    assert not [each["error"] for each in results if "error" in each]
+    return results
 
 
 @pytest.mark.parametrize("case", ["masked", "fixed"])

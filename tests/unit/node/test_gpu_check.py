@@ -33,10 +33,10 @@ def driver(monkeypatch):
 
 
 def test_a_cpu_build_is_a_mistake_that_every_start_would_repeat(torch):
-    found = gpu_check.problem(TWO, {}, torch(CPU_BUILD))
-    assert found is not None and not found.is_of_node
-    assert "slurm.sbatch_args.gres is gpu:a100:2" in found.reason
-    assert f"torch of {sys.executable} is a CPU build" in found.reason
+    problem = gpu_check.problem(TWO, {}, torch(CPU_BUILD))
+    assert problem is not None and not problem.is_of_node
+    assert "slurm.sbatch_args.gres is gpu:a100:2" in problem.reason
+    assert f"torch of {sys.executable} is a CPU build" in problem.reason
 
 
 def test_a_cpu_build_does_for_a_job_without_gpus(torch):
@@ -46,8 +46,8 @@ def test_a_cpu_build_does_for_a_job_without_gpus(torch):
 @pytest.mark.parametrize("devices", ["", "-1", "0", "NoDevFiles", "0,-1"])
 def test_a_variable_that_hides_gpus_is_the_cause(torch, driver, devices):
     driver(0, 2)
-    found = gpu_check.problem(TWO, {"CUDA_VISIBLE_DEVICES": devices}, torch())
-    assert found is not None and f"CUDA_VISIBLE_DEVICES is {devices!r}" in found.reason
+    problem = gpu_check.problem(TWO, {"CUDA_VISIBLE_DEVICES": devices}, torch())
+    assert problem is not None and f"CUDA_VISIBLE_DEVICES is {devices!r}" in problem.reason
 
 
 def test_a_driver_that_shows_fewer_gpus_may_be_the_nodes_fault(torch, driver):
@@ -56,20 +56,20 @@ def test_a_driver_that_shows_fewer_gpus_may_be_the_nodes_fault(torch, driver):
     assert gpu_check.problem(TWO, environ, torch()) is None
     for answer, text in (((100, 0), "0 GPUs"), ((0, 1), "1 GPU"), ((803, 0), "error 803")):
         driver(*answer)
-        found = gpu_check.problem(TWO, environ, torch())
-        assert found is not None and found.is_of_node and text in found.reason
+        problem = gpu_check.problem(TWO, environ, torch())
+        assert problem is not None and problem.is_of_node and text in problem.reason
 
 
 def test_a_node_without_a_driver_is_named(torch, monkeypatch):
     probe = gpu_check.PROBE.replace("libcuda.so.1", "libnothing-of-that-name.so.1")
     monkeypatch.setattr(gpu_check, "PROBE", probe)
-    found = gpu_check.problem(TWO, dict(os.environ), torch())
-    assert found is not None and "no NVIDIA driver" in found.reason
+    problem = gpu_check.problem(TWO, dict(os.environ), torch())
+    assert problem is not None and "no NVIDIA driver" in problem.reason
 
 
 def test_the_allocation_counts_where_the_spec_asks_for_none(torch):
-    found = gpu_check.problem(Spec(), {"SLURM_GPUS_ON_NODE": "2"}, torch(CPU_BUILD))
-    assert found is not None and "the job has 2 GPUs" in found.reason
+    problem = gpu_check.problem(Spec(), {"SLURM_GPUS_ON_NODE": "2"}, torch(CPU_BUILD))
+    assert problem is not None and "the job has 2 GPUs" in problem.reason
 
 
 def test_a_spec_that_names_fewer_devices_means_it(torch, driver):

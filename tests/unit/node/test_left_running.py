@@ -165,9 +165,9 @@ def test_a_helper_that_has_just_gone_is_not_taken_for_the_script(monkeypatch):
     script, gone = os.getpid(), 2**22 + 1
     with subprocess.Popen(["sleep", "60"]) as helper:
         monkeypatch.setattr(agent, "children", lambda wrapper: [script, helper.pid, gone])
-        found = agent.scripts_of([1])
+        scripts = agent.scripts_of([1])
         helper.kill()
-    assert found == [script]
+    assert scripts == [script]
 
 
 def test_a_wrapper_without_a_script_is_no_error():

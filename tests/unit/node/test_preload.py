@@ -67,8 +67,8 @@ def test_the_reason_is_that_of_the_first_import_of_torch(tmp_path):
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    found = last_error(done.stderr.splitlines()).text
-    assert found == "ValueError:\nTORCH_LOGS is invalid\nValid settings:\nall, aot"
+    text = last_error(done.stderr.splitlines()).text
+    assert text == "ValueError:\nTORCH_LOGS is invalid\nValid settings:\nall, aot"
 
 
 # The fork begins while the thread still imports, as that of the first rank may do.

@@ -92,8 +92,8 @@ def test_the_address_of_slurm_is_taken_where_the_name_leads_nowhere(
     hosts = {"10.0.0.5": ["10.0.0.5"], "10.0.0.7": ["10.0.0.7"], "localhost": ["127.0.0.1"]}
     hosts |= {"vm-5": ["10.0.0.5"], "vm-7": ["10.0.0.7"]}
     names(hosts, {"10.0.0.7": "10.0.0.5"}, own=["10.0.0.5"])
-    found = rendezvous.head_address(resolved, ["a", "b"], None, lambda _: node_addresses)
-    assert found == expected
+    address = rendezvous.head_address(resolved, ["a", "b"], None, lambda _: node_addresses)
+    assert address == expected
 
 
 def test_slurm_is_not_asked_where_the_name_leads_to_the_node(names):
@@ -202,8 +202,8 @@ def test_ipv6_is_taken_where_no_ipv4_leads_to_the_nodes(names, resolved, hosts, 
 
 def test_the_interface_of_the_spec_comes_before_the_name_of_the_node(monkeypatch):
     monkeypatch.setattr(interfaces, "addresses", lambda: [("eth0", "10.0.0.5"), ("ib0", "fd00::1")])
-    found = rendezvous.head_address("10.0.0.5", ["a", "b"], "ib")
-    assert found == ("fd00::1", "ib0 of a")
+    address = rendezvous.head_address("10.0.0.5", ["a", "b"], "ib")
+    assert address == ("fd00::1", "ib0 of a")
 
 
 @pytest.mark.parametrize(

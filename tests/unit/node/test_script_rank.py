@@ -680,10 +680,10 @@ def test_the_known_cause_behind_an_error_is_named(run, start, text, kind):
 
 def wait_for(condition, limit_s=15):
     deadline = time.monotonic() + limit_s
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return found
+    return value
 
 
 def test_a_signal_of_the_agent_reaches_the_script_and_the_wrapper_stays(run, start):

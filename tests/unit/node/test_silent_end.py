@@ -199,10 +199,10 @@ def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
     line = "FATAL:   could not open image /images/torch.sif: no such file or directory"
     ended = STEP_ENDS.replace("exit code 1", "exit code 255")
     run.job_log.write_text(f"{OPENED}2026-11-25 16:00:01 attempt 1, a: torchrun\n{line}\n{ended}")
-    found = fact_reader.read(run, 1)
-    seen = interpret.rank_evidence(found, "RUNNING", 143)
+    facts = fact_reader.read(run, 1)
+    seen = interpret.rank_evidence(facts, "RUNNING", 143)
     assert seen.error == f"b: launch.command_prefix failed with exit code 255: {line}"
-    assert (seen.signals, interpret.stop_signals_at_start(found, 143)) == ((), ())
+    assert (seen.signals, interpret.stop_signals_at_start(facts, 143)) == ((), ())
     assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.CRASH
 
 

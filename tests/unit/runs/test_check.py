@@ -92,8 +92,8 @@ def reports(*findings, folder):
 
 
 def test_warnings_are_shown_and_refuse_nothing(frozen, interpreter, tmp_path, capfd):
-    found = Finding(("train", "model"), "needs a GPU", "h", ("net.py:3, in f: x.cuda()",), False)
-    checked(frozen(interpreter(reports(found, folder=tmp_path))))
+    finding = Finding(("train", "model"), "needs a GPU", "h", ("net.py:3, in f: x.cuda()",), False)
+    checked(frozen(interpreter(reports(finding, folder=tmp_path))))
     printed = capfd.readouterr().err.splitlines()
     assert printed[:3] == [
         "warning: x.yaml:1: train.model: needs a GPU",
@@ -105,8 +105,8 @@ def test_warnings_are_shown_and_refuse_nothing(frozen, interpreter, tmp_path, ca
 
 
 def test_all_errors_are_shown_in_the_order_of_the_file(frozen, interpreter, tmp_path):
-    found = [Finding(("train", "lr"), "b"), Finding(("name",), "a")]
-    text = interpreter(reports(*found, folder=tmp_path)) + "train:\n  lr: 0.1\n"
+    findings = [Finding(("train", "lr"), "b"), Finding(("name",), "a")]
+    text = interpreter(reports(*findings, folder=tmp_path)) + "train:\n  lr: 0.1\n"
     with pytest.raises(SpecError) as caught:
         checked(frozen(text))
     assert str(caught.value).splitlines() == ["x.yaml:1: name: a", "x.yaml:4: train.lr: b"]

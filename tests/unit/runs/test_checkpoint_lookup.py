@@ -49,7 +49,7 @@ def test_damaged_checkpoints_are_listed_from_the_oldest_step_on(run):
     names = ["step-00000007", "step-00000007.2", "step-99999999", "step-100000000"]
     for name in names:
         (run.checkpoints / f"quarantined-{name}").mkdir()
-    assert checkpoint_lookup.quarantined(os.listdir(run.checkpoints)) == [
+    assert checkpoint_lookup.quarantined_names(os.listdir(run.checkpoints)) == [
         f"quarantined-{name}" for name in names
     ]
 
@@ -124,10 +124,10 @@ def test_a_checkpoint_in_a_folder_of_launch_outputs_counts_once_it_changes(run, 
     outputs = [str(elsewhere), "../../gone"]
     assert checkpoint_lookup.newest(run, True, outputs=outputs) is None
     state(elsewhere / "new/step_9/state.distcp")
-    found = checkpoint_lookup.newest(run, True, outputs=outputs)
-    assert found is not None and found.endswith(f" {elsewhere}/new/step_9/state.distcp")
+    newest = checkpoint_lookup.newest(run, True, outputs=outputs)
+    assert newest is not None and newest.endswith(f" {elsewhere}/new/step_9/state.distcp")
     os.utime(elsewhere / "old/state.distcp", (2e9, 2e9))
-    assert is_newer(checkpoint_lookup.newest(run, True, outputs=outputs), found)
+    assert is_newer(checkpoint_lookup.newest(run, True, outputs=outputs), newest)
 
 
 def test_a_linked_folder_is_walked_once(run, tmp_path):
@@ -149,11 +149,11 @@ def test_a_large_data_set_beside_the_checkpoints_costs_a_bounded_number_of_looku
     for folder in run.work.glob("data/*"):
         os.utime(folder, (1, 1))
     state(run.work / "saved/deep/last.pt")  # folders that changed last come first
-    with file_operations.watched(run.path) as found:
+    with file_operations.watched(run.path) as operations:
         assert str(checkpoint_lookup.newest(run, is_users=True)).endswith(
             " work/saved/deep/last.pt"
         )
-    assert sum(found.values()) < 500
+    assert sum(operations.values()) < 500
 
 
 def test_a_link_in_the_working_directory_is_no_snapshot(run, tmp_path):

@@ -49,7 +49,7 @@ def changed(run, checkout, **texts):
     for name, text in texts.items():
         path = checkout / name.replace("__", "/").replace("_md", ".md").replace("_py", ".py")
         path.write_text(text) if text is not None else path.unlink()
-    return code_changes.prepared(run, Spec(), checkout)
+    return code_changes.prepare(run, Spec(), checkout)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def changed(run, checkout, **texts):
     ],
 )
 def test_results_depend_on_code_and_not_on_documents_tests_and_specs(name, does_count):
-    assert code_digest.has_weight(name, code_digest.Used()) is does_count
+    assert code_digest.has_weight(name, code_digest.UsedCode()) is does_count
 
 
 def test_what_lies_beside_a_module_that_the_spec_names_counts_wherever_it_lies():
     spec = Spec(train=Train(model="tests.parts:net"), launch=Launch(script="docs/demo/run.py"))
-    used = code_digest.used_by(spec)
+    used = code_digest.used_code(spec)
     assert code_digest.has_weight("tests/helper.py", used)
     assert code_digest.has_weight("docs/demo/helper.py", used)
     assert not code_digest.has_weight("docs/guide.py", used)
@@ -90,7 +90,7 @@ def test_what_lies_beside_a_module_that_the_spec_names_counts_wherever_it_lies()
     ],
 )
 def test_a_file_that_the_arguments_name_counts_whatever_it_is(spec, name, does_count):
-    assert code_digest.has_weight(name, code_digest.used_by(spec)) is does_count
+    assert code_digest.has_weight(name, code_digest.used_code(spec)) is does_count
 
 
 def test_the_digest_changes_with_the_files_that_count_only(run, checkout):
@@ -138,7 +138,7 @@ def test_code_that_counts_needs_a_yes_and_documents_need_none(run, checkout):
 def test_a_switch_leads_the_link_to_the_new_code_and_notes_it(run, checkout):
     old = run.code.resolve().name
     new = changed(run, checkout, model_py="a = 2\n")
-    with code_changes.switched(run, new, attempt=3, step=1200):
+    with code_changes.switch_code(run, new, attempt=3, step=1200):
         pass
     assert (run.code / "model.py").read_text() == "a = 2\n"
     assert not os.path.isabs(os.readlink(run.code))
@@ -154,7 +154,7 @@ def test_a_switch_to_code_without_the_kit_leads_to_this_kit_and_is_undone_as_a_w
     (checkout / "slurm_job_kit/jobs/rundir.py").unlink()
     new = changed(run, checkout)
     assert new.kit != new.code
-    with pytest.raises(KeyboardInterrupt), code_changes.switched(run, new, 2, 0):
+    with pytest.raises(KeyboardInterrupt), code_changes.switch_code(run, new, 2, 0):
         assert run.kit.resolve() == new.kit
         known = records.read(Provenance, run.provenance)
         assert known is not None and known.snapshots[-1].kit == new.kit.name
@@ -167,16 +167,16 @@ def test_a_kill_between_the_links_of_a_switch_leaves_a_kit(run, checkout, monkey
     new = changed(run, checkout)
     links = []
     monkeypatch.setattr(code_changes, "relink", lambda link, target: links.append(link.name))
-    with code_changes.switched(run, new, 2, 0):
+    with code_changes.switch_code(run, new, 2, 0):
         assert links == ["kit", "code"]
     links.clear()
-    with code_changes.switched(run, replace(new, kit=new.code), 2, 0):
+    with code_changes.switch_code(run, replace(new, kit=new.code), 2, 0):
         assert links == ["code", "kit"]
 
 
 def test_a_lost_kit_is_replaced_as_lost_code_is(run, checkout):
     (checkout / "slurm_job_kit/jobs/rundir.py").unlink()
-    with code_changes.switched(run, changed(run, checkout), 2, 0):
+    with code_changes.switch_code(run, changed(run, checkout), 2, 0):
         pass
     relink(run.kit, f"../../.code/{'0' * 64}")  # an older kit, which a purge deleted
     new = changed(run, checkout)
@@ -187,7 +187,7 @@ def test_a_lost_kit_is_replaced_as_lost_code_is(run, checkout):
 def apart(run, checkout):
     """A run of a repository that does not have the kit; the repository."""
     (checkout / "slurm_job_kit/jobs/rundir.py").unlink()
-    with code_changes.switched(run, changed(run, checkout), 2, 0):
+    with code_changes.switch_code(run, changed(run, checkout), 2, 0):
         pass
     return checkout
 
@@ -228,14 +228,14 @@ def test_a_moved_repository_with_its_runs_is_frozen_again_from_its_new_place(
 def test_a_switch_is_undone_if_the_submit_fails(run, checkout):
     before = os.readlink(run.code), run.provenance.read_text()
     new = changed(run, checkout, model_py="a = 2\n")
-    with pytest.raises(KeyboardInterrupt), code_changes.switched(run, new, 2, 0):
+    with pytest.raises(KeyboardInterrupt), code_changes.switch_code(run, new, 2, 0):
         assert (run.code / "model.py").read_text() == "a = 2\n"
         raise KeyboardInterrupt
     assert (os.readlink(run.code), run.provenance.read_text()) == before
 
 
 def test_a_switch_to_equal_code_adds_no_snapshot(run, checkout):
-    with code_changes.switched(run, changed(run, checkout), 2, 0):
+    with code_changes.switch_code(run, changed(run, checkout), 2, 0):
         pass
     known = records.read(Provenance, run.provenance)
     assert known is not None and len(known.snapshots) == 1
@@ -250,13 +250,13 @@ def test_lost_code_is_replaced_after_a_confirmation(run, checkout, tmp_path, los
     new = changed(run, checkout)
     with pytest.raises(UserError, match="is gone"):
         code_changes.confirm(run, new, is_confirmed=False)
-    with code_changes.switched(run, new, 2, 0):
+    with code_changes.switch_code(run, new, 2, 0):
         assert (run.code / "model.py").read_text() == "a = 5\n"
 
 
 def test_a_script_that_the_checkout_does_not_have_is_refused(run, checkout):
     with pytest.raises(UserError, match=r"launch\.script: gone\.py is not among the files"):
-        code_changes.prepared(run, Spec(launch=Launch(script="gone.py")), checkout)
+        code_changes.prepare(run, Spec(launch=Launch(script="gone.py")), checkout)
 
 
 def snapshots(run):
@@ -276,20 +276,20 @@ def test_new_code_that_imports_live_code_is_refused_and_that_of_the_repository_i
     spec = Spec(launch=Launch(script="model.py"))
     (checkout / "model.py").write_text("import theirs\n")
     with pytest.raises(UserError, match="model.py imports theirs from .*elsewhere/theirs.py"):
-        code_changes.prepared(run, spec, checkout)
+        code_changes.prepare(run, spec, checkout)
     (checkout / "model.py").write_text("import mine\n")
-    with code_changes.switched(run, code_changes.prepared(run, spec, checkout), 2, 1):
+    with code_changes.switch_code(run, code_changes.prepare(run, spec, checkout), 2, 1):
         assert read_json(run.provenance)["live_folders"] == ["src"]
 
 
 def test_a_code_that_no_attempt_used_is_not_in_the_record(run, checkout):
     old = run.code.resolve().name
-    with code_changes.switched(run, changed(run, checkout, model_py="a = 2\n"), 2, 20):
+    with code_changes.switch_code(run, changed(run, checkout, model_py="a = 2\n"), 2, 20):
         pass  # cancelled before attempt 2 began
     third = changed(run, checkout, model_py="a = 3\n")
-    with code_changes.switched(run, third, 2, 20):
+    with code_changes.switch_code(run, third, 2, 20):
         assert snapshots(run) == [(old, 1), (third.code.name, 2)]
-    with code_changes.switched(run, changed(run, checkout, model_py=FILES["model.py"]), 2, 20):
+    with code_changes.switch_code(run, changed(run, checkout, model_py=FILES["model.py"]), 2, 20):
         assert snapshots(run) == [(old, 1)]
 
 
@@ -308,7 +308,7 @@ def test_the_next_command_mends_the_record_of_a_switch_that_was_killed(
 
     if (pid := os.fork()) == 0:
         monkeypatch.setattr(code_changes, "relink", killed)
-        with code_changes.switched(run, new, 2, 20):
+        with code_changes.switch_code(run, new, 2, 20):
             os._exit(9)
     os.waitpid(pid, 0)
     code_changes.mend_record(run, 2, 20)
@@ -325,8 +325,8 @@ def test_the_code_of_a_script_outside_of_the_repository_is_in_the_record(run, ch
     run.spec.write_text(spec.to_json())
     for text in ("2\n", "3\n"):
         (own / "x.py").write_text(text)
-        new = code_changes.prepared(run, spec, checkout)
-        with code_changes.switched(run, new, int(text), 0):
+        new = code_changes.prepare(run, spec, checkout)
+        with code_changes.switch_code(run, new, int(text), 0):
             pass
         known = records.read(Provenance, run.provenance)
         assert known is not None and new.script_code is not None

@@ -33,8 +33,8 @@ def write(folder, name, text):
 
 
 def files(folder):
-    found = (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
-    return sorted({os.path.relpath(path, folder) for path in found} - {code_snapshot.LIST})
+    paths = (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
+    return sorted({os.path.relpath(path, folder) for path in paths} - {code_snapshot.LIST})
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def test_equal_snapshots_are_shared(take):
 
 def test_a_freeze_looks_up_each_file_twice_and_reads_it_once(take, repository):
     take()
-    with file_operations.watched(repository) as found:
+    with file_operations.watched(repository) as operations:
         take()
-    of_a_file = Counter(name for name, path in found.elements() if path == "a.py")
+    of_a_file = Counter(name for name, path in operations.elements() if path == "a.py")
     assert of_a_file == {"stat": 1, "lstat": 1, "open": 1}
 
 
@@ -244,10 +244,10 @@ def test_of_a_repository_that_git_does_not_read_nothing_ignored_is_frozen(
     write(repository, "local", "secret")
     write(repository, ".git/info/exclude", "local\n")
     harm(repository)
-    found = files(take())
-    assert "a.py" in found and "pkg/b.py" in found
-    assert not {"data/big.bin", "x.pt", "pkg/token_file"} & {*found}
-    assert "local" not in found or harm is break_link
+    names = files(take())
+    assert "a.py" in names and "pkg/b.py" in names
+    assert not {"data/big.bin", "x.pt", "pkg/token_file"} & {*names}
+    assert "local" not in names or harm is break_link
     err = capfd.readouterr().err
     assert f"warning: git does not read {repository}: " in err and words in err
 
@@ -260,11 +260,11 @@ def test_what_git_tracks_is_known_by_its_index(repository, harm, is_known):
     if harm is break_owner and os.geteuid() != 0:
         pytest.skip("only root can give files away")
     harm(repository)
-    found = code_snapshot.listing(repository)
-    assert found.is_git == is_known
-    assert found.tracked == ({"a.py", "runs/tracked.py"} if is_known else set())
-    assert found.untracked >= {"pkg/b.py", ".gitignore"}
-    assert ("which files git tracks is not known" in str(found.warning)) != is_known
+    listing = code_snapshot.listing(repository)
+    assert listing.is_git == is_known
+    assert listing.tracked == ({"a.py", "runs/tracked.py"} if is_known else set())
+    assert listing.untracked >= {"pkg/b.py", ".gitignore"}
+    assert ("which files git tracks is not known" in str(listing.warning)) != is_known
 
 
 @pytest.mark.parametrize("is_git_there", [True, False])
@@ -279,8 +279,8 @@ def test_a_users_own_ignore_file_counts_where_git_does_not_read(
     break_index(repository)
     if not is_git_there:
         monkeypatch.setenv("PATH", "/nowhere")
-    found = code_snapshot.listing(repository)
-    assert "a.py" in found.untracked and "x.secret" not in found.untracked
+    listing = code_snapshot.listing(repository)
+    assert "a.py" in listing.untracked and "x.secret" not in listing.untracked
 
 
 @pytest.mark.parametrize("is_git_there", [True, False])
@@ -296,9 +296,9 @@ def test_the_lists_of_a_worktree_are_those_of_its_repository(
     (repository / ".git/config").write_text("[core")
     if not is_git_there:
         monkeypatch.setenv("PATH", "/nowhere")
-    found = code_snapshot.listing(tmp_path / "tree")
-    assert found.is_git == is_git_there
-    assert "new.py" in found.untracked and "local" not in found.untracked
+    listing = code_snapshot.listing(tmp_path / "tree")
+    assert listing.is_git == is_git_there
+    assert "new.py" in listing.untracked and "local" not in listing.untracked
 
 
 IGNORE = """\ufefffirst.txt
@@ -333,10 +333,10 @@ def test_ignore_files_mean_the_same_with_and_without_git(tmp_path, monkeypatch, 
     subprocess.run(["git", "init", "-q", folder], check=True)
     if not is_git_there:
         monkeypatch.setenv("PATH", "/nowhere")
-    found = code_snapshot.listing(folder)
-    assert found.is_git == is_git_there
-    assert (found.warning is None) == is_git_there
-    assert found.untracked == {
+    listing = code_snapshot.listing(folder)
+    assert listing.is_git == is_git_there
+    assert (listing.warning is None) == is_git_there
+    assert listing.untracked == {
         *("a.py", "lib/keep.pt", "lib/top.txt", "docs/sub/b.tmp", "c.bin", "lib/sub/.env"),
         *("lib/sub/kept.txt", "data.py", ".gitignore", "lib/.gitignore"),
     }
@@ -356,9 +356,9 @@ def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_with_a_warning(
 ):
     for name in (*SECRETS, ".env.example", "pkg/token.py", "tokenizer.json", "id_to_token.json"):
         write(repository, name, "x")
-    found = {*files(take())}
-    assert not {*SECRETS} & found
-    assert {".env.example", "pkg/token.py", "tokenizer.json", "id_to_token.json"} <= found
+    names = {*files(take())}
+    assert not {*SECRETS} & names
+    assert {".env.example", "pkg/token.py", "tokenizer.json", "id_to_token.json"} <= names
     assert "holds a secret, and git does not track it" in capfd.readouterr().err
     subprocess.run(["git", "-C", repository, "add", ".env"], check=True)
     assert ".env" in files(take())

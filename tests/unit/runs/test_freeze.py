@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.runs import freeze as module
@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.runs.freeze import FreezeError, freeze, setup_script
 from slurm_job_kit.jobs.spec import Spec
 
 SPEC = Spec(name="first", setup=["module load x"])
-LOADED = Loaded(SPEC, "name: first\n", ("train.lr=1",))
+LOADED = LoadedSpec(SPEC, "name: first\n", ("train.lr=1",))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
 
 
 def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(repository, tmp_path):
-    loaded = Loaded(Spec(name="first", runs_root=str(tmp_path / "50%j")), "name: first\n")
+    loaded = LoadedSpec(Spec(name="first", runs_root=str(tmp_path / "50%j")), "name: first\n")
     with (
         pytest.raises(FreezeError, match="(?s)percent sign.*hint: set runs_root"),
         freeze(loaded, repository),
@@ -180,5 +180,5 @@ def test_setup_quotes_the_interpreter_and_keeps_the_users_lines():
 
 
 def test_a_plan_writes_nothing(root):
-    assert module.planned(SPEC).path.parent == lookup.runs_root() / "first"
+    assert module.planned_run_dir(SPEC).path.parent == lookup.runs_root() / "first"
     assert not root.exists()

@@ -74,9 +74,9 @@ def test_each_name_of_a_run_elsewhere_is_its_real_directory(root, three, text):
     run = make_elsewhere(root, "far", "20260109")
     lookup.remember(run, "7")  # as submit does
     lookup.note_job(run, Submission(job_id="7"), "8", "slurm")  # as plain sbatch does on a node
-    found = find(text)
-    assert found == run
-    assert not found.path.is_symlink()
+    run_dir = find(text)
+    assert run_dir == run
+    assert not run_dir.path.is_symlink()
 
 
 def test_a_run_elsewhere_is_listed_by_its_real_directory(root):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import torchrun
 from slurm_job_kit.jobs.node.torchrun import rank_command
@@ -50,7 +50,7 @@ def write(path, text):
 def frozen(repository, **launch):
     launch = {"script": "mine/run.py"} | launch
     spec = Spec(name="own", launch=Launch(**launch))
-    with freeze(Loaded(spec, f"name: own\nlaunch: {launch}\n", ()), repository) as run_dir:
+    with freeze(LoadedSpec(spec, f"name: own\nlaunch: {launch}\n", ()), repository) as run_dir:
         return run_dir
 
 
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_git_tracks_is_an_input(repository):
 
 def test_the_trainer_may_read_what_git_does_not_track(repository):
     write(repository / "mine/arrays.npz", "x")
-    with freeze(Loaded(Spec(name="own"), "name: own\n", ()), repository) as run:
+    with freeze(LoadedSpec(Spec(name="own"), "name: own\n", ()), repository) as run:
         assert (run.code / "mine/arrays.npz").exists()
 
 
@@ -425,8 +425,8 @@ def test_an_editable_package_of_the_repository_is_imported_frozen(
     assert path == f"/site/lib:{run.code}/src"
     command = [python, "-c", "import mylib.train; print(mylib.train.__file__)"]
     env = {**os.environ, "PYTHONPATH": path}
-    found = subprocess.run(command, env=env, text=True, capture_output=True, check=True)
-    assert found.stdout.strip() == f"{run.code}/src/mylib/train.py"
+    process_output = subprocess.run(command, env=env, text=True, capture_output=True, check=True)
+    assert process_output.stdout.strip() == f"{run.code}/src/mylib/train.py"
 
 
 @pytest.mark.parametrize(
@@ -581,7 +581,7 @@ def test_a_resume_takes_the_frozen_form_of_the_path_for_no_change(repository):
 
 
 def test_the_trainer_has_no_working_directory(repository):
-    with freeze(Loaded(Spec(name="own"), "name: own\n", ()), repository) as run:
+    with freeze(LoadedSpec(Spec(name="own"), "name: own\n", ()), repository) as run:
         assert not run.work.exists()
 
 

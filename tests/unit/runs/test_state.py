@@ -40,8 +40,10 @@ def test_a_job_of_another_cluster_is_unknown_whatever_has_its_id_here(run, slurm
     other = "/x/ddp.sbatch /nowhere" if shown == "COMPLETED" else "x.sh"
     line = squeue_line("7", shown, folder="/x", script=other)
     slurm.answer("squeue", line.replace(f"\x1f{os.getuid()}\x1f", "\x1f4001\x1f"))
-    found = state.read(run)
-    assert found.phase is RunPhase.UNKNOWN and found.life and "cluster b" in found.life.why
+    run_state = state.read(run)
+    assert (
+        run_state.phase is RunPhase.UNKNOWN and run_state.life and "cluster b" in run_state.life.why
+    )
 
 
 def test_a_user_whom_the_host_does_not_know_hides_no_job(run, slurm):
@@ -61,8 +63,8 @@ def test_a_directory_with_a_newline_hides_no_job(run, slurm):
 def test_a_run_that_cannot_be_read_still_has_its_job(run, slurm, capsys):
     run.attempts.write_text("{}\n")
     slurm.set_state("7", "RUNNING")
-    found = state.read(run)
-    assert found.phase is RunPhase.UNREADABLE and found.lives["7"].is_alive
+    run_state = state.read(run)
+    assert run_state.phase is RunPhase.UNREADABLE and run_state.lives["7"].is_alive
     assert runner.states_of([run]) == [runner.PointState.ACTIVE]
     slurm.set_state("7", "FAILED")
     with pytest.raises(UserError, match="attempts.jsonl"):
@@ -84,8 +86,8 @@ def test_a_process_that_lives_here_is_the_run_whatever_is_unknown_of_an_earlier_
     write_json(run.submission, {"argv": None, "job_id": "7", "uid": os.getuid(), "cluster": "b"})
     slurm.answer("scontrol", CONFIG, when="show config")
     write_json(run.owner, asdict(run_lock.this_process(None)) | {"attempt": 2})
-    found = state.read(run)
-    assert found.phase is RunPhase.RUNNING and found.process is not None
+    run_state = state.read(run)
+    assert run_state.phase is RunPhase.RUNNING and run_state.process is not None
     assert runner.states_of([run]) == [runner.PointState.ACTIVE]
 
 
@@ -119,8 +121,8 @@ def test_a_state_that_this_kit_does_not_know_is_alive(run, slurm):
 
 def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
     run.cancelled.write_text("now: jobs cancel: 7\n")
-    found = state.read(run)
-    assert (found.phase, found.is_over) == (RunPhase.CANCELLED, True)
+    run_state = state.read(run)
+    assert (run_state.phase, run_state.is_over) == (RunPhase.CANCELLED, True)
 
 
 def test_no_result_is_written_for_a_run_that_was_queued_meanwhile(run, slurm):
@@ -128,8 +130,8 @@ def test_no_result_is_written_for_a_run_that_was_queued_meanwhile(run, slurm):
 
     run_files.recorded(run, decision="wait", cause="requeued")
     run.cancelled.write_text("now: jobs cancel: 7\n")
-    found = state.read(run)
+    run_state = state.read(run)
     run.cancelled.unlink()  # a resume
     write_json(run.submission, {"argv": None, "job_id": "8"})
-    write_missing_result(found)
-    assert found.phase is RunPhase.CANCELLED and not run.result.exists()
+    write_missing_result(run_state)
+    assert run_state.phase is RunPhase.CANCELLED and not run.result.exists()

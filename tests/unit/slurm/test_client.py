@@ -342,8 +342,8 @@ def test_slurm_on_path_needs_no_loading(slurm, tmp_path):
 def test_a_slurm_that_is_not_loaded_is_detected(tmp_path, variables, reason):
     (tmp_path / "slurm").mkdir()
     environ = {key: value.format(there=tmp_path) for key, value in variables.items()}
-    found = client.unloaded_reason({"PATH": "/nowhere"} | environ, paths=[tmp_path / "none"])
-    assert found == (reason and reason.format(there=tmp_path))
+    found_reason = client.unloaded_reason({"PATH": "/nowhere"} | environ, paths=[tmp_path / "none"])
+    assert found_reason == (reason and reason.format(there=tmp_path))
 
 
 def test_slurms_folders_are_detected(tmp_path):

@@ -185,7 +185,7 @@ def test_a_job_that_is_queued_although_sbatch_failed_is_kept(fake_slurm, submit,
 
 def test_a_job_that_could_not_be_cancelled_needs_its_run_directory(fake_slurm):
     fake_slurm.answer("scancel", "", "scancel: error: Socket timed out", 1)
-    error = executor.cancelled("4711", OSError(errno.ENOSPC, "No space left"))
+    error = executor.cancel_unrecorded("4711", OSError(errno.ENOSPC, "No space left"))
     assert error.may_be_queued and "scancel 4711" in str(error)
 
 

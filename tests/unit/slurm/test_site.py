@@ -306,8 +306,8 @@ def test_where_a_qos_decides_it_is_that_of_the_job_or_the_users_default(
     scontrol.install("sacctmgr", "")
     scontrol.answer("sacctmgr", users, when="*show user*")
     scontrol.answer("sacctmgr", "cancel|00:00:30\n", when=f"*name={expected} *")
-    (found,) = site.query(replace(HOUR, **keys))
-    assert (found.preempt_mode, found.grace_time_s, found.qos_name) == ("CANCEL", 30, expected)
+    (one,) = site.query(replace(HOUR, **keys))
+    assert (one.preempt_mode, one.grace_time_s, one.qos_name) == ("CANCEL", 30, expected)
 
 
 def test_of_several_qos_each_may_be_the_jobs(scontrol):

@@ -253,7 +253,7 @@ def wrong(replica: Replica, final: dict[str, torch.Tensor]) -> Any:
     """Yield the names of tensors whose part is not the rows that `Sharding` gives to this rank."""
     strategy = replica.strategy
     pairs = [(name, strategy.part(value)) for name, value in replica.module.state_dict().items()]
-    for name, rows in strategy.trained(replica.module):
+    for name, rows in strategy.trained_parameters(replica.module):
         shape = strategy.whole_shape(rows)
         pairs.append((name, rows if shape is None else Rows(rows, shape)))
         for value in replica.optimizer.state[rows].values():
@@ -280,16 +280,16 @@ def refusal(folder: Path, train: Train, rank: int, world_size: int) -> str:
 
 def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
     """What depends on the number of ranks, and what is logged."""
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
     size = dataclasses.replace(MASKED, strategy="hsdp", shard_size=2)
-    found["hsdp"] = refusal(folder, size, rank, 3)
+    results["hsdp"] = refusal(folder, size, rank, 3)
     unused = dataclasses.replace(MASKED, model=f"{__name__}:PartlyUnused", strategy="fsdp")
-    found["unused"] = refusal(folder, unused, rank, 3)
+    results["unused"] = refusal(folder, unused, rank, 3)
     allowed = dataclasses.replace(unused, find_unused_parameters=True)
-    found["allowed"] = refusal(folder, allowed, rank, 3)
+    results["allowed"] = refusal(folder, allowed, rank, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(FSDPModule, "set_reduce_scatter_unused_params")  # as before torch 2.13
-        found["old torch"] = refusal(folder, allowed, rank, 3)
+        results["old torch"] = refusal(folder, allowed, rank, 3)
     for number in (1, 4):
         for strategy in ("ddp", "fsdp"):
             train = dataclasses.replace(
@@ -300,7 +300,7 @@ def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
                 strategy=strategy,
                 max_steps=1,
             )
-            found[number, strategy] = trained(folder, train, rank, 3).held_out
+            results[number, strategy] = trained(folder, train, rank, 3).held_out
     with contextlib.redirect_stdout(io.StringIO()) as log:
         trained(
             folder,
@@ -308,8 +308,8 @@ def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
             rank,
             3,
         )
-    found["offloaded"] = log.getvalue()
-    return found
+    results["offloaded"] = log.getvalue()
+    return results
 
 
 def rank_main(rank: int, folder: str) -> None:
@@ -317,7 +317,7 @@ def rank_main(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     # Without a C++ compiler, which takes seconds.
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
     try:
         for world_size in (2, 3, 4):
             if rank >= world_size:
@@ -330,15 +330,15 @@ def rank_main(rank: int, folder: str) -> None:
                 if run[0] == world_size:
                     size: dict[str, Any] = {"shard_size": 2} if run[2] == "hsdp" else {}
                     train = dataclasses.replace(CASES[run[1]], strategy=run[2], **size)
-                    found[run] = trained(Path(folder), train, rank, world_size)
+                    results[run] = trained(Path(folder), train, rank, world_size)
             if world_size == 3:
-                found |= at_three_ranks(Path(folder), rank)
+                results |= at_three_ranks(Path(folder), rank)
             dist.barrier()
             dist.destroy_process_group()
     except BaseException:
         torch.save({"error": traceback.format_exc()}, f"{folder}/rank-{rank}")
         os._exit(1)  # closes the connections, on which the other ranks may wait
-    torch.save(found, f"{folder}/rank-{rank}")
+    torch.save(results, f"{folder}/rank-{rank}")
 
 
 def few(held_out: int) -> tuple[Samples, Samples]:
@@ -350,6 +350,6 @@ def few(held_out: int) -> tuple[Samples, Samples]:
 def run_ranks(folder: Path) -> list[dict[Any, Any]]:
     """What each of four ranks found."""
     forked_ranks.run(rank_main, [(rank, str(folder)) for rank in range(4)])
-    found = [torch.load(folder / f"rank-{rank}", weights_only=False) for rank in range(4)]
-    assert not [print(each["error"]) for each in found if "error" in each]
-    return found
+    results = [torch.load(folder / f"rank-{rank}", weights_only=False) for rank in range(4)]
+    assert not [print(each["error"]) for each in results if "error" in each]
+    return results

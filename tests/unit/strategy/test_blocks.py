@@ -26,8 +26,8 @@ def gpt():
 
 
 def names(module, *classes):
-    found = blocks.find(module, classes)
-    return [name for name, each in module.named_modules() if each in found]
+    blocks_found = blocks.find(module, classes)
+    return [name for name, each in module.named_modules() if each in blocks_found]
 
 
 def test_the_children_of_the_longest_uniform_list_are_the_blocks():
@@ -213,10 +213,10 @@ def test_blocks_that_share_a_parameter_are_refused_by_fsdp():
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp", "hsdp"])
 def test_one_rank_has_no_wrapper_and_divides_nothing(strategy):
     place = DistributedContext(0, 0, 0, 1, 1, "here")
-    found = create(Train(strategy=strategy), place, torch.device("cpu"))
+    made = create(Train(strategy=strategy), place, torch.device("cpu"))
     module = nn.Linear(2, 1)
-    assert type(found) is Ddp and found.wrap(module) is module
-    assert (found.sharding.num_shards, found.sharding.rank) == (1, 0)
+    assert type(made) is Ddp and made.wrap(module) is module
+    assert (made.sharding.num_shards, made.sharding.rank) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -29,17 +29,17 @@ def largest_difference(one, other):
 
 @pytest.mark.parametrize("run", COMPARED, ids=str)
 def test_every_strategy_starts_with_the_weights_of_ddp(ranks, run):
-    found, ddp = both(ranks, run)
-    assert largest_difference(found.initial, ddp.initial) == 0
+    others, ddp = both(ranks, run)
+    assert largest_difference(others.initial, ddp.initial) == 0
 
 
 @pytest.mark.parametrize("run", COMPARED, ids=str)
 def test_steps_agree_with_ddp_within_rounding(ranks, run):
-    found, ddp = both(ranks, run)
+    others, ddp = both(ranks, run)
     assert largest_difference(ddp.final, ddp.initial) > 0.005
-    assert largest_difference(found.final, ddp.final) < TOLERANCE.get(run[1], 1e-5)
-    assert found.losses == pytest.approx(ddp.losses, rel=1e-3 if "bf16" in run[1] else 1e-6)
-    assert found.held_out.tolist() == pytest.approx(ddp.held_out.tolist(), rel=1e-3)
+    assert largest_difference(others.final, ddp.final) < TOLERANCE.get(run[1], 1e-5)
+    assert others.losses == pytest.approx(ddp.losses, rel=1e-3 if "bf16" in run[1] else 1e-6)
+    assert others.held_out.tolist() == pytest.approx(ddp.held_out.tolist(), rel=1e-3)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=str)
@@ -61,8 +61,8 @@ def test_a_second_run_has_the_same_bits(ranks, run):
     "run", [run for run in RUNS if run[1].startswith("unfused") and run[2] == "zero1"], ids=str
 )
 def test_zero1_has_the_bits_of_ddp_where_the_kernel_computes_each_element_alike(ranks, run):
-    found, ddp = both(ranks, run)
-    assert largest_difference(found.final, ddp.final) == 0
+    others, ddp = both(ranks, run)
+    assert largest_difference(others.final, ddp.final) == 0
 
 
 @pytest.mark.parametrize("run", RUNS, ids=str)
@@ -81,9 +81,12 @@ def test_the_ranks_share_the_optimizers_state(ranks, run):
 
 @pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
 def test_gradients_are_clipped_to_their_norm_over_all_ranks(ranks, strategy):
-    found = ranks[0][2, "clipped", strategy, 0]
-    names = [name for name in found.final if name != "lm_head.weight"]  # the embedding's
-    moved = [(found.final[name] - found.initial[name]).double().square().sum() for name in names]
+    run_result = ranks[0][2, "clipped", strategy, 0]
+    names = [name for name in run_result.final if name != "lm_head.weight"]  # the embedding's
+    moved = [
+        (run_result.final[name] - run_result.initial[name]).double().square().sum()
+        for name in names
+    ]
     assert torch.stack(moved).sum().sqrt().item() == pytest.approx(0.1, rel=1e-4)
 
 
@@ -115,8 +118,10 @@ def test_hsdp_reduces_within_the_copies_and_then_across(ranks):
 
 
 def test_zero1_gathers_the_weights_once_a_step(ranks):
-    ddp, found = (ranks[0][2, "accumulation", name, 0].collectives for name in ("ddp", "zero1"))
-    assert found - ddp == {"_allgather_base_": 1}
+    ddp, run_result = (
+        ranks[0][2, "accumulation", name, 0].collectives for name in ("ddp", "zero1")
+    )
+    assert run_result - ddp == {"_allgather_base_": 1}
 
 
 def test_batchnorm_of_a_model_in_bf16_computes_in_fp32(ranks):
@@ -135,9 +140,9 @@ def test_activation_checkpointing_changes_no_bit(ranks, strategy):
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
 def test_frozen_parameters_stay(ranks, strategy, world_size):
-    found = ranks[0][world_size, "masked", strategy, 0]
+    run_result = ranks[0][world_size, "masked", strategy, 0]
     for name in ("frozen.weight", "frozen.bias"):
-        assert torch.equal(found.final[name], found.initial[name])
+        assert torch.equal(run_result.final[name], run_result.initial[name])
 
 
 @pytest.mark.parametrize("num_held_out", [1, 4])
