@@ -62,7 +62,7 @@ def discard_output() -> None:
 
 
 def display_path(path: Path) -> str:
-    """A path relative to the working directory if it lies below it, else the whole path."""
+    """Return a path relative to the working directory if it lies below it, else the whole path."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, FileNotFoundError):
@@ -124,7 +124,7 @@ class BestEffort:
 
 
 def format_metric(name: str, value: float | None) -> str:
-    """`accuracy 98.89%`, `loss 0.0871`: a metric for people; eval_ and train_ are left out."""
+    """Return `accuracy 98.89%`, `loss 0.0871`: a metric for people, without eval_ and train_."""
     short = name.removeprefix("eval_").removeprefix("train_")
     if value is None:
         return f"{short} ?"
@@ -132,7 +132,7 @@ def format_metric(name: str, value: float | None) -> str:
 
 
 def format_metrics(metrics: Mapping[str, float | None]) -> str:
-    """`loss 0.5  held-out accuracy 98.89%`: those of an evaluation come last, with this label."""
+    """Return `loss 0.5  held-out accuracy 98.89%`: an evaluation's come last, with this label."""
     names = sorted(metrics, key=lambda name: name.startswith("eval_"))
     parts = [format_metric(name, metrics[name]) for name in names]
     first = next((place for place, name in enumerate(names) if name.startswith("eval_")), None)

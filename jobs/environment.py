@@ -64,7 +64,7 @@ class Family:
         return self.does[_ORDER.index(door)]
 
     def has(self, name: str) -> bool:
-        """Whether a variable belongs to this family."""
+        """Return whether a variable belongs to this family."""
         return any(
             name.startswith(each[:-1]) if each.endswith("*") else name == each
             for each in self.names
@@ -363,7 +363,7 @@ def family_of(name: str) -> Family | None:
 
 
 def is_inside_job(environ: Mapping[str, str]) -> bool:
-    """Whether this is the environment of a Slurm job, by sbatch, salloc or srun."""
+    """Return whether this is the environment of a Slurm job, by sbatch, salloc or srun."""
     return "SLURM_JOB_ID" in environ
 
 

@@ -86,7 +86,7 @@ def _decoded(output: str | bytes | None) -> str:
 
 
 def _first_cause(error: BaseException) -> str | None:
-    """The first line of the error that came first; None where `error` itself did."""
+    """Return the first line of the error that came first; None where `error` itself did."""
     seen, first = {id(error)}, error
     while True:
         behind = first.__cause__ or (None if first.__suppress_context__ else first.__context__)

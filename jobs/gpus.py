@@ -66,7 +66,7 @@ def _words(text: str) -> list[str]:
 
 
 def _item(word: str) -> tuple[str, int] | None:
-    """(type, number) of `gpu`, `gpu:2`, `2`, `a100` or `gpu:a100:2`; None for anything else."""
+    """Return (type, number) of `gpu`, `gpu:2`, `2`, `a100` or `gpu:a100:2`; None for all else."""
     name = _GPU.match(word)
     if name is not None and name.end() == len(word):
         return "", 1
@@ -162,13 +162,13 @@ def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:
 
 
 def are_unasked(environ: Mapping[str, str]) -> bool:
-    """Whether a job has GPUs on this node that no variable asks for: by --gres or --exclusive."""
+    """Return whether a job has GPUs here that no variable asks for: by --gres or --exclusive."""
     asked = ("SLURM_GPUS", *(f"SLURM_GPUS_PER_{each}" for each in ("NODE", "TASK", "SOCKET")))
     return allocated_gpus(environ) is not None and not any(environ.get(name) for name in asked)
 
 
 def _count_items(text: str) -> int:
-    """The number of items of `0,1`, `0-3` or `gpu:0-1`."""
+    """Return the number of items of `0,1`, `0-3` or `gpu:0-1`."""
     total = 0
     for item in filter(None, text.split(",")):
         match = re.search(r"(\d+)-(\d+)$", item)
@@ -183,7 +183,7 @@ def visible(environ: Mapping[str, str]) -> tuple[str, list[str]] | None:
 
 
 def _device_list(text: str) -> list[str]:
-    """The devices of a list, up to the first that is none: `0,1`, GPU-<uuid>, MIG-<uuid>.
+    """Return the devices of a list, up to the first that is none: `0,1`, GPU-<uuid>, MIG-<uuid>.
 
     CUDA ignores all behind a wrong entry, such as -1 or Slurm's NoDevFiles, and the whole list if
     an entry repeats.

@@ -20,7 +20,7 @@ IS_CLONE = (PACKAGE / "jobs").is_symlink()
 
 
 def _start() -> Path:
-    """The working directory; ROOT if it was deleted."""
+    """Return the working directory; ROOT if it was deleted."""
     try:
         return Path(os.getcwd()).resolve()
     except FileNotFoundError:
@@ -31,7 +31,7 @@ START = _start()  # the working directory when this process began
 
 
 def _is_by_make() -> bool:
-    """Whether this process is one of a clone, whose commands are make targets: not `kit`."""
+    """Return whether this process is one of a clone, whose commands are make targets: not `kit`."""
     if not IS_CLONE or Path(sys.argv[0]).name == "kit":
         return False
     main = getattr(sys.modules["__main__"], "__spec__", None)
@@ -43,12 +43,12 @@ IS_BY_MAKE = _is_by_make()
 
 
 def is_in(folder: Path) -> bool:
-    """Whether a folder has the kit: a clone, or the frozen code of one."""
+    """Return whether a folder has the kit: a clone, or the frozen code of one."""
     return (folder / NAME / "jobs/rundir.py").is_file()
 
 
 def top_of(folder: Path) -> Path | None:
-    """The top of the git repository that a folder lies in, found without git; None if in none."""
+    """Return the top of a folder's git repository, found without git; None if it is in none."""
     return next((top for top in (folder, *folder.parents) if (top / ".git").exists()), None)
 
 
@@ -63,12 +63,12 @@ CLUSTER_LOCAL = 'FLAGS="--cluster local"' if IS_BY_MAKE else "--cluster local"
 
 
 def override(change: str) -> str:
-    """How the user types an override of the spec: `SET="train.lr=0.1"`, or `train.lr=0.1`."""
+    """Return how the user types a spec override: `SET="train.lr=0.1"`, or `train.lr=0.1`."""
     return f'SET="{change}"' if IS_BY_MAKE else change
 
 
 def command(name: str, run: str = "", change: str = "", *flags: str) -> str:
-    """How the user types a command: `make resume RUN=x YES=1`, or `kit resume x --yes`.
+    """Return how the user types a command: `make resume RUN=x YES=1`, or `kit resume x --yes`.
 
     run: a run id, name or directory. change: an override. flags: names of options, such as `yes`.
     """
@@ -85,5 +85,5 @@ def command(name: str, run: str = "", change: str = "", *flags: str) -> str:
 
 
 def with_config(name: str, config: str) -> str:
-    """How the user types a command that takes a spec: `make sweep CONFIG=x`, or `kit sweep x`."""
+    """Return how the user types a command with a spec: `make sweep CONFIG=x`, or `kit sweep x`."""
     return f"make {name} CONFIG={config}" if IS_BY_MAKE else f"kit {name} {config}"

@@ -170,7 +170,7 @@ class RunDir:
         return AttemptDir(self.path / f"attempt-{attempt}")
 
     def rank_log(self, rank: int) -> Path:
-        """The stable link to the newest attempt's log of a global rank."""
+        """Return the stable link to the newest attempt's log of a global rank."""
         return self.path / "logs" / f"rank-{rank:05d}.log"
 
     def timeline(self, writer: str) -> Path:
@@ -211,7 +211,7 @@ class SweepDir:
 
 
 def folder_of(link: Path) -> Path | None:
-    """The folder to which a link of a run directory leads; None where it is no link.
+    """Return the folder to which a link of a run directory leads; None where it is no link.
 
     `Path.resolve` would look up each part of the path, too. Some links lead to one beside them.
     """
@@ -223,7 +223,7 @@ def folder_of(link: Path) -> Path | None:
 
 
 def code_folders(run_dir: RunDir) -> list[str]:
-    """The folders of PYTHONPATH in which the ranks find the user's code and the kit."""
+    """Return the folders of PYTHONPATH in which the ranks find the user's code and the kit."""
     is_clone = run_dir.kit.resolve() == run_dir.code.resolve()
     return [str(run_dir.code), *([] if is_clone else [str(run_dir.kit)])]
 
@@ -250,26 +250,26 @@ class AttemptDir:
         return self.path / "stop_requested"
 
     def agent(self, node_rank: int) -> Path:
-        """The signals that a node's agent received, and how its torchrun ended."""
+        """Return the signals that a node's agent received, and how its torchrun ended."""
         return self.path / f"agent-{node_rank:05d}.json"
 
     def agent_error(self, node_rank: int) -> Path:
-        """Why a node's agent did not start torchrun: one line, by slurm/agent.sh or the agent."""
+        """Return why an agent did not start torchrun: one line, by slurm/agent.sh or the agent."""
         return self.path / f"agent-{node_rank:05d}.error"
 
     def setup_log(self, node_rank: int) -> Path:
-        """The output of the setup lines on a node."""
+        """Return the output of the setup lines on a node."""
         return self.path / f"setup-{node_rank:05d}.log"
 
     def torchrun_log(self, node_rank: int) -> Path:
-        """The output of torchrun itself on a node; its tracebacks repeat those of the ranks."""
+        """Return torchrun's own output on a node; its tracebacks repeat those of the ranks."""
         return self.path / f"torchrun-{node_rank:05d}.log"
 
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 
     def rank_error(self, rank: int) -> Path:
-        """Why a rank failed; written by the rank as its last act."""
+        """Return why a rank failed; written by the rank as its last act."""
         return self.path / f"rank-{rank:05d}.error.json"
 
     @property
@@ -281,7 +281,7 @@ class AttemptDir:
         return self.path / "hang.json"
 
     def rank_hang(self, rank: int) -> Path:
-        """Where the main thread of a rank is in a hang."""
+        """Return where the main thread of a rank is in a hang."""
         return self.path / f"rank-{rank:05d}.hang.json"
 
 

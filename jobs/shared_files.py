@@ -143,7 +143,7 @@ def open_binary(path: Path) -> BufferedReader:
 
 @contextlib.contextmanager
 def one_look() -> Iterator[None]:
-    """A block that only reads, in one thread, and lists each folder once.
+    """Run a block that only reads, in one thread, and lists each folder once.
 
     A name that a folder did not have when it was listed is missing for the whole block: nothing is
     asked about it. Every question takes milliseconds on a busy server.

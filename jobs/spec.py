@@ -451,7 +451,7 @@ class Spec:
 
     @classmethod
     def read(cls, path: Path) -> Spec:
-        """The frozen spec of a run, from its `spec.json`. Raises: FormatError, OSError."""
+        """Return the frozen spec of a run, from its `spec.json`. Raises: FormatError, OSError."""
         return cls.from_json(shared_files.read_text(path), str(path.parent))
 
     @classmethod

@@ -169,7 +169,7 @@ def _run_step(
 
 
 def _left_open(run_dir: RunDir, me: run_lock.Owner) -> int | None:
-    """The attempt of this start of the job that a killed process has not closed; None without."""
+    """Return this job start's attempt that a killed process has not closed; None without one."""
     with contextlib.suppress(OSError, FailedError, UserError):  # `open_next` names the error
         if run_lock.is_owned_by_start(run_dir, me):
             found = fact_reader.read_newest(run_dir)

@@ -19,7 +19,7 @@ SLOW_ANSWER_S = 5.0
 def of_ended(
     facts: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
 ) -> Evidence:
-    """What ended the attempt; Slurm is not asked where the run is certainly complete."""
+    """Return what ended the attempt; Slurm is not asked where the run is certainly complete."""
     evidence = interpret.rank_evidence(facts, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
     if not evidence.signals:
         signals = stops or interpret.stop_signals_at_start(facts, srun_exit)
@@ -30,7 +30,7 @@ def of_ended(
 
 
 def ask_slurm(facts: AttemptFacts, evidence: Evidence, job_id: str) -> Evidence:
-    """`evidence` with what Slurm shows of the job now; unchanged where it does not answer."""
+    """Return `evidence` with what Slurm shows of the job now; unchanged if it does not answer."""
     asked = time.monotonic()
     job = client.show_job_patiently(job_id)
     waited_s = time.monotonic() - asked
@@ -56,7 +56,7 @@ def ask_slurm(facts: AttemptFacts, evidence: Evidence, job_id: str) -> Evidence:
 
 
 def ask_nodes(facts: AttemptFacts, evidence: Evidence) -> Evidence:
-    """`evidence` of a lost attempt with its nodes that do not answer, or were rebooted."""
+    """Return `evidence` of a lost attempt with its nodes that do not answer, or were rebooted."""
     if unreachable := srun_step.unreachable_nodes(facts, facts.nodes):
         return replace(evidence, unreachable_nodes=unreachable)
     boot_times = client.boot_times(facts.nodes) if facts.nodes else {}

@@ -80,12 +80,12 @@ COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
 
 
 def format_decision(decision: Decision) -> str:
-    """`crash: rank 1 was killed -> hold`."""
+    """Return `crash: rank 1 was killed -> hold`."""
     return f"{decision.cause}: {behind_first_line(decision.reason, f' -> {decision.action}')}"
 
 
 def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> Decision:
-    """The decision after one attempt.
+    """Return the decision after one attempt.
 
     The run directory knows better than Slurm whether the run is complete: a run that finishes in
     the slack behind its time limit is booked as TIMEOUT.
@@ -117,7 +117,7 @@ def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> D
 def start_again(
     evidence: Evidence, cause: Cause, reason: str, action: Action = Action.REQUEUE
 ) -> Decision:
-    """The decision to continue in another start of the job, or in a successor job.
+    """Return the decision to continue in another start of the job, or in a successor job.
 
     `action`: REQUEUE if the kit asks Slurm to start the job again, WAIT if Slurm does it unasked.
     """
@@ -129,7 +129,7 @@ def start_again(
 
 
 def after_cancel(evidence: Evidence) -> Decision:
-    """The decision about a job that was cancelled, by a user or by preemption.
+    """Return the decision about a job that was cancelled, by a user or by preemption.
 
     Where preemption cancels jobs (PreemptMode=CANCEL), Slurm does not show which it was while the
     job ends; the successor job can find out.
@@ -143,7 +143,7 @@ def after_cancel(evidence: Evidence) -> Decision:
 
 
 def after_requeue(evidence: Evidence) -> Decision:
-    """The decision about a job that was requeued meanwhile: by Slurm or by an administrator."""
+    """Return the decision about a job that Slurm or an administrator requeued meanwhile."""
     if evidence.unreachable_nodes:
         reason = f"{no_answer(evidence)}; Slurm has requeued the job"
         return Decision(Action.WAIT, Cause.NODE, reason)
@@ -151,12 +151,12 @@ def after_requeue(evidence: Evidence) -> Decision:
 
 
 def no_answer(evidence: Evidence) -> str:
-    """A text that names the nodes that do not answer."""
+    """Return a text that names the nodes that do not answer."""
     return f"no answer from {', '.join(evidence.unreachable_nodes)}"
 
 
 def after_node_trouble(evidence: Evidence) -> Decision:
-    """The decision after a node failed its preflight or does not answer: start on other nodes."""
+    """Return the decision if a node failed its preflight or does not answer: start on others."""
     reason = evidence.error or no_answer(evidence)
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.NODE, reason)
@@ -164,7 +164,7 @@ def after_node_trouble(evidence: Evidence) -> Decision:
 
 
 def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decision:
-    """The decision after ranks failed or hung: a retry in this allocation, within a budget."""
+    """Return the decision if ranks failed or hung: a retry in this allocation, within a budget."""
     cause = Cause.CRASH if evidence.kind is None else KINDS[evidence.kind].cause
     if cause not in CRASHES:
         cause = Cause.CRASH
@@ -194,14 +194,14 @@ def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decisio
 
 
 def is_over_limit(evidence: Evidence) -> bool:
-    """Whether Slurm has ended the job at its time limit; it never starts such a job again."""
+    """Return whether Slurm ended the job at its time limit; it never starts such a job again."""
     return evidence.job_state == "TIMEOUT" or (
         job_state.has_no_allocation(evidence.job_state) and evidence.job_reason == "TimeLimit"
     )
 
 
 def after_warning(evidence: Evidence) -> Decision:
-    """The decision after a warned stop, or after a failure that followed the warning."""
+    """Return the decision after a warned stop, or after a failure that followed the warning."""
     cause, reason = cause_of_stop(evidence)
     if evidence.outcome is None:
         reason += "; the attempt ended before it could save"
@@ -213,7 +213,7 @@ def after_warning(evidence: Evidence) -> Decision:
 
 
 def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
-    """The cause of a warned stop, and its reason.
+    """Return the cause of a warned stop, and its reason.
 
     A job that Slurm preempts has a PreemptTime while it is RUNNING in its grace. Without Slurm's
     answer, or where Slurm is ending the job already, a SIGTERM is taken for a preemption.
@@ -235,7 +235,7 @@ def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
 def decide_lost(
     evidence: Evidence, used: BudgetUsed, budget: Budget, is_automatic: bool
 ) -> Decision:
-    """The decision about an attempt whose batch script was killed, at the next start of a job.
+    """Return the decision about an attempt whose batch script was killed, at the job's next start.
 
     `is_automatic`: the job starts without a user's request, so the budgets count. Where a user
     submitted it, the run stood still until then, and the budgets begin again.
@@ -256,7 +256,7 @@ def decide_lost(
 def within_budget(
     decision: Decision, evidence: Evidence, used: BudgetUsed, budget: Budget
 ) -> Decision:
-    """`decision`, or a hold where a budget is used up."""
+    """Return `decision`, or a hold where a budget is used up."""
     if decision.action in (Action.HOLD, Action.CANCEL):
         return decision
     return _within_budget(decision, evidence, used, budget)
@@ -285,7 +285,7 @@ def _within_budget(
 
 
 def is_idle(cause: str, evidence: Evidence, known_bad: frozenset[str], num_nodes: int) -> bool:
-    """Whether an attempt without a new checkpoint counts as one.
+    """Return whether an attempt without a new checkpoint counts as one.
 
     Not where it found a bad node that no attempt before it had found: the next start leaves that
     node out. In a large cluster a run may get another bad node at each of many starts. But where
@@ -297,12 +297,12 @@ def is_idle(cause: str, evidence: Evidence, known_bad: frozenset[str], num_nodes
 
 
 def is_restart(action: str, cause: str) -> bool:
-    """Whether an attempt is followed by another start of the job; a lost one was, if at all."""
+    """Return whether the job starts again after an attempt; after a lost one it did, if at all."""
     return action in RESTARTS or cause in (Cause.LOST, Cause.NODE)
 
 
 def is_automatic_start(job_id: str, last_job_id: str | None, predecessor: str | None) -> bool:
-    """Whether a job takes the run over from its last job without a user's request.
+    """Return whether a job takes the run over from its last job without a user's request.
 
     `predecessor`: the id of the job whose successor this job is.
     """
@@ -310,7 +310,7 @@ def is_automatic_start(job_id: str, last_job_id: str | None, predecessor: str | 
 
 
 def refusal(last: AttemptRecord | None, job_id: str, predecessor: str | None) -> str | None:
-    """Why this start of a job must not continue the run; None if it may.
+    """Return why this start of a job must not continue the run; None if it may.
 
     A job that was held or cancelled may still be started again: by Slurm, which requeues a job
     whose node is lost whatever the attempt decided, or by a requeue that came too late. Where
@@ -326,7 +326,7 @@ def refusal(last: AttemptRecord | None, job_id: str, predecessor: str | None) ->
 
 
 def budget_used(attempts: Sequence[AttemptRecord]) -> BudgetUsed:
-    """What counts against the budgets, since the last hold or cancel: then a user resumed."""
+    """Return what counts against the budgets since the last hold or cancel: then a user resumed."""
     crashes = restarts = limits = 0
     may_count_crashes = may_count_idle = may_count_limits = True
     without_progress: list[AttemptRecord] = []
@@ -354,9 +354,9 @@ def budget_used(attempts: Sequence[AttemptRecord]) -> BudgetUsed:
 
 
 def _crashes(attempts: Sequence[AttemptRecord]) -> list[Evidence]:
-    """The crashes since a user resumed or an attempt that did not crash had progress, newest first.
+    """Return the crashes since a user resumed or an attempt that did not crash had progress.
 
-    Attempts that ended otherwise and without progress are passed over.
+    The newest comes first. Attempts that ended otherwise and without progress are passed over.
     """
     row: list[Evidence] = []
     for entry in reversed(attempts):
@@ -368,6 +368,6 @@ def _crashes(attempts: Sequence[AttemptRecord]) -> list[Evidence]:
 
 
 def budget_of(spec: Spec) -> Budget:
-    """The budgets that the spec sets."""
+    """Return the budgets that the spec sets."""
     limits = spec.slurm.max_restarts, spec.launch.max_crashes
     return Budget(*limits, num_nodes=spec.slurm.nodes)

@@ -47,7 +47,7 @@ def report_error(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> No
 
 
 def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> list[str]:
-    """Why the attempt failed, and where torchrun's own output is; none for one that did not."""
+    """Return why the attempt failed, and where torchrun's own output is; [] if it did not fail."""
     if evidence.outcome is not None:
         return []
     failed, attempt_dir = first_error(facts.errors), run_dir.attempt(facts.attempt)
@@ -78,14 +78,14 @@ def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> lis
 
 
 def without_outcome(facts: AttemptFacts) -> str:
-    """What a stop found that no rank answered by a saved state."""
+    """Return what a stop found that no rank answered by a saved state."""
     if facts.spec.launch.is_trainer:
         return "the stop came before the ranks had anything to save"
     return "the script reported no save after the stop (kit_stop.py): it goes on from its last save"
 
 
 def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> str:
-    """The end of the first log that shows an error, where no rank wrote an error record."""
+    """Return the end of the first log that shows an error, where no rank wrote an error record."""
     for log in (*rank_logs, *torchrun_logs):
         text = log_text.read_end(log).text
         if "Traceback" in text or "error: " in text:  # such as a disk without room for a record
@@ -94,12 +94,12 @@ def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> 
 
 
 def end_of(log: Path) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     return "\n".join([f"the end of {log}:", *log_text.read_end(log, LOG_LINES).lines])
 
 
 def first_failure(failed: RankError, evidence: Evidence, log: Path) -> str:
-    """The text about the first failure. `failed`: the error record nearest to its cause.
+    """Return the text about the first failure. `failed`: the error record nearest to its cause.
 
     A rank that only lost its peer is not the cause: the text begins with the attempt's own error
     then, and has no traceback of that rank.

@@ -32,7 +32,7 @@ EXPIRES_S = 24 * 3600.0
 
 
 def bad_nodes(attempts: Sequence[AttemptRecord], now: float) -> dict[str, str]:
-    """Nodes that failed a preflight in the last 24 h, newest first, each with the reason."""
+    """Return nodes that failed a preflight in the last 24 h, newest first, each with the reason."""
     causes: dict[str, str] = {}
     for record in reversed(attempts):
         if now - record.stop < EXPIRES_S:
@@ -42,14 +42,14 @@ def bad_nodes(attempts: Sequence[AttemptRecord], now: float) -> dict[str, str]:
 
 
 def bad_nodes_of(record: AttemptRecord) -> list[str]:
-    """The bad nodes of one attempt, with Slurm's names; a host's own name may have a domain."""
+    """Return one attempt's bad nodes, with Slurm's names; a host's own name may have a domain."""
     hosts = record.evidence.bad_nodes
     names = dict.fromkeys(name for host in hosts for name in (host, host.partition(".")[0]))
     return [name for name in names if name in (record.nodes or ())]
 
 
 def failure_reason(record: AttemptRecord) -> str:
-    """The error of a failed preflight, without the rank and node at its beginning."""
+    """Return the error of a failed preflight, without the rank and node at its beginning."""
     error = record.evidence.error or "preflight"
     start = error.find("preflight: ")
     return error[max(start, 0) :]
@@ -58,7 +58,7 @@ def failure_reason(record: AttemptRecord) -> str:
 def choose_excluded(
     bad: Iterable[str], others: Collection[str], size: int, needed: int
 ) -> list[str]:
-    """Which of the bad nodes, newest first, to leave out of a partition of `size` nodes.
+    """Return which of the bad nodes, newest first, to leave out of a partition of `size` nodes.
 
     At most a tenth of the partition, or one node. `others` are left out in any case; of the rest at
     least `needed` nodes must remain.
@@ -98,7 +98,7 @@ def update_exclude_list(run_dir: RunDir, facts: AttemptFacts, job_id: str, curre
 
 
 def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
-    """The spec for a new submit of a run, with its recent bad nodes in slurm.exclude."""
+    """Return the spec for a new submit of a run, with its recent bad nodes in slurm.exclude."""
     bad = bad_nodes(read_attempts(run_dir), time.time())
     site = records.read(SlurmSite, run_dir.site)
     requested = expand_hostlist(spec.slurm.exclude or "")
@@ -124,7 +124,7 @@ def excludable_nodes(
     bad: Mapping[str, str],
     others: list[str],
 ) -> tuple[list[str], str]:
-    """(the bad nodes that can be left out of the job, why the others cannot)."""
+    """Return (the bad nodes that can be left out of the job, why the others cannot)."""
     size = partition_size(site, os.environ.get("SLURM_JOB_PARTITION", "")) if bad else None
     if size is None:
         return [], "Slurm did not report how many nodes the partition has"
@@ -136,7 +136,7 @@ def excludable_nodes(
 
 
 def partition_size(site: SlurmSite | None, name: str) -> int | None:
-    """How many nodes a partition has, in any state; None if unknown.
+    """Return how many nodes a partition has, in any state; None if unknown.
 
     The submit recorded the sizes of the partitions that the run requested in `site`. `name` is
     empty outside of a job; then the smallest of these partitions counts.
@@ -148,7 +148,7 @@ def partition_size(site: SlurmSite | None, name: str) -> int | None:
 
 
 def could_run_without(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
-    """Whether Slurm would ever start this job without these nodes; submits no job."""
+    """Return whether Slurm would ever start this job without these nodes; submits no job."""
     without = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
     argv = sbatch.sbatch_argv(without, run_dir)
     environ = sbatch.successor_environ(os.environ, run_dir)

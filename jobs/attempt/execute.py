@@ -80,7 +80,7 @@ def leave_to_successor(
 
 
 def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decision:
-    """The decision where the job was not requeued because of a problem.
+    """Return the decision where the job was not requeued because of a problem.
 
     refusal: what sbatch printed instead of queueing a successor.
     """
@@ -105,7 +105,7 @@ def hand_over(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, successo
 
 
 def format_for_log(decision: Decision, run_dir: RunDir, mistake: Mistake | None = None) -> str:
-    """A decision as job.log shows it, with a hint after a hold."""
+    """Return a decision as job.log shows it, with a hint after a hold."""
     line = format_decision(decision)
     if decision.action is Action.HOLD:
         line += f"\n  hint: {hold_hint(decision, run_dir, mistake)}"
@@ -113,7 +113,7 @@ def format_for_log(decision: Decision, run_dir: RunDir, mistake: Mistake | None 
 
 
 def hold_hint(decision: Decision, run_dir: RunDir, mistake: Mistake | None) -> str:
-    """What the user can do after a hold. A resume runs the frozen code again, with its errors.
+    """Return what a user can do after a hold; a resume runs the frozen code again, with its errors.
 
     `mistake`: what a resume of the same spec and code would only repeat.
     """
@@ -129,7 +129,7 @@ def hold_hint(decision: Decision, run_dir: RunDir, mistake: Mistake | None) -> s
 
 
 def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
-    """How long to wait before another attempt: 2, 8, 32 s ... from the second crash in a row on.
+    """Return the wait before another attempt: 2, 8, 32 s ... from the second crash in a row on.
 
     Only crashes without progress count.
     """

@@ -236,7 +236,7 @@ def check_signal(facts: AttemptFacts, job_id: str) -> None:
 def plan_of(
     facts: AttemptFacts, me: run_lock.Owner, attempt: int, nodes: Sequence[str], resolved: str
 ) -> AttemptPlan:
-    """The plan of the next attempt. `facts`: of the attempt before.
+    """Return the plan of the next attempt. `facts`: of the attempt before.
 
     Raises: RendezvousError, InterfaceError.
     """

@@ -51,7 +51,7 @@ BY_STATE = {
 def reasons_of(
     run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord
 ) -> tuple[NamedReason, ...]:
-    """What ended an attempt, then what else delayed the run in it; () if nothing did.
+    """Return what ended an attempt, then what else delayed the run in it; () if nothing did.
 
     facts: of the same attempt. record: without its reasons. Raises: RecordError, OSError.
     """
@@ -66,14 +66,14 @@ def reasons_of(
 
 
 def is_unsaved(evidence: Evidence, cause: Cause) -> bool:
-    """Whether a warned attempt lost steps: the save did not fit into the time that it had."""
+    """Return whether a warned attempt lost steps: the save did not fit into the time it had."""
     of_limit = (Cause.TIME_LIMIT, Cause.INTERRUPTED, Cause.REQUEUED, Cause.LOST)
     is_stop = cause in EXTERNAL_STOPS or cause in of_limit
     return is_stop and bool(evidence.signals) and evidence.outcome is None and evidence.has_step
 
 
 def damage_reason(run_dir: RunDir, name: str) -> NamedReason:
-    """The reason that names a checkpoint which was put aside."""
+    """Return the reason that names a checkpoint which was put aside."""
     path = run_dir.checkpoints / name / "REASON"
     why = next((line.text for line in places.tail(path)), "the reason is in rank 0's log")
     text = f"checkpoint {name} is damaged and was put aside: {why}"
@@ -82,12 +82,12 @@ def damage_reason(run_dir: RunDir, name: str) -> NamedReason:
 
 
 def at(kind: Kind, text: str, place: FileLine | None) -> NamedReason:
-    """A reason with its place."""
+    """Return a reason with its place."""
     return NamedReason(kind, text, *((str(place.path), place.line) if place else (None, None)))
 
 
 def cause_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> NamedReason:
-    """What ended an attempt that did not complete the run."""
+    """Return what ended an attempt that did not complete the run."""
     if record.cause in (*CRASHES, Cause.LOST):
         return failure_of(run_dir, facts, record)
     if record.cause is Cause.NODE:
@@ -96,7 +96,7 @@ def cause_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> Nam
 
 
 def stop_of(record: AttemptRecord) -> tuple[Kind, str]:
-    """What stopped an attempt from outside."""
+    """Return what stopped an attempt from outside."""
     if record.cause is Cause.CANCELLED:
         more = ", perhaps by the preemption that had begun" if record.evidence.is_preempted else ""
         return Kind.CANCELLED, f"the job was cancelled{more}"
@@ -107,7 +107,7 @@ def stop_of(record: AttemptRecord) -> tuple[Kind, str]:
 
 
 def node_reason(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> NamedReason:
-    """Why a node ended an attempt."""
+    """Return why a node ended an attempt."""
     evidence = record.evidence
     if evidence.bad_nodes:
         text = f"node {', '.join(evidence.bad_nodes)} failed the preflight"
@@ -120,7 +120,7 @@ def node_reason(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> 
 
 
 def failure_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> NamedReason:
-    """Why an attempt failed from inside, or ended without a record."""
+    """Return why an attempt failed from inside, or ended without a record."""
     evidence, failed = record.evidence, interpret.first_error(facts.errors)
     place = failure_place(run_dir, facts)
     if evidence.kind is Kind.HANG:
@@ -146,7 +146,7 @@ def failure_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> N
 
 
 def lost_reason(run_dir: RunDir, attempt: int) -> NamedReason:
-    """Why there was no record of an attempt, where no rank shows a failure."""
+    """Return why there was no record of an attempt, where no rank shows a failure."""
     events = read_events(run_dir.timeline("attempt"))
     if any((event.attempt, event.event) == (attempt, "close") for event in events):
         text = "attempts.jsonl was deleted, and with it the record of how the attempt ended"
@@ -157,7 +157,7 @@ def lost_reason(run_dir: RunDir, attempt: int) -> NamedReason:
 def without_own_error(
     facts: AttemptFacts, evidence: Evidence, failed: RankError | None, place: FileLine | None
 ) -> NamedReason:
-    """Why an attempt failed in which ranks only lost their peers, or recorded nothing."""
+    """Return why an attempt failed in which ranks only lost their peers, or recorded nothing."""
     error = evidence.error or "no process recorded an error"
     if facts.unstarted and evidence.kind is None:
         return at(Kind.SPEC_MISTAKE, f"a node did not start: {error}", place)
@@ -174,7 +174,7 @@ def without_own_error(
 
 
 def is_killed(facts: AttemptFacts) -> bool:
-    """Whether a rank, a torchrun or an agent of the attempt died without its record."""
+    """Return whether a rank, a torchrun or an agent of the attempt died without its record."""
     if interpret.ranks_without_record(facts) is not None:
         return True
     agents = facts.agents
@@ -184,7 +184,7 @@ def is_killed(facts: AttemptFacts) -> bool:
 
 
 def failure_place(run_dir: RunDir, facts: AttemptFacts) -> FileLine | None:
-    """Where the first error was raised in the user's code, else the log that has it."""
+    """Return where the first error was raised in the user's code, else the log that has it."""
     failed, attempt_dir = interpret.first_error(facts.errors), run_dir.attempt(facts.attempt)
     if failed is None:
         return FileLine(run_dir.job_log) if dict(facts.last_words).get("") else None
@@ -194,7 +194,7 @@ def failure_place(run_dir: RunDir, facts: AttemptFacts) -> FileLine | None:
 
 
 def code_of(run_dir: RunDir) -> CodeFolders:
-    """The folders of a run's code."""
+    """Return the folders of a run's code."""
     repository = None
     with contextlib.suppress(RecordError, OSError):
         provenance = records.read(Provenance, run_dir.provenance)
@@ -222,7 +222,7 @@ def _agent_error(attempt_dir: AttemptDir, facts: AttemptFacts) -> FileLine | Non
 
 
 def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Kind, FileLine] | None:
-    """What a disk did to an attempt without an error record, by the logs of ranks and job."""
+    """Return what a disk did to an attempt without an error record, by the rank and job logs."""
     logs = sorted(shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"))
     for log in logs[: fact_reader.MAX_LOGS]:
         if (fault := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:
@@ -235,7 +235,7 @@ def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Kind, FileLine] | None:
 def _hang_of(
     run_dir: RunDir, attempt_dir: AttemptDir
 ) -> tuple[HangConclusion | None, FileLine | None]:
-    """The conclusion about a hang, and where the rank is for which the others wait."""
+    """Return the conclusion about a hang, and where the rank is for which the others wait."""
     try:
         hang = records.read(HangConclusion, attempt_dir.hang)
     except RecordError:  # empty: the rank that found the hang ended before its conclusion

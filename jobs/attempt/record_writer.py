@@ -90,7 +90,7 @@ def end_run(
 
 @contextlib.contextmanager
 def reopen(run_dir: RunDir, facts: AttemptFacts) -> Iterator[None]:
-    """A block in which a complete run may have further attempts; if it fails, it is complete again.
+    """Run a block in which a complete run may go on; if the block fails, the run is complete again.
 
     The record of the last attempt comes first: until result.json is gone the run stays complete.
     """
@@ -117,7 +117,7 @@ def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:
 def record_of(
     facts: AttemptFacts, evidence: Evidence, decision: Decision, now: float
 ) -> AttemptRecord:
-    """The line of attempts.jsonl for an attempt that ended. `now`: seconds since the epoch."""
+    """Return the line of attempts.jsonl for an ended attempt; `now`: seconds since the epoch."""
     first_step, last_step = interpret.steps_of(facts)
     # A lost attempt ended at an unknown time, perhaps long before the start that records it.
     is_end_known = evidence.job_state != interpret.LOST
@@ -144,7 +144,7 @@ def record_of(
 
 
 def _reasons_of_cancelled(reasons: tuple[NamedReason, ...]) -> tuple[NamedReason, ...]:
-    """The reasons of an attempt whose run was cancelled then: no step of it is done again."""
+    """Return the reasons of an attempt whose run was cancelled then: no step of it is redone."""
     kept = (each for each in reasons[1:] if each.kind is not Kind.NOT_SAVED)
     return (NamedReason(Kind.CANCELLED, "the job was cancelled"), *kept)
 
@@ -152,7 +152,7 @@ def _reasons_of_cancelled(reasons: tuple[NamedReason, ...]) -> tuple[NamedReason
 def corrected_record(
     last: AttemptRecord, decision: Decision, requeued: RequeueResult | None
 ) -> AttemptRecord:
-    """The record of an attempt whose decision could not be carried out.
+    """Return the record of an attempt whose decision could not be carried out.
 
     `requeued`: what Slurm did with the requeue that the record decided on.
     """

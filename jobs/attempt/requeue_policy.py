@@ -39,7 +39,7 @@ _OTHER_LAUNCHES = 2
 def slurm_requeues_itself(
     attempts: Sequence[AttemptRecord], evidence: Evidence, job: client.Job, job_id: str
 ) -> bool:
-    """Whether the kit leaves the requeue to Slurm, which requeues the job as soon as it ends."""
+    """Return whether the kit leaves the requeue to Slurm, which requeues the job once it ends."""
     if not (job.is_preempted and job.state == "RUNNING" and job.can_requeue):
         return False
     if job.is_expedited:
@@ -54,7 +54,7 @@ def slurm_requeues_itself(
 
 
 def is_below_launch_limit(config: Config, attempts: Iterable[AttemptRecord], job_id: str) -> bool:
-    """Whether one more requeue by Slurm keeps the job's launches within MaxBatchRequeue.
+    """Return whether one more requeue by Slurm keeps the job's launches within MaxBatchRequeue.
 
     False for a Slurm that does no such requeue, or none beside one by the kit.
     """
@@ -67,13 +67,13 @@ def is_below_launch_limit(config: Config, attempts: Iterable[AttemptRecord], job
 
 
 def allocated_partition(environ: Mapping[str, str]) -> Slurm:
-    """The partition and the QOS in which the job runs; its spec may have requested others."""
+    """Return the partition and QOS in which the job runs; its spec may have requested others."""
     partition = environ.get("SLURM_JOB_PARTITION") or "?"
     return Slurm(partition=partition, qos=environ.get("SLURM_JOB_QOS"))
 
 
 def requeues_preempted(here: Site) -> bool:
-    """Whether the site certainly requeues preempted jobs; a QOS may set its own PreemptMode."""
+    """Return whether the site surely requeues preempted jobs; a QOS may set its own PreemptMode."""
     has_own_mode = here.qos is not None and here.qos[0] is not None
     is_sure = here.config.preempt_type == "partition_prio" or has_own_mode
     return is_sure and here.preempt_mode == "REQUEUE"

@@ -47,7 +47,7 @@ MAX_CONNECTIONS = 64  # to slurmd, at the same time
 
 
 def block_signals_prefix() -> list[str]:
-    """A command prefix that blocks stop signals before the command itself starts.
+    """Return a command prefix that blocks stop signals before the command itself starts.
 
     Python needs tens of milliseconds until its first line runs, and seconds on a busy file system.
     Returns [] if env(1) cannot block signals (coreutils before 8.31).
@@ -192,7 +192,7 @@ class _PassOn:
 
 
 def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
-    """(seconds that srun may still run by the agents' records, why); (inf, "") without a limit.
+    """Return (seconds srun may still run by the agents' records, why); (inf, "") without a limit.
 
     When one agent has failed, the agents of the other nodes wait for it. When all agents have
     ended, the step is over, but srun waits for ever for a node whose slurmstepd was killed
@@ -212,7 +212,7 @@ def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
 
 
 def _may_be_at_limit(run_dir: RunDir, attempt: int) -> bool:
-    """Whether an agent got the warning of the time limit, or the plan's deadline has passed."""
+    """Return whether an agent got the time limit's warning, or the plan's deadline has passed."""
     agents = read_agents(run_dir, attempt)
     signals = {each.signal for agent in agents for each in agent.signals}
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
@@ -221,18 +221,18 @@ def _may_be_at_limit(run_dir: RunDir, attempt: int) -> bool:
 
 
 def _is_at_limit(job_id: str) -> bool:
-    """Whether Slurm is ending the job because of its time limit."""
+    """Return whether Slurm is ending the job because of its time limit."""
     job = client.show_job(job_id)
     return job is not None and (job.state, job.reason) == ("COMPLETING", "TimeLimit")
 
 
 def has_failed_agent(run_dir: RunDir, attempt: int) -> bool:
-    """Whether an agent recorded that its torchrun failed or could not be started."""
+    """Return whether an agent recorded that its torchrun failed or could not be started."""
     return any(interpret.has_failed(agent) for agent in read_agents(run_dir, attempt))
 
 
 def _nodes_without_end(run_dir: RunDir, attempt: int) -> list[str]:
-    """The nodes whose agent has not recorded its end."""
+    """Return the nodes whose agent has not recorded its end."""
     attempt_dir = run_dir.attempt(attempt)
     plan = records.read(AttemptPlan, attempt_dir.plan)
     agents = [
@@ -254,7 +254,7 @@ def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
 
 
 def unreachable_nodes(facts: AttemptFacts, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Those of `nodes` whose slurmd accepts no connection."""
+    """Return those of `nodes` whose slurmd accepts no connection."""
     port = (facts.site or SlurmSite()).slurmd_port
     left = interpret.nodes_without_end(facts)
     hosts = {node: _host_to_connect(node, left.get(node)) for node in nodes}
@@ -269,7 +269,7 @@ def unreachable_nodes(facts: AttemptFacts, nodes: Iterable[str]) -> tuple[str, .
 
 
 def _host_to_connect(node: str, agent: AgentRecord | None) -> str:
-    """The address in the agent's record; the node's name if that is missing or loopback.
+    """Return the address in the agent's record; the node's name if that is missing or loopback.
 
     The agent of a job with one node records a loopback address.
     """
@@ -278,7 +278,7 @@ def _host_to_connect(node: str, agent: AgentRecord | None) -> str:
 
 
 def site_of_run(run_dir: RunDir) -> SlurmSite:
-    """The Slurm settings that submit recorded; Slurm's defaults if it could not record them."""
+    """Return the Slurm settings that submit recorded, or Slurm's defaults if it could not."""
     return records.read(SlurmSite, run_dir.site) or SlurmSite()
 
 
@@ -292,7 +292,7 @@ def _signal(pid: int, number: int) -> bool:
 
 
 def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
-    """The options of srun that depend on spec and job; slurm/ddp.sbatch has all others.
+    """Return the options of srun that depend on spec and job; slurm/ddp.sbatch has all others.
 
     environ: of the batch script. srun does not inherit SLURM_CPUS_PER_TASK since Slurm 22.05;
     without it, after plain sbatch, a step has all cores of its job. It has none of the GPUs that a
@@ -308,7 +308,7 @@ def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
 
 
 def agent_command(run_dir: RunDir, spec: Spec, attempt: str, rdzv_endpoint: str) -> list[str]:
-    """The command of an agent: agent.sh, and what that puts before `-m jobs.node`."""
+    """Return the command of an agent: agent.sh, and what that puts before `-m jobs.node`."""
     script = str(run_dir.kit / installation.NAME / "slurm/agent.sh")
     # Not in addition to the user's prefix: that program may have to receive the signals and pass
     # them on.

@@ -43,7 +43,7 @@ MAY_CONTINUE = PredecessorCheck(True)
 
 
 def reason_for(run_dir: RunDir, facts: AttemptFacts, can_requeue: bool) -> str:
-    """Why the job needs a successor; empty if it does not."""
+    """Return why the job needs a successor; empty if it does not."""
     spec = facts.spec
     if spec.slurm.restart == "requeue":
         return ""
@@ -56,7 +56,7 @@ def reason_for(run_dir: RunDir, facts: AttemptFacts, can_requeue: bool) -> str:
 
 
 def site_of_job(run_dir: RunDir, facts: AttemptFacts) -> SlurmSite:
-    """What this Slurm does with the job. submit writes it into site.json.
+    """Return what this Slurm does with the job. submit writes it into site.json.
 
     Where it could not, or the site has given the job another QOS than submit asked about, Slurm is
     asked now and site.json is written.
@@ -126,9 +126,9 @@ def argv_after(run_dir: RunDir, facts: AttemptFacts, job_id: str, can_requeue: b
 
 
 def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | None, str]:
-    """The id of the job that continues the run after this one; queues it if there is none yet.
+    """Return the id of the job that continues the run after this one; queue one if there is none.
 
-    None where the spec forbids it; where Slurm refuses it, with Slurm's words.
+    None where the spec forbids it; None with Slurm's words where Slurm refuses it.
     """
     present = interpret.successor_of(facts, job_id)
     if present is not None:
@@ -152,9 +152,9 @@ def cancel(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> None:
 def check_predecessor(
     run_dir: RunDir, facts: AttemptFacts, my_id: str, before: str | None
 ) -> PredecessorCheck:
-    """Whether job `my_id` may continue the run. `before`: the job whose successor it is, if any.
+    """Return whether job `my_id` may continue the run as the successor of job `before`, if any.
 
-    A cancelled run must never continue, so an unknown end of that job holds the run.
+    A cancelled run must never continue, so an unknown end of job `before` holds the run.
     """
     if before is None:
         return MAY_CONTINUE
@@ -164,7 +164,7 @@ def check_predecessor(
 
 
 def _check_records(facts: AttemptFacts, my_id: str, before: str) -> PredecessorCheck | None:
-    """The check as far as the run directory decides it; None if the end of job `before` does."""
+    """Return the check if the run directory decides it; None if the end of job `before` does."""
     last_job = _last_job(facts)
     if last_job == my_id:  # requeued: the check was made at its first start
         return MAY_CONTINUE
@@ -178,7 +178,7 @@ def _check_records(facts: AttemptFacts, my_id: str, before: str) -> PredecessorC
 
 
 def _check_end(facts: AttemptFacts, before: str, state: str | None) -> PredecessorCheck:
-    """The check by the state in which job `before` ended; None: unknown."""
+    """Return the check by the state in which job `before` ended; None: unknown."""
     if state == "CANCELLED":
         return PredecessorCheck(False, f"job {before} was cancelled", Action.CANCEL)
     if state is not None and job_state.is_alive(state):
@@ -191,7 +191,7 @@ def _check_end(facts: AttemptFacts, before: str, state: str | None) -> Predecess
 
 
 def _last_job(facts: AttemptFacts) -> str | None:
-    """The id of the job that opened the newest attempt; None if a scratch purge removed it."""
+    """Return the job that opened the newest attempt, by id; None if a scratch purge removed it."""
     newest = interpret.newest_number(facts)
     if facts.plan is not None and facts.attempt == newest:
         return facts.plan.job_id
@@ -199,7 +199,7 @@ def _last_job(facts: AttemptFacts) -> str | None:
 
 
 def _was_handed_over(facts: AttemptFacts) -> bool:
-    """Whether the last attempt left its run to the successor while its job was running."""
+    """Return whether the last attempt left its run to the successor while its job was running."""
     last = facts.last
     if last is None or last.attempt != interpret.newest_number(facts):
         return False
@@ -207,7 +207,7 @@ def _was_handed_over(facts: AttemptFacts) -> bool:
 
 
 def end_state(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> str | None:
-    """The state in which a job ended; None if it is unknown.
+    """Return the state in which a job ended; None if it is unknown.
 
     slurmctld keeps it for some minutes (MinJobAge); after that sacct has it, or the job's log.
     """
@@ -218,7 +218,7 @@ def end_state(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> str | None:
 
 
 def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | None:
-    """The state that the last such line of slurmstepd in the job's log shows; None without one.
+    """Return the state that slurmstepd's last such line in the job's log shows; None without one.
 
     Source: src/slurmd/slurmstepd/req.c: `*** JOB 7 ON n1 CANCELLED AT <time> DUE TO ... ***`.
     """

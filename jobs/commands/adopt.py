@@ -34,7 +34,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
-    """The run directory of this job, made at its first start and found again at a requeue.
+    """Return the run directory of this job, made at its first start and found again at a requeue.
 
     Raises: SpecError, FreezeError; UserError for GPUs that are not the same on each node.
     """
@@ -71,7 +71,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
 
 
 def allocation(environ: Mapping[str, str], time_limit: str, requested: Slurm) -> list[str]:
-    """The allocation as overrides of the spec. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
+    """Return the allocation as spec overrides. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
     num_gpus = gpus.allocated_gpus(environ) or 0
     overrides = [f"slurm.nodes={environ['SLURM_JOB_NUM_NODES']}"]
     overrides.append(f"slurm.cpus_per_task={_cpus_per_task(environ, num_gpus)}")
@@ -94,7 +94,7 @@ def allocation(environ: Mapping[str, str], time_limit: str, requested: Slurm) ->
 
 
 def _cpus_per_task(environ: Mapping[str, str], num_gpus: int) -> int:
-    """The cores of an agent, the only task of a node; with --exclusive it has all.
+    """Return the cores of an agent, the only task of a node; with --exclusive it has all.
 
     Slurm sets SLURM_CPUS_PER_TASK only if sbatch had that option.
     """
@@ -108,7 +108,7 @@ def _cpus_per_task(environ: Mapping[str, str], num_gpus: int) -> int:
 
 
 def _gpus(environ: Mapping[str, str], num_gpus: int, requested: Slurm) -> list[str]:
-    """The GPUs of a node, with the type that the config or sbatch's line names."""
+    """Return the GPUs of a node, with the type that the config or sbatch's line names."""
     if num_gpus == requested.num_gpus:
         return []
     in_config = gpus.requested_gpus(0, requested.sbatch_args, requested.nodes)
@@ -118,7 +118,7 @@ def _gpus(environ: Mapping[str, str], num_gpus: int, requested: Slurm) -> list[s
 
 
 def differences(requested: Slurm, granted: Slurm) -> list[str]:
-    """One line for each key in which the allocation differs from the config."""
+    """Return one line for each key in which the allocation differs from the config."""
     has = asdict(granted)
     return [
         f"slurm.{key}: the config has {value!r}, the allocation {has[key]!r}"

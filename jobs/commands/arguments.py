@@ -59,7 +59,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides_of(args: argparse.Namespace) -> list[str]:
-    """The overrides from words and from --set, which is split as a shell does.
+    """Return the overrides from words and from --set, which is split as a shell does.
 
     Raises: UserError for a quote that is not closed.
     """

@@ -62,7 +62,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def seconds_of(text: str) -> int:
-    """The seconds of an age such as 30d, 12h, 90m, 4w. Raises: UserError."""
+    """Return the seconds of an age such as 30d, 12h, 90m, 4w. Raises: UserError."""
     match = _AGE.fullmatch(text)
     if match is None:
         raise UserError(f"--older-than {text} is no age\n  hint: 30d, 12h, 90m or 4w")
@@ -142,7 +142,7 @@ def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, RunFi
 
 
 def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
-    """What the specs of all runs name; None where one cannot be read: any checkpoint, perhaps."""
+    """Return what all runs' specs name; None if one is unreadable: it may name any checkpoint."""
     try:
         return leftovers.named_by_specs(list(runs))
     except (UserError, OSError, ValueError, TypeError, KeyError) as error:
@@ -152,7 +152,7 @@ def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
 
 
 def _of_idle(run: RunState, needed: set[Path] | None, is_point: bool) -> Iterator[Leftover]:
-    """What is left over in a run that has no job and no process.
+    """Yield what is left over in a run that has no job and no process.
 
     is_point: a sweep has it, so it may start although it never did.
     """
@@ -170,7 +170,7 @@ def _of_idle(run: RunState, needed: set[Path] | None, is_point: bool) -> Iterato
 
 
 def age_s(run_dir: RunDir) -> float:
-    """Seconds since a run was frozen, resumed or ended, by the times of its files."""
+    """Return the seconds since a run was frozen, resumed or ended, by the times of its files."""
     times = [0.0]
     for path in (run_dir.path, run_dir.spec, run_dir.result, run_dir.attempts, run_dir.submission):
         shared_files.ask_again(path)
@@ -206,7 +206,7 @@ class Squeue:
 
 
 def why_busy(run: RunState, jobs: Squeue) -> str | None:
-    """Why a run must not be changed now; None for one without a job or process."""
+    """Return why a run must not be changed now; None for one without a job or process."""
     run_dir = run.run_dir
     if run_dir.path.stat().st_uid != os.geteuid():
         return "it belongs to another user"
@@ -302,7 +302,7 @@ def _remove(path: Path) -> None:
 
 
 def format_size(size: float) -> str:
-    """`1.2 GiB`."""
+    """Return `1.2 GiB`."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

@@ -104,6 +104,6 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _subparsers(parser: argparse.ArgumentParser) -> list[Any]:
-    """The parsers of the commands."""
+    """Return the parsers of the commands."""
     choices_of_actions = (action.choices for action in parser._actions if action.choices)
     return [each for choices in choices_of_actions for each in dict(choices).values()]

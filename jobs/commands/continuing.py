@@ -92,14 +92,14 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
 
 
 def is_done(run_dir: RunDir, request: Request) -> bool:
-    """Whether a run is complete, and the request gives it no further steps."""
+    """Return whether a run is complete, and the request gives it no further steps."""
     if not fact_reader.is_complete(run_dir):
         return False
     return checkpoint_lookup.is_foreign(run_dir) or not has_more_to_do(request)
 
 
 def has_more_to_do(request: Request) -> bool:
-    """Whether a complete run may get further steps by this request."""
+    """Return whether a complete run may get further steps by this request."""
     return bool(request.overrides) or request.checkpoint is not None
 
 
@@ -107,7 +107,7 @@ def has_more_to_do(request: Request) -> bool:
 def changed_runs(
     run_dirs: Sequence[RunDir], request: Request, cluster: str, is_complete: bool = False
 ) -> Iterator[dict[RunDir, LoadedSpec]]:
-    """A block in which runs are as the request wants them and can be queued, or can run here.
+    """Run a block in which runs are as the request wants them and can be queued, or can run here.
 
     If it fails, the runs are as they were.
     Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for what is
@@ -132,7 +132,7 @@ def changed_runs(
 
 @contextlib.contextmanager
 def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterator[None]:
-    """A block in which the run is as the request wants it; if it fails, the run is as it was.
+    """Run a block in which the run is as the request wants it; if it fails, the run is as it was.
 
     Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
     """
@@ -169,7 +169,7 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
 
 
 def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
-    """The name of the checkpoint that the user chose, if any. Raises: UserError."""
+    """Return the name of the checkpoint that the user chose, if any. Raises: UserError."""
     if text is None:
         return None
     if checkpoint_lookup.is_foreign(run_dir):
@@ -180,14 +180,14 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
 
 
 def newest_checkpoint(run_dir: RunDir) -> str | None:
-    """The name of the newest checkpoint."""
+    """Return the name of the newest checkpoint."""
     is_users = checkpoint_lookup.is_foreign(run_dir)
     outputs = Spec.read(run_dir.spec).launch.outputs if is_users else ()
     return checkpoint_lookup.newest(run_dir, is_users, outputs=outputs)
 
 
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
-    """A copy of the checkout for the run. Raises: UserError for differences without a --yes."""
+    """Return a checkout copy for the run. Raises: UserError for differences without a --yes."""
     repository = code_changes.repository_of(run_dir)
     new_code = code_changes.prepare(run_dir, Spec.read(run_dir.spec), repository)
     # Before the first checkpoint no step is kept that the old code did.
@@ -199,7 +199,7 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
 
 @contextlib.contextmanager
 def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[None]:
-    """A block in which the run is not cancelled; if it fails, files get their old texts back.
+    """Run a block in which the run is not cancelled; if it fails, files get their old texts back.
 
     `changed`: the old texts of the spec's files.
     """
@@ -239,7 +239,7 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
 
 
 def ended_state(run_dir: RunDir) -> RunState:
-    """The state of a run, read again where its last job only ends.
+    """Return the state of a run, read again where its last job only ends.
 
     A job that has ended the run lives a few seconds more, at most ENDING_WAIT_S: the user has seen
     already that the run is held.

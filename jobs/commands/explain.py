@@ -72,7 +72,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def question_of(words: Iterable[str]) -> Question:
-    """What each word means: KEY=VALUE, a key or section, a spec file or a run.
+    """Return what each word means: KEY=VALUE, a key or section, a spec file or a run.
 
     Raises: UserError for a second word of a kind, and for a word that is nothing of these.
     """
@@ -103,7 +103,7 @@ def question_of(words: Iterable[str]) -> Question:
 
 
 def topic_of(word: str) -> str:
-    """The key or section that a word names; "" if none. A name inside of a mapping is its key's."""
+    """Return the key or section that a word names, or ""; a name inside a mapping is its key's."""
     from slurm_job_kit.jobs.config.keys import keys, sections
 
     if word == TOP or word in sections():
@@ -113,12 +113,12 @@ def topic_of(word: str) -> str:
 
 
 def is_file(word: str) -> bool:
-    """Whether a word is meant as a spec file: it ends as one, or it is a file."""
+    """Return whether a word is meant as a spec file: it ends as one, or it is a file."""
     return word.endswith((".yaml", ".yml")) or Path(word).is_file()
 
 
 def is_asked(key: Key, topic: str) -> bool:
-    """Whether a key is of a topic, as in `Question`."""
+    """Return whether a key is of a topic, as in `Question`."""
     section = key.path[0] if len(key.path) > 1 else TOP
     return topic in ("", key.dotted, section)
 
@@ -140,7 +140,7 @@ def _unknown(word: str) -> str:
 
 
 def _load(asked: Question) -> LoadedSpec | None:
-    """The spec of a question; None without one. Raises: SpecError, UserError."""
+    """Return the spec of a question; None without one. Raises: SpecError, UserError."""
     if not asked.source:
         return None
     from slurm_job_kit.jobs.config.load import load
@@ -152,7 +152,7 @@ def _load(asked: Question) -> LoadedSpec | None:
 
 
 def key_value(key: Key, loaded: LoadedSpec) -> KeyValue:
-    """The value of a key in a spec, and the places of the user's input that set it."""
+    """Return the value of a key in a spec, and the places of the user's input that set it."""
     from slurm_job_kit.jobs.commands.views.chosen import chosen_value
 
     value: Any = loaded.spec
@@ -171,7 +171,7 @@ def key_value(key: Key, loaded: LoadedSpec) -> KeyValue:
 
 
 def _place(where: str) -> str:
-    """`configs/x.yaml:7`, or `command line: train.lr=0.3` for an override."""
+    """Return `configs/x.yaml:7`, or `command line: train.lr=0.3` for an override."""
     kind, _, change = where.partition(" ")
     if kind == "override":
         return f"command line: {change}"

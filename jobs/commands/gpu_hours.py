@@ -37,9 +37,9 @@ def confirm(sections: Sequence[Slurm], is_confirmed: bool) -> None:
 
 
 def format_request(requested: Slurm, num_jobs: int = 1) -> str:
-    """`asks for at most 32 GPU hours: 2 nodes x 8 GPUs x 2:00:00; each restart again up to that`.
+    """Return how many GPU hours are requested; core hours where no GPU is requested.
 
-    Core hours where no GPU is requested.
+    `asks for at most 32 GPU hours: 2 nodes x 8 GPUs x 2:00:00; each restart again up to that`.
     """
     gpus = requested.num_gpus
     size, noun = (gpus, "GPU") if gpus else (requested.cpus_per_task, "core")
@@ -55,12 +55,12 @@ def format_request(requested: Slurm, num_jobs: int = 1) -> str:
 
 
 def gpu_hours(requested: Slurm) -> float:
-    """The GPU hours of one start that lasts until its time limit."""
+    """Return the GPU hours of one start that lasts until its time limit."""
     return _node_hours(requested) * requested.num_gpus
 
 
 def limit_of(environ: Mapping[str, str]) -> float | None:
-    """The GPU hours above which a submit needs a confirmation; None without a limit.
+    """Return the GPU hours above which a submit needs a confirmation; None without a limit.
 
     Raises: UserError for a value that is no number.
     """

@@ -65,7 +65,7 @@ class Target:
 
 
 def parse(text: str) -> Target:
-    """The target in `user@login[:DIR]`. Raises: UserError.
+    """Return the target in `user@login[:DIR]`. Raises: UserError.
 
     Without DIR it is this repository's folder, as seen from the home directory.
     """
@@ -136,14 +136,14 @@ def call(argv: Sequence[str], is_terminal: bool) -> int:
 
 
 def remote(target: Target, words: Sequence[str], is_terminal: bool) -> list[str]:
-    """The end of ssh's command line: the host, and what its login shell runs."""
+    """Return the end of ssh's command line: the host, and what its login shell runs."""
     inner = [SCRIPT, "kit", version(), str(int(is_terminal)), target.folder, *words]
     command = shlex.join(["exec", "bash", "-c", LOGIN_SHELL, "kit", *inner])
     return ["-t" if is_terminal else "-T", "--", target.login, command]
 
 
 def options(ssh: str, login: str) -> list[str]:
-    """ssh's options: time limits, and a connection that the next command takes over.
+    """Return ssh's options: time limits, and a connection that the next command takes over.
 
     The user's own ControlMaster or ControlPath stays. Where stderr is no terminal, a connection is
     used but not left behind: before OpenSSH 8.7 it kept a pipe open.
@@ -159,7 +159,7 @@ def options(ssh: str, login: str) -> list[str]:
 
 
 def _has_own_master(ssh: str, login: str) -> bool:
-    """Whether the user's configuration shares connections with this host; True if unknown."""
+    """Return whether the user's configuration shares connections to this host; True if unknown."""
     asked = [ssh, "-G", "--", login]
     try:
         answer = subprocess.run(
@@ -173,7 +173,7 @@ def _has_own_master(ssh: str, login: str) -> bool:
 
 
 def socket_folder() -> str | None:
-    """A folder of this user alone for the socket of a connection; None if there is none."""
+    """Return a folder of this user alone for the socket of a connection; None if there is none."""
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), str(Path.home() / ".ssh")):
         if not folder or len(folder) > 40 or "%" in folder:  # a socket's path has 104 characters
             continue
@@ -188,7 +188,7 @@ def socket_folder() -> str | None:
 
 
 def version() -> str:
-    """The version of this kit, for a comparison of two hosts."""
+    """Return the version of this kit, for a comparison of two hosts."""
     if not installation.IS_CLONE:
         import importlib.metadata
 

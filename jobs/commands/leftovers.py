@@ -87,7 +87,7 @@ def _latest_and_best(run_dir: RunDir) -> set[int | None]:
 
 
 def named_by_specs(run_dirs: list[RunDir]) -> set[Path]:
-    """The paths of train.init_from of all runs, and the folders that these paths lie in.
+    """Return the paths of train.init_from of all runs, and the folders that these paths lie in.
 
     A run reads them until its first checkpoint. Raises: UserError, OSError for a damaged spec.
     """
@@ -100,7 +100,7 @@ def named_by_specs(run_dirs: list[RunDir]) -> set[Path]:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of a file, or of all files below a folder; links count as themselves."""
+    """Return the bytes of a file, or of all files below a folder; links count as themselves."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
     size = 0

@@ -109,7 +109,7 @@ def give_up(run_dir: RunDir, me: run_lock.Owner) -> Decision:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES allows, else all of this machine.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES allows, else all of this machine.
 
     Behind ROCR_VISIBLE_DEVICES the others are counted from 0 again. Source: ROCm, GPU isolation.
     """
@@ -120,7 +120,7 @@ def visible_gpus() -> list[str]:
 
 
 def num_agents(spec: Spec, num_gpus: int) -> int:
-    """How many agents this machine runs: one per node of the spec, at most one per GPU."""
+    """Return how many agents this machine runs: one per node of the spec, at most one per GPU."""
     return min(spec.slurm.nodes, num_gpus) if num_gpus else spec.slurm.nodes
 
 
@@ -147,7 +147,7 @@ def check_machine(spec: Spec, num_gpus: int) -> None:
 
 
 def _too_few_gpus(spec: Spec, num_gpus: int, share: int) -> LocalError:
-    """The error where this machine has `share` GPUs for each node of the spec."""
+    """Return the error where this machine has `share` GPUs for each node of the spec."""
     here = f"only {quantity(num_gpus, 'GPU')} is" if num_gpus == 1 else f"only {num_gpus} GPUs are"
     here = here if num_gpus else "no GPU is"
     limit = gpus.limiting_variable(os.environ, spec.slurm.num_gpus)
@@ -160,7 +160,7 @@ def _too_few_gpus(spec: Spec, num_gpus: int, share: int) -> LocalError:
 
 
 def gpu_shares(nodes: int, devices: list[str]) -> list[str | None]:
-    """CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
+    """Return CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
     share = len(devices) // nodes
     cuts = [devices[rank * share : (rank + 1) * share] for rank in range(nodes)]
     return [",".join(cut) if devices else None for cut in cuts]
@@ -216,7 +216,7 @@ class Agents:
             time.sleep(0.01)
 
     def _adopted(self, mark: str) -> set[int]:
-        """The adopted processes that have a mark, or are ending: those lose it before their end."""
+        """Return adopted processes that have a mark or are ending: those lose it before the end."""
         waiting = {agent.pid for agent in self._waiting}
         variable, pids = f"{MARK}={mark}".encode(), set(children(os.getpid())) - waiting
         return {pid for pid in pids if has_ended(pid) or variable in procfs.environment(pid)}
@@ -294,7 +294,7 @@ def watch(
 
 
 def format_stop(launch: Launch) -> str:
-    """What the first Ctrl-C does, as the user reads it."""
+    """Return what the first Ctrl-C does, as the user reads it."""
     if launch.is_trainer:
         return "stopping after this step and saving (Ctrl-C again kills)"
     number = stop_signal(launch)
@@ -335,7 +335,7 @@ class Stops(list[int]):
 
 @contextmanager
 def stop_signals() -> Iterator[Stops]:
-    """A block in which SIGINT, SIGTERM and SIGHUP are only appended to the list that it gives."""
+    """Run a block in which SIGINT, SIGTERM and SIGHUP are only appended to the list it gives."""
     wakeup, write_end = socket.socketpair()
     with wakeup, write_end:
         wakeup.setblocking(False)

@@ -129,14 +129,14 @@ class ShownLogs:
 
 
 def omission_line(log: GrowingFile) -> str:
-    """The line above the last lines of a long log."""
+    """Return the line above the last lines of a long log."""
     return f"---- {log.path} from byte {log.offset}; -n shows more lines, the file has all ----"
 
 
 def last_lines(
     run_dir: RunDir, rank: int, numbers: Sequence[int], lines: int
 ) -> tuple[list[int], int]:
-    """The attempts that have the last lines, and how many lines of the first of them."""
+    """Return the attempts that have the last lines, and how many lines of the first of them."""
     chosen: list[int] = []
     for number in reversed(numbers):
         chosen.insert(0, number)
@@ -148,7 +148,7 @@ def last_lines(
 
 
 def no_log(wanted: RankLog) -> UserError:
-    """The error for a rank or an attempt without a log; names those that have one."""
+    """Return the error for a rank or an attempt without a log; names those that have one."""
     with_log = rank_logs.attempts_with(wanted.run_dir, wanted.rank)
     if wanted.attempt is not None and with_log:
         listed = number_ranges(with_log)
@@ -166,7 +166,7 @@ def no_log(wanted: RankLog) -> UserError:
 
 
 def seam(run_dir: RunDir, attempt: int, before: int) -> str:
-    """The line between the logs of two attempts: where this one runs, and what ended the other."""
+    """Return the line between two attempts' logs: where this one runs, and what ended the other."""
     parts = [f"attempt {attempt}"]
     if (plan := records.read_leniently(AttemptPlan, run_dir.attempt(attempt).plan)) is not None:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(plan.start))
@@ -201,12 +201,12 @@ def follow(wanted: RankLog) -> int:
 
 
 def in_words(run: RunState) -> str:
-    """The state of a run in plain words, and the reason of its end."""
+    """Return the state of a run in plain words, and the reason of its end."""
     return words.state(run, None if run.result is None else run.result.reason, time.time())
 
 
 def has_ended(wanted: RankLog, run: RunState) -> bool:
-    """Whether nothing more comes: the run has ended, or the only attempt that is wanted."""
+    """Return whether nothing more comes: the run has ended, or the only attempt that is wanted."""
     if wanted.attempt is not None:
         closed = any(record.attempt == wanted.attempt for record in run.files.attempts)
         return closed or run.files.newest > wanted.attempt or run.is_ended

@@ -46,7 +46,7 @@ CPU_BUILD = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
 
 
 def needed_packages(spec: Spec) -> list[str]:
-    """The packages of pyproject.toml that the ranks of a run import."""
+    """Return the packages of pyproject.toml that the ranks of a run import."""
     if not spec.launch.is_trainer:
         return ["torch"]
     names = [*TRAINER]
@@ -69,7 +69,7 @@ def check(spec: Spec, is_on_slurm: bool) -> None:
 
 
 def ranks_python(spec: Spec) -> str | None:
-    """The path of the ranks' interpreter; None where only a node can find or start it.
+    """Return the path of the ranks' interpreter; None where only a node can find or start it.
 
     Setup lines may set what it needs, such as LD_LIBRARY_PATH or PYTHONPATH.
     """
@@ -100,7 +100,7 @@ def check_interpreter(spec: Spec) -> None:
 
 
 def _look_up(python: str, modules: Sequence[str]) -> list[str]:
-    """The version of an interpreter, then those of the modules that it lacks."""
+    """Return the version of an interpreter, then those of the modules that it lacks."""
     try:
         asked = [python, "-c", LOOK_UP, *modules]
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=LOOK_UP_LIMIT_S)
@@ -114,17 +114,17 @@ def _look_up(python: str, modules: Sequence[str]) -> list[str]:
 
 
 def import_name(package: str) -> str:
-    """The name under which a package is imported."""
+    """Return the name under which a package is imported."""
     return IMPORT_NAMES.get(package, package)
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Those of the packages that this Python cannot import."""
+    """Return those of the packages that this Python cannot import."""
     return [name for name in names if not importlib.util.find_spec(import_name(name))]
 
 
 def message(absent: Sequence[str], python: str = sys.executable) -> str:
-    """Which packages a Python lacks, and the pip command that leaves an installed torch alone.
+    """Return which packages a Python lacks, and the pip command that keeps an installed torch.
 
     Not `-r requirements.lock`: the lock would replace a torch that was built for this cluster.
     """
@@ -133,13 +133,13 @@ def message(absent: Sequence[str], python: str = sys.executable) -> str:
 
 
 def requirements(names: Iterable[str]) -> list[str]:
-    """Packages with their minimum versions in pyproject.toml: `safetensors>=0.5`."""
+    """Return the packages with their minimum versions in pyproject.toml: `safetensors>=0.5`."""
     known = {re.split("[<>=]", line, maxsplit=1)[0]: line for line in _requirements()}
     return [known[name] for name in names]
 
 
 def _requirements() -> list[str]:
-    """All requirements of the kit: from pyproject.toml, or from what pip has installed."""
+    """Return all requirements of the kit: from pyproject.toml, or from what pip has installed."""
     if not installation.IS_CLONE:
         import importlib.metadata
 

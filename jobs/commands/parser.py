@@ -50,12 +50,12 @@ class Command(Protocol):
 
 
 def load(name: str) -> Command:
-    """The module of a command."""
+    """Return the module of a command."""
     return cast(Command, importlib.import_module(f"{KIT}.{name}"))
 
 
 def build_parser(chosen: Collection[str] = ()) -> argparse.ArgumentParser:
-    """The parser of all commands; only the chosen ones have their arguments."""
+    """Return the parser of all commands; only the chosen ones have their arguments."""
     prog = "python -m jobs" if installation.IS_BY_MAKE else "kit"
     parser = argparse.ArgumentParser(prog=prog, description="Run PyTorch training on Slurm.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -70,7 +70,7 @@ def build_parser(chosen: Collection[str] = ()) -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The parsed command line. Overrides may stand anywhere; argparse takes them in one place."""
+    """Return the parsed command line with overrides anywhere; argparse takes them in one place."""
     words = list(sys.argv[1:] if argv is None else argv)
     chosen, other = [word for word in words if word in COMMANDS][:1], []
     if "--" in words and chosen and chosen[0] in TAKES_A_COMMAND:

@@ -79,7 +79,7 @@ def record_job(run_dir: RunDir, argv: Sequence[str], site: SlurmSite | None, job
 
 
 def refusal(error: executor.SubmissionError, loaded: LoadedSpec) -> FailedError:
-    """The error of a submission, with the keys that may be its cause, and a way out."""
+    """Return the error of a submission, with the keys that may be its cause, and a way out."""
     if error.may_be_queued:
         return error
     keys = refusals.problems(error.message, loaded.spec.slurm)

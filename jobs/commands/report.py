@@ -63,7 +63,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def runs_of(word: str | None) -> list[RunDir]:
-    """The points of a sweep in their order, else one run. Raises: UserError if there is none."""
+    """Return a sweep's points in their order, else one run. Raises: UserError if there is none."""
     sweep = lookup.find_sweep(word)
     if sweep is None:
         return [lookup.find(word)]
@@ -77,7 +77,7 @@ def runs_of(word: str | None) -> list[RunDir]:
 
 
 def labels_of(sweep: SweepDir) -> dict[RunDir, str]:
-    """Number and overrides of each point."""
+    """Return the number and the overrides of each point."""
     points = zip(lookup.points_of(sweep), lookup.read_sweep(sweep).points, strict=True)
     return {
         run_dir: f"point {number}  {' '.join(point.overrides)}"
@@ -86,14 +86,14 @@ def labels_of(sweep: SweepDir) -> dict[RunDir, str]:
 
 
 def metric_of(sweeps: Sequence[SweepDir]) -> str | None:
-    """The metric that ranks the points of the first sweep; None without a sweep."""
+    """Return the metric that ranks the points of the first sweep; None without a sweep."""
     for sweep in sweeps:
         return lookup.read_sweep(sweep).metric or ranking.default_metric(lookup.points_of(sweep))
     return None
 
 
 def rank_by(run_dirs: Sequence[RunDir], metric: str, is_asked: bool) -> list[ranking.RankedValue]:
-    """The runs by a metric; none where no run has it and the user did not ask for it.
+    """Return the runs by a metric; none where no run has it and the user did not ask for it.
 
     Raises: UserError if none of them has it.
     """
@@ -109,7 +109,7 @@ def rank_by(run_dirs: Sequence[RunDir], metric: str, is_asked: bool) -> list[ran
 def json_of(
     summaries: Sequence[TimeSummary], ranked: Sequence[ranking.RankedValue]
 ) -> dict[str, Any]:
-    """What `report --json` prints."""
+    """Return what `report --json` prints."""
     places = [
         {"run_id": each.run_dir.run_id, "run_dir": str(each.run_dir.path)}
         | {"value": each.value, "step": each.step}
@@ -137,7 +137,7 @@ def write_page(summaries: Sequence[TimeSummary], path: Path, is_asked: bool) -> 
 
 
 def next_commands(run_dirs: Sequence[RunDir]) -> list[str]:
-    """Commands that show more of the runs, for the end of the page."""
+    """Return commands that show more of the runs, for the end of the page."""
     shown = run_dirs[:MAX_COMMANDS]
     commands = [installation.command("logs", each.run_id) for each in shown]
     texts = [tensorboard.command(each) or "" for each in shown]

@@ -55,7 +55,7 @@ def in_queue(run_dirs: Iterable[RunDir]) -> dict[RunDir, dict[str, Job]] | None:
 
 
 def target_of(queue: job_list.Queue, job_id: str) -> Path | None:
-    """What a queued job's batch script gets; None where Slurm hides it and no run has the job."""
+    """Return what a queued job's batch script gets; None: Slurm hides it and no run has the job."""
     target = queue.targets[job_id]
     if target is not None:
         return target

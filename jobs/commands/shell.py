@@ -72,7 +72,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def find_place(run_dir: RunDir, rank: int) -> Whereabouts:
-    """Where a rank of a running run is. Raises: UserError, FailedError."""
+    """Return where a rank of a running run is. Raises: UserError, FailedError."""
     owner, attempt = running_owner(run_dir)
     logs = shared_files.files_in(run_dir.timeline("").parent, "rank-*.jsonl")
     spawned = {path.stem: event for path in logs if (event := _spawn(path, attempt))}
@@ -91,7 +91,7 @@ def find_place(run_dir: RunDir, rank: int) -> Whereabouts:
 
 
 def running_owner(run_dir: RunDir) -> tuple[run_lock.Owner, int]:
-    """The job or process that runs a run, and its attempt.
+    """Return the job or process that runs a run, and its attempt.
 
     Raises: UserError for a run that does not run now; FailedError if Slurm does not answer.
     """
@@ -107,14 +107,14 @@ def running_owner(run_dir: RunDir) -> tuple[run_lock.Owner, int]:
 
 
 def _spawn(timeline: Path, attempt: int) -> Event | None:
-    """The start of a rank's process in an attempt, from the rank's timeline."""
+    """Return the start of a rank's process in an attempt, from the rank's timeline."""
     events = read_events(timeline)
     spawns = [each for each in events if (each.event, each.attempt) == ("spawn", attempt)]
     return spawns[-1] if spawns else None
 
 
 def node_of(run_dir: RunDir, attempt: int, host: str) -> str:
-    """Slurm's name of the node with this host name, which may be another one."""
+    """Return Slurm's name of the node with this host name, which may be another one."""
     attempt_dir = run_dir.attempt(attempt)
     plan = records.read(AttemptPlan, attempt_dir.plan)
     for rank, node in enumerate(() if plan is None else plan.nodes):
@@ -125,7 +125,7 @@ def node_of(run_dir: RunDir, attempt: int, host: str) -> str:
 
 
 def argv_beside(run_dir: RunDir, place: Whereabouts, words: list[str]) -> list[str]:
-    """The command line that runs `words` on the rank's node, in the environment of the run."""
+    """Return the command line that runs `words` on the rank's node in the run's environment."""
     folder = run_dir.work if shared_files.is_dir(run_dir.work) else run_dir.code
     code = os.pathsep.join(code_folders(run_dir))
     inner = [str(run_dir.setup), str(folder), code, str(place.pid), *words]

@@ -67,7 +67,7 @@ class StatusQuery:
     is_all: bool = False
 
     def look(self, ask: Ask) -> tuple[list[Seen], int]:
-        """The runs as they are now, newest first, and their number.
+        """Return the runs as they are now, newest first, and their number.
 
         Without a run and without --all and --json only the MAX_LISTED newest are looked at.
         """
@@ -76,7 +76,7 @@ class StatusQuery:
         return look(run_dirs[:MAX_LISTED] if is_short else run_dirs, ask), len(run_dirs)
 
     def text(self, seen: Sequence[Seen], num_runs: int, max_lines: int | None = None) -> str:
-        """What `look` returned as JSON or as a table. One run that was asked for: in detail.
+        """Return what `look` returned as JSON or as a table. One run that was asked for: in detail.
 
         max_lines: what fits on the terminal; runs are left out until the text does, and counted.
         """
@@ -90,7 +90,7 @@ class StatusQuery:
 
 
 def listing(seen: Sequence[Seen], num_runs: int, max_lines: int | None) -> str:
-    """A table of as many runs as fit into `max_lines`, at least of one, and how many it leaves out.
+    """Return a table of as many runs as fit `max_lines`, at least one, and how many it leaves out.
 
     num_runs: of the whole list, of which `seen` are the newest.
     """
@@ -108,7 +108,7 @@ def listing(seen: Sequence[Seen], num_runs: int, max_lines: int | None) -> str:
 
 
 def _table_lines(seen: Sequence[Seen], num_runs: int) -> list[str]:
-    """The lines of a table of runs, how many of `num_runs` it leaves out, and their warnings."""
+    """Return a table of runs as lines, how many of `num_runs` it leaves out, and their warnings."""
     lines = table.text([each.row() for each in seen], COLUMNS).split("\n")
     if len(seen) < num_runs:
         show = "make status FLAGS=--all" if installation.IS_BY_MAKE else "kit status --all"
@@ -117,13 +117,13 @@ def _table_lines(seen: Sequence[Seen], num_runs: int) -> list[str]:
 
 
 def look(run_dirs: Sequence[RunDir], ask: Ask) -> list[Seen]:
-    """What there is to show of each run. Slurm is asked once, if one of them needs it."""
+    """Return what there is to show of each run. Slurm is asked once, if one of them needs it."""
     now = time.time()
     return [Seen(run, _reason(run), now) for run in state.read_all(run_dirs, ask)]
 
 
 def _reason(run: RunState) -> str | None:
-    """Why a run ended, or cannot be read; None where that is not known."""
+    """Return why a run ended, or cannot be read; None where that is not known."""
     problem = run.files.problem
     if problem is not None:
         place, _, what = problem.partition("\n")[0].partition(": ")
@@ -159,13 +159,13 @@ class Seen:
         return self.run.word == "running"
 
     def metrics(self) -> dict[str, float | None]:
-        """The metrics of the result, else those of the last evaluation."""
+        """Return the metrics of the result, else those of the last evaluation."""
         result, now = self.run.result, self.run.files.progress
         metrics = (result and result.metrics) or (now and now.metrics) or ()
         return {each.name: each.value for each in metrics}
 
     def row(self) -> table.Row:
-        """The texts of the columns."""
+        """Return the texts of the columns."""
         now, path = self.run.files.progress, self.run.run_dir.path
         job, then = self.run.job_id, self.run.successor
         pace = live_progress.format_pace(now) if now and self.is_running else ""
@@ -190,7 +190,7 @@ class Seen:
         return {column: value or "" for column, value in cells.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """The row of `status --json`; what is not known is null."""
+        """Return the row of `status --json`; what is not known is null."""
         run, files, now = self.run, self.run.files, self.run.files.progress
         job, last = run.job, files.last
         is_pending = run.is_waiting
@@ -222,7 +222,7 @@ class Seen:
 
 
 def detail(seen: Seen) -> str:
-    """All that there is to show of one run, a line or more for each field."""
+    """Return all that there is to show of one run, a line or more for each field."""
     files, job, row = seen.run.files, seen.run.job, seen.row()
     running_on = f", attempt {files.newest} on {row['NODES']}" if row["NODES"] else ""
     fields = {"": seen.name, "STATE": row["STATE"]}
@@ -266,7 +266,7 @@ def _exceeds_alone(job_id: str | None, _reason: str, _period: int) -> bool:
 
 
 def _attempt_line(record: AttemptRecord) -> str:
-    """An attempt that was closed: where, how long, which steps, and what ended it."""
+    """Return an attempt that was closed: where, how long, which steps, and what ended it."""
     parts = [words.node_list(record.nodes or ()), words.end_reason(record)]
     if record.start is not None:
         parts.insert(1, format_duration(max(0, record.stop - record.start), 2))
@@ -305,7 +305,7 @@ def watch(wanted: StatusQuery) -> int:
 
 
 def rank_error(run_dir: RunDir) -> str | None:
-    """The last error in rank 0's log of the newest attempt; None if there is none.
+    """Return the last error in rank 0's log of the newest attempt; None if there is none.
 
     A full disk keeps the attempt from writing its reason anywhere else.
     """

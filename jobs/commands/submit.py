@@ -53,7 +53,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def choose_cluster(requested: str) -> str:
-    """`slurm` or `local`. auto is Slurm where sbatch is on PATH and configured for a cluster.
+    """Return `slurm` or `local`; auto is Slurm if sbatch is on PATH and configured for a cluster.
 
     Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing.
     """
@@ -129,7 +129,7 @@ def new_runs(
     options: Options,
     claim: contextlib.AbstractContextManager[None],
 ) -> Iterator[None]:
-    """A block with new runs that can be queued or run here; if it fails, they are deleted again.
+    """Run a block with new runs that can be queued or run here; delete them again if it fails.
 
     claim: the block in which no other command queues or cancels them.
     Raises: UserError, FailedError.
@@ -220,7 +220,7 @@ def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
 
 
 def format_held_out(result: Result) -> str:
-    """`held-out accuracy 98.89%`: the metric of the last evaluation, or the loss; "" without."""
+    """Return `held-out accuracy 98.89%`: the last evaluation's metric, or the loss; "" without."""
     metrics = {e.name: e.value for e in result.metrics or () if e.name.startswith("eval_")}
     without_loss = {name: value for name, value in metrics.items() if name != "eval_loss"}
     return format_metrics(without_loss or metrics)

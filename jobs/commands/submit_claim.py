@@ -34,7 +34,7 @@ class _SubmitClaim(RunDir):
 
 @contextlib.contextmanager
 def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
-    """A block in which no other command queues or cancels a job of this run.
+    """Run a block in which no other command queues or cancels a job of this run.
 
     `wait_s`: how long to wait for another command, in seconds.
     Raises: UserError if another command still has the claim; OSError.
@@ -60,7 +60,7 @@ def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def _read_only(run_dir: RunDir) -> UserError:
-    """The error for a run whose directory this user may not change."""
+    """Return the error for a run whose directory this user may not change."""
     user = user_name(run_dir.path.stat().st_uid)
     own = "submit with --from copies its newest checkpoint into a run of your own"
     what = f"{run_dir.path} is read-only for you: user {user} owns it"
@@ -80,7 +80,7 @@ def _refusal(claim: _SubmitClaim) -> UserError:
 
 @contextlib.contextmanager
 def block_signals() -> Iterator[None]:
-    """A block without Ctrl-C, SIGTERM, SIGHUP: no job is queued that its run directory lacks."""
+    """Run a block without Ctrl-C, SIGTERM, SIGHUP: no run directory lacks its queued job."""
     numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
     try:

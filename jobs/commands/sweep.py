@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _limit(text: str) -> int:
-    """A number of points. Raises: ArgumentTypeError."""
+    """Return a number of points. Raises: ArgumentTypeError."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is no number of points, from 1 on")
     return int(text)
@@ -80,7 +80,7 @@ class SweepOptions(Options):
 
 
 def same_sweep(loaded_sweep: LoadedSweep) -> SweepDir | None:
-    """The newest sweep of the same points. One whose record cannot be read is none."""
+    """Return the newest sweep of the same points. One whose record cannot be read is none."""
     digest = loaded_sweep.digest
     for each in lookup.all_sweeps():
         record = records.read_leniently(SweepRecord, each.record)
@@ -144,7 +144,7 @@ def make(loaded_sweep: LoadedSweep, options: SweepOptions) -> int:
 def new_sweep_dir(
     sweep: SweepDir, loaded_sweep: LoadedSweep, run_dirs: Sequence[RunDir], limit: int | None
 ) -> Iterator[None]:
-    """A block with a new, claimed sweep directory, which is deleted again if the block fails."""
+    """Run a block with a new, claimed sweep directory; delete it again if the block fails."""
     sweep.path.mkdir()
     try:
         sweep.path.chmod(int(loaded_sweep.points[0].loaded.spec.dir_mode, 8))

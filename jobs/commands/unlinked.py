@@ -24,7 +24,7 @@ _MAX_DEPTH = 6
 
 
 def find(root: Path, older_than_s: float, gone: Sequence[RunDir], is_idle: bool) -> list[Leftover]:
-    """What no run of the root leads to.
+    """Return what no run of the root leads to.
 
     gone: runs that are to be deleted, which need nothing. is_idle: no run of the root may still
     run. Then also code is left over that a submit has replaced because it was damaged.
@@ -51,7 +51,7 @@ def find(root: Path, older_than_s: float, gone: Sequence[RunDir], is_idle: bool)
 
 
 def linked_code(root: Path, gone: Sequence[RunDir] = ()) -> set[str] | None:
-    """The names of the copies of code that runs of the root have or had, the runs of sweeps too.
+    """Return the names of the code copies that the root's runs have or had, runs of sweeps too.
 
     None where a run cannot be read: then every copy may be in use.
     """
@@ -73,7 +73,7 @@ def linked_code(root: Path, gone: Sequence[RunDir] = ()) -> set[str] | None:
 
 
 def points_of_sweeps(root: Path) -> set[Path]:
-    """The run directories of the points of all sweeps of a root, also of sweeps that it links to.
+    """Return the run directories of all sweep points of a root, also of sweeps that it links to.
 
     From the links, not from sweep.json, which may be damaged.
     """
@@ -82,7 +82,7 @@ def points_of_sweeps(root: Path) -> set[Path]:
 
 
 def _run_dirs(root: Path) -> Iterator[RunDir]:
-    """The run directories below a root, outside of hidden folders. Raises: OSError."""
+    """Yield the run directories below a root, outside of hidden folders. Raises: OSError."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -105,7 +105,7 @@ def _is_run(names: Sequence[str], folder: str) -> bool:
 
 
 def _dangling(root: Path, gone: Sequence[RunDir]) -> Iterator[Leftover]:
-    """Links by job id, and links to runs, whose run is gone."""
+    """Yield links by job id, and links to runs, whose run is gone."""
     without = {run_dir.path for run_dir in gone}
     for folder in [root / ".jobs", *files_in(root, "[!.]*")]:
         for link in filter(Path.is_symlink, files_in(folder, "*")):

@@ -125,7 +125,7 @@ def _sbatch_arg(path: KeyPath, written: str, slurm: Slurm) -> Iterator[Problem]:
 
 
 def _hint_for_gpus(option: str, value: Scalar, slurm: Slurm) -> str:
-    """The key to write instead of an option about GPUs, with the value that means the same."""
+    """Return the key to write instead of a GPU option, with the value that means the same."""
     if option == "cpus-per-gpu" and str(value).isdecimal() and slurm.num_gpus:
         cores = int(value) * slurm.num_gpus
         return f"write slurm.cpus_per_task: {cores}, the cores of each node"
@@ -209,7 +209,7 @@ def _launch(launch: Launch) -> Iterator[Problem]:
 
 
 def _python(python: str | None) -> Iterator[Problem]:
-    """A relative path would begin in the frozen code on the nodes, where no environment is."""
+    """Refuse a relative path: it would begin in the frozen code, where no environment is."""
     if python and (python.startswith("-") or ("/" in python and not python.startswith("/"))):
         what = f"{format_value(python)} is neither an absolute path nor the name of a command"
         hint = f"write {os.path.abspath(python)}, or a name such as python3"
@@ -240,12 +240,12 @@ def _env(env: dict[str, str]) -> Iterator[Problem]:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path leads to something below the folder in which it begins."""
+    """Return whether a relative path leads to something below the folder in which it begins."""
     return not os.path.isabs(path) and os.path.normpath(path).split("/")[0] not in (".", "..")
 
 
 def is_dotted(name: str) -> bool:
-    """Whether this is a Python name, or several with dots between them."""
+    """Return whether this is a Python name, or several with dots between them."""
     return all(part.isidentifier() for part in name.split("."))
 
 

@@ -202,7 +202,7 @@ def _batch(spec: Spec) -> Iterator[Problem]:
 
 
 def _ddp(spec: Spec) -> Iterator[Problem]:
-    """Under no_sync() DDP with a static graph crashes or reduces no gradients (torch 2.13)."""
+    """Refuse a static graph under no_sync(): it crashes or reduces no gradients (torch 2.13)."""
     train = spec.train
     if train.static_graph and train.grad_accum_steps > 1:
         what = f"excludes train.grad_accum_steps {train.grad_accum_steps}: DDP loses gradients"

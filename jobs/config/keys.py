@@ -102,7 +102,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def is_one_of(kind: type, annotation: Any) -> bool:
-    """Whether a type is `kind`, or a union with it: list of list[str], int of int | None."""
+    """Return whether a type is `kind`, or a union with it: list of list[str], int of int | None."""
     return any(kind in (part, typing.get_origin(part)) for part in alternatives(annotation))
 
 
@@ -158,7 +158,7 @@ def _plain_name(annotation: Any) -> str:
 
 
 def is_text_item(path: KeyPath) -> bool:
-    """Whether this is an item of a list or mapping of text, in which `1` may stand for "1"."""
+    """Return whether this is an item of a list or mapping of text: there `1` may stand for "1"."""
     return len(path) > 1 and path not in keys() and type_at(path) in (str, Scalar)
 
 

@@ -57,7 +57,7 @@ def _files(launch: Launch, script: Path, code: Path) -> Iterator[Path]:
 
 
 def _join_lines(text: str) -> str:
-    """The text with continued lines as one, of the same length."""
+    """Return the text with continued lines as one, of the same length."""
     return _CONTINUED.sub("  ", text)
 
 

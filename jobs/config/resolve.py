@@ -65,7 +65,7 @@ def _is_own_dataset(values: dict[str, Any]) -> bool:
 
 
 def _walk(value: Any, path: KeyPath, problems: list[Problem], is_own: bool) -> Any:
-    """A value with its texts expanded; adds what is wrong with them to `problems`."""
+    """Return a value with its texts expanded; adds what is wrong with them to `problems`."""
     if path in LEFT and not (path[-1] == "dataset_args" and is_own):
         return value
     if isinstance(value, dict):
@@ -91,7 +91,7 @@ def _expand(path: KeyPath, written: str) -> str | Problem:
 
 
 def _plain(path: KeyPath, written: str) -> str | Problem:
-    """A text that nothing expands; a problem where a shell would expand something in it."""
+    """Return a text that nothing expands; a problem where a shell would expand something in it."""
     expansion = shell_expansion(written)
     if expansion is None or (path == ("name",) and expansion.startswith("$(")):
         return written.replace("$$", "$")

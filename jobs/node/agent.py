@@ -161,7 +161,7 @@ class Agent:
 
     @contextlib.contextmanager
     def torchrun_log(self, path: Path) -> Iterator[int | None]:
-        """A file descriptor for torchrun's output; None (the agent's own) if the file fails."""
+        """Yield a file descriptor of torchrun's output; None (the agent's) if the file fails."""
         log = None
         with self.best_effort():
             log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -215,7 +215,7 @@ class Agent:
             records.write(self.attempt_dir.agent(self.node.rank), record)
 
     def oom_kills(self) -> int:
-        """How many processes of this cgroup the kernel killed for memory since the agent began."""
+        """Return how many of this cgroup's processes the OOM killer ended since the agent began."""
         now, before = oom_kills(), self.oom_kills_before
         return 0 if now is None or before is None else now - before
 
@@ -240,7 +240,7 @@ def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) ->
 
 
 def have_trained(run_dir: RunDir, nodes: Sequence[str]) -> bool:
-    """Whether an earlier attempt of a run has trained on the same nodes."""
+    """Return whether an earlier attempt of a run has trained on the same nodes."""
     with contextlib.suppress(OSError, UserError):
         return any(
             entry.nodes == nodes and (entry.start_s is not None or entry.evidence.has_progress)
@@ -281,7 +281,7 @@ def check_gpus(attempt_dir: AttemptDir, rank: int, spec: Spec, env: dict[str, st
 
 
 def torch_file(attempt_dir: AttemptDir, rank: int) -> Path:
-    """The file of the package torch; ends the agent of an interpreter without it."""
+    """Return the file of the package torch; ends the agent of an interpreter without it."""
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         hint = "install torch there, or set launch.python to an interpreter that has it"
@@ -323,7 +323,7 @@ def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoR
 def temporary_directory(
     attempt_dir: AttemptDir, node_rank: int, env: dict[str, str]
 ) -> Iterator[str]:
-    """A block with a directory of this node for torchrun, which leaves its own ones behind.
+    """Run a block with a directory of this node for torchrun, which leaves its own ones behind.
 
     env: of torchrun. Its TMPDIR is left out if this node lacks it. One that is too long for sockets
     gets a short name: a link in that directory.

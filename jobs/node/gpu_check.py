@@ -82,7 +82,7 @@ def _text(file: Path) -> str:
 
 
 def _of_driver(environ: Mapping[str, str], number: int) -> str | None:
-    """What CUDA's driver reports where it shows fewer GPUs; None if it shows enough or hangs."""
+    """Return the report of CUDA's driver if it shows fewer GPUs; None if enough or if it hangs."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", PROBE],

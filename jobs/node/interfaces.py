@@ -27,7 +27,7 @@ class InterfaceError(UserError):
 
 
 def is_reachable(address: str) -> bool:
-    """Whether other hosts could reach this address (not loopback, not link-local)."""
+    """Return whether other hosts could reach this address (not loopback, not link-local)."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -36,12 +36,12 @@ def is_reachable(address: str) -> bool:
 
 
 def is_ipv6(address: str) -> bool:
-    """Whether this address is IPv6; False for IPv4 and for a name."""
+    """Return whether this address is IPv6; False for IPv4 and for a name."""
     return ":" in address
 
 
 def source_address(peer: str) -> str:
-    """The address from which this host would reach the address `peer`. Sends no packet.
+    """Return the address from which this host would reach the address `peer`. Sends no packet.
 
     Raises: OSError if there is no route.
     """
@@ -52,7 +52,7 @@ def source_address(peer: str) -> str:
 
 
 def is_own(address: str) -> bool:
-    """Whether this host has an interface with this address, also as a second one."""
+    """Return whether this host has an interface with this address, also as a second one."""
     family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -63,25 +63,25 @@ def is_own(address: str) -> bool:
 
 
 def addresses() -> list[tuple[str, str]]:
-    """(interface, address) of this node: the first IPv4 address of each, then all of IPv6."""
+    """Return (interface, address) of this node: the first IPv4 of each, then all of IPv6."""
     names = [name for _, name in socket.if_nameindex()]
     ipv4 = [(name, address) for name in names if (address := _ipv4_address(name)) is not None]
     return [*ipv4, *_ipv6_addresses()]
 
 
 def list_interfaces() -> tuple[str, ...]:
-    """The interfaces that other nodes could reach, each as `eth0 10.0.0.5`."""
+    """Return the interfaces that other nodes could reach, each as `eth0 10.0.0.5`."""
     return tuple(f"{name} {address}" for name, address in addresses() if is_reachable(address))
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the network interface that owns an address of this host."""
+    """Return the name of the network interface that owns an address of this host."""
     wanted = ipaddress.ip_address(address)
     return next((name for name, own in addresses() if ipaddress.ip_address(own) == wanted), None)
 
 
 def is_any_here(wanted: str) -> bool:
-    """Whether this host has an interface that a value of GLOO_SOCKET_IFNAME or NCCL's names.
+    """Return whether this host has an interface that a value of GLOO_SOCKET_IFNAME or NCCL's names.
 
     NCCL takes beginnings of names, with = before the first whole names, with ^ all but these.
     Source: NCCL, environment variables, NCCL_SOCKET_IFNAME.
@@ -92,7 +92,7 @@ def is_any_here(wanted: str) -> bool:
 
 
 def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
-    """(interface, its address) for launch.interface: the interface of that name, else by prefix.
+    """Return (interface, its address) for launch.interface: that of this name, else by prefix.
 
     Of several addresses IPv4 comes first, then private before public ones, then the older
     interface. `head`: the first node's address, which has the IP version to choose.
@@ -120,7 +120,7 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
 
 
 def _begins(name: str, wanted: str) -> bool:
-    """Whether an interface's name begins with `wanted`; eth10 does not begin with eth1."""
+    """Return whether an interface's name begins with `wanted`; eth10 does not begin with eth1."""
     rest = name.removeprefix(wanted)
     return name.startswith(wanted) and not (wanted[-1].isdigit() and rest[:1].isdigit())
 
@@ -141,7 +141,7 @@ def _ipv4_address(name: str) -> str | None:
 
 
 def _ipv6_addresses() -> Iterator[tuple[str, str]]:
-    """(interface, address) by the index of the interface; none where the kernel has no IPv6."""
+    """Yield (interface, address) by the interface's index; nothing if the kernel has no IPv6."""
     try:
         lines = [line.split() for line in IF_INET6.read_text(encoding="ascii").splitlines()]
     except OSError:

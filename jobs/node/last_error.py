@@ -148,7 +148,7 @@ def last_error(
 
 
 def _of_summary(name: str, lines: Sequence[str]) -> str:
-    """What a torchrun inside of a script reports of the rank that failed first; "" if nothing."""
+    """Return what a torchrun inside a script reports of the first failed rank; "" if nothing."""
     root = "\n".join(lines).partition("Root Cause")[2]
     rank, code = (re.search(rf"{key} +: (-?\d+) .*", root) for key in ("rank", "exitcode"))
     if rank is None or code is None:
@@ -159,7 +159,7 @@ def _of_summary(name: str, lines: Sequence[str]) -> str:
 
 
 def _remove_prefixes(lines: Sequence[str]) -> list[str]:
-    """The lines without what another program has put before each, such as `[train] `."""
+    """Return the lines without what another program has put before each, such as `[train] `."""
     # The second pattern: in the summary of a torchrun.
     text = [_PREFIX.sub("", re.sub(rf"^  traceback : (?={HEAD})", "  ", line)) for line in lines]
     header = next((line for line in reversed(text) if HEADER in line), "")
@@ -171,7 +171,7 @@ def _remove_prefixes(lines: Sequence[str]) -> list[str]:
 
 
 def _is_step(line: str) -> bool:
-    """Whether a line shows that a training goes on."""
+    """Return whether a line shows that a training goes on."""
     return bool(_STEP.search(line) or (_LOG.search(line) and _STEP_IN_LOG.search(line)))
 
 
@@ -184,7 +184,7 @@ def _is_noise(line: str) -> bool:
 def _words_behind(
     lines: Sequence[str], error: _Found | None, takes_words: bool
 ) -> LastError | None:
-    """What the log has behind an error that did not end the process; None if the error did."""
+    """Return what the log has behind an error that did not end the process; None if it did."""
     begin = 0 if error is None else error.end
     behind = [n for n in range(begin, len(lines)) if not _EXIT.search(lines[n])]
     is_going_on = any(_is_step(lines[n]) for n in behind)
@@ -208,7 +208,7 @@ def _words_behind(
 
 
 def _words(lines: Sequence[str], begin: int, last: int) -> LastError:
-    """The last words of a log: from its last line that announces something, if there is one."""
+    """Return a log's last words: from its last line that announces something, if there is one."""
     start = last
     while start > begin and lines[start][:1].isspace():
         start -= 1
@@ -223,7 +223,7 @@ def _words(lines: Sequence[str], begin: int, last: int) -> LastError:
 
 
 def _last_traceback(lines: Sequence[str], may_be_uncaught: bool, main: str | None) -> _Found | None:
-    """The last traceback of a log, with its chain."""
+    """Return the last traceback of a log, with its chain."""
     headers = [number for number, line in enumerate(lines) if HEADER in line]
     if not headers:
         return _syntax_error(lines)
@@ -260,7 +260,7 @@ def _last_traceback(lines: Sequence[str], may_be_uncaught: bool, main: str | Non
 def _behind_traceback(
     lines: Sequence[str], begin: int, is_outermost: bool, main: str | None
 ) -> _Behind:
-    """What may stand behind a traceback that nothing caught, by its outermost frames."""
+    """Return what may stand behind a traceback that nothing caught, by its outermost frames."""
     frames = lines[begin : begin + 4]
     is_outermost = is_outermost or any(map(_OUTERMOST.search, frames))
     if not is_outermost or lines[max(0, begin - 1)].startswith("Exception in thread"):
@@ -272,7 +272,7 @@ def _behind_traceback(
 
 
 def _header_of_cause(lines: Sequence[str], headers: Sequence[int], begin: int) -> int | None:
-    """The header of the traceback of which that at `begin` is a consequence."""
+    """Return the header of the traceback of which that at `begin` is a consequence."""
     between = [line.strip(" |+") for line in lines[max(0, begin - 3) : begin]]
     if not any(line in _CHAINED for line in between):
         return None
@@ -287,7 +287,7 @@ def _first_in_chain(lines: Sequence[str], begin: int, last: int) -> str:
 
 
 def _end_of_frames(lines: Sequence[str], header: int) -> int:
-    """The line with the error of a traceback."""
+    """Return the line with the error of a traceback."""
     margin = len(lines[header]) - len(lines[header].lstrip(" |+"))
     at = header + 1
     while at < len(lines):
@@ -305,7 +305,7 @@ def _end_of_group(lines: Sequence[str], header: int) -> int:
 
 
 def _end_of_message(lines: Sequence[str], at: int, is_uncaught: bool) -> int:
-    """The line behind a message: its further lines are known by nothing but that they follow."""
+    """Return the line behind a message: its further lines are known only because they follow."""
     end = at + 1
     while end < len(lines):
         line = lines[end]
@@ -320,13 +320,13 @@ def _end_of_message(lines: Sequence[str], at: int, is_uncaught: bool) -> int:
 
 
 def _remove_frame(lines: Sequence[str]) -> str:
-    """The lines of an error without the frame of a group."""
+    """Return the lines of an error without the frame of a group."""
     kept = [re.sub(r"^(\s*)(?:\| ?|\+-\+?-{5,}.*$|\+-{5,}.*$)", r"\1", line) for line in lines]
     return "\n".join(line.rstrip() for line in kept if line.strip()).strip()
 
 
 def _syntax_error(lines: Sequence[str]) -> _Found | None:
-    """Python shows a mistake in the grammar of the script itself without the header."""
+    """Return a mistake in the script's own grammar, which Python shows without the header."""
     for number in range(len(lines) - 1, 0, -1):
         if re.match(r"^(?:SyntaxError|IndentationError|TabError): ", lines[number]):
             begin = number
@@ -342,7 +342,7 @@ def _syntax_error(lines: Sequence[str]) -> _Found | None:
 
 
 def _last_native(lines: Sequence[str]) -> _Found | None:
-    """The last error of a program without a Python traceback, or in a line of a logger."""
+    """Return the last error of a program without a Python traceback, or in a line of a logger."""
     for begin in range(len(lines) - 1, -1, -1):
         line = lines[begin]
         if _FATAL.search(line):
@@ -363,7 +363,7 @@ def _last_native(lines: Sequence[str]) -> _Found | None:
 
 
 def _with_dump(lines: Sequence[str], error: _Found) -> _Found:
-    """A fatal error; a dump of Python with the error before it that made the process abort."""
+    """Return a fatal error; a dump of Python with the earlier error that aborted the process."""
     if not lines[error.begin].startswith(_DUMP):
         return error
     before = _last_native(lines[: error.begin])
@@ -374,7 +374,7 @@ def _with_dump(lines: Sequence[str], error: _Found) -> _Found:
 
 
 def _refused_by_hydra(lines: Sequence[str], end: int) -> _Found | None:
-    """What Hydra refuses before it runs the program: overrides, or its configuration."""
+    """Return what Hydra refuses before it runs the program: overrides, or its configuration."""
     last = end
     while last > 0 and not lines[last - 1].strip():
         last -= 1
@@ -392,7 +392,7 @@ def _refused_by_hydra(lines: Sequence[str], end: int) -> _Found | None:
 
 
 def _fatal(lines: Sequence[str], begin: int) -> _Found:
-    """An error that ends a process at once; of the interpreter with its newest frames."""
+    """Return an error that ends a process at once; of the interpreter with its newest frames."""
     end = begin + 1
     while end < len(lines) and not (_STACK.search(lines[end]) or _is_step(lines[end])):
         end += 1
@@ -411,7 +411,7 @@ def _fatal(lines: Sequence[str], begin: int) -> _Found:
 
 
 def _usage(lines: Sequence[str], begin: int) -> _Found | None:
-    """A refusal of a command line, with the usage below or above it; None for a usage alone."""
+    """Return a command line's refusal, with the usage below or above; None for a usage alone."""
     above = next((n for n in range(begin - 1, max(-1, begin - 4), -1) if lines[n].strip()), begin)
     for number in (*range(begin, min(len(lines), begin + 60)), above):
         if re.search(r"(?i)\berror\b", lines[number]):

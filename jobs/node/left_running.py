@@ -102,7 +102,7 @@ class _Left:
             self.ticks, self.samples, self.in_use = ticks, 0, 0
 
     def works(self, is_stopping: bool) -> bool:
-        """Whether to wait for it."""
+        """Return whether to wait for it."""
         if is_stopping:
             return self.has_torch and self.idle_windows < 1
         return self.idle_windows < (IDLE_WINDOWS if self.has_torch else 1)

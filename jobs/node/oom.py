@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills(proc: Path = Path("/proc/self")) -> int | None:
-    """How many processes of this process's cgroup were killed so far; None without a counter."""
+    """Return how many kills this process's cgroup has had so far; None without a counter."""
     try:
         mounts = (proc / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         groups = (proc / "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
@@ -48,7 +48,7 @@ def oom_kills(proc: Path = Path("/proc/self")) -> int | None:
 
 
 def free_bytes(proc: Path = Path("/proc/self")) -> int:
-    """The bytes that this process may still use: of the machine, and of each cgroup around it."""
+    """Return the bytes this process may still use: of the machine, and of each cgroup around it."""
     free = []
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -62,7 +62,7 @@ def free_bytes(proc: Path = Path("/proc/self")) -> int:
 
 
 def limit_bytes(proc: Path = Path("/proc/self")) -> int | None:
-    """The lowest limit of the cgroups around this process; None where none is below the machine."""
+    """Return the lowest limit of cgroups around this process; None if none is below the machine."""
     limits = []
     with contextlib.suppress(OSError):
         mounts = (proc / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
@@ -77,7 +77,7 @@ def limit_bytes(proc: Path = Path("/proc/self")) -> int | None:
 
 
 def _free_in(cgroup: Path, counter: str) -> int:
-    """The bytes that are free in one cgroup; very many where it has no limit."""
+    """Return the bytes that are free in one cgroup; very many where it has no limit."""
     limit, usage, cache = _LIMITS[counter]
     with contextlib.suppress(OSError, ValueError):
         stat = (cgroup / "memory.stat").read_text(encoding="ascii").splitlines()
@@ -88,7 +88,7 @@ def _free_in(cgroup: Path, counter: str) -> int:
 
 
 def _counters(mounts: str, groups: str) -> Iterator[Path]:
-    """Possible paths of the counter, one for each mount of a memory controller, v1 first."""
+    """Yield possible paths of the counter, one for each mount of a memory controller, v1 first."""
     entries = [line.split(" - ") for line in mounts.splitlines() if " - " in line]
     for kind, group in sorted(_groups(groups).items()):
         for place, what in entries:
@@ -101,7 +101,7 @@ def _counters(mounts: str, groups: str) -> Iterator[Path]:
 
 
 def _groups(text: str) -> dict[str, str]:
-    """The cgroup of this process by file system type, from the text of /proc/self/cgroup."""
+    """Return the cgroup of this process by file system type, from the text of /proc/self/cgroup."""
     groups = {}
     for line in text.splitlines():
         number, controllers, group = line.split(":", 2)

@@ -27,7 +27,7 @@ UNCAUGHT = Path(__file__).resolve().with_name("uncaught")
 
 
 def remove_kit_code(search_path: str, run_dir: RunDir) -> str:
-    """A PYTHONPATH without the run's frozen code and kit, and without empty entries.
+    """Return a PYTHONPATH without the run's frozen code and kit, and without empty entries.
 
     Otherwise `import trainer` in a user's script would find the kit's package. An empty entry is
     the working directory.

@@ -39,7 +39,7 @@ class RendezvousError(UserError):
 
 
 def resolve(host: str) -> list[str]:
-    """The reachable addresses of a host name, IPv4 first; [] if none."""
+    """Return the reachable addresses of a host name, IPv4 first; [] if none."""
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -53,7 +53,7 @@ def head_address(
     interface: str | None = None,
     node_addresses: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {},
 ) -> tuple[str, str]:
-    """(the first node's address, how it was found). Must be called on the first node.
+    """Return (the first node's address, how it was found). Must be called on the first node.
 
     `interface`: launch.interface; its address is taken. Without it, IPv4 comes before IPv6.
     `resolved` is the address from `getent` in the batch script, which drops loopback and
@@ -93,7 +93,7 @@ def _candidates(
     nodes: Sequence[str],
     node_addresses: Callable[[Sequence[str]], Mapping[str, str]],
 ) -> Iterator[tuple[str, str]]:
-    """(address, how it was found) of the first node; Slurm is asked where its name gives none."""
+    """Yield (address, how it was found) of the first node; ask Slurm if its name gives none."""
     known: Mapping[str, str] = {}
     if is_reachable(resolved) and interfaces.is_own(resolved):
         yield resolved, f"address of {nodes[0]}"
@@ -105,7 +105,7 @@ def _candidates(
 
 
 def _source_addresses(nodes: Sequence[str], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(address, how it was found): from where the first node reaches each address of the others."""
+    """Yield the first node's (source address, how it was found) to each address of the others."""
     for other in nodes[1:]:
         for address in resolve(other) or resolve(known.get(other, "")):
             with contextlib.suppress(OSError):
@@ -139,7 +139,7 @@ def why_unreachable(plan: AttemptPlan, have_met: Callable[[], bool]) -> str | No
 
 
 def _connect(host: str, port: int, have_met: Callable[[], bool]) -> str | None:
-    """The last error of connections to a port; None as soon as the host answers.
+    """Return the last error of connections to a port; None as soon as the host answers.
 
     None, too, where a stop signal waits for the agent, which blocks it until torchrun starts.
     """
@@ -160,7 +160,7 @@ def _connect(host: str, port: int, have_met: Callable[[], bool]) -> str | None:
 
 
 def endpoint(address: str, port: int) -> str:
-    """The text that torchrun reads as --rdzv-endpoint; an IPv6 address stands in brackets."""
+    """Return the text torchrun reads as --rdzv-endpoint; an IPv6 address stands in brackets."""
     return f"[{address}]:{port}" if is_ipv6(address) else f"{address}:{port}"
 
 
@@ -179,7 +179,7 @@ def check_private(address: str, is_allowed: bool) -> None:
 
 
 def choose_port(job_id: str, attempt: int) -> int:
-    """A TCP port for the rendezvous of this attempt that is free on this host now.
+    """Return a TCP port for the rendezvous of this attempt that is free on this host now.
 
     The search starts at a hash of job and attempt, so two jobs on one node rarely try the same
     port. It leaves out the ephemeral range, where an outgoing connection could take the port before
@@ -200,7 +200,7 @@ def choose_port(job_id: str, attempt: int) -> int:
 
 
 def ephemeral_ports() -> range:
-    """The ports that the kernel gives to outgoing connections. Source: ip(7)."""
+    """Return the ports that the kernel gives to outgoing connections. Source: ip(7)."""
     try:
         low, high = EPHEMERAL_RANGE.read_text(encoding="ascii").split()
     except OSError:
@@ -209,7 +209,7 @@ def ephemeral_ports() -> range:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port, on all interfaces, now.
+    """Return whether a server could listen on this port, on all interfaces, now.
 
     torch's TCPStore listens on IPv4 and IPv6 (2.13), and on IPv4 alone where the port of IPv6 is
     taken. So both must be free; a protocol that the kernel has not is not looked at.

@@ -88,7 +88,7 @@ def read_report(pipe: int) -> Report:
 
 
 def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
-    """The error record of a rank that has just ended."""
+    """Return the error record of a rank that has just ended."""
     error, names = _error_of(end)
     is_torchs = any(name in names for name in ("RuntimeError", *PEER_ERRORS))
     text = error.text
@@ -130,7 +130,7 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
 
 
 def _error_of(end: ScriptEnd) -> tuple[LastError, Sequence[str]]:
-    """The error that ended a script, and the classes of a Python exception."""
+    """Return the error that ended a script, and the classes of a Python exception."""
     report, lines = end.report, log_text.read_end(end.log).lines
     if end.exit_code == UNCAUGHT and report.text:
         return _of_report(report, lines)
@@ -148,7 +148,7 @@ def _error_of(end: ScriptEnd) -> tuple[LastError, Sequence[str]]:
 
 
 def _of_report(report: Report, lines: Sequence[str]) -> tuple[LastError, Sequence[str]]:
-    """A reported error; where it only reports that of a child, the child's own."""
+    """Return a reported error; where it only reports that of a child, the child's own."""
     # In the text itself: of a data worker, of a spawned process, or captured.
     inner = last_error(report.text.split("\n"))
     if inner.traceback and inner.traceback in report.traceback:
@@ -164,7 +164,7 @@ def _of_report(report: Report, lines: Sequence[str]) -> tuple[LastError, Sequenc
 
 
 def _is_printed(text: str, lines: Sequence[str]) -> bool:
-    """Whether a log ends with a text: the script may have caught the exit and gone on."""
+    """Return whether a log ends with a text: the script may have caught the exit and gone on."""
     last = log_text.visible(text.rstrip().rpartition("\n")[2]).strip()
     return bool(last) and any(last[:100] in line for line in lines[-20:])
 
@@ -187,7 +187,7 @@ def _mistake_of(
 
 
 def _words_of(end: ScriptEnd, error: LastError) -> str:
-    """The words of an error, behind the exit code where no exception ended the script."""
+    """Return the words of an error, behind the exit code where no exception ended the script."""
     words = on_a_screen(error.text)
     if error.traceback:
         return words
@@ -197,20 +197,20 @@ def _words_of(end: ScriptEnd, error: LastError) -> str:
 
 
 def _explanation(end: ScriptEnd, cause: KnownCause | None, missing: re.Match[str] | None) -> str:
-    """The known cause of an error and what to do, in lines of their own."""
+    """Return the known cause of an error and what to do, in lines of their own."""
     if missing is not None and not missing[1].startswith("/"):
         return not_found_hint(missing[1], end.work)
     return "" if cause is None else cause.explanation
 
 
 def kind_of_exit(exit_code: int) -> Kind:
-    """The kind of an end of which nothing but the exit code is known."""
+    """Return the kind of an end of which nothing but the exit code is known."""
     # A shell shows the end of a script by signal N as 128 + N.
     return Kind.PROCESS_KILLED if exit_code < 0 or exit_code > 128 else Kind.UNKNOWN
 
 
 def format_exit(exit_code: int) -> str:
-    """`exited with code 3`, or `was killed by SIGSEGV`."""
+    """Return `exited with code 3`, or `was killed by SIGSEGV`."""
     number = signal_of(exit_code)
     if number is None:
         return f"exited with code {exit_code}"
@@ -224,7 +224,7 @@ def format_exit(exit_code: int) -> str:
 
 
 def signal_of(exit_code: int) -> int | None:
-    """The signal that killed a process, or a child whose end is its exit code; None for none.
+    """Return the signal that killed a process, or a child whose end is its exit code, or None.
 
     A shell passes signal N on as 128 + N, Python's `sys.exit(process.wait())` as 256 - N.
     """
@@ -235,7 +235,7 @@ def signal_of(exit_code: int) -> int | None:
 
 
 def not_found_hint(path: str, work: str) -> str:
-    """What to do where the script did not find a relative path."""
+    """Return what to do where the script did not find a relative path."""
     return (
         f"\n  hint: the script starts in {work}; an input file that git ignores is there with "
         f"{installation.override(f'launch.inputs=[{path}]')}, its path from the repository or from "

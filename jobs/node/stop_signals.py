@@ -24,7 +24,7 @@ HANDLED_BY_TORCHRUN = signal.SIGRTMAX
 
 
 def is_passed_on(text: str) -> bool:
-    """Whether the ranks are asked to stop by a value of sbatch's --signal: `USR1`, `B:SIGINT@60`.
+    """Return whether a value of sbatch's --signal asks the ranks to stop: `USR1`, `B:SIGINT@60`.
 
     The others kill or suspend processes, or have another meaning. Source: sbatch(1), --signal.
     """

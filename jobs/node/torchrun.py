@@ -25,7 +25,7 @@ FORKED_RANK = Path(__file__).with_name("forked_rank.py")
 
 
 def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
-    """Number of ranks on this node: that of the spec, else one per GPU, at least one."""
+    """Return the ranks of this node: the spec's number, else one per GPU, at least one."""
     if spec.launch.nproc_per_node != "auto" or spec.slurm.num_gpus:
         return spec.nproc_per_node
     visible = gpus.visible(environ)
@@ -34,7 +34,7 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
 
 
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
-    """The command line of a rank that is not forked; the wrapper jobs.node.rank runs it."""
+    """Return the command line of a rank that is not forked; the wrapper jobs.node.rank runs it."""
     launch = spec.launch
     if launch.script is not None:
         script = Path(launch.script)  # absolute: outside of the repository
@@ -60,7 +60,7 @@ class NodeOptions:
 
 
 def placeholder_options(spec: Spec) -> NodeOptions:
-    """The first node's options for `submit --dry-run`; names stand for values of a real job."""
+    """Return the first node's options for `submit --dry-run`; names replace a real job's values."""
     endpoint, rdzv_id = "FIRST_NODE_ADDRESS:FREE_PORT", "JOB_ID-ATTEMPT"
     return NodeOptions(
         nnodes=spec.slurm.nodes,
@@ -74,7 +74,7 @@ def placeholder_options(spec: Spec) -> NodeOptions:
 
 
 def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str]:
-    """The torchrun command line of one node. Source: torch.distributed.run."""
+    """Return the torchrun command line of one node. Source: torch.distributed.run."""
     timeouts = f"join_timeout={JOIN_TIMEOUT_S},read_timeout=180"
     options = [
         f"--nnodes={node.nnodes}",
@@ -102,7 +102,7 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
 
 
 def forks(spec: Spec) -> bool:
-    """Whether torchrun forks the ranks of this node, as launch.fork says.
+    """Return whether torchrun forks the ranks of this node, as launch.fork says.
 
     Not yet with a GPU by default: this was tried without GPUs only. A fork cannot use CUDA where
     its parent has initialised it; torchrun asks for the number of GPUs (torch 2.13).
@@ -113,7 +113,7 @@ def forks(spec: Spec) -> bool:
 
 
 def preload_command(spec: Spec) -> list[str]:
-    """The command that imports what forked ranks need; torchrun and its options may follow.
+    """Return the command that imports what forked ranks need; torchrun and its options may follow.
 
     DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
     torch stores the directory for compiled code, and each rank has its own.
@@ -146,7 +146,7 @@ class Node:
         self.nproc = nproc_per_node(spec, dict(os.environ))
 
     def options(self, plan: AttemptPlan, rdzv_endpoint: str, log_dir: str) -> NodeOptions:
-        """The options for torchrun on this node. `log_dir`: an empty directory of this node."""
+        """Return torchrun's options on this node. `log_dir`: an empty directory of this node."""
         return NodeOptions(
             nnodes=len(plan.nodes),
             nproc_per_node=self.nproc,
@@ -159,7 +159,7 @@ class Node:
         )
 
     def environment(self, spec: Spec, run_dir: RunDir, plan: AttemptPlan) -> dict[str, str]:
-        """The environment of torchrun and the ranks; launch.env overrides the kit's variables."""
+        """Return the environment of torchrun and ranks; launch.env overrides kit variables."""
         attempt = plan.attempt
         env = {
             **self._socket_variables(),
@@ -181,7 +181,7 @@ class Node:
         }
 
     def _inherited(self) -> dict[str, str]:
-        """What torchrun inherits, without interfaces that a login node has and this node lacks."""
+        """Return what torchrun inherits, without a login node's interfaces that this node lacks."""
         inherited = environment.variables_for(os.environ, environment.Door.TORCHRUN)
         for name, own in self._socket_variables().items():
             if name in inherited and not interfaces.is_any_here(inherited[name]):
@@ -190,7 +190,7 @@ class Node:
         return inherited
 
     def _socket_variables(self) -> dict[str, str]:
-        """The variables that select the interface of gloo and NCCL.
+        """Return the variables that select the interface of gloo and NCCL.
 
         Gloo resolves its own host name, and takes loopback without an error if that gives
         127.0.1.1. A value that the user has exported stays, unless launch.interface is set. NCCL
@@ -203,7 +203,7 @@ class Node:
 
 
 def variables_of_spec(spec: Spec) -> dict[str, str]:
-    """The variables of torchrun and the ranks that are the same in every attempt."""
+    """Return the variables of torchrun and the ranks that are the same in every attempt."""
     env = {"OMP_NUM_THREADS": str(spec.launch.threads_per_rank)}
     if spec.launch.is_trainer:  # needed before rank 0, which alone reads the spec, can share it
         env["KIT_HANG_TIMEOUT_S"] = str(spec.launch.hang_timeout_s)
@@ -214,7 +214,7 @@ def variables_of_spec(spec: Spec) -> dict[str, str]:
 
 
 def search_path(inherited: str, run_dir: RunDir) -> str:
-    """The PYTHONPATH of a user's script or module: the frozen code stands for the repository.
+    """Return the PYTHONPATH of a user's script or module: the frozen code replaces the repository.
 
     A relative entry begins in the frozen code. Empty entries are left out: an empty one would be
     the working directory.
@@ -237,7 +237,7 @@ def search_path(inherited: str, run_dir: RunDir) -> str:
 
 
 def stop_signal(launch: Launch) -> signal.Signals | None:
-    """The signal on which a rank stops; None for a user's script that handles no signal."""
+    """Return the signal on which a rank stops; None for a user's script that handles no signal."""
     if launch.is_trainer:
         return signal.SIGTERM
     if launch.stop_signal == "none":

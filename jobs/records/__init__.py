@@ -45,7 +45,7 @@ class RecordError(UserError, ValueError):
 
 
 def read(kind: type[Record], path: Path) -> Record | None:
-    """The record in a file; None where there is no such file.
+    """Return the record in a file; None where there is no such file.
 
     Raises: RecordError for another content, OSError.
     """
@@ -57,7 +57,7 @@ def read(kind: type[Record], path: Path) -> Record | None:
 
 
 def read_leniently(kind: type[Record], path: Path) -> Record | None:
-    """The record in a file that a user's script may have written.
+    """Return the record in a file that a user's script may have written.
 
     None for a missing file and for what is no such record; a key of a wrong type counts as missing.
     """
@@ -73,12 +73,12 @@ def write(path: Path, record: object) -> None:
 
 
 def text(record: object) -> str:
-    """The file of this record, as text."""
+    """Return the file of this record, as text."""
     return json.dumps(encode(record), indent=2, ensure_ascii=False) + "\n"
 
 
 def read_lines(kind: type[Record], path: Path) -> list[Record]:
-    """The records of a JSON-lines file; a last line that a crash cut off does not count.
+    """Return the records of a JSON-lines file; a last line that a crash cut off does not count.
 
     Raises: RecordError, OSError.
     """
@@ -95,7 +95,7 @@ def append(path: Path, record: object) -> None:
 
 
 def decode(kind: type[Record], value: object, where: str, is_lenient: bool = False) -> Record:
-    """The record of a class in a JSON value. `where`: the file, for the error.
+    """Return the record of a class in a JSON value. `where`: the file, for the error.
 
     `is_lenient`: a key of a wrong type counts as missing. Raises: RecordError.
     """
@@ -124,20 +124,20 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
 
 @functools.cache
 def _hints(kind: type) -> list[tuple[dataclasses.Field[object], object]]:
-    """The fields of a record with their types."""
+    """Return the fields of a record with their types."""
     hints = typing.get_type_hints(kind)
     return [(each, hints[each.name]) for each in dataclasses.fields(kind)]
 
 
 def _item_of(hint: object) -> type:
-    """The record type X in tuple[X, ...] or tuple[X, ...] | None."""
+    """Return the record type X in tuple[X, ...] or tuple[X, ...] | None."""
     options = typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
     item: type = typing.get_args(options[0])[0]
     return item
 
 
 def _decoded(hint: object, value: object, where: str) -> object:
-    """A JSON value as the type of a field. Raises: RecordError."""
+    """Return a JSON value as the type of a field. Raises: RecordError."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None and types.NoneType in options:
@@ -170,7 +170,7 @@ def _shown(value: object) -> str:
 
 
 def encode(value: object) -> object:
-    """A record as a JSON value: the fields of a dataclass by name, tuples as lists."""
+    """Return a record as a JSON value: the fields of a dataclass by name, tuples as lists."""
     if not dataclasses.is_dataclass(value):
         return [encode(item) for item in value] if isinstance(value, tuple) else value
     fields = {}

@@ -121,7 +121,7 @@ class NewestCheckpoint:
 
 
 def read_attempts(run_dir: RunDir) -> list[AttemptRecord]:
-    """One record for each closed attempt, in the order in which they were closed.
+    """Return one record for each closed attempt, in the order in which they were closed.
 
     attempts.jsonl is append-only: a later line of the same attempt corrects the earlier one.
     """

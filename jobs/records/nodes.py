@@ -129,6 +129,6 @@ class HangConclusion:
 
 
 def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:
-    """The records that the agents of an attempt have written so far."""
+    """Return the records that the agents of an attempt have written so far."""
     paths = shared_files.files_in(run_dir.attempt(attempt).path, "agent-*.json")
     return [record for path in paths if (record := read(AgentRecord, path)) is not None]

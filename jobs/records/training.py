@@ -87,7 +87,7 @@ class Result:
     code: tuple[CodeSpan, ...] | None = field(default=None, metadata=OMIT_NONE)
 
     def metric(self, name: str) -> float | None:
-        """The value of a metric; None where the run has none of this name."""
+        """Return the value of a metric; None where the run has none of this name."""
         return next((each.value for each in self.metrics or () if each.name == name), None)
 
 
@@ -159,7 +159,7 @@ class Event:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a timeline, without the lines that are none.
+    """Return the events of a timeline, without the lines that are none.
 
     An attempt that was cut off may write into the middle of its successor's lines.
     """
@@ -177,7 +177,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]:
-    """The lines of metrics.jsonl that are JSON objects, one after the other; none without the file.
+    """Yield each line of metrics.jsonl that is a JSON object, in order; nothing without the file.
 
     with_text: only lines that have it. Of a million lines it saves the time to read all others.
     """
@@ -208,12 +208,12 @@ _PROGRESS_BYTES = 512
 
 
 def progress_step_text(step: int) -> str:
-    """The step as it stands in progress.json, from offset PROGRESS_STEP_AT on."""
+    """Return the step as it stands in progress.json, from offset PROGRESS_STEP_AT on."""
     return f"{step:12d}"
 
 
 def progress_text(progress: Progress) -> str:
-    """The whole text of progress.json, of always the same length."""
+    """Return the whole text of progress.json, of always the same length."""
     fields = typing.cast(dict[str, object], encode(progress))
     rest = json.dumps({name: fields[name] for name in fields if name != "step"})
     text = f"{_BEFORE_STEP}{progress_step_text(progress.step)}, {rest[1:]}"
@@ -221,12 +221,12 @@ def progress_text(progress: Progress) -> str:
 
 
 def read_progress_step(path: Path) -> int | None:
-    """The last finished optimizer step in progress.json; None before the first."""
+    """Return the last finished optimizer step in progress.json; None before the first."""
     return read_progress_steps(path)[0]
 
 
 def read_progress_steps(path: Path) -> tuple[int | None, int | None]:
-    """The last finished optimizer step in progress.json, and the number of all, where known.
+    """Return the last finished optimizer step in progress.json, and the number of all, where known.
 
     The beginning of the file is enough for the step: the trainer may write the rest right now.
     """

@@ -81,7 +81,7 @@ def _is_part(value: object) -> bool:
 
 
 def ranks_python(spec: Spec) -> str:
-    """The interpreter of the ranks. Raises: NotChecked where only the compute nodes have it."""
+    """Return the ranks' interpreter. Raises: NotChecked where only the compute nodes have it."""
     if spec.launch.command_prefix:
         name = spec.launch.command_prefix[0]
         raise NotChecked(f"launch.command_prefix runs the ranks in another environment, by {name}")
@@ -116,7 +116,7 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
 
 
 def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
-    """The variables of rank 0, without those by which it would meet other ranks, and no GPU."""
+    """Return rank 0's variables, without those by which it would meet other ranks, and no GPU."""
     paths = filter(None, [*code_folders(run_dir), os.environ.get("PYTHONPATH")])
     return {
         **environment.variables_for(
@@ -184,7 +184,7 @@ def ask_python(
 
 
 def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
-    """The syntax error of a user's script or module, if it has one; nothing of it is executed.
+    """Return the syntax error of a user's script or module, if any; nothing of it is executed.
 
     Raises: NotChecked where its file is not known.
     """
@@ -207,7 +207,7 @@ def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
 
 
 def _own_file(run_dir: RunDir, launch: Launch) -> tuple[str, Path | None]:
-    """The key and the frozen file of a user's script or module; None for an installed module."""
+    """Return the key and frozen file of a user's script or module; None for an installed module."""
     if launch.script is not None:
         script = Path(launch.script)
         is_outside = script.is_absolute()

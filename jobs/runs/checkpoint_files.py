@@ -77,13 +77,13 @@ def point(root: Path, name: str, manifest: Manifest) -> None:
 
 
 def newer_than(run_dir: RunDir, name: str) -> list[str]:
-    """The names of the committed checkpoints after `name`, newest first."""
+    """Return the names of the committed checkpoints after `name`, newest first."""
     return [each for each in checkpoint_names(run_dir.checkpoints) if is_newer(each, name)]
 
 
 @contextlib.contextmanager
 def newest_is(run_dir: RunDir, name: str) -> Iterator[None]:
-    """A block in which `name` is the newest checkpoint; if it fails, newer ones come back.
+    """Run a block in which `name` is the newest checkpoint; if it fails, newer ones come back.
 
     Newer ones are renamed, the newest first: after a kill the rest is still a state of the run.
     Raises: UserError for a damaged checkpoint.

@@ -57,7 +57,7 @@ def _quarantined_step(name: str) -> int:
 
 
 def is_foreign(run_dir: RunDir) -> bool:
-    """Whether the ranks run a user's script, not the kit's trainer; False without a spec.json."""
+    """Return whether ranks run a user's script, not the kit's trainer; False without spec.json."""
     try:
         return not Spec.read(run_dir.spec).launch.is_trainer
     except FileNotFoundError:

@@ -62,7 +62,7 @@ class NewCode:
 
 
 def repository_of(run_dir: RunDir) -> Path:
-    """The repository from which `resume --code` takes the code of a run.
+    """Return the repository from which `resume --code` takes the code of a run.
 
     The clone of the kit in which the command runs, if the run has the code of a clone. Else the
     working directory's repository if the run lies in it; else the one that was submitted.
@@ -125,7 +125,7 @@ def _check_script(launch: Launch, code: Path, script_code: Path | None) -> None:
 
 
 def between(old: Path, new: Path, used: UsedCode) -> list[FileChange]:
-    """The differences of two frozen codes, those that results may depend on first."""
+    """Return the differences of two frozen codes, those that results may depend on first."""
     names = [set(code_snapshot.frozen_names(code)) for code in (old, new)]
     changes = [
         _change(name, old / name, new / name, has_weight(name, used))
@@ -142,7 +142,7 @@ def _is_same(old: Path, new: Path) -> bool:
 
 
 def _content(path: Path) -> bytes:
-    """What a frozen file has, or where it leads; b"" for one that does not exist."""
+    """Return what a frozen file has, or where it leads; b"" for one that does not exist."""
     if path.is_symlink():
         return os.fsencode(os.readlink(path))
     return path.read_bytes() if path.exists() else b""
@@ -161,7 +161,7 @@ def _change(name: str, old: Path, new: Path, is_heavy: bool) -> FileChange:
 
 
 def summary(run_dir: RunDir, new: NewCode) -> list[str]:
-    """Lines for the user: the changed files, and the command that shows the whole difference."""
+    """Return lines for the user: the changed files, and a command to show the whole difference."""
     if new.is_first_lost:
         old = run_dir.code.resolve()
         return [
@@ -202,7 +202,7 @@ def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> None:
 
 @contextlib.contextmanager
 def switch_code(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Iterator[None]:
-    """A block in which the run has the new code; if it fails, the run gets its old code back.
+    """Run a block in which the run has the new code; if it fails, the run gets its old code back.
 
     Only while no job of the run is queued or runs. attempt, step: the first attempt with the code,
     and the step of the checkpoint that it continues from.
@@ -283,7 +283,7 @@ def mend_record(run_dir: RunDir, attempt: int, step: int) -> None:
 
 
 def _with(snapshots: Sequence[CodeSnapshot], added: CodeSnapshot) -> tuple[CodeSnapshot, ...]:
-    """The codes of the attempts before `added`, then `added` unless it is the last of these.
+    """Return the codes of the attempts before `added`, then `added` unless it is the last of these.
 
     A code whose first attempt never began is left out: it did no step.
     """

@@ -27,13 +27,13 @@ SPECS = (".yaml", ".yml", ".json")  # in configs/: a run has its own
 
 
 def kit_of(run_dir: RunDir) -> Path | None:
-    """The frozen kit of a run; None where the run's code has the kit."""
+    """Return the frozen kit of a run; None where the run's code has the kit."""
     kit = folder_of(run_dir.kit)
     return None if kit == folder_of(run_dir.code) else kit
 
 
 def name_of(link: Path) -> str | None:
-    """The name of the frozen code that a link of a run directory leads to; None without one."""
+    """Return the name of the frozen code that a run directory's link leads to; None without one."""
     folder = folder_of(link)
     return None if folder is None else folder.name
 
@@ -50,7 +50,7 @@ class UsedCode:
     paths: tuple[str, ...] = ()
 
     def has_path(self, name: str) -> bool:
-        """Whether an argument names this file, or a folder that it lies in."""
+        """Return whether an argument names this file, or a folder that it lies in."""
         return any(
             name == path or name.startswith(f"{path}/") or fnmatch.fnmatchcase(name, path)
             for path in self.paths
@@ -58,7 +58,7 @@ class UsedCode:
 
 
 def digest_of(code: Path, spec: Spec, kit: Path | None = None) -> str | None:
-    """SHA-256 of the files that results may depend on; None for a folder that is no frozen code.
+    """Return SHA-256 of the files that results may depend on; None if the folder is no frozen code.
 
     kit: the frozen kit, where the code does not have it.
     """
@@ -77,7 +77,7 @@ def digest_of(code: Path, spec: Spec, kit: Path | None = None) -> str | None:
 
 
 def used_code(spec: Spec) -> UsedCode:
-    """The folders of the modules that the spec names, and the relative paths in its arguments."""
+    """Return the folders of the modules the spec names, and the relative paths in its arguments."""
     train, launch = spec.train, spec.launch
     texts = [getattr(train, name) for name in Train.__dataclass_fields__]
     modules = [text.partition(":")[0] for text in texts if isinstance(text, str) and ":" in text]
@@ -103,7 +103,7 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def has_weight(name: str, used: UsedCode) -> bool:
-    """Whether results may depend on a frozen file: not on documents, tests and specs.
+    """Return whether results may depend on a frozen file: not on documents, tests and specs.
 
     Unless the spec names them in its arguments.
     """

@@ -106,7 +106,7 @@ def _check(
 
 
 def take_kit(code: Path, runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
-    """The frozen code itself if it has the kit, else a copy of this kit as of `take`.
+    """Return the frozen code itself if it has the kit, else a copy of this kit as of `take`.
 
     Raises: OSError.
     """
@@ -117,12 +117,12 @@ def take_kit(code: Path, runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
 
 
 def kit_target(run_dir: RunDir, code: Path, kit: Path) -> str:
-    """Where the link `kit` of a run directory leads: to `code` where the code has the kit."""
+    """Return where a run directory's link `kit` leads: to `code` where the code has the kit."""
     return run_dir.code.name if kit == code else os.path.relpath(kit, run_dir.path)
 
 
 def repository() -> Path:
-    """The repository whose code a new run takes.
+    """Return the repository whose code a new run takes.
 
     The clone that this kit is, in its folders; elsewhere the working directory's git repository. If
     that is in none, the clone, or for the command `kit` the working directory itself.
@@ -140,7 +140,7 @@ def repository() -> Path:
 
 
 def is_whole(copy: Path) -> bool:
-    """Whether a copy still is what its name says; see `damage`."""
+    """Return whether a copy still is what its name says; see `damage`."""
     return damage(copy) is None
 
 
@@ -191,7 +191,7 @@ def _changed_after_the_list(copy: Path, name: str) -> bool:
 
 
 def _with_mode(sha: str, mode: int) -> str:
-    """The name of a copy for runs whose dir_mode is `mode`."""
+    """Return the name of a copy for runs whose dir_mode is `mode`."""
     return sha if mode == DEFAULT_MODE else hashlib.sha256(f"{sha} {mode:o}".encode()).hexdigest()
 
 
@@ -200,7 +200,7 @@ def _read_only(mode: int) -> int:
 
 
 def _file_mode(source: int, mode: int) -> int:
-    """The mode of a frozen file: whom the run's dir_mode lets in may read it, and execute it."""
+    """Return a frozen file's mode: whom the run's dir_mode lets in may read it, and execute it."""
     executes = 0o111 if source & 0o100 else 0
     return _read_only(source & 0o777 | mode & (0o444 | executes))
 
@@ -214,7 +214,7 @@ def delete(copy: Path) -> None:
 
 
 def frozen_names(copy: Path) -> list[str]:
-    """The names of a copy's files, relative to it; all that are there if a purge deleted the list.
+    """Return names of a copy's files, relative to it; all that exist if a purge deleted the list.
 
     Raises: FileNotFoundError, OSError.
     """
@@ -297,7 +297,7 @@ def _read_from_outside(folder: Path, top: Path) -> Listing | None:
 
 
 def _git_file(top: Path, name: str) -> Path:
-    """A file of a repository's .git, or of what a .git of a worktree or submodule leads to."""
+    """Return a file of a repository's .git, or of where a worktree's or submodule's .git leads."""
     known = top / ".git"
     with contextlib.suppress(OSError):
         if known.is_file():
@@ -306,7 +306,7 @@ def _git_file(top: Path, name: str) -> Path:
 
 
 def _exclude(top: Path) -> Path:
-    """The list info/exclude of a repository; all its worktrees have one together."""
+    """Return the list info/exclude of a repository; all its worktrees have one together."""
     with contextlib.suppress(OSError):
         common = _git_file(top, "commondir").read_text("utf-8").strip()
         return _git_file(top, common) / "info/exclude"
@@ -314,7 +314,7 @@ def _exclude(top: Path) -> Path:
 
 
 def _walk_unignored(folder: Path, top: Path) -> Iterator[Path]:
-    """The files below a folder that no ignore file names, from that of `top` on; without git."""
+    """Yield files below a folder that no ignore file names, from that of `top` on; without git."""
     rules = [*_ignore_rules(_users_excludes(), top), *_ignore_rules(_exclude(top), top)]
     rules += [rule for each in (*reversed(folder.parents), folder) for rule in _own(each, top)]
     known = {str(folder): rules}
@@ -345,7 +345,7 @@ class _Rule:
 
 
 def _users_excludes() -> Path:
-    """The ignore file of a user's repositories. Source: git-config(1), core.excludesFile."""
+    """Return the ignore file of a user's repositories. Source: git-config(1), core.excludesFile."""
     default = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git")
     for file in (Path("~/.gitconfig"), default / "config"):
         with contextlib.suppress(OSError, RuntimeError):
@@ -394,7 +394,7 @@ _PART = re.compile(r"\\.|\*\*/|/\*\*$|\*|\?|\[[!^]?\]?(?:\[:\w+:\]|\\.|[^\]\\])*
 
 
 def _regex(glob: str) -> str:
-    """The regular expression of a pattern of gitignore(5): * stops at a slash, ** does not."""
+    """Return the regular expression of a gitignore(5) pattern: * stops at a slash, ** does not."""
     known = {"**/": "(?:.*/)?", "/**": "/.*", "*": "[^/]*", "?": "[^/]"}
     texts, end = [], 0
     for match in _PART.finditer(glob):
@@ -430,7 +430,7 @@ def _is_ignored(path: Path, is_folder: bool, rules: Sequence[_Rule]) -> bool:
 def source_files(
     repository: Path, at_most: int | None = None, left_out: Collection[str] = ()
 ) -> dict[Path, int]:
-    """The files to freeze, sorted, and their sizes: tracked, and untracked but not ignored.
+    """Return the files to freeze, sorted, and their sizes: tracked, and untracked but not ignored.
 
     All without git. Not `left_out`, names relative to the repository, and no untracked file with
     the name of a secret. `at_most`: so many of them, in any order.
@@ -493,19 +493,19 @@ class GitAnswer:
 
 
 def git(repository: Path, *arguments: str) -> str | None:
-    """What git prints; None without git or outside a repository."""
+    """Return what git prints; None without git or outside a repository."""
     return ask_git(repository, *arguments).text
 
 
 def ask_git(repository: Path, *arguments: str) -> GitAnswer:
-    """What git prints, or why it fails."""
+    """Return what git prints, or why it fails."""
     with git_begun(repository, *arguments) as answer:
         return answer()
 
 
 @contextlib.contextmanager
 def git_begun(repository: Path, *arguments: str) -> Iterator[Callable[[], GitAnswer]]:
-    """A block during which git runs. Yields a function that waits for it and returns its answer."""
+    """Run a block while git runs; yield a function that waits for it and returns its answer."""
     command = ["git", "-C", str(repository), *arguments]
     env = environment.for_reading(os.environ, environment.Door.GIT)
     try:
@@ -531,7 +531,7 @@ def digest(
     links: list[str] | None = None,
     followed: Collection[Path] = (),
 ) -> str:
-    """SHA-256 over names, modes and contents. Each path is `folder/name`, in whatever form.
+    """Return SHA-256 over names, modes and contents. Each path is `folder/name`, in whatever form.
 
     links: gets those that are links. followed: links of which the content counts.
     """
@@ -551,7 +551,7 @@ def digest(
 
 
 def _content(path: str, size: int) -> bytes:
-    """The bytes of a file; without a file object, which would take as long as the reading."""
+    """Return a file's bytes, without a file object, which would take as long as the reading."""
     descriptor, parts = os.open(path, os.O_RDONLY), []
     try:
         while part := os.read(descriptor, size + 1):
@@ -562,7 +562,7 @@ def _content(path: str, size: int) -> bytes:
 
 
 def _walk(folder: Path, skipped: Set[str], are_links_followed: bool = False) -> Iterator[Path]:
-    """The files below a folder; `/name` in `skipped` is a folder at its top only."""
+    """Yield the files below a folder; `/name` in `skipped` is a folder at its top only."""
     for root, folders, names in os.walk(folder, followlinks=are_links_followed):
         here = skipped | {name[1:] for name in skipped if name[0] == "/" and Path(root) == folder}
         folders[:] = [name for name in folders if name not in here]
@@ -572,7 +572,7 @@ def _walk(folder: Path, skipped: Set[str], are_links_followed: bool = False) -> 
 
 
 def _is_code_elsewhere(path: Path, repository: Path) -> bool:
-    """Whether a link leads to code or a configuration outside of the repository.
+    """Return whether a link leads to code or a configuration outside of the repository.
 
     Its content is frozen: an edit of it during the run would change a copy that is a link.
     """

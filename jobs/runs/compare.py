@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.spec import Spec
 
 
 def compare(run: RunDir, reference: RunDir) -> list[str]:
-    """How a run differs from the reference, one line each; empty if they are bitwise equal."""
+    """Return a run's differences from the reference, one line each; empty if bitwise equal."""
     ours, theirs = _result(run), _result(reference)
     unfit = [*_unfit(run, ours), *_unfit(reference, theirs)]
     if unfit or ours is None or theirs is None:
@@ -30,7 +30,7 @@ def compare(run: RunDir, reference: RunDir) -> list[str]:
 
 
 def summary(run: RunDir, reference: RunDir) -> str:
-    """The line for two bitwise equal runs: number of steps, digest of the weights."""
+    """Return the line for two bitwise equal runs: number of steps, digest of the weights."""
     result = _result(run)
     digest = str(result and result.weights_sha256)
     steps = (result and result.global_step) or 0
@@ -40,7 +40,7 @@ def summary(run: RunDir, reference: RunDir) -> str:
 
 
 def _begin(*runs: RunDir) -> int:
-    """The step after which each of the runs has metrics: one may have begun from another run."""
+    """Return the step after which each run has metrics: one may have begun from another run."""
     known = [records.read(Provenance, run.provenance) for run in runs]
     return max(each.origin.step if each and each.origin else 0 for each in known)
 
@@ -55,7 +55,7 @@ def _result(run: RunDir) -> Result | None:
 
 
 def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:
-    """Why a run cannot be compared."""
+    """Yield why a run cannot be compared."""
     status = "not complete yet" if result is None else result.status
     if result is None or status != "completed":
         yield f"{run.path}: is {status}; only completed runs can be compared"
@@ -64,7 +64,7 @@ def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:
 
 
 def _specs(run: RunDir, reference: RunDir) -> Iterator[str]:
-    """The differing keys on which results depend: the likely reason of all other differences."""
+    """Yield the differing keys on which results depend: the likely reason of all other ones."""
     if not (shared_files.is_file(run.spec) and shared_files.is_file(reference.spec)):
         return
     ours, theirs = (Spec.read(of.spec) for of in (run, reference))
@@ -86,14 +86,14 @@ def _results(ours: Result, theirs: Result) -> Iterator[str]:
 
 
 def _difference(key: str, ours: Any, theirs: Any) -> Iterator[str]:
-    """As text, so that NaN equals NaN and -0.0 does not equal 0.0."""
+    """Compare as text, so that NaN equals NaN and -0.0 does not equal 0.0."""
     written, expected = json.dumps(ours), json.dumps(theirs)
     if written != expected:
         yield f"{key}: {written} is not {expected}"
 
 
 def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
-    """The first line in which `metrics.jsonl` differs, byte for byte, of the steps of both."""
+    """Yield the first line where `metrics.jsonl` differs, byte for byte, of the steps of both."""
     begin = _begin(run, reference)
     lines = zip_longest(_lines(run, begin), _lines(reference, begin), fillvalue=b"")
     for number, (ours, theirs) in enumerate(lines, 1):
@@ -105,7 +105,7 @@ def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
 
 
 def _lines(run: RunDir, begin: int) -> list[bytes]:
-    """The lines of a run without those of steps up to `begin`."""
+    """Return the lines of a run without those of steps up to `begin`."""
     try:
         lines = shared_files.read_bytes(run.metrics).splitlines(keepends=True)
     except FileNotFoundError:

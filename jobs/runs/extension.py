@@ -24,7 +24,7 @@ OWN_SCHEDULE = "train.schedule {}: it is called with the new number of steps fro
 
 
 def schedule_note(was: Train, now: Train) -> str | None:
-    """What another length does to the learning rate; None where the length stays."""
+    """Return what another length does to the learning rate; None where the length stays."""
     if (was.epochs, was.max_steps) == (now.epochs, now.max_steps):
         return None
     return SCHEDULES.get(now.schedule, OWN_SCHEDULE.format(now.schedule))
@@ -54,6 +54,6 @@ def check(run_dir: RunDir, was: Train, now: Train) -> None:
 
 
 def _total(run_dir: RunDir) -> int | None:
-    """The number of steps that the run was to do, as the trainer noted it."""
+    """Return the number of steps that the run was to do, as the trainer noted it."""
     progress = records.read_leniently(Progress, run_dir.progress)
     return None if progress is None else progress.total

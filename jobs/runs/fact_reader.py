@@ -33,7 +33,7 @@ MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
 
 
 def newest_opened(run_dir: RunDir) -> int:
-    """The number of the newest attempt by its folder's files, of which none is read; 0 for none."""
+    """Return the newest attempt's number by its folder's files, which are not read; 0 for none."""
     words = (name.partition("-") for name in names_in(run_dir.path))
     # A user's copy of such a folder may have any name.
     numbers = {int(number) for word, _, number in words if word == "attempt" and number.isdecimal()}
@@ -42,13 +42,13 @@ def newest_opened(run_dir: RunDir) -> int:
 
 
 def _is_opened(attempt_dir: Path) -> bool:
-    """Whether a folder has the plan of an attempt, or the record of an agent."""
+    """Return whether a folder has the plan of an attempt, or the record of an agent."""
     names = names_in(attempt_dir)
     return "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names)
 
 
 def newest_attempt(run_dir: RunDir) -> int:
-    """The number of the newest attempt that was opened; 0 before the first.
+    """Return the number of the newest attempt that was opened; 0 before the first.
 
     A scratch purge may have removed its files or its record, so both are looked at.
     """
@@ -57,25 +57,25 @@ def newest_attempt(run_dir: RunDir) -> int:
 
 
 def last_record(run_dir: RunDir) -> AttemptRecord | None:
-    """The record of the newest attempt that was closed; None before the first."""
+    """Return the record of the newest attempt that was closed; None before the first."""
     attempts = read_attempts(run_dir)
     return attempts[-1] if attempts else None
 
 
 def is_complete(run_dir: RunDir) -> bool:
-    """Whether result.json says that the run is complete."""
+    """Return whether result.json says that the run is complete."""
     result = records.read(Result, run_dir.result)
     return result is not None and result.status == "completed"
 
 
 def read_newest(run_dir: RunDir) -> AttemptFacts:
-    """`read` of the newest attempt that has files. Raises: RecordError, OSError."""
+    """Return `read` of the newest attempt that has files. Raises: RecordError, OSError."""
     with shared_files.one_look():
         return read(run_dir, newest_opened(run_dir))
 
 
 def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFacts:
-    """What the run directory has about an attempt. Raises: RecordError, OSError.
+    """Return what the run directory has about an attempt. Raises: RecordError, OSError.
 
     Each file is opened once and each folder listed once: on a busy network file system every such
     operation takes milliseconds.
@@ -185,7 +185,7 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
 
 
 def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
-    """Why an agent did not start torchrun; empty where it was written on a full disk."""
+    """Return why an agent did not start torchrun; empty where it was written on a full disk."""
     reason = shared_files.read_text(path, errors="replace").strip()
     node_rank = path.stem.partition("-")[2]
     is_setup = ": setup: " in reason and node_rank.isdecimal()
@@ -197,7 +197,7 @@ def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
 
 
 def _failed_agents(agents: Sequence[AgentRecord | None]) -> list[tuple[int, AgentRecord]]:
-    """(node rank, record) of agents whose torchrun failed, the first ones; of thousands not all."""
+    """Return (node rank, record) of agents whose torchrun failed; of thousands, the first ones."""
     ended = [(n, each) for n, each in enumerate(agents) if each is not None and each.torchrun_exit]
     return sorted(ended, key=lambda pair: pair[1].end or 0.0)[:MAX_LOGS]
 
@@ -205,7 +205,7 @@ def _failed_agents(agents: Sequence[AgentRecord | None]) -> list[tuple[int, Agen
 def _last_words(
     attempt_dir: AttemptDir, failed: Sequence[tuple[int, AgentRecord]], job: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-    """(host, last error) of each torchrun that failed; ("", ...) of an agent without an end.
+    """Return (host, last error) of each torchrun that failed; ("", ...) of an agent without an end.
 
     job: the lines of the job's log where an agent has none.
     """
@@ -218,7 +218,7 @@ def _last_words(
 def _places(
     run_dir: RunDir, attempt: int, errors: tuple[RankError, ...], rank_0: tuple[Event, ...]
 ) -> tuple[tuple[int, str, bool], ...]:
-    """(rank, host, has exited with 0) of each started rank; () if a rank's own error explains it.
+    """Return (rank, host, has exited with 0) per started rank; () if a rank's own error says why.
 
     The timeline of every rank has to be read for it; that of rank 0 was read before.
     """

@@ -43,20 +43,20 @@ class FreezeError(UserError):
 
 
 def new_run_id() -> str:
-    """A new run id: the local time, by which ids sort; at last 65536ths of a second in hex."""
+    """Return a new run id: the local time, by which ids sort, then 65536ths of a second in hex."""
     seconds, fraction = divmod(time.time_ns(), 10**9)
     part = fraction * 2**16 // 10**9
     return time.strftime("%Y%m%d-%H%M%S-", time.localtime(seconds)) + f"{part:04x}"
 
 
 def planned_run_dir(spec: Spec) -> RunDir:
-    """The run directory that `freeze` would make for this spec now; nothing is written."""
+    """Return the run directory that `freeze` would make for this spec now; nothing is written."""
     return RunDir(runs_root(spec.runs_root) / spec.name / new_run_id())
 
 
 @contextlib.contextmanager
 def freeze(loaded: LoadedSpec, repository: Path | None = None) -> Iterator[RunDir]:
-    """A block with a new run directory, which is deleted again if the block fails.
+    """Run a block with a new run directory, which is deleted again if the block fails.
 
     repository: by default `code_snapshot.repository()`. Raises: FreezeError.
     """
@@ -68,7 +68,7 @@ def freeze(loaded: LoadedSpec, repository: Path | None = None) -> Iterator[RunDi
 def freeze_all(
     runs: Mapping[RunDir, LoadedSpec], repository: Path | None = None
 ) -> Iterator[list[RunDir]]:
-    """A block with new run directories of one runs root, all deleted again if the block fails.
+    """Run a block with new run directories of one runs root, all deleted again if the block fails.
 
     They share one copy of the code. Raises: FreezeError.
     """
@@ -102,7 +102,7 @@ def freeze_all(
 
 
 def _with_script(loaded: LoadedSpec, repository: Path) -> LoadedSpec:
-    """The input with launch.script relative to the repository. Raises: FreezeError without it."""
+    """Return the input with a repository-relative launch.script. Raises: FreezeError without it."""
     if (written := loaded.spec.launch.script) is None:
         return loaded
     loaded = replace(loaded, spec=own_script.normalise_script(loaded.spec, repository))
@@ -135,7 +135,7 @@ def link_in_default_root(path: Path) -> None:
 
 @contextlib.contextmanager
 def _deleted_by_failure(run_dir: RunDir) -> Iterator[None]:
-    """A block whose failure deletes the new run directory, unless a job may need it."""
+    """Run a block whose failure deletes the new run directory, unless a job may need it."""
     try:
         yield
     except BaseException as error:
@@ -233,12 +233,12 @@ def _hiding_pipelines(launch: Launch, run_dir: RunDir) -> list[str]:
 
 
 def setup_script(python: str, lines: Sequence[str]) -> str:
-    """The text of setup.sh, of which the batch script sources the first line, and agent.sh all."""
+    """Return the text of setup.sh: the batch script sources its first line, agent.sh all of it."""
     return "\n".join([f"export KIT_PYTHON={shlex.quote(python)}", *lines]) + "\n"
 
 
 def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenance:
-    """Commit, versions, interpreter, host. No environment values: they may hold secrets."""
+    """Return commit, versions, interpreter, host. No environment values: they may hold secrets."""
     with _commit_begun(repository) as commit:
         return _provenance(repository, code, agent_interpreter, commit)
 
@@ -249,7 +249,7 @@ Commit = Callable[[], tuple[str | None, str | None]]
 
 @contextlib.contextmanager
 def _commit_begun(repository: Path) -> Iterator[Commit]:
-    """A block during which git looks up the commit, while this process copies the code."""
+    """Run a block during which git looks up the commit, while this process copies the code."""
     with (
         code_snapshot.git_begun(repository, "rev-parse", "HEAD") as git_sha,
         code_snapshot.git_begun(repository, *DIFF, "HEAD") as git_diff,
@@ -276,7 +276,7 @@ def _provenance(repository: Path, code: str, agent_interpreter: str, commit: Com
 
 
 def _printable(text: str | None) -> str | None:
-    """The text with a mark for each character that UTF-8 cannot encode: a diff holds any bytes."""
+    """Return the text with marks for characters UTF-8 cannot encode: a diff holds any bytes."""
     return text and text.encode("utf-8", "replace").decode("utf-8")
 
 

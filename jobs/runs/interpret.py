@@ -100,12 +100,12 @@ class AttemptFacts:
 
     @property
     def last(self) -> AttemptRecord | None:
-        """The record of the newest attempt that was closed; None before the first."""
+        """Return the record of the newest attempt that was closed; None before the first."""
         return self.attempts[-1] if self.attempts else None
 
 
 def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidence:
-    """The evidence in the files of ranks and agents. `job_state`: all that is known from Slurm."""
+    """Return the evidence in the ranks' and agents' files. `job_state`: all known from Slurm."""
     failed = first_error(facts.errors)
     killed = killed_for_memory(facts)
     signals = warning_signals(facts, failed)
@@ -143,14 +143,14 @@ def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
 
 
 def with_cause(error: str, cause: KnownCause | None) -> str:
-    """An error of an agent or of torchrun, with its known cause in a line of its own."""
+    """Return an error of an agent or of torchrun, with its known cause in a line of its own."""
     return error if cause is None or cause.is_plain else f"{error}\n  cause: {cause.what}"
 
 
 def causes(
     errors: Sequence[RankError], agents: Sequence[AgentRecord | None]
 ) -> tuple[RankError, ...]:
-    """The error records without those of ranks that obeyed a stop of their agents in start-up.
+    """Return the error records without those of ranks that obeyed their agents' stop in start-up.
 
     An agent passes on each signal, also that which srun sends after another agent has died: what
     the agents recorded decides what it was. A signal that no agent got was sent to a rank.
@@ -161,12 +161,12 @@ def causes(
 
 
 def first_error(errors: Sequence[RankError]) -> RankError | None:
-    """The record of the rank that failed first, or that hung: its peers failed because of it."""
+    """Return the record of the rank that failed first, or hung: its peers failed because of it."""
     return min(errors, key=_distance_from_cause, default=None)
 
 
 def further_errors(errors: Sequence[RankError]) -> list[RankError]:
-    """The other ranks that failed and did not only lose a peer, the first one first."""
+    """Return the other ranks that failed and did not only lose a peer, the first one first."""
     own = [each for each in errors if not each.caused_by_peer]
     return sorted(own, key=_distance_from_cause)[1:]
 
@@ -176,17 +176,17 @@ def _distance_from_cause(record: RankError) -> tuple[bool, bool, float]:
 
 
 def kind_of(failed: RankError | None) -> Kind | None:
-    """The kind of a rank's failure; None where the rank could not name it."""
+    """Return the kind of a rank's failure; None where the rank could not name it."""
     return None if failed is None or failed.kind is Kind.UNKNOWN else failed.kind
 
 
 def bad_nodes(errors: Sequence[RankError]) -> tuple[str, ...]:
-    """The nodes that failed the preflight."""
+    """Return the nodes that failed the preflight."""
     return tuple(sorted({error.host for error in errors if error.kind is Kind.BAD_NODE}))
 
 
 def has_progress(facts: AttemptFacts) -> bool:
-    """Whether a newer checkpoint than at the start was committed.
+    """Return whether a newer checkpoint than at the start was committed.
 
     A different one is not enough: after a damaged one was quarantined, an older one is the newest.
     """
@@ -195,7 +195,7 @@ def has_progress(facts: AttemptFacts) -> bool:
 
 
 def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -> str | None:
-    """Why the attempt failed, in one line; None where neither rank nor kernel has a reason."""
+    """Return why the attempt failed, in one line; None if neither rank nor kernel has a reason."""
     # A rank killed for memory writes no error record, and its peers only see a closed connection.
     if killed:
         text = "; ".join(_out_of_memory(facts, host) for host in killed)
@@ -209,7 +209,7 @@ def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -
 
 
 def _out_of_memory(facts: AttemptFacts, host: str) -> str:
-    """What the kernel killed on a node for want of memory: which rank, and the limit."""
+    """Return what the kernel killed on a node for want of memory: which rank, and the limit."""
     ended = {each.rank: each.exit_code for each in facts.errors if each.host == host}
     ranks = [f"rank {rank}" for rank, code in sorted(ended.items()) if code == -signal.SIGKILL]
     agents = (each for each in facts.agents if each is not None and each.host == host)
@@ -220,14 +220,14 @@ def _out_of_memory(facts: AttemptFacts, host: str) -> str:
 
 
 def would_repeat(facts: AttemptFacts, failed: RankError | None) -> bool:
-    """Whether a retry would end with the same error, by the first rank's or an agent's word."""
+    """Return whether a retry would repeat the error, by the first rank's or an agent's word."""
     if failed is not None:
         return failed.would_repeat
     return any(agent is not None and agent.error is not None for agent in facts.agents)
 
 
 def format_agent_errors(errors: Sequence[str]) -> str | None:
-    """The first reason for which an agent did not start torchrun; None where all did."""
+    """Return the first reason for which an agent did not start torchrun; None where all did."""
     if not errors:
         return None
     others = (
@@ -237,7 +237,7 @@ def format_agent_errors(errors: Sequence[str]) -> str | None:
 
 
 def mistake_of(facts: AttemptFacts, failed: RankError | None) -> Mistake | None:
-    """What the user must correct before the run can go on; None where that is not known.
+    """Return what the user must correct before the run can go on; None where that is not known.
 
     An agent starts no torchrun because of a key of the spec, such as setup or launch.python.
     """
@@ -249,7 +249,7 @@ def mistake_of(facts: AttemptFacts, failed: RankError | None) -> Mistake | None:
 
 
 def format_agent_exits(facts: AttemptFacts) -> str | None:
-    """How the agents ended, in one line; None where torchrun failed on no node.
+    """Return how the agents ended, in one line; None where torchrun failed on no node.
 
     An agent that started no torchrun has the reason; the ends of the others follow from it. Where
     torchrun failed on one node, its end on the others is a consequence, which may have no record.
@@ -282,7 +282,7 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
 
 
 def ranks_without_record(facts: AttemptFacts) -> str | None:
-    """A text that names the started ranks without an error record; None if each has one.
+    """Return a text that names the started ranks without an error record; None if each has one.
 
     Their peers' records only show a lost connection.
     """
@@ -297,13 +297,13 @@ def ranks_without_record(facts: AttemptFacts) -> str | None:
 
 
 def ranks_that_left(facts: AttemptFacts) -> str | None:
-    """A text that names the ranks of a script that exited with 0 before the others; or None."""
+    """Return a text that names a script's ranks that exited with 0 before the others, or None."""
     left = [f"rank {rank} on {host}" for rank, host, has_exited in facts.places if has_exited]
     return f"{', '.join(left)} exited with code 0 while others waited for it" if left else None
 
 
 def format_error(failed: RankError) -> str:
-    """A rank's error without its hint and traceback, which job.log shows.
+    """Return a rank's error without its hint and traceback, which job.log shows.
 
     `rank 1 on n2: ValueError: x`, or `rank 1 on n2 exited with code 3` of a user's script. The
     words of an error may have several lines.
@@ -314,7 +314,7 @@ def format_error(failed: RankError) -> str:
 
 
 def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
-    """How the training ended: completed, stopped, or None where it did neither.
+    """Return how the training ended: completed, stopped, or None where it did neither.
 
     A complete run stays complete, also where a scratch purge has removed its outcome.json. The
     trainer always writes outcome.json. A user's script may write none: then it is complete where
@@ -335,12 +335,12 @@ def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
 
 
 def killed_for_memory(facts: AttemptFacts) -> list[str]:
-    """The nodes on which the kernel killed a process of the attempt for want of memory."""
+    """Return the nodes on which the kernel killed a process of the attempt for want of memory."""
     return [agent.host for agent in facts.agents if agent is not None and agent.oom_kill]
 
 
 def has_saved_at_stop(facts: AttemptFacts) -> bool:
-    """Whether a user's script saved something, and then only the repeated stop signal ended it.
+    """Return whether a user's script saved something, then only the repeated stop signal ended it.
 
     While Python exits it handles no signal any more: the next one kills the process.
     """
@@ -351,14 +351,14 @@ def has_saved_at_stop(facts: AttemptFacts) -> bool:
 
 
 def exits_are_clean(facts: AttemptFacts) -> bool:
-    """Whether the ranks are a user's script, and the torchrun of every node exited with 0."""
+    """Return whether the ranks are a user's script, and each node's torchrun exited with 0."""
     exits = [agent.torchrun_exit for agent in facts.agents if agent is not None]
     is_clean = bool(exits) and exits == [0] * len(facts.nodes)
     return is_clean and not facts.spec.launch.is_trainer
 
 
 def is_by_exit_code(facts: AttemptFacts) -> bool:
-    """Whether exit code 0 alone shows that a user's script is complete.
+    """Return whether exit code 0 alone shows that a user's script is complete.
 
     It is no proof: many scripts exit with 0 at SIGTERM. What Slurm does with the job may speak
     against it.
@@ -368,14 +368,14 @@ def is_by_exit_code(facts: AttemptFacts) -> bool:
 
 
 def format_exits(facts: AttemptFacts) -> str:
-    """The reason of an end by exit code, with the commands that rank 0 left running, if any."""
+    """Return the reason of an end by exit code, with the commands rank 0 left running, if any."""
     exited = first_event(facts, "exited")
     more = f"; these still ran, idle: {exited.left}" if exited is not None and exited.left else ""
     return f"every rank exited with code 0{more}"
 
 
 def unless_contradicted(facts: AttemptFacts, evidence: Evidence) -> Evidence:
-    """The evidence, but `stopped` for a script whose job ends or was warned as it exited with 0."""
+    """Return the evidence; `stopped` if the job ends or was warned as its script exited with 0."""
     is_ending = job_state.has_no_allocation(evidence.job_state)
     is_against = evidence.signals or evidence.is_requeued or evidence.is_preempted or is_ending
     if evidence.outcome == "completed" and is_by_exit_code(facts) and is_against:
@@ -384,7 +384,7 @@ def unless_contradicted(facts: AttemptFacts, evidence: Evidence) -> Evidence:
 
 
 def has_reported_all_steps(facts: AttemptFacts) -> bool:
-    """Whether a user's script reported its last step in this attempt."""
+    """Return whether a user's script reported its last step in this attempt."""
     return (
         facts.total_steps is not None
         and facts.progress_step is not None
@@ -394,14 +394,14 @@ def has_reported_all_steps(facts: AttemptFacts) -> bool:
 
 
 def unfinished_reason(facts: AttemptFacts) -> str | None:
-    """Why exit code 0 of a user's script is not its end; None if nothing that it left shows it."""
+    """Return why exit code 0 is not a user script's end; None if nothing that it left shows it."""
     if not exits_are_clean(facts) or facts.outcome.status is not None:
         return None
     return unfinished_steps(facts) or caught_error(facts)
 
 
 def caught_error(facts: AttemptFacts) -> str | None:
-    """The text about an error that a script printed last, and survived.
+    """Return the text about an error that a script printed last, and survived.
 
     It caught the error, or started a program in whose place a shell or tee exited with 0.
     """
@@ -411,7 +411,7 @@ def caught_error(facts: AttemptFacts) -> str | None:
 
 
 def unfinished_steps(facts: AttemptFacts) -> str | None:
-    """The text about steps that a script reported and did not do.
+    """Return the text about steps that a script reported and did not do.
 
     A report may be a second old; a checkpoint may be newer.
     """
@@ -424,13 +424,13 @@ def unfinished_steps(facts: AttemptFacts) -> str | None:
 
 
 def is_lasting(failed: RankError | None) -> bool:
-    """Whether a failure is of a kind that another attempt rarely changes."""
+    """Return whether a failure is of a kind that another attempt rarely changes."""
     cause = None if failed is None else CAUSE_OF.get(failed.kind)
     return cause is not None and cause.lasts
 
 
 def failure_of(facts: AttemptFacts, failed: RankError | None, is_oom: bool) -> str | None:
-    """What makes two failures of a user's script the same one: error, place and first step.
+    """Return what makes two failures of a user's script the same one: error, place and first step.
 
     None for an attempt that did not fail by itself: a killed process, or a rank that lost a peer.
     Numbers and hosts are left out of the error: a path may have the time in it, a CUDA error an
@@ -454,7 +454,7 @@ def failure_of(facts: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
 
 
 def is_repeat(facts: AttemptFacts) -> bool:
-    """Whether an attempt shows no step forward since the last hold: see Evidence."""
+    """Return whether an attempt shows no step forward since the last hold: see Evidence."""
     earlier = list(itertools.takewhile(lambda e: e.decision not in ENDS, reversed(facts.attempts)))
     begun = [entry.first_step for entry in earlier if entry.first_step is not None]
     first = steps_of(facts)[0]
@@ -466,7 +466,7 @@ def is_repeat(facts: AttemptFacts) -> bool:
 
 
 def _start_of(facts: AttemptFacts) -> str:
-    """Where an attempt began: its step, else the newest checkpoint."""
+    """Return where an attempt began: its step, else the newest checkpoint."""
     step = loaded_step(facts)
     if step is not None:
         return f", from step {step} on"
@@ -476,7 +476,7 @@ def _start_of(facts: AttemptFacts) -> str:
 
 
 def _name_of(checkpoint: str | None) -> tuple[str, tuple[int, ...]]:
-    """The name of a checkpoint with # for each number, and these numbers.
+    """Return the name of a checkpoint with # for each number, and these numbers.
 
     Of a script's file: its name behind what in its folders counts steps (checkpoint-500, 500). A
     script that begins again may choose all else in the folders, and a time, for each start.
@@ -488,7 +488,7 @@ def _name_of(checkpoint: str | None) -> tuple[str, tuple[int, ...]]:
 
 
 def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:
-    """Whether an agent died without having received a stop signal.
+    """Return whether an agent died without having received a stop signal.
 
     srun then sends SIGTERM to the other agents, perhaps before any rank has failed. An agent that
     a stop signal killed while it started was warned like the others. `srun_exit`: 0: unknown.
@@ -498,12 +498,12 @@ def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool
 
 
 def has_failed(agent: AgentRecord) -> bool:
-    """Whether an agent's torchrun ended with an error or could not be started."""
+    """Return whether an agent's torchrun ended with an error or could not be started."""
     return bool(agent.torchrun_exit) or agent.error is not None
 
 
 def warning_signals(facts: AttemptFacts, failed: RankError | None) -> tuple[str, ...]:
-    """The stop signals that agents received before anything failed, in order.
+    """Return the stop signals that agents received before anything failed, in order.
 
     After the agent of one node has failed, srun sends SIGTERM to the others: that is a consequence
     of the failure and no warning.
@@ -523,7 +523,7 @@ def warning_signals(facts: AttemptFacts, failed: RankError | None) -> tuple[str,
 
 
 def stop_signals_at_start(facts: AttemptFacts, srun_exit: int) -> tuple[str, ...]:
-    """The stop signal that killed an agent while it started, before it could record the signal.
+    """Return the stop signal that killed an agent in its start, before it could record the signal.
 
     Only srun's exit code shows it, and only where no agent has failed: after a failure srun itself
     kills the other agents. Source: srun(1), exit values.
@@ -536,31 +536,31 @@ def stop_signals_at_start(facts: AttemptFacts, srun_exit: int) -> tuple[str, ...
 
 
 def nodes_without_end(facts: AttemptFacts) -> dict[str, AgentRecord | None]:
-    """The nodes whose agent recorded no end, with its record."""
+    """Return the nodes whose agent recorded no end, with its record."""
     agents = zip(facts.nodes, facts.agents, strict=True)
     return {node: agent for node, agent in agents if agent is None or agent.end is None}
 
 
 def is_near_limit(facts: AttemptFacts, now: float) -> bool:
-    """Whether the time limit's warning, which Slurm sends once, might come between two steps."""
+    """Return whether the time limit's warning, sent once by Slurm, might come between two steps."""
     deadline = None if facts.plan is None else facts.plan.deadline
     return deadline is not None and now > deadline - facts.spec.slurm.signal_lead_s - RETRY_S
 
 
 def successor_of(facts: AttemptFacts, job_id: str) -> str | None:
-    """The id of the job that waits for the end of this one."""
+    """Return the id of the job that waits for the end of this one."""
     after = facts.successor
     return after.job_id if after is not None and after.after == job_id else None
 
 
 def newly_quarantined(facts: AttemptFacts) -> tuple[str, ...]:
-    """The checkpoints quarantined since the attempt was opened, by name: clocks may differ."""
+    """Return the checkpoints quarantined since the attempt opened, by name: clocks may differ."""
     before = () if facts.plan is None else facts.plan.quarantined
     return tuple(name for name in facts.quarantined if name not in before)
 
 
 def steps_of(facts: AttemptFacts) -> tuple[int | None, int | None]:
-    """The first and the last optimizer step that the attempt did; None where it did none."""
+    """Return the first and the last optimizer step that the attempt did; None where it did none."""
     loaded, last = loaded_step(facts), facts.progress_step
     if loaded is None or last is None or last <= loaded:
         return None, None
@@ -568,7 +568,7 @@ def steps_of(facts: AttemptFacts) -> tuple[int | None, int | None]:
 
 
 def loaded_step(facts: AttemptFacts) -> int | None:
-    """The step at which the attempt began; None where it is not known.
+    """Return the step at which the attempt began; None where it is not known.
 
     A user's script reports only the first step that it finished. It may report every tenth step,
     so a checkpoint that it reported before is the better beginning.
@@ -584,12 +584,12 @@ def loaded_step(facts: AttemptFacts) -> int | None:
 
 
 def is_step_unknown(facts: AttemptFacts) -> bool:
-    """Whether the ranks are a user's script that has never reported a step."""
+    """Return whether the ranks are a user's script that has never reported a step."""
     return not facts.spec.launch.is_trainer and facts.progress_step is None
 
 
 def times_of(facts: AttemptFacts, is_warned: bool, now: float) -> tuple[float | None, float | None]:
-    """How long the attempt took to stop and to start, in seconds; None where it did not.
+    """Return how long the attempt took to stop and to start, in seconds; None where it did not.
 
     The stop: from the first warning to now; the start: from the opening to the first step.
     `is_warned`: signals that only follow from a failure are no warning.
@@ -602,7 +602,7 @@ def times_of(facts: AttemptFacts, is_warned: bool, now: float) -> tuple[float | 
 
 
 def start_up_warning(attempts: Sequence[AttemptRecord]) -> str | None:
-    """The warning that the start-up is longer than the time until the next preemption, or None.
+    """Return the warning that start-up takes longer than the time to the next preemption, or None.
 
     It needs MIN_SHORT_SLOTS preemptions in a row without a finished optimizer step.
     """
@@ -623,12 +623,12 @@ def start_up_warning(attempts: Sequence[AttemptRecord]) -> str | None:
 
 
 def first_event(facts: AttemptFacts, name: str) -> Event | None:
-    """Rank 0's first timeline event of a name in the attempt."""
+    """Return rank 0's first timeline event of a name in the attempt."""
     return next((event for event in facts.events if event.event == name), None)
 
 
 def reached_step(facts: AttemptFacts) -> int | None:
-    """The last finished optimizer step of the run; 0 before the first.
+    """Return the last finished optimizer step of the run; 0 before the first.
 
     A user's script may write no progress.json, but its step into outcome.json; None for one that
     writes neither.
@@ -638,7 +638,7 @@ def reached_step(facts: AttemptFacts) -> int | None:
 
 
 def newest_number(facts: AttemptFacts) -> int:
-    """The number of the newest attempt, from the facts of the newest one that has files.
+    """Return the number of the newest attempt, from the facts of the newest one that has files.
 
     A scratch purge may have removed the files of an attempt, or its record.
     """
@@ -646,7 +646,7 @@ def newest_number(facts: AttemptFacts) -> int:
 
 
 def is_end_recorded(last: AttemptRecord | None, job_id: str | None) -> bool:
-    """Whether a job recorded that it ended the run: it does not go on, whatever Slurm shows.
+    """Return whether a job recorded that it ended the run: it does not go on, whatever Slurm shows.
 
     last: the newest record of the run.
     """
@@ -654,31 +654,31 @@ def is_end_recorded(last: AttemptRecord | None, job_id: str | None) -> bool:
 
 
 def is_unrecorded(facts: AttemptFacts) -> bool:
-    """Whether the attempt is the newest one and has no record: it runs, or nobody closed it."""
+    """Return whether the attempt is the newest and has no record: it runs, or nobody closed it."""
     return facts.attempt > max((record.attempt for record in facts.attempts), default=0)
 
 
 def is_completed(facts: AttemptFacts) -> bool:
-    """Whether the run is recorded as complete, by its result or by its newest attempt's record."""
+    """Return whether the run is recorded as complete, by its result or newest attempt's record."""
     if facts.result is not None:
         return facts.result.status == "completed"
     return facts.last is not None and facts.last.decision is Action.DONE
 
 
 def is_training_complete(facts: AttemptFacts) -> bool:
-    """Whether the run is complete, also where its batch script was killed before it recorded it."""
+    """Return whether the run is complete, also if its killed batch script did not record it."""
     if is_completed(facts):
         return True
     return is_unrecorded(facts) and lost_evidence(facts).outcome == "completed"
 
 
 def lost_evidence(facts: AttemptFacts) -> Evidence:
-    """The evidence about an attempt that its batch script, which was killed, did not record."""
+    """Return the evidence about an attempt that its killed batch script did not record."""
     return rank_evidence(facts, LOST)
 
 
 def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
-    """Optimizer steps that were done more than once."""
+    """Return the optimizer steps that were done more than once."""
     done = redone = 0
     for entry in attempts:
         if entry.first_step is not None and entry.last_step is not None:
@@ -688,7 +688,7 @@ def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
 
 
 def code_spans(attempts: Sequence[AttemptRecord]) -> tuple[CodeSpan, ...]:
-    """Which frozen code did which steps that the result contains, in the order of the steps.
+    """Return which frozen code did which steps that the result contains, in the order of the steps.
 
     Steps that an attempt did again belong to the code of the later attempt.
     """
@@ -709,7 +709,7 @@ def code_spans(attempts: Sequence[AttemptRecord]) -> tuple[CodeSpan, ...]:
 
 
 def rebooted_nodes(facts: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str, ...]:
-    """The nodes of the attempt that certainly booted after it began.
+    """Return the nodes of the attempt that certainly booted after it began.
 
     `boot_times`: seconds since the epoch by slurmctld's clock; the plan has the first node's.
     """
@@ -718,7 +718,7 @@ def rebooted_nodes(facts: AttemptFacts, boot_times: Mapping[str, float]) -> tupl
 
 
 def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
-    """The result of a run that ends so. `facts`: with the last attempt's record.
+    """Return the result of a run that ends so. `facts`: with the last attempt's record.
 
     What the outcome.json of a user's script has beside its status is not copied; `global_step` is
     the last one that the script reported, if it did.

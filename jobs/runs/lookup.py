@@ -32,7 +32,7 @@ class NoSuchRunError(UserError):
 
 
 def runs_root(configured: str | None = None) -> Path:
-    """The absolute folder of run directories: `configured`, else $KIT_RUNS, else ./runs.
+    """Return the absolute folder of run directories: `configured`, else $KIT_RUNS, else ./runs.
 
     The command `kit` takes `runs` at the top of the repository, from any folder in it.
     """
@@ -83,12 +83,12 @@ def note_job(run_dir: RunDir, submission: Submission, job_id: str, cluster: str)
 
 
 def own_root(run_dir: RunDir) -> Path:
-    """The runs root in which a run directory really lies."""
+    """Return the runs root in which a run directory really lies."""
     return run_dir.path.parent.parent
 
 
 def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDir | None:
-    """The run directory that `remember` linked last to a job id, in the default root or `roots`."""
+    """Return a job id's run directory: `remember`'s last link in the default root or `roots`."""
     folders = {root / ".jobs" for root in (runs_root(), *roots)}
     links_of_roots = (
         (folder, name) for folder in folders for name in shared_files.names_in(folder)
@@ -105,7 +105,7 @@ def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDi
 
 
 def all_runs() -> list[RunDir]:
-    """Every run of the default runs root, newest first.
+    """Return every run of the default runs root, newest first.
 
     A run that lies in another root has a link here. Its real directory is returned: the batch
     script refuses a link, which may lead elsewhere at a requeue.
@@ -125,18 +125,18 @@ def _children() -> Iterator[Path]:
 
 
 def _real(path: Path) -> Path:
-    """The path to which a link in a real folder leads; any other path as it is."""
+    """Return the path to which a link in a real folder leads; any other path as it is."""
     return path.resolve() if path.is_symlink() else path
 
 
 def _has(path: Path, name: str) -> bool:
-    """Whether a folder has a file. A run has no sweep.json, and a sweep no spec.json."""
+    """Return whether a folder has a file. A run has no sweep.json, and a sweep no spec.json."""
     is_other = (name == "sweep.json") != path.name.startswith("sweep-")
     return os.path.isfile(path / name) or (not is_other and shared_files.is_file(path / name))
 
 
 def find(text: str | None) -> RunDir:
-    """The real directory of a run, by run directory, run id, job id or name.
+    """Return the real directory of a run, by run directory, run id, job id or name.
 
     A name (or None, for any name) means its newest run that was queued or started. A run that was
     refused before it started counts only where there is no other.
@@ -170,7 +170,7 @@ def find(text: str | None) -> RunDir:
 
 
 def _unreadable(text: str) -> UserError | None:
-    """The error for a run directory that exists and that this user may not read."""
+    """Return the error for a run directory that exists and that this user may not read."""
     root = runs_root()
     names: list[str] = []
     with contextlib.suppress(OSError):
@@ -187,7 +187,7 @@ def _unreadable(text: str) -> UserError | None:
 
 
 def find_all(text: str | None) -> list[RunDir]:
-    """The runs that a user means, newest first: all runs of a name; of None all of the root.
+    """Return the runs that a user means, newest first: all runs of a name; of None all of the root.
 
     Of a sweep its points, in their order. Text that is no name means one run, as in `find`.
     Raises: NoSuchRunError.
@@ -202,7 +202,7 @@ def find_all(text: str | None) -> list[RunDir]:
 
 
 def all_sweeps() -> list[SweepDir]:
-    """Every sweep of the default runs root, newest first."""
+    """Return every sweep of the default runs root, newest first."""
     folders = (path for path in _children() if path.name.startswith("sweep-"))
     # It may be a link to another root.
     sweeps = {SweepDir(_real(path)) for path in folders if _has(path, "sweep.json")}
@@ -214,7 +214,7 @@ def _as_path(text: str) -> Path:
 
 
 def find_sweep(text: str | None) -> SweepDir | None:
-    """The sweep that a user means by its directory, its id or the id of its job array, if any."""
+    """Return the sweep that a user means by its directory, its id or its job array's id, if any."""
     if text is None:
         return None
     if shared_files.is_file(SweepDir(path := _as_path(text)).record):
@@ -227,12 +227,12 @@ def find_sweep(text: str | None) -> SweepDir | None:
 
 
 def points_of(sweep: SweepDir) -> list[RunDir]:
-    """The run directories of a sweep's points, in their order. Raises: RecordError."""
+    """Return the run directories of a sweep's points, in their order. Raises: RecordError."""
     return [RunDir(sweep.point(n).resolve()) for n, _ in enumerate(read_sweep(sweep).points)]
 
 
 def read_sweep(sweep: SweepDir) -> SweepRecord:
-    """The points of a sweep. Raises: RecordError, UserError where the file is gone."""
+    """Return the points of a sweep. Raises: RecordError, UserError where the file is gone."""
     record = records.read(SweepRecord, sweep.record)
     if record is None:
         raise UserError(f"{sweep.record} is gone\n  hint: each point is a run with its own run id")
@@ -250,7 +250,7 @@ def _several_runs(sweep: SweepDir) -> UserError:
 
 
 def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:
-    """The run of a job id, either Slurm's (`12`, `12_3` in an array) or a local run's."""
+    """Return the run of a job id, either Slurm's (`12`, `12_3` in an array) or a local run's."""
     if text.startswith(LOCAL):
         return next((run_dir for run_dir in runs if text in local_ids(run_dir)), None)
     is_job_id = text.replace("_", "").isdigit()
@@ -258,25 +258,25 @@ def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:
 
 
 def local_ids(run_dir: RunDir) -> set[str]:
-    """The ids `local-HOST-PID` under which a run trained or trains without Slurm."""
+    """Return the ids `local-HOST-PID` under which a run trained or trains without Slurm."""
     claim = records.read(Claim, run_dir.owner)
     ids = {str(attempt.job_id) for attempt in read_attempts(run_dir)}
     return ids if claim is None else ids | {claim.job_id}
 
 
 def newest_begun(runs: list[RunDir]) -> RunDir:
-    """The first of the runs that was queued or started, else the first. `runs`: newest first."""
+    """Return the first run that was queued or started, else the first. `runs`: newest first."""
     return next(filter(has_begun, runs), runs[0])
 
 
 def newer_not_begun(run_dir: RunDir) -> RunDir | None:
-    """The newest run of the same name that neither was queued by the kit nor began; or None."""
+    """Return the newest run of this name that neither was queued by the kit nor began, or None."""
     named = [each for each in all_runs() if each.path.parent.name == run_dir.path.parent.name]
     return next((each for each in named if each.run_id > run_dir.run_id), None)
 
 
 def has_begun(run_dir: RunDir) -> bool:
-    """Whether a run was queued or started at least once."""
+    """Return whether a run was queued or started at least once."""
     if job_id_of(run_dir) is not None:
         return True
     names = shared_files.names_in(run_dir.path)
@@ -285,7 +285,7 @@ def has_begun(run_dir: RunDir) -> bool:
 
 
 def is_run_dir(path: Path) -> bool:
-    """Whether a path is a run directory, also one that has lost its spec.json.
+    """Return whether a path is a run directory, also one that has lost its spec.json.
 
     False for text that cannot be a path.
     """
@@ -295,13 +295,13 @@ def is_run_dir(path: Path) -> bool:
 
 
 def job_id_of(run_dir: RunDir) -> str | None:
-    """The id of the Slurm job that was last submitted for a run; None for a local run."""
+    """Return the id of the Slurm job that was last submitted for a run; None for a local run."""
     submission = records.read(Submission, run_dir.submission)
     return None if submission is None else submission.job_id
 
 
 def recorded_job(run_dir: RunDir) -> RecordedJob | None:
-    """The Slurm job that was last submitted for a run, and whose it is; None for a local run."""
+    """Return the Slurm job last submitted for a run, and whose it is; None for a local run."""
     submission = records.read(Submission, run_dir.submission)
     if submission is None or submission.job_id is None:
         return None
@@ -309,11 +309,11 @@ def recorded_job(run_dir: RunDir) -> RecordedJob | None:
 
 
 def as_recorded(run_dir: RunDir, submission: Submission, job_id: str) -> RecordedJob:
-    """A job of the user who submitted the run last, such as the successor of the job."""
+    """Return a job of the user who submitted the run last, such as the successor of the job."""
     return RecordedJob(job_id, submission.uid, submission.cluster, run_dir.path)
 
 
 def predecessor(run_dir: RunDir, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The id of the job of this run that this job succeeds; None if a user submitted it."""
+    """Return the id of the job of this run that this job succeeds; None if a user submitted it."""
     run_id, _, job_id = environ.get(SUCCEEDS, "").partition(":")
     return job_id if job_id and run_id == run_dir.run_id else None

@@ -29,7 +29,7 @@ class Origin:
 
 
 def find(text: str, is_confirmed: bool) -> Origin:
-    """The checkpoint that `RUN`, `RUN@step-N`, `RUN@N` or `RUN@best` names.
+    """Return the checkpoint that `RUN`, `RUN@step-N`, `RUN@N` or `RUN@best` names.
 
     Raises: UserError for an unknown run or checkpoint, and for a run of a user's script.
     """
@@ -45,7 +45,7 @@ def find(text: str, is_confirmed: bool) -> Origin:
 
 
 def check(origin: Origin, spec: Spec) -> list[str]:
-    """Lines about what the new run does otherwise than the other one.
+    """Return lines about what the new run does otherwise than the other one.
 
     Raises: UserError for differences on which results depend, unless they are confirmed.
     """

@@ -37,7 +37,7 @@ _READ = re.compile(r"data|input|vocab|token|config|cache|pretrain", re.I)
 
 
 def normalise_script(spec: Spec, repository: Path) -> Spec:
-    """The spec with launch.script relative to the repository, or absolute if it lies outside."""
+    """Return the spec with launch.script relative to the repository, or absolute if outside it."""
     if spec.launch.script is None:
         return spec
     top = repository.resolve()
@@ -74,7 +74,7 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
 
 
 def leftover_files(launch: Launch, folder: Path) -> list[str]:
-    """The files of the repository or of a script's folder that an earlier run may have left there.
+    """Return the files of the repository or a script's folder that an earlier run may have left.
 
     They are untracked, look like the output of a training, and launch.inputs does not name them.
     """
@@ -91,7 +91,7 @@ def leftover_files(launch: Launch, folder: Path) -> list[str]:
 
 
 def format_left_over(names: Sequence[str]) -> list[str]:
-    """Lines for the user about files that are left out of the frozen code."""
+    """Return lines for the user about files that are left out of the frozen code."""
     if not names:
         return []
     places = sorted({name if "/" not in name else str(Path(name).parent) for name in names})
@@ -130,7 +130,7 @@ def freeze_outside(launch: Launch, runs_root: Path, mode: int) -> tuple[Path, st
 
 
 def unfrozen_module(launch: Launch, repository: Path, folders: Iterable[str] = ()) -> str | None:
-    """A line about a launch.module that is not in the repository; None for one that is."""
+    """Return a line about a launch.module that is not in the repository; None for one that is."""
     if launch.module is None:
         return None
     name = launch.module.replace(".", "/")
@@ -180,13 +180,13 @@ def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> list[str]:
 
 
 def script_home(launch: Launch, repository: Path) -> Path:
-    """The folder in which the relative paths of a script begin when a person starts it."""
+    """Return the folder in which the relative paths of a script begin when a person starts it."""
     is_outside = launch.script is not None and os.path.isabs(launch.script)
     return Path(str(launch.script)).parent if is_outside else repository
 
 
 def named_inputs(launch: Launch, home: Path) -> tuple[dict[str, str], list[str]]:
-    """The paths below `home` in launch.inputs and launch.args, with the key; lines to print.
+    """Return the paths below `home` in launch.inputs and launch.args, with the key; lines to print.
 
     A word of launch.args that begins with ./ is none: it names an output of the script.
     Raises: UserError for a path of launch.inputs that does not exist.
@@ -228,7 +228,7 @@ def named_inputs(launch: Launch, home: Path) -> tuple[dict[str, str], list[str]]
 
 
 def _live_file(word: str, home: Path) -> str | None:
-    """The relative path of an absolute one that leads to a file of `home`; None for another."""
+    """Return the relative path of an absolute one to a file of `home`; None for another."""
     path, top = Path(word), home.resolve()
     if not path.is_absolute() or not path.is_file():
         return None
@@ -249,7 +249,7 @@ def _words(args: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _may_be_output(option: str, word: str, outputs: Collection[str]) -> bool:
-    """Whether an absolute path may be a folder that the script writes to."""
+    """Return whether an absolute path may be a folder that the script writes to."""
     if _READ.search(option) or word.startswith(("/dev/", "/proc/")):
         return False
     if any(f"{word}/".startswith(f"{each.rstrip('/')}/") for each in outputs):
@@ -298,7 +298,7 @@ def _link(target: Path, text: str) -> None:
 def _unfrozen(
     home: Path, name: str, frozen: Collection[str], folders: Collection[str]
 ) -> Iterator[str]:
-    """The files and whole folders at or below a path that the working directory lacks."""
+    """Yield the files and whole folders at or below a path that the working directory lacks."""
     path = home / name
     if name in frozen or path.name in code_snapshot.SKIPPED_FOLDERS:
         return
@@ -365,7 +365,7 @@ class Environment:
     python_path: str = ""
 
     def leads_to_live(self, place: Path) -> str | None:
-        """What leads to a file that people edit; None for one that is installed.
+        """Return what leads to a file that people edit; None for one that is installed.
 
         Of PYTHONPATH only what _is_edited() counts: all else are a site's modules.
         """
@@ -384,10 +384,10 @@ class Environment:
         return None if is_cached else "a .pth file or a link in site-packages"
 
     def may_change(self, place: Path) -> bool:
-        """Whether somebody may edit a file that PYTHONPATH leads to, and that counts as installed.
+        """Return whether somebody may edit a file that PYTHONPATH leads to.
 
-        It is in a git repository that this user cannot write: the site's, or a colleague's. Or in a
-        folder of this user that no installer has filled.
+        The file counts as installed. It is in a git repository that this user cannot write: the
+        site's, or a colleague's. Or it is in a folder of this user that no installer has filled.
         """
         path = place.resolve()
         if _is_installed(path) or any(map(path.is_relative_to, self.prefixes)):
@@ -426,7 +426,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _is_edited(folder: Path) -> bool:
-    """Whether a folder is in a git repository, and not in a site's clone: the user may write it."""
+    """Return whether a folder is in a git repository that the user may write: no site's clone."""
     return installation.top_of(folder) is not None and os.access(folder, os.W_OK)
 
 

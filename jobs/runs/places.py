@@ -26,7 +26,7 @@ class FileLine:
     line: int | None = None
 
     def __str__(self) -> str:
-        """`train.py:12`, relative to the working directory."""
+        """Return `train.py:12`, relative to the working directory."""
         return display_path(self.path) + ("" if self.line is None else f":{self.line}")
 
 
@@ -52,7 +52,7 @@ class CodeFolders:
 
 
 def code_folders(run_dir: RunDir, repository: str | None) -> CodeFolders:
-    """The folders of a run's code. repository: of provenance.json."""
+    """Return the folders of a run's code. repository: of provenance.json."""
     code = run_dir.code.resolve()
     frozen = (code, run_dir.work.resolve(), run_dir.script_code.resolve())
     is_clone = run_dir.kit.resolve() == code
@@ -61,7 +61,7 @@ def code_folders(run_dir: RunDir, repository: str | None) -> CodeFolders:
 
 
 def users_frame(trace: str, code: CodeFolders) -> FileLine | None:
-    """The last frame of a traceback in the user's own files; None if it has none.
+    """Return the last frame of a traceback in the user's own files; None if it has none.
 
     The file is that of the checkout if it still exists there: the user edits that one.
     """
@@ -74,7 +74,7 @@ def users_frame(trace: str, code: CodeFolders) -> FileLine | None:
 
 
 def users_file(path: Path, code: CodeFolders) -> Path | None:
-    """The user's file of a path in a frozen folder; None for a path of the kit or of a package."""
+    """Return the user's file of a path in a frozen folder; None for the kit's or a package's."""
     path = Path(os.path.normpath(path if path.is_absolute() else code.frozen[0] / path)).resolve()
     if "site-packages" in path.parts or any(path.is_relative_to(each) for each in code.kit):
         return None
@@ -95,14 +95,14 @@ def _inside(code: CodeFolders) -> list[Path]:
 
 
 def tail(path: Path) -> list[LogLine]:
-    """The last lines of a text file as a screen shows them; none if it cannot be read."""
+    """Return the last lines of a text file as a screen shows them; none if it cannot be read."""
     end = log_text.read_end(path, TAIL_LINES, is_numbered=True)
     lines = [LogLine(text, FileLine(path, number)) for number, text in log_text.number_lines(end)]
     return [line for line in lines if line.text.strip()]
 
 
 def line_with(lines: Iterable[LogLine], text: str) -> FileLine | None:
-    """The place of the last line that has this text; None if no line has it."""
+    """Return the place of the last line that has this text; None if no line has it."""
     places = [line.place for line in lines if text and text in line.text]
     return places[-1] if places else None
 
@@ -110,7 +110,7 @@ def line_with(lines: Iterable[LogLine], text: str) -> FileLine | None:
 def disk_fault_in(
     lines: Iterable[LogLine], error: re.Pattern[str], texts: dict[str, Kind]
 ) -> tuple[Kind, FileLine] | None:
-    """The first line in which the kit reports that the disk failed, of an attempt without a record.
+    """Return the first line where the kit reports a disk failure, of an attempt without a record.
 
     A disk that is full or gone keeps a rank from writing its error record; its log was open.
     error: how the kit's processes begin such a line. Other programs write to the same logs, and a
@@ -126,7 +126,7 @@ def disk_fault_in(
 
 
 def attempt_lines(lines: Iterable[LogLine], attempt: int) -> list[LogLine]:
-    """The lines of job.log from the opening of an attempt to the opening of the next one."""
+    """Return the lines of job.log from the opening of an attempt to the opening of the next one."""
     lines_of_attempt: list[LogLine] = []
     is_inside = False
     for line in lines:
@@ -140,7 +140,7 @@ def attempt_lines(lines: Iterable[LogLine], attempt: int) -> list[LogLine]:
 
 
 def record_line(run_dir: RunDir, attempt: int) -> FileLine:
-    """The last line of attempts.jsonl with the record of an attempt; its plan if there is none."""
+    """Return the last attempts.jsonl line with an attempt's record; its plan if there is none."""
     start = f'{{"attempt": {attempt},'
     try:
         lines = run_dir.attempts.read_text(encoding="utf-8", errors="replace").split("\n")

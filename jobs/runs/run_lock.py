@@ -55,21 +55,21 @@ class Owner:
         return self.job_id.startswith("local-")
 
     def is_same_start(self, other: Owner) -> bool:
-        """Whether both belong to the same start of the same job; the processes may differ."""
+        """Return whether both belong to one start of one job; the processes may differ."""
         return (self.job_id, self.restart_count) == (other.job_id, other.restart_count)
 
     def is_restarted_as(self, other: Owner) -> bool:
-        """Whether the other is a later start of the same job."""
+        """Return whether the other is a later start of the same job."""
         return self.job_id == other.job_id and self.restart_count < other.restart_count
 
 
 def this_process(job_id: str | None) -> Owner:
-    """The owner for this process; without a job id a local one."""
+    """Return the owner for this process; without a job id a local one."""
     return process(os.getpid(), job_id)
 
 
 def process(pid: int, job_id: str | None = None) -> Owner:
-    """The owner for a process of this host."""
+    """Return the owner for a process of this host."""
     host = socket.gethostname()
     restart_count = client.restart_count() if job_id else 0
     cluster = os.environ.get("SLURM_CLUSTER_NAME") if job_id else None
@@ -78,12 +78,12 @@ def process(pid: int, job_id: str | None = None) -> Owner:
 
 
 def is_alive(owner: Owner, patience_s: float = 0.0) -> bool | None:
-    """Whether the owner may still write; None if that cannot be found out on this host."""
+    """Return whether the owner may still write; None if that cannot be found out on this host."""
     return life_of(owner, patience_s).is_alive
 
 
 def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
-    """Whether the owner may still write, and why that is unknown where it is."""
+    """Return whether the owner may still write, and why that is unknown where it is."""
     if not owner.is_local:
         return job_list.life_of(job_of(owner), patience_s)
     if owner.host != socket.gethostname():
@@ -98,18 +98,18 @@ def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
 
 
 def job_of(owner: Owner) -> RecordedJob:
-    """The Slurm job of an owner."""
+    """Return the Slurm job of an owner."""
     return RecordedJob(owner.job_id, owner.uid, owner.cluster)
 
 
 def read(run_dir: RunDir) -> Owner | None:
-    """The current owner, which may be dead; None without an owner."""
+    """Return the current owner, which may be dead; None without an owner."""
     current = read_claim(run_dir)
     return None if current is None else _owner(current)
 
 
 def read_claim(run_dir: RunDir) -> Claim | None:
-    """The current owner's claim; None without an owner."""
+    """Return the current owner's claim; None without an owner."""
     return records.read(Claim, run_dir.owner)
 
 
@@ -145,13 +145,13 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
 
 
 def is_owned_by_attempt(run_dir: RunDir, me: Owner, attempt: int) -> bool:
-    """Whether this attempt of this job still owns the run: no newer attempt has claimed it."""
+    """Return whether this attempt of this job still owns the run: no newer one has claimed it."""
     current = read_claim(run_dir)
     return current is not None and (current.job_id, current.attempt) == (me.job_id, attempt)
 
 
 def is_superseded(run_dir: RunDir, job_id: str, attempt: int) -> bool:
-    """Whether another attempt has claimed the run; False if there is no claim at all."""
+    """Return whether another attempt has claimed the run; False if there is no claim at all."""
     current = read_claim(run_dir)
     return current is not None and (current.job_id, current.attempt) != (job_id, attempt)
 
@@ -163,13 +163,13 @@ def check_owned(run_dir: RunDir, me: Owner, attempt: int) -> None:
 
 
 def is_restarted(run_dir: RunDir, me: Owner) -> bool:
-    """Whether a later start of this very job owns the run."""
+    """Return whether a later start of this very job owns the run."""
     current = read(run_dir)
     return current is not None and me.is_restarted_as(current)
 
 
 def is_owned_by_start(run_dir: RunDir, me: Owner) -> bool:
-    """Whether this start of this job owns the run, with any of its attempts."""
+    """Return whether this start of this job owns the run, with any of its attempts."""
     current = read(run_dir)
     return current is not None and current.is_same_start(me)
 
@@ -209,7 +209,7 @@ def _refuse_if_alive(run_dir: RunDir, other: Owner, me: Owner) -> None:
 
 @contextlib.contextmanager
 def _change_lock(run_dir: RunDir, current: Claim, mine: Claim) -> Iterator[Path]:
-    """A block in which no other process may replace or remove the claim `current`.
+    """Run a block in which no other process may replace or remove the claim `current`.
 
     Yields: the lock file, which holds the claim `mine`. The block renames or removes it as the last
     change that it makes.
@@ -242,7 +242,7 @@ def _change_lock(run_dir: RunDir, current: Claim, mine: Claim) -> Iterator[Path]
 
 
 def _may_take_over(holder: Owner, me: Owner) -> bool:
-    """Whether `me` gets the lock: `holder` is dead, or of the same job and no later start."""
+    """Return whether `me` gets the lock: `holder` is dead or the same job's, of no later start."""
     if holder.job_id == me.job_id:
         return holder.restart_count <= me.restart_count
     return is_alive(holder) is False
@@ -258,7 +258,7 @@ def _lost_race(run_dir: RunDir) -> OwnedError:
 
 @contextlib.contextmanager
 def _file_of(run_dir: RunDir, mine: Claim) -> Iterator[Path]:
-    """A block with a durable file of a claim, under a name that only this process uses."""
+    """Run a block with a durable file of a claim, under a name that only this process uses."""
     file = run_dir.owner.with_name(f".owner-{mine.token}.json")
     try:
         write_durable(file, records.text(mine))
@@ -281,7 +281,7 @@ def _link(file: Path, path: Path, mine: Claim) -> bool:
 
 @contextlib.contextmanager
 def release_on_disk_error(run_dir: RunDir, me: Owner) -> Iterator[None]:
-    """A block after whose OSError the run is released and the user gets one line, no traceback.
+    """Run a block after whose OSError the run is released and the user gets one line, no traceback.
 
     Raises: FailedError for any OSError. If the disk does not allow the release, the claim stays.
     """

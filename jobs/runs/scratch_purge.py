@@ -28,7 +28,7 @@ def check(run_dir: RunDir) -> None:
 
 
 def read_spec(run_dir: RunDir) -> tuple[Spec, UserError | None]:
-    """The frozen spec and None; the defaults and the error where it cannot be read."""
+    """Return the frozen spec and None; the defaults and the error where it cannot be read."""
     try:
         return Spec.read(run_dir.spec), None
     except UserError as error:

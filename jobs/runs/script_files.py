@@ -85,7 +85,7 @@ _OF_THE_KIT = _words(
 
 
 def is_log(name: str) -> bool:
-    """Whether a file is one that grows beside a training: a log, events, a core dump."""
+    """Return whether a file is one that grows beside a training: a log, events, a core dump."""
     low = name.lower()
     is_hidden = name[0] == "." or name[-1] == "~"
     is_events = "tfevents" in low or low.endswith((".trace.json.gz", ".pt.trace.json"))
@@ -100,12 +100,12 @@ def is_log(name: str) -> bool:
 
 
 def may_be_checkpoint(name: str) -> bool:
-    """Whether a file of this name may be a checkpoint: every file but logs and texts."""
+    """Return whether a file of this name may be a checkpoint: every file but logs and texts."""
     return not is_log(name) and PurePosixPath(name.lower()).suffix not in TEXT_SUFFIXES
 
 
 def is_secret(name: str) -> bool:
-    """Whether a file is named like a password, key or token. `name`: relative path."""
+    """Return whether a file is named like a password, key or token. `name`: relative path."""
     path = PurePosixPath(name)
     low = path.name.lower()
     if any(fnmatchcase(low, pattern) for pattern in NO_SECRETS):
@@ -115,7 +115,7 @@ def is_secret(name: str) -> bool:
 
 
 def has_private_key(path: Path) -> bool:
-    """Whether a small file holds a private key, whatever its name: of ssh, TLS, or an account."""
+    """Return whether a small file of any name holds a private key of ssh, TLS, or an account."""
     if path.suffix.lower() in SOURCE_SUFFIXES:
         return False
     try:
@@ -173,7 +173,7 @@ def _suffixes(name: str) -> set[str]:
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether the beginning of a file is no text; False for one that cannot be read."""
+    """Return whether the beginning of a file is no text; False for one that cannot be read."""
     try:
         if not path.is_file() or path.is_symlink():
             return False

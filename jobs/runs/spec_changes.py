@@ -87,7 +87,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
 
 
 def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
-    """The user's file with all overrides so far and these. Raises: SpecError, UserError."""
+    """Return the user's file with all overrides so far and these. Raises: SpecError, UserError."""
     from slurm_job_kit.jobs.config.load import load
 
     arguments = [*_frozen_overrides(run_dir), *overrides]
@@ -102,7 +102,7 @@ def accept(run_dir: RunDir, other: Spec) -> None:
 
 
 def _as_frozen(run_dir: RunDir, spec: Spec) -> Spec:
-    """The spec with the path of a user's script as a submit freezes it.
+    """Return the spec with the path of a user's script as a submit freezes it.
 
     Raises: UserError for a script that the run has not frozen.
     """
@@ -114,7 +114,7 @@ def _as_frozen(run_dir: RunDir, spec: Spec) -> Spec:
 
 
 def _repository(run_dir: RunDir) -> Path | None:
-    """The checkout that the run was submitted from; None where its record is gone."""
+    """Return the checkout that the run was submitted from; None where its record is gone."""
     known = records.read(Provenance, run_dir.provenance)
     return None if known is None or known.repository is None else Path(known.repository)
 
@@ -132,7 +132,7 @@ def mend_work(run_dir: RunDir) -> None:
 
 
 def _frozen_overrides(run_dir: RunDir) -> list[str]:
-    """The overrides of submit and of earlier resumes.
+    """Return the overrides of submit and of earlier resumes.
 
     Raises UserError if the file is missing: without it this resume would undo them.
     """
@@ -168,7 +168,7 @@ def _flat(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def is_free(path: KeyPath) -> bool:
-    """Whether a key cannot change any bit of the result."""
+    """Return whether a key cannot change any bit of the result."""
     if path in SHAPE:
         return False
     return path[0] in FREE_SECTIONS or (path[0] == "launch" and path[1] in FREE_LAUNCH)
@@ -240,7 +240,7 @@ def mend_setup(run_dir: RunDir) -> None:
 
 
 def _is_recorded(run_dir: RunDir, text: str) -> bool:
-    """Whether this spec was confirmed: a free change must keep it confirmed."""
+    """Return whether this spec was confirmed: a free change must keep it confirmed."""
     changes = records.read_lines(SpecChange, run_dir.changes)
     return any(change.spec_sha256 == _sha256(text) for change in changes)
 

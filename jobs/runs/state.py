@@ -96,7 +96,7 @@ class RunFiles:
 
     @property
     def last(self) -> AttemptRecord | None:
-        """The record of the newest attempt that was closed; None before the first."""
+        """Return the record of the newest attempt that was closed; None before the first."""
         return self.attempts[-1] if self.attempts else None
 
     @property
@@ -168,13 +168,13 @@ class RunState:
 
 
 def unknown(run_dir: RunDir, life: Life) -> UserError | FailedError:
-    """The error of a command that would do harm if the run's job or process still lived."""
+    """Return the error of a command that would do harm if the run's job or process still lived."""
     text = f"{run_dir.run_id}: {life.why}\n  hint: {life.hint}"
     return FailedError(text) if life.is_silent else UserError(text)
 
 
 def read_files(run_dir: RunDir) -> RunFiles:
-    """What the files of a run show; with `problem` where they cannot be read."""
+    """Return what the files of a run show; with `problem` where they cannot be read."""
     if not shared_files.is_dir(run_dir.path):  # a point of a sweep
         gone = f"{run_dir.path}: the run directory was deleted"
         return RunFiles(run_dir, Spec(), gone, is_gone=True)
@@ -193,7 +193,7 @@ def read_files(run_dir: RunDir) -> RunFiles:
 
 
 def _unreadable(run_dir: RunDir, error: UserError) -> RunFiles:
-    """A run that this kit does not read, with the jobs and the owner that may live all the same."""
+    """Return a run that this kit does not read, with the jobs and owner that may live anyway."""
     submitted = owner = after = None
     with contextlib.suppress(RecordError, OSError):
         submitted = lookup.recorded_job(run_dir)
@@ -208,7 +208,7 @@ def _unreadable(run_dir: RunDir, error: UserError) -> RunFiles:
 
 
 def _read(run_dir: RunDir, spec: Spec) -> RunFiles:
-    """`read_files` of a run whose files this version reads. Raises: RecordError."""
+    """Return `read_files` of a run whose files this version reads. Raises: RecordError."""
     # First: nothing is asked then about what is missing in it.
     names = shared_files.names_in(run_dir.path)
     submitted = lookup.recorded_job(run_dir)
@@ -244,7 +244,7 @@ def _read(run_dir: RunDir, spec: Spec) -> RunFiles:
 
 
 def _is_newer(path: Path, other: Path) -> bool:
-    """Whether a file was written after another one; False where one of them is missing."""
+    """Return whether a file was written after another one; False where one of them is missing."""
     times = _time_of(path), _time_of(other)
     return times[0] is not None and times[1] is not None and times[0] > times[1]
 
@@ -257,7 +257,7 @@ def _time_of(path: Path) -> float | None:
 
 
 def _newest_checkpoint(run_dir: RunDir, spec: Spec) -> tuple[str | None, float | None]:
-    """The newest checkpoint and when it was saved.
+    """Return the newest checkpoint and when it was saved.
 
     A user's script has one if its kit_stop.py reported it: to search for its files takes long.
     """
@@ -288,7 +288,7 @@ def _mark(run_dir: RunDir) -> str | None:
 
 
 def read_progress(run_dir: RunDir) -> Progress | None:
-    """The content of progress.json; None before the first step, and while it is being written."""
+    """Return progress.json's content; None before the first step, and while it is being written."""
     try:
         return records.read(Progress, run_dir.progress)
     except (OSError, ValueError):
@@ -299,14 +299,14 @@ Ask = Callable[[Sequence[RecordedJob]], Mapping[str, Life]]  # as job_list.ask
 
 
 def read(run_dir: RunDir, ask: Ask = job_list.ask, is_for_change: bool = False) -> RunState:
-    """`read_all` of one run."""
+    """Return `read_all` of one run."""
     return read_all([run_dir], ask, is_for_change)[0]
 
 
 def read_all(
     run_dirs: Iterable[RunDir], ask: Ask = job_list.ask, is_for_change: bool = False
 ) -> list[RunState]:
-    """The states of runs; one that cannot be read is `unreadable`.
+    """Return the states of runs; one that cannot be read is `unreadable`.
 
     Slurm is asked once, if one of them has a job that may live. is_for_change: also about the jobs
     of runs that have a result, for a command that would do harm to one that still writes.
@@ -327,7 +327,7 @@ class AnswerCache:
         self._lives: dict[str, Life] = {}
 
     def __call__(self, jobs: Sequence[RecordedJob]) -> Mapping[str, Life]:
-        """Whether each of these jobs lived when Slurm was asked last."""
+        """Return whether each of these jobs lived when Slurm was asked last."""
         now = time.monotonic()
         if now - self._asked_at >= ASK_AGAIN_S:
             self._asked_at, self._lives = now, job_list.ask(jobs)
@@ -337,7 +337,7 @@ class AnswerCache:
 
 
 def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
-    """The state of a run, from its files and what is known of its jobs."""
+    """Return the state of a run, from its files and what is known of its jobs."""
     lives = {job.job_id: lives[job.job_id] for job in files.jobs if job.job_id in lives}
     if files.has_recorded_end:  # Slurm may hide a job, or give no answer about it
         known = (each for each in lives if lives[each].is_alive is not None)
@@ -375,7 +375,7 @@ def _may_live(life: Life | None) -> bool:
 
 
 def _phase_of(files: RunFiles, life: Life | None) -> tuple[RunPhase, str]:
-    """The phase and its word: of the result, else of the job, else of the owner."""
+    """Return the phase and its word: of the result, else of the job, else of the owner."""
     if files.problem is not None:
         return RunPhase.GONE if files.is_gone else RunPhase.UNREADABLE, "unreadable"
     result, is_silent = files.result, life is not None and life.is_silent
@@ -396,7 +396,7 @@ def _phase_of(files: RunFiles, life: Life | None) -> tuple[RunPhase, str]:
 
 
 def _phase_of_job(files: RunFiles, job: Job) -> RunPhase:
-    """The phase of a run whose files show no end, by the state of its job."""
+    """Return the phase of a run whose files show no end, by the state of its job."""
     if job.state in job_state.WAITING:
         return RunPhase.WAITING
     if job.state in job_state.ON_NODES:
@@ -412,7 +412,7 @@ def _phase_of_job(files: RunFiles, job: Job) -> RunPhase:
 
 
 def _with_result(run: RunState) -> RunState:
-    """The state of a run that ended without result.json: it may be complete or cancelled.
+    """Return the state of a run that ended without result.json: it may be complete or cancelled.
 
     Its batch script was killed before it wrote the file, or the cancel came after its end.
     """

@@ -249,7 +249,7 @@ def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool
 
 
 def can_overlap() -> bool:
-    """Whether srun has --overlap: since Slurm 20.11."""
+    """Return whether srun has --overlap: since Slurm 20.11."""
     shown = call(["srun", "--help"])
     return shown is not None and "--overlap" in shown.stdout
 
@@ -287,7 +287,7 @@ def pauses(patience_s: float) -> Iterator[float]:
 
 
 def is_answered(answer: subprocess.CompletedProcess[str] | None) -> bool:
-    """Whether slurmctld itself answered, even with an error."""
+    """Return whether slurmctld itself answered, even with an error."""
     if answer is None:
         return False
     if answer.returncode == 0:
@@ -296,7 +296,7 @@ def is_answered(answer: subprocess.CompletedProcess[str] | None) -> bool:
 
 
 def is_cancelled(state: str, reason: str) -> bool:
-    """Whether a job that was not requeued was cancelled.
+    """Return whether a job that was not requeued was cancelled.
 
     While a cancelled job ends it is COMPLETING with Reason None; a time limit has its own reason.
     """
@@ -309,7 +309,7 @@ def restart_count(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def is_answering(node: str, port: int) -> bool:
-    """Whether a node's slurmd accepts connections; True for a name that cannot be resolved here."""
+    """Return whether a node's slurmd accepts connections; True if the name is not resolved here."""
     try:
         with socket.create_connection((node, port), ANSWER_TIMEOUT_S):
             return True
@@ -325,7 +325,7 @@ def is_answering(node: str, port: int) -> bool:
 
 
 def _has_ipv4(node: str) -> bool:
-    """Whether this name or address has an IPv4 address."""
+    """Return whether this name or address has an IPv4 address."""
     try:
         return bool(socket.getaddrinfo(node, None, socket.AF_INET))
     except socket.gaierror:
@@ -348,12 +348,12 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
 
 
 def has_sbatch() -> bool:
-    """Whether sbatch is on PATH."""
+    """Return whether sbatch is on PATH."""
     return shutil.which("sbatch") is not None
 
 
 def is_configured() -> bool:
-    """Whether Slurm's commands have a cluster's configuration, and not only a package."""
+    """Return whether Slurm's commands have a cluster's configuration, and not only a package."""
     answer = call(["sbatch", "--version"])
     return answer is not None and "configuration source" not in answer.stderr
 
@@ -376,7 +376,7 @@ def node_addresses(nodes: Iterable[str]) -> dict[str, str]:
 
 
 def _of_nodes(nodes: Iterable[str], pattern: str) -> dict[str, str]:
-    """What a pattern at the start of a line of `scontrol show node` finds of each node."""
+    """Return what a pattern at the start of a line of `scontrol show node` finds of each node."""
     answer = call(["scontrol", "show", "node", ",".join(nodes)], SLURM_TIME_FORMAT="%s")
     text = answer.stdout if answer and answer.returncode == 0 else ""
     values = {}

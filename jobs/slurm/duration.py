@@ -73,7 +73,7 @@ def misreading(written: str) -> tuple[str, str] | None:
 
 
 def _other_reading(first: str, second: str | None) -> int:
-    """What people mean instead: 4:30 as H:M, 12 as hours, 14400 as seconds."""
+    """Return what people mean instead: 4:30 as H:M, 12 as hours, 14400 as seconds."""
     if second is not None:
         return int(first) * 3600 + int(second) * 60
     return int(first) * 3600 if int(first) < 100 else int(first)

@@ -67,7 +67,7 @@ def begin_import() -> None:
 
 
 def _executor(argv: Sequence[str], folder: Path, others: Collection[str], queued: list[str]) -> Any:
-    """submitit's executor with our command line, script and reader of sbatch's answer.
+    """Return submitit's executor with our command line, script and reader of sbatch's answer.
 
     queued: gets the id of the job.
     """
@@ -152,13 +152,13 @@ def cancel_unrecorded(job_id: str, error: OSError | RuntimeError) -> FailedError
 def _in_queue(
     argv: Sequence[str], others: Collection[str], ids: Collection[str] = ()
 ) -> str | None:
-    """The job of an sbatch command line whose answer cannot be read, from squeue."""
+    """Return the job of an sbatch command line whose answer cannot be read, from squeue."""
     folder = next((each[8:] for each in argv if each.startswith("--chdir=")), argv[-1])
     return job_list.newest_in(Path(folder), FIND_S, others) or job_list.one_in(Path(folder), ids)
 
 
 def _failure(argv: Sequence[str], code: int | None, text: str) -> SubmissionError:
-    """The error of an sbatch that failed. code: its exit code; None if it was not started."""
+    """Return the error of a failed sbatch. code: its exit code; None if it was not started."""
     if client.NO_ANSWER_IN_TIME.search(text):
         return SubmissionError("Slurm does not answer", argv, text, may_be_queued=True)
     if client.NO_CONTACT.search(text):

@@ -9,7 +9,7 @@ _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 
 def expand_hostlist(hostlist: str) -> list[str]:
-    """The node names in Slurm's host list, such as n[1-3,07] or r[1-2]n[1-4]."""
+    """Return the node names in Slurm's host list, such as n[1-3,07] or r[1-2]n[1-4]."""
     names: list[str] = []
     for part in _PART.finditer(hostlist):
         names += _expand(part[0])

@@ -110,7 +110,7 @@ def hidden_jobs(
 
 
 def _are_jobs_hidden(config: site.Config | None, me: int) -> bool:
-    """Whether Slurm may show this user no jobs of others. Without an answer it may."""
+    """Return whether Slurm may show this user no jobs of others. Without an answer it may."""
     if config is None:
         return True
     return config.hides_jobs and me != config.slurm_uid and not site.sees_all_jobs(user_name(me))
@@ -133,7 +133,7 @@ def _elsewhere(job: RecordedJob, asked: str) -> Life:
 
 
 def _is_other(recorded: RecordedJob, job: Job) -> bool:
-    """Whether Slurm gave the recorded id to another job since.
+    """Return whether Slurm gave the recorded id to another job since.
 
     It does so after the highest id (MaxJobId), and after a loss of its state. Only what the job
     itself shows counts: another user, or the directory of another run in its command.

@@ -42,10 +42,10 @@ def read(word: str) -> str:
 
 
 def is_alive(state: str) -> bool:
-    """Whether a job waits, runs or may start again; also in a state that is not known."""
+    """Return whether a job waits, runs or may start again; also in a state that is not known."""
     return state not in ENDED
 
 
 def has_no_allocation(state: str) -> bool:
-    """Whether a job has no nodes: it waits, has ended, or Slurm is taking them away."""
+    """Return whether a job has no nodes: it waits, has ended, or Slurm is taking them away."""
     return state in ENDING | WAITING | ENDED

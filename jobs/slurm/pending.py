@@ -336,7 +336,7 @@ def _name_of(reason: str) -> str:
 
 
 def _explanation(reason: str) -> str | None:
-    """The line of a reason without a detail; None for an unknown one."""
+    """Return the line of a reason without a detail; None for an unknown one."""
     reason = _name_of(reason)
     if reason in _REASONS:
         return _REASONS[reason]
@@ -345,7 +345,7 @@ def _explanation(reason: str) -> str | None:
 
 
 def _over_limit(owner: str, bound: str, what: str, time: str, each: str | None) -> str:
-    """The line of a limit, from the parts of its name; `each` is for whom or what it holds."""
+    """Return the line of a limit from its name's parts; `each` is for whom or what it holds."""
     setter = "your account" if owner == "Assoc" else "its QOS"
     jobs = _JOBS.get(each or "", f"jobs of {setter}" if bound == "Grp" else "jobs of yours")
     if "Job" in what:

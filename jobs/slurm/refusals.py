@@ -140,7 +140,7 @@ def _perhaps(message: str, value: str) -> str:
 
 
 def _options(message: str, requested: Slurm) -> Iterator[Problem]:
-    """Options that the message names: `--licenses`, or as a word, such as "license"."""
+    """Yield options that the message names: `--licenses`, or as a word, such as "license"."""
     is_whole, others = {*_SIZE} <= {*keys_of(message)}, _NO_OPTIONS.sub("", message)
     for name in requested.sbatch_args:
         word = _WORDS.get(name, name.removesuffix("s"))

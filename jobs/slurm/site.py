@@ -275,7 +275,7 @@ def exceeds_alone(job: client.Job) -> bool:
 
 
 def _exceeds_nodes(nodes: int, partitions: str) -> bool:
-    """Whether each of these partitions allows fewer or more nodes; False without an answer."""
+    """Return whether each of these partitions allows fewer or more nodes; False if no answer."""
     chosen = [each for each in all_partitions() if each.name in partitions.split(",")]
     return bool(chosen and nodes) and not any(
         each.min_nodes <= nodes <= min(each.nodes, each.max_nodes or each.nodes) for each in chosen

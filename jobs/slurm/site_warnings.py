@@ -140,7 +140,7 @@ def _requeue_delay_s(requested: Slurm, sites: Sequence[Site]) -> int:
 
 
 def _cluster_of(requested: Slurm, sites: Sequence[Site]) -> str | None:
-    """The cluster that gets the job; None where Slurm chooses it, or is not known."""
+    """Return the cluster that gets the job; None where Slurm chooses it, or is not known."""
     names = [requested.sbatch_args.get(key) for key in ("clusters", "cluster", "M")]
     chosen = next((str(name) for name in names if name), None)
     if chosen is not None:

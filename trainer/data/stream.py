@@ -193,7 +193,7 @@ def has_unsaved_buffer(stream: object) -> bool:
 
 
 def _is_part_of_a_stream(value: object) -> bool:
-    """Whether a stream may read its samples from it: a wrapper of the user's own, too."""
+    """Return whether a stream may read its samples from it: a wrapper of the user's own, too."""
     is_of_package = type(value).__module__.partition(".")[0] in STREAM_PACKAGES
     return is_of_package or isinstance(value, IterableDataset) or hasattr(value, "load_state_dict")
 

@@ -59,7 +59,7 @@ LIMITS_S = {phase.name: phase.limit_s for phase in START_UP}
 
 
 def start_up_limit_s(phase: str, hang_timeout_s: int | str) -> float:
-    """How many seconds a phase of the start-up may take; a configured limit only shortens it."""
+    """Return how many seconds a start-up phase may take; a configured limit only shortens it."""
     if hang_timeout_s == "auto" or phase in UNSCALED:
         return LIMITS_S[phase]
     configured_s = max(START_UP_FACTOR * float(hang_timeout_s), MIN_START_UP_LIMIT_S)
@@ -68,17 +68,17 @@ def start_up_limit_s(phase: str, hang_timeout_s: int | str) -> float:
 
 
 def may_go_on(phase: str, seconds: float, hang_timeout_s: int | str, is_waiting: bool) -> bool:
-    """Whether a rank that is over its limit may go on: it works, and waits for no other rank."""
+    """Return whether a rank over its limit may go on: it works, and waits for no other rank."""
     is_long = phase in LONG_PHASES and hang_timeout_s == "auto"
     return is_long and not is_waiting and seconds <= WORK_LIMIT_S
 
 
 def order_of(phase: str) -> int:
-    """The index of a phase; everything in the training loop comes after all of them."""
+    """Return the index of a phase; everything in the training loop comes after all of them."""
     return NAMES.index(phase) if phase in NAMES else len(NAMES)
 
 
 def phase_after(event: str) -> str:
-    """The phase that begins with an event of the timeline; "" if the event ends none."""
+    """Return the phase that begins with an event of the timeline; "" if the event ends none."""
     ends = [phase.end_event for phase in START_UP]
     return (*NAMES, IN_LOOP)[ends.index(event) + 1] if event in ends else ""

@@ -97,7 +97,7 @@ class _Ring:
                     store.add(self._begun, 1)
 
     def _waits_for_others(self) -> bool:
-        """Whether the block is in a collective: on GPUs that may be known by their number only."""
+        """Return whether the block is in a collective: on GPUs only their number may show it."""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         module = str(frame.f_globals.get("__name__")) if frame else ""
         is_in_torch = module.startswith("torch.distributed.")

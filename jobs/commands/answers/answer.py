@@ -40,7 +40,7 @@ class Answer:
 
 
 def group_reasons(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
-    """The same reasons; equal ones of neighbours become one, with the place of the first."""
+    """Return the same reasons; equal ones of neighbours become one, with the place of the first."""
     groups: list[Reason] = []
     for each in reasons:
         last = groups[-1] if groups else None
@@ -52,7 +52,7 @@ def group_reasons(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
 
 
 def format_answer(answer: Answer) -> str:
-    """The answer as a short paragraph with its evidence, the advice, and the command."""
+    """Return the answer as a short paragraph with its evidence, the advice, and the command."""
     first, *further = answer.text.split("\n")
     lines = [f"{answer.cause}: {first}{'' if further else '.'}"]
     lines += [f"    {line}" for line in further]
@@ -84,7 +84,7 @@ def _at(reason: Reason) -> str:
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
-    """The answer as a JSON value."""
+    """Return the answer as a JSON value."""
     return {
         "cause": str(answer.cause),
         "text": answer.text,

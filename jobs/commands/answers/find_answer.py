@@ -28,7 +28,7 @@ BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)
 
 
 def answer_of(evidence: Observation) -> Answer:
-    """Why a run is in its state."""
+    """Return why a run is in its state."""
     run = evidence.run
     if run.phase is RunPhase.COMPLETED:
         return of_completed(evidence)
@@ -57,14 +57,14 @@ def answer_of(evidence: Observation) -> Answer:
 
 
 def has_end(evidence: Observation) -> bool:
-    """Whether a file shows the end of the run, whatever is unknown of its job."""
+    """Return whether a file shows the end of the run, whatever is unknown of its job."""
     files = evidence.run.files
     is_recorded = interpret.is_end_recorded(files.last, files.job_id)
     return files.has_final_result or files.mark is not None or is_recorded
 
 
 def of_completed(evidence: Observation) -> Answer:
-    """The answer of a complete run: what delayed it."""
+    """Return the answer of a complete run: what delayed it."""
     result, attempts = evidence.run.result, quantity(len(evidence.newest.attempts), "attempt")
     step = None if result is None else result.global_step
     at = "" if step is None else f" at step {step}"
@@ -75,7 +75,7 @@ def of_completed(evidence: Observation) -> Answer:
 
 
 def of_queued(evidence: Observation) -> Answer:
-    """The answer of a run whose job is queued or runs."""
+    """Return the answer of a run whose job is queued or runs."""
     job = evidence.job
     assert job is not None
     if job.state not in job_state.KNOWN:
@@ -106,7 +106,7 @@ def of_queued(evidence: Observation) -> Answer:
 
 
 def remedy_of_wait(reason: str, exceeds_alone: bool) -> Remedy:
-    """What to do about a job that waits for a reason, with the keys that it is about."""
+    """Return what to do about a job that waits for a reason, with the keys that it is about."""
     wait, keys = pending.wait_of(reason), pending.keys_of(reason)
     shows = next((f"; {refusals.HINTS[key]}" for key in keys if key in refusals.HINTS), "")
     if exceeds_alone or wait is Wait.NEVER_ENDS:
@@ -119,7 +119,7 @@ def remedy_of_wait(reason: str, exceeds_alone: bool) -> Remedy:
 
 
 def of_unknown(evidence: Observation, life: Life) -> Answer:
-    """The answer of a run of which this host cannot find out whether it still runs."""
+    """Return the answer of a run of which this host cannot find out whether it still runs."""
     advice = life.hint
     if life.is_silent:
         advice = "ask again where Slurm answers (module load slurm, perhaps)"
@@ -130,7 +130,7 @@ def of_unknown(evidence: Observation, life: Life) -> Answer:
 
 
 def of_running(evidence: Observation) -> Answer:
-    """The answer of a run that trains now, or starts or stops."""
+    """Return the answer of a run that trains now, or starts or stops."""
     if evidence.job is not None and evidence.job.state in job_state.ENDING:
         text = f"job {evidence.job_id} is ending: Slurm waits for its processes"
         return of_state(evidence, Kind.RUNNING, text, Remedy("wait", "why"), delays_of(evidence))
@@ -156,7 +156,7 @@ def of_running(evidence: Observation) -> Answer:
 
 
 def of_refused(evidence: Observation) -> Answer:
-    """The answer of a run whose last job ended before it began an attempt."""
+    """Return the answer of a run whose last job ended before it began an attempt."""
     assert evidence.refusal is not None
     kind = Kind.REFUSED if evidence.missing is None else Kind.FILES_MISSING
     text = f"job {evidence.job_id} ended before it began an attempt: {evidence.refusal.text}"
@@ -164,14 +164,14 @@ def of_refused(evidence: Observation) -> Answer:
 
 
 def of_missing(evidence: Observation) -> Answer:
-    """The answer of a run that lost files, perhaps to a scratch purge."""
+    """Return the answer of a run that lost files, perhaps to a scratch purge."""
     assert evidence.missing is not None
     text = str(evidence.missing).partition("\n")[0]
     return of_reason(evidence, Reason(Kind.FILES_MISSING, text), delays_of(evidence))
 
 
 def of_cancelled(evidence: Observation) -> Answer:
-    """The answer of a run that was cancelled, with the user who did it if that is known."""
+    """Return the answer of a run that was cancelled, with the user who did it if that is known."""
     if evidence.run.files.mark is not None:
         place: FileLine | None = FileLine(evidence.run_dir.cancelled, 1)
         text = f"the run was cancelled by this kit's command cancel ({evidence.run.files.mark})"
@@ -185,7 +185,7 @@ def of_cancelled(evidence: Observation) -> Answer:
 
 
 def of_ended(evidence: Observation) -> Answer:
-    """The answer of a run that was held, or whose job ended without a result."""
+    """Return the answer of a run that was held, or whose job ended without a result."""
     last = evidence.ends[-1]
     if last.record.cause is Cause.COMPLETED:
         return of_completed(evidence)
@@ -219,7 +219,7 @@ def of_ended(evidence: Observation) -> Answer:
 
 
 def after_refusal(words: str) -> Remedy:
-    """What to do where Slurm refused the successor job, too, with the keys that it is about."""
+    """Return what to do if Slurm refused the successor job, too, with the keys that it is about."""
     keys = refusals.keys_of(words)
     named = " or ".join(f"slurm.{key}" for key in keys)
     shows = next((f"; {refusals.HINTS[key]}" for key in keys if key in refusals.HINTS), "")
@@ -228,7 +228,7 @@ def after_refusal(words: str) -> Remedy:
 
 
 def of_never_started(evidence: Observation) -> Answer:
-    """The answer of a run without an attempt."""
+    """Return the answer of a run without an attempt."""
     state = evidence.end_state
     if evidence.run.files.mark is not None or state == "CANCELLED":
         return of_cancelled(evidence)
@@ -243,7 +243,7 @@ def of_never_started(evidence: Observation) -> Answer:
 
 
 def delays_of(evidence: Observation) -> list[Reason]:
-    """What ended or delayed each attempt, the oldest first."""
+    """Return what ended or delayed each attempt, the oldest first."""
     reasons: list[Reason] = []
     records: list[AttemptRecord] = []
     for each in evidence.ends:
@@ -264,7 +264,7 @@ def delays_of(evidence: Observation) -> list[Reason]:
 
 
 def slow_start_up(records: list[AttemptRecord]) -> str | None:
-    """The last warning that the start-up is longer than the time until each stop; or None."""
+    """Return the last warning that start-up is longer than the time until each stop, or None."""
     for number in range(len(records), 0, -1):
         if warning := start_up_warning(records[:number]):
             return warning
@@ -274,7 +274,7 @@ def slow_start_up(records: list[AttemptRecord]) -> str | None:
 def of_state(
     evidence: Observation, kind: Kind, text: str, remedy: Remedy, delays: list[Reason]
 ) -> Answer:
-    """The answer of a run in a state that needs no repair."""
+    """Return the answer of a run in a state that needs no repair."""
     return Answer(
         kind, text, None, remedy.text, command_text(evidence, remedy), group_reasons(delays)
     )
@@ -283,7 +283,7 @@ def of_state(
 def of_reason(
     evidence: Observation, main: Reason, delays: list[Reason], remedy: Remedy | None = None
 ) -> Answer:
-    """The answer of a run that ended: its cause, and what a person does about it."""
+    """Return the answer of a run that ended: its cause, and what a person does about it."""
     remedy = remedy or remedy_of(main.kind, evidence.newest.spec)
     is_unknown = main.kind is Kind.UNKNOWN
     return Answer(
@@ -298,7 +298,7 @@ def of_reason(
 
 
 def command_text(evidence: Observation, remedy: Remedy) -> str:
-    """The command of a remedy, as the user types it."""
+    """Return the command of a remedy, as the user types it."""
     return installation.command(
         remedy.command, evidence.run_dir.run_id, remedy.change, *remedy.flags
     )

@@ -71,7 +71,7 @@ class Observation:
 
 
 def read(run: RunState) -> Observation:
-    """All that is known about a run. Raises: RecordError, OSError."""
+    """Return all that is known about a run. Raises: RecordError, OSError."""
     run_dir, job_id = run.run_dir, run.job_id
     newest = fact_reader.read_newest(
         run_dir
@@ -107,12 +107,12 @@ def read(run: RunState) -> Observation:
 
 
 def _end_state(job_id: str, job: client.Job | None) -> str | None:
-    """Slurm's state of a job that has ended; the accounting remembers it longer."""
+    """Return Slurm's state of a job that has ended; the accounting remembers it longer."""
     return job_list.end_state(job_id) if job is None else job.state
 
 
 def _lost_record(run_dir: RunDir, found: AttemptFacts) -> AttemptRecord:
-    """The record that the next start of the run would write about its newest attempt."""
+    """Return the record that the next start of the run would write about its newest attempt."""
     seen = interpret.lost_evidence(found)
     budgets = budget_used(found.attempts), budget_of(found.spec)
     decision = decide_lost(seen, *budgets, is_automatic=False)
@@ -121,7 +121,7 @@ def _lost_record(run_dir: RunDir, found: AttemptFacts) -> AttemptRecord:
 
 
 def _recorded_end(run_dir: RunDir, record: AttemptRecord, code: CodeFolders) -> RecordedEnd:
-    """A record with the places that show its reasons, and Slurm's word on a cancel."""
+    """Return a record with the places that show its reasons, and Slurm's word on a cancel."""
     own, numbers = places.record_line(run_dir, record.attempt), (record.attempt,)
     found = []
     named = record.reasons
@@ -144,7 +144,7 @@ def _recorded_end(run_dir: RunDir, record: AttemptRecord, code: CodeFolders) -> 
 
 
 def _place_of(path: Path, reason: NamedReason, code: CodeFolders) -> FileLine:
-    """The place of a reason: the user's own file, or the line of a log that has its words."""
+    """Return the place of a reason: the user's own file, or the log line that has its words."""
     if reason.line is not None or path.suffix != ".log":
         return FileLine(places.users_file(path, code) or path, reason.line)
     words = first_line(reason.text)
@@ -164,7 +164,7 @@ def _missing(run_dir: RunDir) -> UserError | None:
 
 
 def _refusal(newest: AttemptFacts, job_log: Sequence[LogLine]) -> LogLine | None:
-    """Why a job that a user queued after the newest attempt ended before an attempt of its own."""
+    """Return why a user's job, queued after the newest attempt, ended before its own attempt."""
     last = newest.last
     opened = None if newest.plan is None else newest.plan.job_id
     job_id = newest.submission.job_id
@@ -180,7 +180,7 @@ def _refusal(newest: AttemptFacts, job_log: Sequence[LogLine]) -> LogLine | None
 def _log_of_last(
     run_dir: RunDir, newest: AttemptFacts, ends: Sequence[RecordedEnd]
 ) -> list[LogLine]:
-    """The end of the log of the rank that failed last."""
+    """Return the end of the log of the rank that failed last."""
     last = ends[-1].record if ends else None
     if last is None or last.cause not in (*CRASHES, Cause.NODE, Cause.LOST):
         return []

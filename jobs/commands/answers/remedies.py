@@ -35,13 +35,13 @@ def _more_time(spec: Spec) -> str:
 
 
 def _more_memory(spec: Spec) -> str:
-    """Twice as much; the user knows the nodes where the spec requests nothing, or all of a node."""
+    """Return twice slurm.mem; if it is unset or all that a node has, the user knows the nodes."""
     parts = re.fullmatch(r"0*([1-9]\d*)([KMGT]?)B?", (spec.slurm.mem or "").upper())
     return f"slurm.mem={2 * int(parts[1])}{parts[2]}" if parts else "slurm.mem=..."
 
 
 def _smaller_batch(spec: Spec) -> str:
-    """Half of the samples at a time, and the same number in a step if it can be divided."""
+    """Return half of the samples at a time, and the same number in a step if it can be divided."""
     size, steps = spec.train.micro_batch_size, spec.train.grad_accum_steps
     if size == 1:
         return "KEY=VALUE"
@@ -66,7 +66,7 @@ CHANGES: dict[str, Callable[[Spec], str]] = {
 
 
 def remedy_of(kind: Kind, spec: Spec) -> Remedy:
-    """What to do about a kind that ended a run with this spec."""
+    """Return what to do about a kind that ended a run with this spec."""
     row = KINDS[kind]
     change = CHANGES[row.change](spec) if row.change in CHANGES else row.change
     return Remedy(row.advice, row.command, change, row.flags)

@@ -25,7 +25,7 @@ class Distribution:
 
 
 def distribution(written: Any) -> Distribution:
-    """The distribution in a value of the YAML file, such as `{uniform: [0, 0.1]}`.
+    """Return the distribution in a value of the YAML file, such as `{uniform: [0, 0.1]}`.
 
     Raises: DrawError.
     """
@@ -66,7 +66,7 @@ def draw(distribution: Distribution, seed: int, key: str) -> Iterator[Any]:
 
 
 def _value(distribution: Distribution, number: float) -> Any:
-    """The value for a number from 0 up to but not 1."""
+    """Return the value for a number from 0 up to but not 1."""
     if distribution.kind == "choice":
         return distribution.values[int(number * len(distribution.values))]
     low, high = distribution.values

@@ -49,7 +49,7 @@ class SweepTask:
 
 
 def states_of(run_dirs: Sequence[RunDir]) -> list[PointState]:
-    """How far each point is; Slurm is asked once for all of them.
+    """Return how far each point is; Slurm is asked once for all of them.
 
     Raises: UserError, FailedError where it is unknown whether a job has ended.
     """
@@ -76,7 +76,7 @@ def _state_of(run: RunState) -> PointState:
 
 
 def _is_stopped_here(run: RunState) -> bool:
-    """Whether a person stopped the run on this machine, or the process that ran it was killed."""
+    """Return whether a person stopped the run on this machine, or its process was killed."""
     last = run.files.last
     return run.result is None or (last is not None and last.cause is Cause.INTERRUPTED)
 
@@ -279,7 +279,7 @@ def announce(sweep: SweepDir, as_json: bool) -> None:
 
 
 def summary(sweep: SweepDir, states: Sequence[PointState]) -> str:
-    """`sweep-...: 4 points: 2 complete, 1 active, 1 ended`."""
+    """Return `sweep-...: 4 points: 2 complete, 1 active, 1 ended`."""
     counts = {state: states.count(state) for state in PointState}
     listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     return f"{sweep.sweep_id}: {quantity(len(states), 'point')}: {listed}"

@@ -78,7 +78,7 @@ def split(arguments: Sequence[str]) -> Arguments:
 
 
 def _parts(written: str) -> list[str]:
-    """The text between the commas that are in no brackets and no quotes, without outer spaces."""
+    """Return the texts between commas outside of brackets and quotes, without outer spaces."""
     parts, depth, quote = [""], 0, ""
     for char in written:
         if quote:
@@ -125,7 +125,7 @@ class _Reader:
         self._document.problems.append(Problem(full, what, hint, place=place))
 
     def points(self, arguments: Arguments) -> list[Values]:
-        """The values of each point: those of the section times those of the command line."""
+        """Return the values of each point: those of the section times those of the command line."""
         kinds = [kind for kind in KINDS if kind in self._section]
         if len(kinds) > 1:
             self.refuse((kinds[1],), f"stands beside {kinds[0]}", "keep one of them")
@@ -143,7 +143,7 @@ class _Reader:
         return [] if points == [()] else points
 
     def _of_kind(self, kind: str, given: set[KeyPath]) -> list[Values]:
-        """The points of the section. given: keys of the command line, which replace those here."""
+        """Return the section's points; `given`: command-line keys, which replace those here."""
         if kind == "list":
             return self._listed(given)
         axes = self._grid() if kind == "grid" else self._random()
@@ -209,12 +209,12 @@ class _Reader:
         return axes
 
     def limit(self) -> int | None:
-        """How many points may run at a time; None: all."""
+        """Return how many points may run at a time; None: all."""
         written = self._section.get("max_parallel")
         return None if written is None else self._number(written, ("max_parallel",), 1)
 
     def metric(self) -> str | None:
-        """The metric that ranks the points."""
+        """Return the metric that ranks the points."""
         written = self._section.get("metric")
         if written is not None and not (isinstance(written, str) and written.startswith("eval_")):
             what = f"{format_value(written)} is no held-out metric"
@@ -223,7 +223,7 @@ class _Reader:
         return written
 
     def _mapping(self, at: KeyPath, written: Any = None) -> Iterator[tuple[str, Any]]:
-        """The keys of a part with their values; a problem if it has none."""
+        """Yield the keys of a part with their values; a problem if it has none."""
         mapping = self._section[str(at[0])] if len(at) == 1 else written
         if isinstance(mapping, dict) and mapping:
             yield from mapping.items()
@@ -231,7 +231,7 @@ class _Reader:
             self.refuse(at, "needs keys of the spec", "write keys with dots, such as train.lr")
 
     def _path(self, key: str, at: KeyPath) -> KeyPath | None:
-        """The key of the spec that `key` names."""
+        """Return the key of the spec that `key` names."""
         path = tuple(key.split("."))
         if not all(path):
             self.refuse(at, "is no key of the spec", "write keys with dots, such as train.lr")
@@ -242,7 +242,7 @@ class _Reader:
         return None
 
     def _value(self, path: KeyPath, value: Any, at: KeyPath) -> Override:
-        """The value of a key of one point, with its place in the file.
+        """Return the value of a key of one point, with its place in the file.
 
         at: where the value stands in the section.
         """
@@ -275,7 +275,7 @@ class _Reader:
 
 
 def argument(override: Override) -> str:
-    """The override as `KEY=VALUE`, from which the same value is read again."""
+    """Return the override as `KEY=VALUE`, from which the same value is read again."""
     value = override.document.values
     is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and _stays(value)
     text = value if is_plain else json.dumps(value, ensure_ascii=False)
@@ -283,12 +283,12 @@ def argument(override: Override) -> str:
 
 
 def _stays(text: str) -> bool:
-    """Whether YAML reads this text without quotes as text."""
+    """Return whether YAML reads this text without quotes as text."""
     return bool(yaml_reader.scalar(text) == text)
 
 
 def unwritable(override: Override) -> str:
-    """Why the override cannot be frozen as `KEY=VALUE`; empty if it can."""
+    """Return why the override cannot be frozen as `KEY=VALUE`; empty if it can."""
     again = overrides.parse(argument(override), 0)
     if isinstance(again, Problem):
         return again.what

@@ -78,7 +78,7 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
 
 
 def _of_metric(document: Document, metric: str | None, loaded: LoadedSpec) -> list[Problem]:
-    """What is wrong with the metric: it must be known which of two values is better."""
+    """Return what is wrong with the metric: it must be known which of two values is better."""
     if metric is None or metric in METRIC_MODES or loaded.spec.checkpoint.best_mode != "auto":
         return []
     hint = f"built in: {', '.join(METRIC_MODES)}; of your own one, write checkpoint.best_mode"

@@ -58,7 +58,7 @@ class Bars:
 
 
 def charts_of(summaries: Sequence[TimeSummary], curves: Sequence[Curves]) -> list[Chart]:
-    """The charts of runs over their steps; those without any value are left out."""
+    """Return the charts of runs over their steps; those without any value are left out."""
     marks = marks_of(summaries)
     names = metric_names(curves)
     shown = [name for name in names if name != "lr"][:MAX_METRIC_CHARTS]
@@ -71,20 +71,20 @@ def charts_of(summaries: Sequence[TimeSummary], curves: Sequence[Curves]) -> lis
 
 
 def metric_names(curves: Sequence[Curves]) -> list[str]:
-    """The metrics of all runs without train_ and eval_: loss first, then as they appear."""
+    """Return the metrics of all runs without train_ and eval_: loss first, then as they appear."""
     names = dict.fromkeys(bare(name) for each in curves for name in each.metrics)
     return sorted(names, key=lambda name: name != "loss")
 
 
 def bare(name: str) -> str:
-    """The name of a metric without train_ or eval_."""
+    """Return the name of a metric without train_ or eval_."""
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     return name
 
 
 def metric_chart(name: str, curves: Sequence[Curves]) -> Chart:
-    """The chart of one metric: of the training and held-out, of all runs."""
+    """Return the chart of one metric: of the training and held-out, of all runs."""
     lines, lost = [], 0
     for run, each in enumerate(curves):
         for own, curve in each.metrics.items():
@@ -97,13 +97,13 @@ def metric_chart(name: str, curves: Sequence[Curves]) -> Chart:
 
 
 def chart(title: str, curves: Sequence[ThinnedCurve]) -> Chart:
-    """A chart of one curve for each run."""
+    """Return a chart of one curve for each run."""
     points = [(run, curve.points()) for run, curve in enumerate(curves)]
     return Chart(title, [Line(run, own) for run, own in points if own])
 
 
 def marks_of(summaries: Sequence[TimeSummary]) -> list[tuple[int, int, int]]:
-    """Where the attempts after the first began, as far as they can be told apart in a chart."""
+    """Return where the attempts after the first began, as far as a chart can tell them apart."""
     marks = []
     for run, summary in enumerate(summaries):
         for attempt in summary.history.attempts[1:]:
@@ -113,7 +113,7 @@ def marks_of(summaries: Sequence[TimeSummary]) -> list[tuple[int, int, int]]:
 
 
 def time_bars(summaries: Sequence[TimeSummary]) -> Bars:
-    """The time of each use that any of the runs has."""
+    """Return the time of each use that any of the runs has."""
     uses = [use for use in Use if any(each.time_of(use) for each in summaries)]
     longest = max((each.time_of(use) for each in summaries for use in uses), default=0)
     size, unit = next((u for u in UNITS if longest >= 2 * u[0]), UNITS[-1])
@@ -122,5 +122,5 @@ def time_bars(summaries: Sequence[TimeSummary]) -> Bars:
 
 
 def label(use: Use) -> str:
-    """The name of a use for people."""
+    """Return the name of a use for people."""
     return use.value.replace("_", " ")

@@ -59,12 +59,12 @@ class ThinnedCurve:
         self._groups.append([x, y, 1, y, y])
 
     def points(self) -> list[CurvePoint]:
-        """The points of the curve, in their order."""
+        """Return the points of the curve, in their order."""
         return [CurvePoint(x, total / num, low, high) for x, total, num, low, high in self._groups]
 
 
 def join_groups(a: list[float], b: list[float]) -> list[float]:
-    """Two groups as one."""
+    """Return two groups as one."""
     return [b[0], a[1] + b[1], a[2] + b[2], min(a[3], b[3]), max(a[4], b[4])]
 
 
@@ -78,7 +78,7 @@ class Curves:
 
 
 def read(history: RunHistory) -> Curves:
-    """The curves of a run. Raises: OSError."""
+    """Return the curves of a run. Raises: OSError."""
     curves = Curves()
     add_metrics(curves, read_metrics(history.run_dir.metrics))
     for attempt in history.attempts:

@@ -57,7 +57,7 @@ class AttemptHistory:
         return None if self.record is None else self.record.decision
 
     def first(self, name: str) -> Event | None:
-        """The first event of a name."""
+        """Return the first event of a name."""
         return next((event for event in self.events if event.event == name), None)
 
     @property
@@ -108,12 +108,12 @@ class RunHistory:
 
 
 def milliseconds(seconds: float) -> int:
-    """A time as a whole number: sums of spans are exact."""
+    """Return a time as a whole number: sums of spans are exact."""
     return round(seconds * 1000)
 
 
 def read(run: RunState, now: float | None = None) -> RunHistory:
-    """The history of a run. `now`: seconds since the epoch, the present time by default.
+    """Return the history of a run. `now`: seconds since the epoch, the present time by default.
 
     Raises: RecordError, OSError.
     """
@@ -134,7 +134,7 @@ def read(run: RunState, now: float | None = None) -> RunHistory:
 def end_of(
     run: RunState, attempts: tuple[AttemptHistory, ...], submits: tuple[int, ...]
 ) -> int | None:
-    """When a run ended; None while it may go on: it runs, waits, or was queued again."""
+    """Return when a run ended; None while it may go on: it runs, waits, or was queued again."""
     last = attempts[-1] if attempts else None
     if last is not None and last.record is None:
         return last.last_written if run.is_ended else None
@@ -150,7 +150,7 @@ def end_of(
 
 
 def read_all(run_dir: RunDir) -> tuple[AttemptHistory, ...]:
-    """The attempts of a run, in their order, those without a record, too."""
+    """Return the attempts of a run, in their order, those without a record, too."""
     closed = {record.attempt: record for record in read_attempts(run_dir)}
     newest = max([fact_reader.newest_attempt(run_dir), *closed])
     events = events_by_attempt(run_dir)
@@ -167,7 +167,7 @@ def read_all(run_dir: RunDir) -> tuple[AttemptHistory, ...]:
 def read_attempt(
     run_dir: RunDir, number: int, record: AttemptRecord | None
 ) -> AttemptHistory | None:
-    """An attempt without its events; None where neither its plan nor its record has a beginning."""
+    """Return an attempt without its events; None if neither plan nor record has a beginning."""
     plan = records.read_leniently(AttemptPlan, run_dir.attempt(number).plan)
     start = record.start if record is not None and record.start is not None else None
     if start is None and plan is not None:
@@ -182,14 +182,14 @@ def read_attempt(
 
 
 def first_error(run_dir: RunDir, number: int) -> int | None:
-    """When the first rank of an attempt recorded its error; None where none did."""
+    """Return when the first rank of an attempt recorded its error; None where none did."""
     paths = shared_files.files_in(run_dir.attempt(number).path, "rank-*.error.json")
     errors = [records.read_leniently(RankError, path) for path in paths]
     return min((milliseconds(error.time) for error in errors if error is not None), default=None)
 
 
 def events_by_attempt(run_dir: RunDir) -> dict[int | None, list[Event]]:
-    """The events of the attempts, of the first agent and of rank 0, sorted by their times."""
+    """Return the events of the attempts, of the first agent and of rank 0, sorted by time."""
     writers = ("attempt", "agent-00000", "rank-00000", STEPS_WRITER)
     events_of: dict[int | None, list[Event]] = {}
     events = [event for each in writers for event in read_events(run_dir.timeline(each))]
@@ -199,7 +199,7 @@ def events_by_attempt(run_dir: RunDir) -> dict[int | None, list[Event]]:
 
 
 def last_progress(run_dir: RunDir) -> tuple[int, int] | None:
-    """When rank 0 last wrote progress.json, and the step in it; None where there is none."""
+    """Return when rank 0 last wrote progress.json, and the step in it; None where there is none."""
     with contextlib.suppress(OSError):
         step = read_progress_step(run_dir.progress)
         if step is not None:

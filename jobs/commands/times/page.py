@@ -51,7 +51,7 @@ code { font: 13px ui-monospace, monospace; background: var(--card); padding: 1px
 def page_of(
     summaries: Sequence[TimeSummary], curves: Sequence[Curves], commands: Sequence[str]
 ) -> str:
-    """The page. commands: what the user may run next, each shown as a line."""
+    """Return the page. commands: what the user may run next, each shown as a line."""
     title = ", ".join(terminal.name_of(each) for each in summaries[:3])
     title += f" and {len(summaries) - 3} more" if len(summaries) > 3 else ""
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
@@ -78,7 +78,7 @@ def page_of(
 
 
 def style() -> str:
-    """The style sheet, with a colour for each run."""
+    """Return the style sheet, with a colour for each run."""
     text = STYLE
     for place, colours in (("LIGHT", LIGHT), ("DARK", DARK)):
         numbered = enumerate(colours.split())
@@ -88,13 +88,13 @@ def style() -> str:
 
 
 def headline(index: int, summary: TimeSummary) -> str:
-    """A run with its colour in the plots, and its times."""
+    """Return a run with its colour in the plots, and its times."""
     colour = f'<span class="key" style="background: var(--run-{index % plots.NUM_COLOURS})"></span>'
     return "<p>" + colour + escape(terminal.heading(summary)).replace("\n", "<br>") + "</p>"
 
 
 def plots_of(summaries: Sequence[TimeSummary], curves: Sequence[Curves]) -> list[str]:
-    """The plots in a grid; one line that explains it where there are none."""
+    """Return the plots in a grid; one line that explains it where there are none."""
     chart_list = charts.charts_of(summaries, curves)
     notes = [] if any(each.metrics for each in curves) else [f'<p class="muted">{NO_METRICS}</p>']
     try:
@@ -115,13 +115,13 @@ def plots_of(summaries: Sequence[TimeSummary], curves: Sequence[Curves]) -> list
 
 
 def frame(svg: str, note: str) -> str:
-    """A plot in a frame, with a note below."""
+    """Return a plot in a frame, with a note below."""
     caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
     return f"<figure>{svg}{caption}</figure>"
 
 
 def time_table(summaries: Sequence[TimeSummary]) -> str:
-    """The time and the share of each use, by run."""
+    """Return the time and the share of each use, by run."""
     names = [""] + [terminal.name_of(each) if len(summaries) > 1 else "" for each in summaries]
     lines = []
     for title, cells in terminal.rows_of(summaries):
@@ -136,7 +136,7 @@ def time_table(summaries: Sequence[TimeSummary]) -> str:
 
 
 def attempts_of(summary: TimeSummary) -> Iterable[str]:
-    """The attempts of a run as a table, the newest ones."""
+    """Yield the attempts of a run as a table, the newest ones."""
     attempts = summary.history.attempts[-MAX_ATTEMPTS:]
     if not attempts:
         return
@@ -151,7 +151,7 @@ def attempts_of(summary: TimeSummary) -> Iterable[str]:
 
 
 def attempt_row(summary: TimeSummary, attempt: AttemptHistory) -> str:
-    """One attempt as a row of the table."""
+    """Return one attempt as a row of the table."""
     time = sum(span.length for span in summary.spans if span.attempt == attempt.number)
     began = datetime.datetime.fromtimestamp(attempt.start / 1000).astimezone()
     steps = "-"

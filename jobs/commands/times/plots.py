@@ -51,7 +51,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def svg_of_chart(chart: Chart) -> str:
-    """A chart over the steps, as an SVG element. Raises: ImportError without matplotlib."""
+    """Return a chart over the steps, as an SVG element. Raises: ImportError without matplotlib."""
     from matplotlib.ticker import NullFormatter
 
     with figure(chart.title) as (axes, written):
@@ -98,7 +98,7 @@ def draw_line(axes: Any, line: Any) -> None:
 
 
 def svg_of_bars(bars: Bars) -> str:
-    """Horizontal bars, as an SVG element. Raises: ImportError without matplotlib."""
+    """Return horizontal bars, as an SVG element. Raises: ImportError without matplotlib."""
     num_runs = max((len(values) for _, values in bars.rows), default=1)
     with figure(bars.title) as (axes, written):
         names = [name for name, _ in bars.rows]
@@ -141,7 +141,7 @@ def figure(title: str) -> Iterator[tuple[Any, Callable[[], str]]]:
 
 
 def clean_svg(svg: str, title: str) -> str:
-    """The SVG element with the page's colours, without size, prolog and ids that repeat."""
+    """Return the SVG element with the page's colours, without size, prolog and ids that repeat."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
@@ -152,7 +152,7 @@ def clean_svg(svg: str, title: str) -> str:
 
 
 def with_variables(style: re.Match[str]) -> str:
-    """A style attribute with the page's variables in place of colours, and the page's font."""
+    """Return a style attribute with the page's font, and its variables in place of colours."""
     text = style[0]
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
@@ -160,6 +160,6 @@ def with_variables(style: re.Match[str]) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text for a chart: printable, and not longer than a chart is wide."""
+    """Return a text for a chart: printable, and not longer than a chart is wide."""
     shown = "".join(each if each.isprintable() else "?" for each in text)
     return shown if len(shown) <= MAX_LABEL else shown[: MAX_LABEL - 1] + "…"

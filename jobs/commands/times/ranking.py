@@ -27,7 +27,7 @@ class RankedValue:
 
 
 def rank(run_dirs: Sequence[RunDir], metric: str) -> list[RankedValue]:
-    """The runs, best first; last those that have no finite value of the metric.
+    """Return the runs, best first; last those that have no finite value of the metric.
 
     A held-out metric counts by its best value, as for the best checkpoint; another one by its last.
     Raises: OSError, RecordError.
@@ -38,7 +38,7 @@ def rank(run_dirs: Sequence[RunDir], metric: str) -> list[RankedValue]:
 
 
 def default_metric(run_dirs: Sequence[RunDir]) -> str:
-    """The metric that chooses the best checkpoints; `auto` as the trainer decides it."""
+    """Return the metric that chooses the best checkpoints; `auto` as the trainer decides it."""
     for spec in readable_specs(run_dirs):
         if spec.checkpoint.best not in (None, "auto"):
             return str(spec.checkpoint.best)
@@ -53,7 +53,7 @@ def readable_specs(run_dirs: Sequence[RunDir]) -> Iterator[Spec]:
 
 
 def mode(run_dirs: Sequence[RunDir], metric: str) -> str:
-    """Which value is better, "min" or "max": as checkpoint.best_mode, else as the metric has it."""
+    """Return the better value, "min" or "max": by checkpoint.best_mode, else by the metric."""
     for spec in readable_specs(run_dirs):
         if spec.checkpoint.best == metric and spec.checkpoint.best_mode != "auto":
             return spec.checkpoint.best_mode
@@ -62,7 +62,7 @@ def mode(run_dirs: Sequence[RunDir], metric: str) -> str:
 
 
 def value_of(run_dir: RunDir, metric: str, sign: float) -> RankedValue:
-    """A run with its best or last value of the metric. sign: 1 where the smallest is the best."""
+    """Return a run with its best or last value of the metric; `sign`: 1 if the smallest is best."""
     best = RankedValue(run_dir, None, None)
     for line in read_metrics(run_dir.metrics, json.dumps(metric)):
         value, step = line.get(metric), line.get("step")
@@ -75,7 +75,7 @@ def value_of(run_dir: RunDir, metric: str, sign: float) -> RankedValue:
 
 
 def reported_value(run_dir: RunDir, metric: str) -> RankedValue:
-    """A run with the metric in result.json or progress.json: a user's script writes no others."""
+    """Return a run with its metric in result.json or progress.json; user scripts write no other."""
     result = records.read(Result, run_dir.result)
     if result is not None and (value := result.metric(metric)) is not None:
         return RankedValue(run_dir, value, result.global_step)
@@ -87,7 +87,7 @@ def reported_value(run_dir: RunDir, metric: str) -> RankedValue:
 
 
 def names_of(run_dirs: Sequence[RunDir]) -> list[str]:
-    """The names of the metrics that the runs have, in alphabetical order."""
+    """Return the names of the metrics that the runs have, in alphabetical order."""
     names = {
         name for run_dir in run_dirs for line in read_metrics(run_dir.metrics) for name in line
     }

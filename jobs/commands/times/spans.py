@@ -88,7 +88,7 @@ Interval = tuple[int, int]
 
 
 def spans_of(history: RunHistory) -> list[Span]:
-    """The time of a run from its submit to its end, without a gap and without an overlap."""
+    """Return the time of a run from its submit to its end, without a gap and without an overlap."""
     spans: list[Span] = []
     at, before = history.begin, None
     for index, attempt in enumerate(history.attempts):
@@ -104,7 +104,7 @@ def spans_of(history: RunHistory) -> list[Span]:
 
 
 def end_of(attempt: AttemptHistory, limit: int) -> int:
-    """When an attempt ended; a lost one: when it last wrote something. `limit`: at the latest."""
+    """Return when an attempt ended; for a lost one, when it last wrote. `limit`: at the latest."""
     if attempt.stop is not None and not attempt.is_lost:
         return attempt.stop
     if attempt.record is None:  # it may still be running
@@ -115,7 +115,7 @@ def end_of(attempt: AttemptHistory, limit: int) -> int:
 
 
 def waiting(history: RunHistory, before: AttemptHistory | None, begin: int, end: int) -> list[Span]:
-    """The time between two attempts, or before the first and after the last one."""
+    """Return the time between two attempts, or before the first and after the last one."""
     submits = [each for each in history.submits if begin <= each < end]
     submitted = submits[-1] if submits else end
     if before is None:
@@ -128,7 +128,7 @@ def waiting(history: RunHistory, before: AttemptHistory | None, begin: int, end:
 
 
 def attempt_spans(history: RunHistory, attempt: AttemptHistory, begin: int, end: int) -> list[Span]:
-    """The time of one attempt."""
+    """Return the time of one attempt."""
     spans = phases(attempt, begin, end, history.is_trainer)
     points = [point for point in points_of(attempt) if begin <= point.t <= end]
     training_end = max((span.end for span in spans if span.use is Use.TRAINING), default=end)
@@ -151,7 +151,7 @@ def attempt_spans(history: RunHistory, attempt: AttemptHistory, begin: int, end:
 
 
 def phases(attempt: AttemptHistory, begin: int, end: int, is_trainer: bool) -> list[Span]:
-    """The time of an attempt by its events alone; each event ends one phase and begins the next."""
+    """Return an attempt's time by events alone; each event ends one phase and begins the next."""
     uses = dict(BEGINS)
     has_first_step = attempt.first("first_step") is not None
     if not is_trainer:  # nothing is known of a script until it reports a step
@@ -180,7 +180,7 @@ def overlay(
     intervals: Iterable[Interval],
     over: Sequence[Use] = (Use.TRAINING,),
 ) -> list[Span]:
-    """The spans; their parts with a use of `over` that lie in the intervals have the new use."""
+    """Return the spans; their parts in the intervals with a use of `over` have the new use."""
     cuts = merge(intervals)
     begins = [begin for begin, _ in cuts]
     result: list[Span] = []
@@ -202,7 +202,7 @@ def overlay(
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """The intervals in their order; those that overlap are joined."""
+    """Return the intervals in their order; those that overlap are joined."""
     joined: list[Interval] = []
     for begin, end in sorted(intervals):
         if joined and begin <= joined[-1][1]:
@@ -213,14 +213,14 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def event_intervals(attempt: AttemptHistory, name: str) -> Iterator[Interval]:
-    """The times that the attempt's events of this name lasted: each comes at the end of one."""
+    """Yield the times that the attempt's events of this name lasted; an event comes at the end."""
     for event in attempt.events:
         if event.event == name and event.seconds is not None:
             yield milliseconds(event.t - event.seconds), milliseconds(event.t)
 
 
 def stalls(attempt: AttemptHistory) -> Iterator[Interval]:
-    """When the training waited for a save; the whole save that was the last act of the training.
+    """Yield when the training waited for a save, and the whole save that was its last act.
 
     An event `save` comes with the first step after the commit: the begin of the stall is known to a
     step or so, its length exactly.
@@ -243,7 +243,7 @@ class PacePoint:
 
 
 def points_of(attempt: AttemptHistory) -> list[PacePoint]:
-    """The times at which the number of finished steps is known, in their order."""
+    """Return the times at which the number of finished steps is known, in their order."""
     points: list[PacePoint] = []
     for event in attempt.events:
         points += points_in(event)
@@ -259,7 +259,7 @@ def points_of(attempt: AttemptHistory) -> list[PacePoint]:
 
 
 def points_in(event: Event) -> list[PacePoint]:
-    """What an event shows of the finished steps."""
+    """Return what an event shows of the finished steps."""
     if event.step is None or event.event not in ("first_step", "steps", "evaluation", "stop_seen"):
         return []
     end = PacePoint(milliseconds(event.t), event.step)
@@ -269,13 +269,13 @@ def points_in(event: Event) -> list[PacePoint]:
 
 
 def paces(points: Sequence[PacePoint]) -> list[float]:
-    """Milliseconds of a step, between each two points with steps between them."""
+    """Return the milliseconds of a step, between each two points with steps between them."""
     pairs = [(a, b) for a, b in pairwise(points) if b.step > a.step]
     return [(b.t - a.t) / (b.step - a.step) for a, b in pairs]
 
 
 def time_of(step: int, points: Sequence[PacePoint]) -> int | None:
-    """When a step was finished, between two points or after the last one; None without points."""
+    """Return when a step finished, between two points or after the last; None without points."""
     if not points:
         return None
     index = bisect_left(points, step, key=lambda point: point.step)
@@ -291,7 +291,7 @@ def time_of(step: int, points: Sequence[PacePoint]) -> int | None:
 
 
 def silences(points: Sequence[PacePoint], last_step: int | None, end: int) -> list[Interval]:
-    """The times in which rank 0 finished no step for longer than its steps can explain.
+    """Return the times in which rank 0 finished no step for longer than its steps can explain.
 
     last_step: the last finished one; end: of the training.
     """
@@ -308,7 +308,7 @@ def silences(points: Sequence[PacePoint], last_step: int | None, end: int) -> li
 
 
 def redone_after(history: RunHistory, attempt: AttemptHistory) -> int | None:
-    """The step after which later attempts did this one's steps again; None: they did none."""
+    """Return the step after which later attempts repeated this one's steps; None if none did."""
     later = [each.begin_step for each in history.attempts if each.number > attempt.number]
     begins = [step for step in later if step is not None]
     if not begins or attempt.last_step is None or min(begins) >= attempt.last_step:

@@ -32,11 +32,11 @@ class TimeSummary:
         return self.history.end - self.history.begin
 
     def time_of(self, *uses: Use) -> int:
-        """The time of these uses."""
+        """Return the time of these uses."""
         return sum(span.length for span in self.spans if span.use in uses)
 
     def share_of(self, *uses: Use) -> float:
-        """The share of these uses of the wall time, from 0 to 1."""
+        """Return the share of these uses of the wall time, from 0 to 1."""
         return self.time_of(*uses) / self.wall if self.wall else 0.0
 
     @property
@@ -65,7 +65,7 @@ class TimeSummary:
         return self._hours(Use.TRAINING) / self.node_hours if self.node_hours else None
 
     def _hours(self, *uses: Use) -> float:
-        """Node hours of these uses."""
+        """Return the node hours of these uses."""
         hosts = {each.number: len({*each.nodes}) for each in self.history.attempts}
         own = [span for span in self.spans if span.attempt is not None and span.use in uses]
         return sum(s.length * hosts[s.attempt] for s in own if s.attempt is not None) / HOUR_MS
@@ -92,7 +92,7 @@ class TimeSummary:
 
 
 def summarize(run: RunState, now: float | None = None) -> TimeSummary:
-    """Where the time of a run went. `now`: seconds since the epoch, the present by default.
+    """Return where the time of a run went. `now`: seconds since the epoch, the present by default.
 
     Raises: RecordError, OSError.
     """
@@ -101,7 +101,7 @@ def summarize(run: RunState, now: float | None = None) -> TimeSummary:
 
 
 def as_json(summary: TimeSummary) -> dict[str, Any]:
-    """The summary of a run as `report --json` prints it; times in seconds."""
+    """Return the summary of a run as `report --json` prints it; times in seconds."""
     run_dir, run_history = summary.run_dir, summary.history
     return {
         "name": run_dir.path.parent.name,
@@ -123,7 +123,7 @@ def as_json(summary: TimeSummary) -> dict[str, Any]:
 
 
 def attempt_as_json(summary: TimeSummary, attempt: history.AttemptHistory) -> dict[str, Any]:
-    """One attempt in `report --json`."""
+    """Return one attempt in `report --json`."""
     own = [span for span in summary.spans if span.attempt == attempt.number]
     return {
         "attempt": attempt.number,

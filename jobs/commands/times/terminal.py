@@ -16,25 +16,25 @@ START_UP_TITLE = "start-up"
 
 
 def name_of(summary: TimeSummary) -> str:
-    """Name and id of a run; characters that no terminal shows are replaced."""
+    """Return name and id of a run; characters that no terminal shows are replaced."""
     run_dir = summary.run_dir
     return printable(f"{run_dir.path.parent.name} {run_dir.run_id}")
 
 
 def printable(text: str) -> str:
-    """The text with `?` for each character that is not printable, such as those of a terminal."""
+    """Return the text with `?` for each unprintable character, such as those of a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def heading(summary: TimeSummary) -> str:
-    """A line with what the run is, and a line with its times and hours."""
+    """Return a line with what the run is, and a line with its times and hours."""
     redone = f", {quantity(summary.steps_redone, 'step')} redone" if summary.steps_redone else ""
     attempts = quantity(len(summary.history.attempts), "attempt")
     return f"{name_of(summary)}: {summary.state}, {attempts}{redone}\n  {facts_of(summary)}"
 
 
 def facts_of(summary: TimeSummary) -> str:
-    """Wall time, hours and goodput of a run, in one line."""
+    """Return wall time, hours and goodput of a run, in one line."""
     end = "its end" if summary.history.is_ended else "now"
     parts = [f"{duration(summary.wall)} from submit to {end}"]
     parts.append(f"{duration(summary.allocated)} allocated")
@@ -47,7 +47,7 @@ def facts_of(summary: TimeSummary) -> str:
 
 
 def duration(ms: int) -> str:
-    """Milliseconds as `12.3 s`, or in the two largest units."""
+    """Return the milliseconds as `12.3 s`, or in the two largest units."""
     return f"{ms / 1000:.1f} s" if ms < 60_000 else format_duration(ms / 1000, 2)
 
 
@@ -55,7 +55,7 @@ Row = tuple[str, list[tuple[int, float]]]
 
 
 def rows_of(summaries: Sequence[TimeSummary]) -> list[Row]:
-    """(title, [(time in ms, share of the wall time) of each run]) of each use that one of them has.
+    """Return (title, [(time in ms, share of the wall time) of each run]) of each use in any run.
 
     The start-up is one row with those of its phases below, which begin with a space.
     """
@@ -71,12 +71,12 @@ def rows_of(summaries: Sequence[TimeSummary]) -> list[Row]:
 
 
 def cell(summary: TimeSummary, uses: tuple[Use, ...]) -> tuple[int, float]:
-    """The time of the uses, and its share of the wall time."""
+    """Return the time of the uses, and its share of the wall time."""
     return summary.time_of(*uses), summary.share_of(*uses)
 
 
 def lines_of(summaries: Sequence[TimeSummary], width: int) -> list[str]:
-    """The report as lines of text; runs side by side, as many as fit into `width` characters."""
+    """Return the report as text lines; runs side by side, as many as fit `width` characters."""
     names = [name_of(each) for each in summaries]
     widths = [max(len(name), 22) for name in names]
     rows = rows_of(summaries)
@@ -102,7 +102,7 @@ def lines_of(summaries: Sequence[TimeSummary], width: int) -> list[str]:
 def ranking_lines(
     ranked: Sequence[RankedValue], metric: str, mode: str, labels: Mapping[RunDir, str]
 ) -> list[str]:
-    """The runs in their order, with value and step. labels: for runs that differ in their keys."""
+    """Return the runs in order, with value and step; `labels`: for runs that differ in keys."""
     own = {r.run_dir: f"{r.run_dir.path.parent.name} {r.run_dir.run_id}" for r in ranked}
     names = [printable(labels.get(r.run_dir, own[r.run_dir])) for r in ranked]
     widest_name = max(map(len, names), default=0)

@@ -17,7 +17,7 @@ _NO_GPUS = "no GPUs are requested; a run without Slurm has one per GPU of the ma
 
 
 def chosen_value(spec: Spec, key: Key) -> str | None:
-    """The value that stands for `auto` or for an unset key, and why; None where it is not known."""
+    """Return the value that stands for `auto` or an unset key, and why; None if it is unknown."""
     section = getattr(spec, key.path[0])
     value = getattr(section, key.path[1]) if len(key.path) > 1 else section
     if value is not None and value != "auto":
@@ -71,7 +71,7 @@ def _deterministic(spec: Spec) -> str:
 
 
 def _global_batch(spec: Spec) -> str | None:
-    """Samples per step. The trainer's ranks alone have batches, and a node may show GPUs."""
+    """Return samples per step. The trainer's ranks alone have batches, and a node may show GPUs."""
     is_known = spec.launch.nproc_per_node != "auto" or spec.slurm.num_gpus
     if not spec.launch.is_trainer:
         return None

@@ -16,13 +16,13 @@ EPOCH_LINES_APART_S = 10
 
 
 def format_progress(progress: Progress, is_running: bool = True) -> str:
-    """The progress as one line of text; speed and time left only of a run that is running."""
+    """Return the progress as one line of text, with speed and time left only of a running run."""
     parts = [format_position(progress), format_values(progress)]
     return "  ".join(filter(None, [*parts, format_pace(progress) if is_running else ""]))
 
 
 def format_position(progress: Progress) -> str:
-    """`epoch 2/5  step 100/220`."""
+    """Return `epoch 2/5 step 100/220`."""
     text = f"step {progress.step}/{'?' if progress.total is None else progress.total}"
     if progress.epoch is None or progress.epochs is None:
         return text
@@ -31,14 +31,14 @@ def format_position(progress: Progress) -> str:
 
 
 def format_values(progress: Progress) -> str:
-    """`loss 0.0871  held-out accuracy 97.22%`: of training and the last evaluation, if any."""
+    """Return `loss 0.0871  held-out accuracy 97.22%`: of training and any last evaluation."""
     parts = [] if progress.loss is None else [format_metric("loss", progress.loss)]
     metrics = {each.name: each.value for each in progress.metrics or ()}
     return "  ".join(parts + ([format_metrics(metrics)] if metrics else []))
 
 
 def format_pace(progress: Progress) -> str:
-    """`921 samples/s  8 s left`; empty where neither is known."""
+    """Return `921 samples/s 8 s left`; empty where neither is known."""
     speed, left = progress.samples_per_s, progress.time_left
     parts = [] if speed is None else [f"{speed:.0f} samples/s"]
     return "  ".join(parts if left is None else [*parts, f"{left} left"])
@@ -63,7 +63,7 @@ class ProgressLine:
         self._stale = self._written()
 
     def _written(self) -> int | None:
-        """When progress.json was last written, in ns of the file system's clock; None if never."""
+        """Return progress.json's last write in ns of the file system's clock; None if never."""
         try:
             return self._run_dir.progress.stat().st_mtime_ns
         except OSError:

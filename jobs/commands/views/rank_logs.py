@@ -16,21 +16,21 @@ BLOCK_BYTES = 1 << 20
 
 
 def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
-    """The numbers of the attempts that have a log of this rank, oldest first."""
+    """Return the numbers of the attempts that have a log of this rank, oldest first."""
     newest = fact_reader.newest_opened(run_dir)
     logs = {n: run_dir.attempt(n).rank_log(rank) for n in range(1, newest + 1)}
     return [n for n, log in logs.items() if shared_files.exists(log)]
 
 
 def ranks_of(run_dir: RunDir) -> list[int]:
-    """The ranks that have a log in the newest attempt."""
+    """Return the ranks that have a log in the newest attempt."""
     folder = run_dir.attempt(fact_reader.newest_opened(run_dir)).path
     matches = (re.fullmatch(r"rank-(\d+)\.log", name) for name in shared_files.names_in(folder))
     return sorted(int(match[1]) for match in matches if match)
 
 
 def count_lines(path: Path, most: int) -> int:
-    """The number of lines of a file; of a longer one `most`."""
+    """Return the number of lines of a file; of a longer one `most`."""
     return len(log_text.read_end(path, most).lines)
 
 

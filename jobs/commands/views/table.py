@@ -16,7 +16,7 @@ MIN_FOLDED = 22
 
 
 def text(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """The rows as text for stdout: for a terminal no line is wider than it, and nothing is cut."""
+    """Return the rows as text for stdout, no wider than it if it is a terminal; nothing is cut."""
     if not sys.stdout.isatty():
         return plain_columns(rows, columns)
     width = shutil.get_terminal_size().columns
@@ -24,7 +24,7 @@ def text(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 
 def plain_columns(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Aligned columns below a header, a line for each row; `-` for what a row does not have."""
+    """Return aligned columns below a header, a row a line; `-` for what a row lacks."""
     table = [list(columns), *([row.get(name) or "-" for name in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [zip(row, widths, strict=True) for row in table]
@@ -34,7 +34,7 @@ def plain_columns(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 
 def folded_table(rows: Sequence[Row], columns: Sequence[str], width: int) -> str | None:
-    """A table of the columns that a row has, with long texts folded; None where it is too wide."""
+    """Return a table of the columns that a row has, with long texts folded; None if too wide."""
     try:
         from rich.console import Console
         from rich.measure import Measurement
@@ -58,7 +58,7 @@ def folded_table(rows: Sequence[Row], columns: Sequence[str], width: int) -> str
 
 
 def stacked_lines(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
-    """The rows below each other: the first column is a title, each other one a line that folds."""
+    """Return the rows below each other: the first column as title, the rest as folded lines."""
     title, *others = columns
     labels = max(map(len, others)) + 2
     lines = []
@@ -71,7 +71,7 @@ def stacked_lines(rows: Sequence[Row], columns: Sequence[str], width: int) -> st
 
 
 def _field(label: str, value: str, labels: int, width: int) -> list[str]:
-    """The lines of one field; the lines after the first are indented by `labels` + 2 blanks."""
+    """Return the lines of one field; all after the first are indented by `labels` + 2 blanks."""
     first = f"  {label.ljust(labels)}"
     room = max(width, len(first) + 10)  # of a terminal that is narrower than that
     rest = " " * len(first)

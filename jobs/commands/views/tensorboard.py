@@ -15,7 +15,7 @@ FIRST_PORT, NUM_PORTS = 16006, 10000
 
 
 def command(run_dir: RunDir) -> str | None:
-    """The two commands for a run with log.tensorboard, one per line; None for another run.
+    """Return the two commands for a run with log.tensorboard, one per line; None for another run.
 
     The first runs on this host. The second runs on a laptop: a tunnel by ssh to this host, because
     TensorBoard listens on the loopback interface only. Asks no name server.
@@ -36,7 +36,7 @@ def command(run_dir: RunDir) -> str | None:
 
 
 def _login() -> str:
-    """`user@host` of this process; the host as it names itself."""
+    """Return `user@host` of this process; the host as it names itself."""
     try:
         user = getpass.getuser() + "@"
     except (KeyError, OSError):  # a user id without an entry; OSError from Python 3.13 on

@@ -40,7 +40,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 def state(run: RunState, reason: str | None, now: float) -> str:
-    """The state of a run in one line of plain words.
+    """Return the state of a run in one line of plain words.
 
     `reason`: why it ended, of which its first line is shown; `now`: seconds since the epoch.
     """
@@ -65,7 +65,7 @@ def state(run: RunState, reason: str | None, now: float) -> str:
 
 
 def _waiting(files: RunFiles, job: Job, now: float) -> str:
-    """Why a job waits, and until when Slurm expects it to."""
+    """Return why a job waits, and until when Slurm expects it to."""
     is_held = job.state in job_state.HELD
     what = "held by Slurm" if is_held else _restarting(files) or "waiting in the queue"
     text = f"{what}: {explain(job.reason)}"
@@ -75,7 +75,7 @@ def _waiting(files: RunFiles, job: Job, now: float) -> str:
 
 
 def _running(files: RunFiles) -> str:
-    """`starting` before the first attempt, `restarting` between two of them, else `running`."""
+    """Return `starting` before the first attempt, `restarting` between two, else `running`."""
     last = files.last
     if last is not None and last.attempt == files.newest:
         return _restarting(files) or "starting"
@@ -83,7 +83,7 @@ def _running(files: RunFiles) -> str:
 
 
 def _restarting(files: RunFiles) -> str | None:
-    """`restarting after preemption` of a run that continues by itself; None of any other."""
+    """Return `restarting after preemption` of a run that continues by itself; None of any other."""
     last = files.last
     if files.newest == 0 or (last and last.decision in FINAL):
         return None
@@ -92,7 +92,7 @@ def _restarting(files: RunFiles) -> str | None:
 
 
 def nodes(run: RunState) -> str | None:
-    """The nodes on which a run runs, or how many it waits for; None of a run that has ended."""
+    """Return the nodes on which a run runs, or how many it waits for; None after its end."""
     if run.job is not None and run.job.nodes:
         return None if run.is_ended else run.job.nodes
     if run.job is not None and run.is_waiting:
@@ -103,7 +103,7 @@ def nodes(run: RunState) -> str | None:
 
 
 def node_list(names: Sequence[str]) -> str:
-    """Names of nodes as Slurm writes them: `n[1-3,7],login`. No name is left out."""
+    """Return names of nodes as Slurm writes them: `n[1-3,7],login`. No name is left out."""
     groups: dict[tuple[str, int], list[int]] = {}
     others = []
     for name in dict.fromkeys(names):
@@ -119,7 +119,7 @@ def node_list(names: Sequence[str]) -> str:
 
 
 def last_end(files: RunFiles) -> str | None:
-    """What ended the newest closed attempt, if it did not complete the run: `crash (attempt 2)`."""
+    """Return the newest closed attempt's end, `crash (attempt 2)`, unless it completed the run."""
     last = files.last
     if last is None or last.cause is Cause.COMPLETED:
         return None
@@ -127,7 +127,7 @@ def last_end(files: RunFiles) -> str | None:
 
 
 def checkpoint(files: RunFiles, now: float) -> str | None:
-    """The newest checkpoint and its age: `step 1200, 5 min ago`."""
+    """Return the newest checkpoint and its age: `step 1200, 5 min ago`."""
     if files.checkpoint is None:
         return None
     text = f"step {checkpoint_step(files.checkpoint)}"
@@ -137,7 +137,7 @@ def checkpoint(files: RunFiles, now: float) -> str | None:
 
 
 def end_reason(record: AttemptRecord) -> str:
-    """What ended an attempt, with the first line of the reason of the decision."""
+    """Return what ended an attempt, with the first line of the reason of the decision."""
     return (
         f"{CAUSES[record.cause]}: {first_line(record.reason)}"
         if record.reason
