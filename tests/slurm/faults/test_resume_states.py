@@ -64,8 +64,9 @@ def lose(case: Case) -> list[str]:
 
 
 def time_out(case: Case) -> list[str]:
-    """The batch shell is stopped, so Slurm ends the job at its time limit."""
-    harm_processes.send(harm_processes.of_role(case.run, "shell"), signal.SIGSTOP)
+    """The batch script and its process are stopped: Slurm ends the job at its time limit."""
+    for role in ("shell", "attempt"):
+        harm_processes.send(harm_processes.of_role(case.run, role), signal.SIGSTOP)
     limit = ("scontrol", "update", f"JobId={case.run.job_id}", "TimeLimit=1")
     case.run.cluster.run(*limit)
     case.run.wait("TIMEOUT", TIMEOUT_S)
