@@ -20,7 +20,7 @@ from slurm_job_kit.jobs import shared_files
 
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
-FORMAT = 3
+FORMAT = 4
 JOB_LOG = "job.log"
 # The timeline in which rank 0 writes its pace: the one that grows with the time of the training.
 # `attempt.open` and `attempt.close` read the timeline of rank 0 and must not read this one.
