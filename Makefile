@@ -29,7 +29,7 @@ kit_own := PYTHON READY READY_DEV READY_BENCH VIRTUAL_ENV CONDA_PREFIX
 KIT := $(JOBS)
 KIT_EXAMPLE := configs/resnet.yaml
 include slurm_job_kit/templates/kit.mk
-submit dry-run sweep status why logs report explain cancel resume shell compare export: $(READY)
+$(kit_targets): $(READY)
 # As in kit.mk the environment does not count.
 $(foreach name,$(filter-out CONFIG,$(kit_known)),$(if $(call kit_typed,$(name)),,$(eval override $(name) :=)))
 override export KIT_BENCH := $(value B)

@@ -32,6 +32,7 @@ OBJECTIVES = ("classification", "regression", "language_model")
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("constant", "cosine", "step", "wsd")
 STRATEGIES = ("ddp", "zero1", "fsdp", "hsdp")
+UNDIVIDED = ("ddp",)  # each rank has the whole model and optimizer
 # srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
 CONTAINER_OPTIONS = "--container"
 # Which value of a built-in metric is better.

@@ -20,6 +20,7 @@ from slurm_job_kit.jobs.spec import (
     SCHEDULES,
     STRATEGIES,
     TRANSFORMS,
+    UNDIVIDED,
     Log,
     Profile,
     Spec,
@@ -88,7 +89,7 @@ def _strategy(spec: Spec) -> Iterator[Problem]:
             hint,
         )
         return
-    if strategy != "ddp" and train.precision == "fp16":
+    if strategy not in UNDIVIDED and train.precision == "fp16":
         what = f"fp16 excludes train.strategy {strategy}: there is no gradient scaler over shards"
         yield _key("precision", what, "write precision: bf16, or strategy: ddp", "train.strategy")
     if strategy in _SHARDED:

@@ -27,7 +27,8 @@ kit_takes_cancel := RUN HOST
 kit_takes_resume := RUN SET CODE CHECKPOINT YES FLAGS HOST
 kit_takes_compare := RUN WITH
 kit_takes_export := RUN CHECKPOINT DCP FLAGS
-.PHONY: kit-help submit dry-run sweep status why logs report explain cancel resume shell compare export
+kit_targets := submit dry-run sweep status why logs report explain cancel resume shell compare export
+.PHONY: kit-help $(kit_targets)
 
 # kit_typed NAME: what stands on the command line. The environment and other Makefiles do not count: a
 # variable there was meant for another program.

@@ -21,12 +21,14 @@ def make_targets():
     return re.findall(r"^([a-z0-9-]+):.*## ", text, re.MULTILINE)
 
 
+# A command has a target and a module of its own name: it is counted once.
+OF_COMMANDS = {f"jobs.commands.{name}" for name in COMMANDS}
 COUNTED = {
     "spec_keys": [key.dotted for key in keys().values()],
     "commands": list(COMMANDS),
-    "make_targets": make_targets(),
+    "make_targets": [name for name in make_targets() if name not in COMMANDS],
     "rooms": [name for name in FOLDERS if name.count(".") == 1],
-    "modules": [name for name in FILES if name not in FOLDERS and "." in name],
+    "modules": [name for name in FILES if name not in {*FOLDERS, *OF_COMMANDS} and "." in name],
 }
 
 

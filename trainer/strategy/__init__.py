@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.spec import UNDIVIDED, Train
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.strategy.ddp import Ddp
@@ -24,7 +24,7 @@ from slurm_job_kit.trainer.strategy.zero1 import Zero1
 
 def is_divided(context: RankContext) -> bool:
     """Return whether the strategy of the spec divides tensors between the ranks."""
-    return context.distributed.world_size > 1 and context.train.strategy != "ddp"
+    return context.distributed.world_size > 1 and context.train.strategy not in UNDIVIDED
 
 
 def create(train: Train, place: DistributedContext, device: torch.device) -> Strategy:

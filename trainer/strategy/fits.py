@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.spec import UNDIVIDED, Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.strategy import blocks
@@ -16,7 +16,7 @@ def num_shards(train: Train, place: DistributedContext) -> int:
 
     Raises: UserError where train.shard_size does not fit the number of ranks.
     """
-    if train.strategy == "ddp" or place.world_size == 1:
+    if train.strategy in UNDIVIDED or place.world_size == 1:
         return 1
     if train.strategy != "hsdp":
         return place.world_size

@@ -15,7 +15,7 @@ import yaml
 from slurm_job_kit.jobs.config import yaml_reader
 from slurm_job_kit.jobs.config.keys import keys, type_name
 from slurm_job_kit.jobs.config.load import SpecError, load
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import STRATEGIES, Spec
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -64,7 +64,7 @@ nodes: 3
         "  hint: did you mean account?\n"
         'x.yaml:7: launch.nproc_per_node: must be a whole number or auto, not "two"\n'
         "x.yaml:9: train.lr: must be greater than 0, not -1\n"
-        'x.yaml:10: train.strategy: must be one of ddp, zero1, fsdp, hsdp, not "fsdp2"\n'
+        f'x.yaml:10: train.strategy: must be one of {", ".join(STRATEGIES)}, not "fsdp2"\n'
         "  hint: write fsdp, which is FSDP2\n"
         "x.yaml:11: nodes: unknown key\n"
         "  hint: did you mean slurm.nodes?\n"

@@ -9,7 +9,7 @@ import torch._dynamo
 from torch import nn
 from torch._dynamo.utils import counters
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.spec import STRATEGIES, Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.model.models import MiniResNet, mlp, resnet18
@@ -210,7 +210,7 @@ def test_blocks_that_share_a_parameter_are_refused_by_fsdp():
     fits.check(module, Train(strategy="zero1"), 2)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp", "hsdp"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_rank_has_no_wrapper_and_divides_nothing(strategy):
     place = DistributedContext(0, 0, 0, 1, 1, "here")
     made = create(Train(strategy=strategy), place, torch.device("cpu"))
