@@ -380,6 +380,54 @@ def test_only_jobs_slurm_runs_slurms_commands():
     assert [module for module in others if runners & used_names(module)] == []
 
 
+# jobs.runs.state judges whether a run lives. The others ask about one job or process for a reason
+# of their own.
+ASKS_ABOUT_JOBS = {
+    "jobs.runs.state": "the state of runs",
+    "jobs.runs.run_lock": "whether the owner of a claim is dead, so that another may take it",
+    "jobs.attempt.successor": "whether a successor waits already",
+    "jobs.commands.continuing": "until a job that has ended its run is gone",
+    "jobs.commands.submit_claim": "whether the command that holds the claim is dead",
+    "jobs.commands.answers.observation": "why a job waits",
+    "jobs.commands.run_jobs": "jobs of plain sbatch, which no file of a run names",
+    "jobs.commands.clean": "the same, and the lives for jobs.runs.state with one call of squeue",
+}
+ASKING = {"job_list.life_of", "job_list.ask", "job_list.queue", "run_lock.life_of"}
+ASKING |= {"run_lock.is_alive"}
+
+
+def test_only_the_state_of_a_run_says_whether_it_lives():
+    askers = {module for module in modules_of("jobs") if ASKING & used_names(module)}
+    assert askers == set(ASKS_ABOUT_JOBS)
+
+
+# Each names other things than what went wrong, or a state of a run.
+ENUMS = {
+    "jobs.kinds": ("Cause", "Kind"),
+    "jobs.runs.state": ("RunPhase",),
+    "jobs.records.ended": ("Action",),
+    "jobs.records.queued": ("RequeueAnswer",),
+    "jobs.commands.sweeps.runner": ("PointState",),
+    "jobs.commands.times.spans": ("Use",),
+    "jobs.slurm.pending": ("Wait",),
+    "jobs.environment": ("Door", "Treatment"),
+    "jobs.node.last_error": ("_Behind",),
+}
+
+
+def test_one_enum_names_what_went_wrong():
+    found = {
+        module: tuple(
+            node.name
+            for node in nodes(module)
+            if isinstance(node, ast.ClassDef)
+            if any(ast.unparse(base).endswith("Enum") for base in node.bases)
+        )
+        for module in [*modules_of("jobs"), *modules_of("trainer")]
+    }
+    assert {module: names for module, names in found.items() if names} == ENUMS
+
+
 def test_only_the_executor_imports_submitit():
     users = {name for name in FILES for each in imports(name, True) if "submitit" in each}
     assert users == {"jobs.slurm.executor"}
