@@ -12,6 +12,7 @@ killed. Standard library only: the batch host may have nothing else.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -37,7 +38,10 @@ def main(argv: list[str] | None = None) -> int:
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
     if args.command == "run":
         job = attempts.Allocation(args.nodes, args.head_address, args.srun)
-        return attempts.run(run_dir, me, job, StopsOfShell(args.stops_fd))
+        code = attempts.run(run_dir, me, job, StopsOfShell(args.stops_fd))
+        with contextlib.suppress(BrokenPipeError):
+            os.write(args.end_fd, f"{code}\n".encode())
+        return code
     if args.command == "close":
         stops_before = [args.stop] if args.stop else []
         return attempts.close_and_execute(run_dir, me, args.attempt, stops_before, args.srun_exit)
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (opening, closing):
         command.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     running.add_argument("--stops-fd", type=int, required=True, help="a pipe from the batch shell")
+    running.add_argument("--end-fd", type=int, required=True, help="a pipe for the exit code")
     running.add_argument("--srun", nargs=argparse.REMAINDER, help="srun's command line")
     closing.add_argument("attempt", type=int)
     closing.add_argument("--srun-exit", type=int, default=0, help="srun's exit code")

@@ -23,7 +23,8 @@ from typing import IO, cast
 from slurm_job_kit.jobs import environment
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.attempt.close import close
-from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, end_for_good, execute
+from slurm_job_kit.jobs.attempt.decision import decision_of
+from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, end_for_good, end_run, execute
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.environment import Door
@@ -31,6 +32,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node.prctl import die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from slurm_job_kit.jobs.records.ended import FINAL
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
@@ -61,12 +63,13 @@ class Sruns:
         self._run_dir, self._command = run_dir, srun
         self._standby: subprocess.Popen[bytes] | None = None
         self._can_overlap = client.can_overlap()
+        self._options: Sequence[str] = ()  # what the spec adds
 
     def start(self, spec: Spec, plan: AttemptPlan) -> subprocess.Popen[bytes]:
         """Start the agents of an attempt, by those that wait if there are any."""
         words = (str(plan.attempt), plan.rdzv_endpoint)
-        options = srun_step.srun_argv(spec, os.environ)
-        return self._wake(words) or self._start(spec, options, words, subprocess.DEVNULL)
+        self._options = srun_step.srun_argv(spec, os.environ)
+        return self._wake(words) or self._start(spec, self._options, words, subprocess.DEVNULL)
 
     def start_standby(self, spec: Spec) -> None:
         """Start the agents that wait for the next attempt, if the spec asks for them."""
@@ -74,10 +77,9 @@ class Sruns:
             return
         # The step shares the memory of the attempt: where memory is a resource, the attempt's step
         # has all of it. srun takes one of these options and no second one.
-        options = srun_step.srun_argv(spec, os.environ)
-        shared = [each for each in options if not each.startswith(("--mem=", "--mem-per-"))]
+        shared = [each for each in self._options if not each.startswith(("--mem=", "--mem-per-"))]
         shared += ["--overlap", "--mem=0"]
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
             self._standby = self._start(spec, shared, (WORD, "-"), subprocess.PIPE)
 
     def _wake(self, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
@@ -113,7 +115,6 @@ class Sruns:
         return subprocess.Popen(
             [*self._command, *options, *srun_step.agent_command(self._run_dir, spec, *words)],
             stdin=stdin,
-            env=environment.variables_for(os.environ, Door.BATCH),
             preexec_fn=_become_srun,
         )
 
@@ -128,19 +129,23 @@ def _become_srun() -> None:
 
 def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.StopsOfShell) -> int:
     """Run attempts until a decision ends this start of the job; returns the exit code."""
+    for name in os.environ.keys() - environment.variables_for(os.environ, Door.BATCH).keys():
+        del os.environ[name]
     sruns = Sruns(run_dir, job.srun)
-    code, left = EXIT_RETRY, _left_open(run_dir, me)
-    if left is not None:
-        code = close_and_execute(run_dir, me, left, stops.take(), EXIT_KILLED)
+    code = _finish_killed(run_dir, me, stops)
     while code == EXIT_RETRY:
+        stops.wait(0)
+        if stops.is_shell_gone:  # Slurm ends the job, and its next start records the attempt
+            return 1
         plan, code = open_next(run_dir, me, job.nodes, job.head_address)
         if plan is None:
             break
         srun_exit = _run_step(run_dir, me, plan, sruns, stops)
-        if stops.is_shell_gone:  # Slurm ends the job, and its next start records the attempt
-            return 1
         # A signal that comes from now on is one for the next attempt.
-        code = close_and_execute(run_dir, me, plan.attempt, stops.take(), srun_exit)
+        stop = stops.take()
+        if stops.is_shell_gone:
+            return 1
+        code = close_and_execute(run_dir, me, plan.attempt, stop, srun_exit)
     sruns.end_standby()
     return code
 
@@ -156,7 +161,7 @@ def _run_step(
     try:
         spec = Spec.read(run_dir.spec)
         srun = sruns.start(spec, plan)
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
         print_line(f"attempt {plan.attempt}: error: srun was not started: {error}")
         return EXIT_NOT_STARTED
     sruns.start_standby(spec)
@@ -168,14 +173,25 @@ def _run_step(
     return code if code >= 0 else 128 - code
 
 
-def _left_open(run_dir: RunDir, me: run_lock.Owner) -> int | None:
-    """Return this job start's attempt that a killed process has not closed; None without one."""
+def _finish_killed(run_dir: RunDir, me: run_lock.Owner, stops: srun_step.StopsOfShell) -> int:
+    """Do what a killed process of this start of the job has left; return the exit code so far.
+
+    It has not closed its attempt, or has recorded a decision and not executed it.
+    """
+    facts = None
     with contextlib.suppress(OSError, FailedError, UserError):  # `open_next` names the error
         if run_lock.is_owned_by_start(run_dir, me):
-            found = fact_reader.read_newest(run_dir)
-            is_ours = run_lock.is_owned_by_attempt(run_dir, me, found.attempt)
-            return found.attempt if is_ours and interpret.is_unrecorded(found) else None
-    return None
+            facts = fact_reader.read_newest(run_dir)
+            if not run_lock.is_owned_by_attempt(run_dir, me, facts.attempt):
+                facts = None
+    if facts is None:
+        return EXIT_RETRY
+    if interpret.is_unrecorded(facts):
+        return close_and_execute(run_dir, me, facts.attempt, stops.take(), EXIT_KILLED)
+    decision = decision_of(facts.attempts[-1])
+    if decision.action in FINAL:
+        facts = end_run(run_dir, facts, me, decision)
+    return execute(decision, run_dir, facts, me)
 
 
 def open_next(
@@ -201,11 +217,11 @@ def open_next(
 def close_and_execute(
     run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str], srun_exit: int
 ) -> int:
-    """Close an attempt as `close` does, and execute the decision; returns the exit code."""
+    """Close an attempt as `close` does, and execute the decision; return the exit code."""
     try:
         with run_lock.release_on_disk_error(run_dir, me):
-            decision, found = close(run_dir, me, attempt, stops, srun_exit)
-            return execute(decision, run_dir, found, me)
+            decision, facts = close(run_dir, me, attempt, stops, srun_exit)
+            return execute(decision, run_dir, facts, me)
     except (UserError, FailedError) as error:
         print_line(f"error: {error}")
         return 1

@@ -84,6 +84,12 @@ def format_decision(decision: Decision) -> str:
     return f"{decision.cause}: {behind_first_line(decision.reason, f' -> {decision.action}')}"
 
 
+def decision_of(record: AttemptRecord) -> Decision:
+    """Return the decision that a record has."""
+    more = (record.budget, record.not_requeued or "")
+    return Decision(record.decision, record.cause, record.reason, *more)
+
+
 def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> Decision:
     """Return the decision after one attempt.
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import environment, records
 from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.queued import SlurmSite
@@ -151,6 +151,6 @@ def could_run_without(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
     """Return whether Slurm would ever start this job without these nodes; submits no job."""
     without = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
     argv = sbatch.sbatch_argv(without, run_dir)
-    environ = sbatch.successor_environ(os.environ, run_dir)
+    environ = environment.variables_for(os.environ, environment.Door.SBATCH)
     answer = client.test_only(argv, environ)
     return answer is not None and answer.returncode == 0

@@ -126,14 +126,14 @@ def failure_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> N
     if evidence.kind is Kind.HANG:
         hang, where = _hang_of(run_dir, run_dir.attempt(facts.attempt))
         return at(Kind.HANG, f"a hang: {evidence.error if hang is None else hang.error}", where)
-    if evidence.kind in OF_MEMORY:
-        return at(evidence.kind, f"{KINDS[evidence.kind].what}: {evidence.error}", place)
     if (of_agent := _agent_error(run_dir.attempt(facts.attempt), facts)) is not None:
         return at(
             evidence.kind or Kind.SPEC_MISTAKE,
             f"a node did not start torchrun: {evidence.error}",
             of_agent,
         )
+    if evidence.kind in OF_MEMORY:
+        return at(evidence.kind, f"{KINDS[evidence.kind].what}: {evidence.error}", place)
     if failed is not None and not failed.caused_by_peer:
         what = KINDS[failed.kind].what
         return at(failed.kind, f"{what}: {interpret.format_error(failed)}", place)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs import installation, log_text, records
+from slurm_job_kit.jobs import environment, installation, log_text, records
 from slurm_job_kit.jobs.attempt.decision import Action
 from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import FailedError
@@ -93,7 +93,7 @@ def queue(
     Raises: OSError if it cannot be recorded; the new job is cancelled then.
     """
     argv = argv_after(run_dir, facts, job_id, can_requeue)
-    environ = sbatch.successor_environ(os.environ, run_dir)
+    environ = environment.variables_for(os.environ, environment.Door.SBATCH)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
 
     def find(ids: Collection[str]) -> str | None:

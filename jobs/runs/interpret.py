@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
-from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.kinds import OF_MEMORY, Kind
 from slurm_job_kit.jobs.known_causes import CAUSE_OF, KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.script_failure import signal_of
@@ -121,6 +121,9 @@ def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
     is_caught = error is not None and error == caught_error(facts)
     cause = None if of_agent is None else known_cause(of_agent)
     error = with_cause(of_agent, cause) if of_agent is not None else error
+    kind = cause.kind if cause is not None else kind_of(failed)
+    if killed and kind not in OF_MEMORY:  # perhaps the reason of what the ranks recorded
+        kind = Kind.OUT_OF_MEMORY
     return Evidence(
         outcome=outcome,
         job_state=job_state,
@@ -133,7 +136,7 @@ def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         would_repeat=would_repeat(facts, failed) or is_caught or bool(cause and cause.repeats),
         mistake=mistake_of(facts, failed)
         or ("code" if is_caught else "spec" if cause and cause.repeats else None),
-        kind=Kind.OUT_OF_MEMORY if killed else cause.kind if cause is not None else kind_of(failed),
+        kind=kind,
         bad_nodes=bad_nodes(facts.errors),
         is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
         is_lasting=is_lasting(failed),

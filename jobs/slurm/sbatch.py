@@ -1,4 +1,4 @@
-"""sbatch's command line and environment for a run, as data: each option is one argument.
+"""sbatch's command line for a run, as data: each option is one argument.
 
 Both ways to queue a job use it: `jobs.slurm.executor` for a user, `jobs.slurm.client.submit` for a
 successor. Standard library only.
@@ -6,10 +6,10 @@ successor. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, installation
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.console import number_ranges
 from slurm_job_kit.jobs.rundir import JOB_LOG, RunDir, SweepDir
 from slurm_job_kit.jobs.spec import Spec
@@ -121,14 +121,3 @@ def successor_argv(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[
 
 def _name(option: str) -> str:
     return option.removeprefix("--").partition("=")[0]
-
-
-def successor_environ(environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
-    """Return the environment of sbatch in a batch script, without the run's kit on PYTHONPATH.
-
-    This batch script put the kit there, and the batch script of the new job does so again.
-    """
-    kept = environment.variables_for(environ, environment.Door.SBATCH)
-    own = f"{run_dir.kit}"
-    paths = [path for path in kept.pop("PYTHONPATH", "").split(":") if path not in ("", own)]
-    return kept | ({"PYTHONPATH": ":".join(paths)} if paths else {})

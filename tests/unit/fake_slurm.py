@@ -32,7 +32,10 @@ echo submitted >>"$FAKE_SLURM/submitted"
 [ -e "$FAKE_SLURM/state.{JOB_ID}" ] || echo RUNNING >"$FAKE_SLURM/state.{JOB_ID}"
 echo 'Submitted batch job {JOB_ID}'
 """
-SCANCEL = 'for job in "$@"; do echo CANCELLED >"$FAKE_SLURM/state.$job"; done'
+SCANCEL = """
+case $1 in --signal=*) exit ;; esac
+for job in "$@"; do echo CANCELLED >"$FAKE_SLURM/state.$job"; done
+"""
 SCONTROL = """
 [ "$2" = job ] || exit 0
 state=$(cat "$FAKE_SLURM/state.$3" 2>/dev/null) || state=RUNNING

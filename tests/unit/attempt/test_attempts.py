@@ -218,6 +218,31 @@ def test_a_stop_signal_of_the_shell_is_the_attempts(begin, fake_slurm, name):
     assert any(" requeue " in call for call in fake_slurm.calls)
 
 
+def test_of_two_stop_signals_of_the_shell_the_first_is_the_attempts(begin):
+    job = begin(standby_after_s=None)
+    wait_for(lambda: job.python, "no Python")
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        os.kill(job.shell.pid, number)
+    job.srun(1)
+    job.end(1, 1)
+    job.wait()
+    (record,) = read_attempts(job.run)
+    assert record.evidence.signals[0] == "SIGUSR1"
+
+
+def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
+    """Slurm signals the batch shell while it requeues a job, and at the end of a cancelled one."""
+    job = begin(standby_after_s=None)
+    job.srun(1)
+    job.end(1, 0)
+    while job.shell.poll() is None:
+        os.kill(job.shell.pid, signal.SIGTERM)
+        time.sleep(0.001)
+    code, log = job.wait()
+    assert code == 0, log
+    assert decisions(job.run) == [("completed", "done")]
+
+
 def test_a_stop_signal_to_the_whole_tree_ends_no_decision(begin):
     job = begin(standby_after_s=None)
     job.srun(1)
@@ -239,7 +264,23 @@ def test_an_attempt_whose_python_was_killed_is_closed_and_retried(begin):
     job.end(2, 0)
     code, log = job.wait()
     assert code == 0, log
-    assert "error: attempt run was killed: exit code 137\n" in log and "coproc" not in log
+    assert "error: attempt run was killed before it had decided\n" in log and "coproc" not in log
+
+
+def test_a_python_that_was_killed_before_it_executed_its_decision_is_followed_by_one_that_does(
+    begin, fake_slurm
+):
+    """The record has a requeue, and slurmctld does not answer until the process is killed."""
+    fake_slurm.install("scontrol", "exec sleep 20", when="requeue *")
+    job = begin(standby_after_s=None)
+    job.srun(1)
+    os.kill(job.shell.pid, signal.SIGTERM)
+    job.end(1, 1)
+    wait_for(lambda: decisions(job.run), "no decision")
+    asked = wait_for(lambda: [c for c in fake_slurm.calls if " requeue " in c], "no requeue")
+    os.kill(job.python, signal.SIGKILL)
+    wait_for(lambda: len([c for c in fake_slurm.calls if " requeue " in c]) > len(asked), "no 2nd")
+    assert len(decisions(job.run)) == 1
 
 
 def test_a_python_that_is_killed_again_and_again_ends_the_job(begin, tmp_path):

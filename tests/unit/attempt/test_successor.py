@@ -150,7 +150,7 @@ def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
 
 
 def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, monkeypatch):
-    variables = {"OWN": "1", "PYTHONPATH": f"{run.kit}:/mine", "CUDA_VISIBLE_DEVICES": "0"}
+    variables = {"OWN": "1", "PYTHONPATH": "/mine", "CUDA_VISIBLE_DEVICES": "0"}
     of_job = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "9", "SLURMD_NODENAME": "a"}
     of_job |= {"SBATCH_QOS": "x"}  # of the user: the job itself was queued with it
     for name, value in {**variables, **of_job, "SLURM_CONF": "/c", "SLURM_JWT": "t"}.items():
