@@ -165,7 +165,7 @@ class _PassOn:
     def __init__(self, run_dir: RunDir, job_id: str, attempt: int) -> None:
         self._run_dir, self._job_id, self._attempt = run_dir, job_id, attempt
         self._is_passed_on = False
-        self._next_try = 0.0
+        self._next_try: float | None = None
 
     def pass_on(self, name: str) -> None:
         """Send the first signal to the agents, unless they got one themselves; repeat a failure.
@@ -173,9 +173,14 @@ class _PassOn:
         A job that ends, or that Slurm has started again, is asked for nothing: its steps may be
         those of the new start.
         """
-        if not name or self._is_passed_on or time.monotonic() < self._next_try:
+        if not name or self._is_passed_on:
             return
-        self._next_try = time.monotonic() + PASS_ON_INTERVAL_S
+        now = time.monotonic()
+        if self._next_try is None:  # agents that got the signal, too, record it meanwhile
+            self._next_try = now + PASS_ON_INTERVAL_S / 2
+        if now < self._next_try:
+            return
+        self._next_try = now + PASS_ON_INTERVAL_S
         agents = read_agents(self._run_dir, self._attempt)
         if not agents:  # they are starting
             return

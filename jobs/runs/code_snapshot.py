@@ -165,7 +165,7 @@ def _damage(copy: Path) -> str | None:
         names = frozen_names(copy)
         actual = digest(copy, [f"{copy}/{name}" for name in names])
     except FileNotFoundError as error:
-        return f"{error.filename} is missing"
+        return f"{os.path.realpath(error.filename)} is missing"
     if not any(_with_mode(actual, mode) == copy.name for mode in _MODES):
         changed = (name for name in [*names] if _changed_after_the_list(copy, name))
         return f"{copy / next(changed, '')} was changed"

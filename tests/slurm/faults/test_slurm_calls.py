@@ -43,4 +43,4 @@ def test_an_attempt_calls_slurm_at_most_six_times(kit: Kit, tmp_path: Path) -> N
     assert sum(map(len, attempts.values())) == len(calls)
     # Later ones requeue it themselves at the end of its grace, see jobs.attempt.requeue_policy.
     assert ("requeue" in "".join(attempts[""])) != harm_slurm.LEFT_TO_SLURM
-    assert all(len(made) <= MAX_CALLS for made in attempts.values()), calls
+    assert all(len(made) <= MAX_CALLS for made in attempts.values()), "\n".join(calls)
