@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..host import IS_SITE, PATH
+from ..host import PATH
 from ..kit import Kit
 from . import harm_slurm
 from .scenario import NAMED_QOS, start_with_path
 
 CLIENTS = ("sbatch", "scancel", "scontrol", "squeue", "sacct", "sinfo")
-# One more where DNS does not know the nodes: their NodeAddr.
-MAX_CALLS = 7 if IS_SITE else 6
+# One of them asks for the NodeAddr: the first node knows itself as 127.0.1.1, as on a stock Debian,
+# and on the site DNS does not know the nodes.
+MAX_CALLS = 7
 COUNTING = """#!/bin/sh
 echo "$SLURM_RESTART_COUNT {name} $*" >>{log}
 PATH={path} exec {name} "$@"
@@ -28,7 +29,7 @@ def count(folder: Path) -> Path:
     return log
 
 
-def test_an_attempt_calls_slurm_at_most_six_times(kit: Kit, tmp_path: Path) -> None:
+def test_an_attempt_calls_slurm_at_most_seven_times(kit: Kit, tmp_path: Path) -> None:
     folder = tmp_path / "counting"
     folder.mkdir()
     log = count(folder)
