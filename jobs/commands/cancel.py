@@ -130,11 +130,12 @@ def scancel(jobs: Mapping[RunDir, Iterable[str]], record: BestEffort) -> None:
 
 
 def end_pending(run: RunState, jobs: Iterable[Job | None]) -> None:
-    """Record the end of a run whose jobs were cancelled, if all of them waited.
+    """Record the end of a run whose jobs were cancelled, if no batch script is left to record it.
 
-    Else the batch script of the one that ran records it.
+    Such a job waited, or Slurm had begun to requeue it after the end of its attempt was recorded.
     """
-    if any(job is None or job.state not in job_state.WAITING for job in jobs):
+    silent = job_state.WAITING | (job_state.ENDING if run.files.is_closed else frozenset())
+    if any(job is None or job.state not in silent for job in jobs):
         return
     owner = run.files.owner
     try:

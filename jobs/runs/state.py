@@ -100,6 +100,11 @@ class RunFiles:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the newest attempt that was opened has its record."""
+        return self.last is not None and self.last.attempt == self.newest
+
+    @property
     def has_recorded_end(self) -> bool:
         """Whether the files have the end of the run with the job that was queued last."""
         if self.owner is not None or self.job_id is None:
@@ -406,8 +411,7 @@ def _phase_of_job(files: RunFiles, job: Job) -> RunPhase:
     if job.state == "CANCELLED":
         return RunPhase.CANCELLED
     if job.state in job_state.ENDED:
-        is_closed = files.last is not None and files.last.attempt == files.newest
-        return RunPhase.STOPPED if is_closed else RunPhase.LOST
+        return RunPhase.STOPPED if files.is_closed else RunPhase.LOST
     return RunPhase.UNKNOWN
 
 

@@ -34,7 +34,7 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys)
     assert not run.owner.exists()
 
 
-@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "EXPEDITING", "SPECIAL_EXIT"])
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "EXPEDITING", "SPECIAL_EXIT", "COMPLETING"])
 def test_cancel_of_a_requeued_job_under_any_of_slurms_names_ends_the_run(slurm, here, state):
     slurm.set_state("4711", state)
     main(["submit", "tiny.yaml"])
@@ -42,6 +42,15 @@ def test_cancel_of_a_requeued_job_under_any_of_slurms_names_ends_the_run(slurm, 
     run_files.recorded(run, cause="preemption", decision="requeue")
     assert main(["cancel", "4711"]) == 0
     assert slurm.cancelled == ["4711"] and read_json(run.result)["status"] == "cancelled"
+
+
+def test_cancel_leaves_the_record_of_an_open_attempt_to_the_batch_script(slurm, here):
+    slurm.set_state("4711", "COMPLETING")
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    run_files.opened(run, nodes=["a"], job_id="4711")
+    assert main(["cancel", "4711"]) == 0
+    assert slurm.cancelled == ["4711"] and not run.result.exists() and not read_attempts(run)
 
 
 def test_cancel_also_cancels_the_successor(guarded, slurm):
