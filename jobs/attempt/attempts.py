@@ -15,7 +15,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -188,10 +188,12 @@ def _finish_killed(run_dir: RunDir, me: run_lock.Owner, stops: srun_step.StopsOf
         return EXIT_RETRY
     if interpret.is_unrecorded(facts):
         return close_and_execute(run_dir, me, facts.attempt, stops.take(), EXIT_KILLED)
-    decision = decision_of(facts.attempts[-1])
-    if decision.action in FINAL:
-        facts = end_run(run_dir, facts, me, decision)
-    return execute(decision, run_dir, facts, me)
+    with _name_failure(run_dir, me):
+        decision = decision_of(facts.attempts[-1])
+        if decision.action in FINAL:
+            facts = end_run(run_dir, facts, me, decision)
+        return execute(decision, run_dir, facts, me)
+    return 1
 
 
 def open_next(
@@ -218,10 +220,17 @@ def close_and_execute(
     run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str], srun_exit: int
 ) -> int:
     """Close an attempt as `close` does, and execute the decision; return the exit code."""
+    with _name_failure(run_dir, me):
+        decision, facts = close(run_dir, me, attempt, stops, srun_exit)
+        return execute(decision, run_dir, facts, me)
+    return 1
+
+
+@contextlib.contextmanager
+def _name_failure(run_dir: RunDir, me: run_lock.Owner) -> Iterator[None]:
+    """Run a block that ends an attempt; an error of it is a line of the log."""
     try:
         with run_lock.release_on_disk_error(run_dir, me):
-            decision, facts = close(run_dir, me, attempt, stops, srun_exit)
-            return execute(decision, run_dir, facts, me)
+            yield
     except (UserError, FailedError) as error:
         print_line(f"error: {error}")
-        return 1

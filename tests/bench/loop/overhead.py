@@ -22,7 +22,7 @@ WARM_UP_STEPS = 100
 LONG_ROUNDS, LONG_ROUND_S = 5, 8  # more than 30 s of the kit in a row
 BARE_SHARE = 5  # a round of the bare loop has a fifth of the steps, and counts as often
 PROBE_STEPS = 600  # which show how long a round of that time is
-SIDES = "kit (no DDP at one rank) / bare DDP loop"
+SIDES = "kit / bare DDP loop"
 # Once per row; each round has about a fifth of it.
 LEAST_SAVES = LEAST_EVALUATIONS = 3
 
