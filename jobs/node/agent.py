@@ -249,7 +249,7 @@ def have_trained(run_dir: RunDir, nodes: Sequence[str]) -> bool:
     return False
 
 
-def refuse(attempt_dir: AttemptDir, rank: int, error: str) -> NoReturn:
+def end_by_user_error(attempt_dir: AttemptDir, rank: int, error: str) -> NoReturn:
     """End an agent that cannot start torchrun because of a mistake that a retry would repeat.
 
     error: the reason on its first line. Its record, which `attempt.close` reads, has the reason.
@@ -269,8 +269,10 @@ def check_gpus(attempt_dir: AttemptDir, rank: int, spec: Spec, env: dict[str, st
     """
     if problem := gpu_check.problem(spec, env, torch_file(attempt_dir, rank)):
         if problem.is_of_node:
-            fail(attempt_dir, rank, problem.reason, problem.hint)
-        refuse(attempt_dir, rank, f"{node_name()}: {problem.reason}\n  hint: {problem.hint}")
+            end_by_node_error(attempt_dir, rank, problem.reason, problem.hint)
+        end_by_user_error(
+            attempt_dir, rank, f"{node_name()}: {problem.reason}\n  hint: {problem.hint}"
+        )
     is_hidden = env.get(gpus.VISIBLE[0]) == "" and gpus.visible(os.environ) is None
     if rank == 0 and is_hidden and (num := gpus.of_machine()):
         print_line(
@@ -285,7 +287,7 @@ def torch_file(attempt_dir: AttemptDir, rank: int) -> Path:
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         hint = "install torch there, or set launch.python to an interpreter that has it"
-        fail(attempt_dir, rank, f"launch.python: {sys.executable} has no torch", hint)
+        end_by_node_error(attempt_dir, rank, f"launch.python: {sys.executable} has no torch", hint)
     return Path(torch.origin)
 
 
@@ -311,7 +313,7 @@ def warn_of_environment(spec: Spec) -> None:
         print_line(line)
 
 
-def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
+def end_by_node_error(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
     """End the agent before it starts torchrun; `attempt.close` reads the reason."""
     text = f"{node_name()}: {reason}"
     with contextlib.suppress(OSError):
@@ -342,7 +344,9 @@ def temporary_directory(
             env["TMPDIR"] = f"{directory.name}/tmp"
     except OSError as error:
         hint = "free space there, or set TMPDIR to a directory of the node"
-        fail(attempt_dir, node_rank, f"no temporary directory for torchrun: {error}", hint)
+        end_by_node_error(
+            attempt_dir, node_rank, f"no temporary directory for torchrun: {error}", hint
+        )
     with directory as path:
         yield path
 
@@ -376,13 +380,15 @@ def main(argv: list[str]) -> int:
             Node(args.node_rank, plan, spec)
         if args.node_rank != 0 and (problem := rendezvous.why_unreachable(plan, have_met)):
             hint = "set launch.interface to an interface that leads to all nodes, or ask the site"
-            fail(attempt_dir, args.node_rank, problem, hint)
+            end_by_node_error(attempt_dir, args.node_rank, problem, hint)
         node = Node(args.node_rank, plan, spec)
     except OSError as error:
         reason = f"no network route to the first node at {plan.head_address}: {error}"
-        fail(attempt_dir, args.node_rank, reason, "ask the site how nodes reach each other")
+        end_by_node_error(
+            attempt_dir, args.node_rank, reason, "ask the site how nodes reach each other"
+        )
     except InterfaceError as error:
-        refuse(attempt_dir, args.node_rank, str(error))
+        end_by_user_error(attempt_dir, args.node_rank, str(error))
     env = node.environment(spec, run_dir, plan)
     check_gpus(attempt_dir, args.node_rank, spec, env)
     agent = Agent(attempt_dir, node, Timeline(run_dir, f"agent-{node.rank:05d}", plan.attempt))

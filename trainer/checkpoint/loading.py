@@ -102,7 +102,7 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
             reader.check_file(directory / name, digests[name])
         reader.check(directory)
     except reader.DamageError as error:
-        recovery.put_aside(directory, str(error), log)
+        recovery.quarantine_and_report(directory, str(error), log)
     except OSError as error:
         raise storage_error(error, f"checking checkpoint {directory}") from error
     else:

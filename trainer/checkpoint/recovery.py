@@ -55,7 +55,7 @@ def read_newest(
         try:
             return _parsed(root / name, parse)
         except DamageError as error:
-            put_aside(root / name, str(error), report)
+            quarantine_and_report(root / name, str(error), report)
     return None
 
 
@@ -126,7 +126,7 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
     return max(steps, key=lambda name: steps[name], default=None)
 
 
-def put_aside(directory: Path, reason: str, report: Callable[[str], None]) -> None:
+def quarantine_and_report(directory: Path, reason: str, report: Callable[[str], None]) -> None:
     """Quarantine a damaged checkpoint and report it."""
     aside = quarantine(directory, reason)
     report(f"checkpoint {directory} is damaged and now {aside.name}: {reason}")
