@@ -90,10 +90,12 @@ CASES: dict[str, Train] = {
     "compiled": dataclasses.replace(GPT, compile=True),
 }
 SHARDED = ("zero1", "fsdp")
+AT_THREE = ("gpt", "accumulation", "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
+AT_TWO = ("gpt", "accumulation", *(case for case in CASES if case not in AT_THREE))
 # (number of ranks, case, strategy, number of the run)
 RUNS = [
-    *((2, case, strategy, 0) for case in CASES for strategy in ("ddp", *SHARDED)),
-    *((3, case, strategy, 0) for case in list(CASES)[:7] for strategy in ("ddp", *SHARDED)),
+    *((2, case, strategy, 0) for case in AT_TWO for strategy in ("ddp", *SHARDED)),
+    *((3, case, strategy, 0) for case in AT_THREE for strategy in ("ddp", *SHARDED)),
     *((3, "unfused gpt", strategy, 0) for strategy in ("ddp", "zero1")),
     *((3, case, "fsdp", 1) for case in ("gpt", "resnet")),
     *((4, case, strategy, 0) for case in ("gpt", "accumulation") for strategy in ("ddp", "hsdp")),
