@@ -172,16 +172,12 @@ class Check:
             return build.throw_away_pass(self._context, module, numbers, objective, batch)
 
     def _strategy(self, module: nn.Module | None) -> None:
-        """Check that the model can be divided; warn of what an optimizer of the user gets then."""
+        """Check that the ranks can share the model and the optimizer."""
         train = self._train
         num_shards = fits.num_shards(train, self._context.distributed)
-        if num_shards > 1 and ":" in train.optimizer:
-            what = f"{train.optimizer} gets this rank's rows of each parameter, perhaps none"
-            hint = (
-                f"with train.strategy {train.strategy} it must treat each element alone; else take "
-                "ddp"
-            )
-            self.problems.append(Finding(("train", "optimizer"), what, hint, is_error=False))
+        if num_shards > 1:
+            with self._part("optimizer"):
+                optim.check_rows(train)
         if module is not None:
             fits.check(module, train, num_shards)
 

@@ -342,11 +342,14 @@ def test_a_parameter_without_a_dimension_is_an_error_under_fsdp(check):
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
-def test_an_optimizer_of_the_user_is_warned_that_it_gets_rows(check, strategy):
-    level, key, text = only(check(of(**OWN_PARTS, strategy=strategy)))
-    assert (level, key) == ("warning", "train.optimizer")
-    assert "gets this rank's rows of each parameter" in text
-    assert check(of(**OWN_PARTS, strategy=strategy), world_size=1) == []
+def test_an_optimizer_that_needs_whole_matrices_is_an_error_where_ranks_have_rows(check, strategy):
+    code = OWN.replace("torch.optim.SGD(", "torch.optim.Adafactor(")
+    train = of(**OWN_PARTS, strategy=strategy)
+    level, key, text = only(check(train, code))
+    assert (level, key) == ("error", "train.optimizer")
+    assert "updates a matrix otherwise than its two halves" in text
+    assert check(train, code, world_size=1) == [] == check(of(**OWN_PARTS), code)
+    assert check(train) == []
 
 
 def test_checkpointing_without_blocks_is_an_error(check):

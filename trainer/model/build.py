@@ -68,6 +68,8 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     module, wrapped = _shared_module(context, strategy, fit_of(spec, data, example), will_load)
     if what := strategy.describe():
         context.distributed.log(what)
+    if strategy.sharding.num_shards > 1:
+        optim.check_rows(spec)
     optimizer = optim.create(module, spec, strategy.trained_parameters(module))
     initial = None if will_load else copy.deepcopy(module.state_dict())
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
