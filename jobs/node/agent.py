@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from slurm_job_kit.jobs import environment, gpus, records
+from slurm_job_kit.jobs import environment, gpus, records, shared_files
 from slurm_job_kit.jobs.console import BestEffort, print_line, quantity, with_time
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import gpu_check, rendezvous
@@ -51,6 +51,7 @@ PLAN_TIMEOUT_S = 60
 # Source: torch.distributed.elastic, exit_barrier.
 START_LIMIT_S = 1200.0
 END_LIMIT_S = 330.0
+COUNT_LIMIT_S = 10.0  # until the agents of an attempt have counted the GPUs of their nodes
 
 
 def signal_ranks(ranks: list[int], number: signal.Signals) -> None:
@@ -90,10 +91,12 @@ def prepare_torchrun(agent_pid: int) -> None:
 class Agent:
     """Runs one torchrun and handles the signals that arrive meanwhile."""
 
-    def __init__(self, attempt_dir: AttemptDir, node: Node, timeline: Timeline) -> None:
-        self.attempt_dir = attempt_dir
+    def __init__(self, run_dir: RunDir, attempt: int, node: Node, num_gpus: int = 0) -> None:
+        """num_gpus: that the job asked for on the node, and that its ranks see."""
+        self.attempt_dir = run_dir.attempt(attempt)
         self.node = node
-        self.timeline = timeline
+        self.timeline = Timeline(run_dir, f"agent-{node.rank:05d}", attempt)
+        self.num_gpus = num_gpus
         self.oom_kills_before = oom_kills()
         # A record that cannot be written (full disk) must not end the training.
         self.best_effort = BestEffort(f"agent on {node.host}")
@@ -210,6 +213,7 @@ class Agent:
             memory_limit_mib=None if limit is None else limit >> 20,
             interpreter=sys.executable,
             python=platform.python_version(),
+            gpus=self.num_gpus or None,
         )
         with self.best_effort():
             records.write(self.attempt_dir.agent(self.node.rank), record)
@@ -262,13 +266,16 @@ def end_by_user_error(attempt_dir: AttemptDir, rank: int, error: str) -> NoRetur
     sys.exit(with_time(f"error: {error}"))
 
 
-def check_gpus(attempt_dir: AttemptDir, rank: int, spec: Spec, env: dict[str, str]) -> None:
+def check_gpus(
+    attempt_dir: AttemptDir, rank: int, num_nodes: int, spec: Spec, env: dict[str, str]
+) -> None:
     """End the agent where its ranks would see fewer GPUs than the job asked for.
 
     env: the environment of the ranks.
     """
     if problem := gpu_check.problem(spec, env, torch_file(attempt_dir, rank)):
-        if problem.is_of_node:
+        if problem.num_gpus is not None:
+            count_gpus(attempt_dir, rank, num_nodes, problem.num_gpus)
             end_by_node_error(attempt_dir, rank, problem.reason, problem.hint)
         end_by_user_error(
             attempt_dir, rank, f"{node_name()}: {problem.reason}\n  hint: {problem.hint}"
@@ -280,6 +287,24 @@ def check_gpus(attempt_dir: AttemptDir, rank: int, spec: Spec, env: dict[str, st
             "  hint: set slurm.gpus_per_node; where Slurm does not count GPUs, export "
             "CUDA_VISIBLE_DEVICES in setup"
         )
+
+
+def count_gpus(attempt_dir: AttemptDir, rank: int, num_nodes: int, count: int) -> None:
+    """Record the GPUs of a node that has too few, and wait until the other nodes recorded theirs.
+
+    `attempt.close` compares them: a node that has fewer than the others is left out. When this
+    agent ends, srun ends the others.
+    """
+    now, step_id = round(time.time(), 3), os.environ.get("SLURM_STEP_ID")
+    with BestEffort(f"agent on {node_name()}")():
+        record = AgentRecord(node_name(), step_id=step_id, end=now, gpus=count)
+        records.write(attempt_dir.agent(rank), record)
+        deadline = time.monotonic() + COUNT_LIMIT_S
+        while time.monotonic() < deadline:
+            paths = map(attempt_dir.agent, range(num_nodes))
+            if all(shared_files.exists(path) for path in paths):
+                return
+            time.sleep(REPEAT_S / 4)
 
 
 def torch_file(attempt_dir: AttemptDir, rank: int) -> Path:
@@ -390,8 +415,8 @@ def main(argv: list[str]) -> int:
     except InterfaceError as error:
         end_by_user_error(attempt_dir, args.node_rank, str(error))
     env = node.environment(spec, run_dir, plan)
-    check_gpus(attempt_dir, args.node_rank, spec, env)
-    agent = Agent(attempt_dir, node, Timeline(run_dir, f"agent-{node.rank:05d}", plan.attempt))
+    check_gpus(attempt_dir, args.node_rank, len(plan.nodes), spec, env)
+    agent = Agent(run_dir, plan.attempt, node, gpu_check.requested_gpus(spec, env))
     with temporary_directory(attempt_dir, node.rank, env) as log_dir:
         options = node.options(plan, args.rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)

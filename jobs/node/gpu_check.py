@@ -40,7 +40,8 @@ class GpuProblem:
 
     reason: str
     hint: str
-    is_of_node: bool = False  # another node, or a later start, may have its GPUs
+    # How many the node's driver shows; None where that is not why: another node has no more then.
+    num_gpus: int | None = None
 
 
 def requested_gpus(spec: Spec, environ: Mapping[str, str]) -> int:
@@ -69,9 +70,9 @@ def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem |
     if limit := gpus.limiting_variable(environ, number):
         hint = f"look for it in launch.env, setup and your shell's start-up files; {cpu}"
         return GpuProblem(f"{asked}, but {limit}", hint)
-    if "cuda" in built_for and (fault := _of_driver(environ, number)):
-        return GpuProblem(f"{asked}, but {fault}", f"look at nvidia-smi on the node; {cpu}", True)
-    return None
+    fault, count = _of_driver(environ, number) if "cuda" in built_for else ("", number)
+    hint = f"look at nvidia-smi on the node; {cpu}"
+    return GpuProblem(f"{asked}, but {fault}", hint, count) if fault else None
 
 
 def _text(file: Path) -> str:
@@ -81,8 +82,11 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _of_driver(environ: Mapping[str, str], number: int) -> str | None:
-    """Return the report of CUDA's driver if it shows fewer GPUs; None if enough or if it hangs."""
+def _of_driver(environ: Mapping[str, str], number: int) -> tuple[str, int]:
+    """Return (what CUDA's driver reports if it shows fewer GPUs, how many it shows).
+
+    ("", number) if it shows enough, or if it hangs.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", PROBE],
@@ -93,14 +97,15 @@ def _of_driver(environ: Mapping[str, str], number: int) -> str | None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return "", number
     if done.stderr.strip() == "no driver":
-        return "libcuda.so.1 is missing: no NVIDIA driver here, or the container hides it"
+        return "libcuda.so.1 is missing: no NVIDIA driver here, or the container hides it", 0
     words = done.stdout.split()
     if len(words) != 2:
-        return None
+        return "", number
     error, count = map(int, words)
     if error not in (0, _NO_DEVICE):
-        return f"CUDA's driver fails with error {error}"
+        return f"CUDA's driver fails with error {error}", 0
     mig = "; it shows a process one MIG instance at most" if "MIG-" in str(environ) else ""
-    return f"CUDA's driver shows {quantity(count, 'GPU')}{mig}" if count < number else None
+    fault = f"CUDA's driver shows {quantity(count, 'GPU')}{mig}" if count < number else ""
+    return fault, count

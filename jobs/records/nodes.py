@@ -83,6 +83,8 @@ class AgentRecord:
     memory_limit_mib: int | None = field(default=None, metadata=OMIT_NONE)
     interpreter: str | None = None  # of the agent, so of torchrun and the ranks
     python: str | None = None  # its version
+    # That its ranks see, of those that the job asked for; None: it asked for none.
+    gpus: int | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ class HangConclusion:
     error: str
     unresponsive: tuple[int, ...]
     waited_for: tuple[int, ...] = ()  # the ranks for which the others wait
+    hosts: tuple[str, ...] = ()  # of these ranks
 
 
 def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:

@@ -269,7 +269,10 @@ class Watchdog:
         text = f"{self._head()}: {diagnose(states, unresponsive)}"
         silent = tuple(sorted(unresponsive))
         waited_for = silent or tuple(state.rank for state in laggards(states.values()))
-        conclusion = HangConclusion(self._rank, text, silent, waited_for)
+        places = {rank: state.host for rank, state in states.items()}
+        places |= {rank: place.host for rank, place in unresponsive.items()}
+        hosts = tuple(sorted({places[rank] for rank in waited_for}))
+        conclusion = HangConclusion(self._rank, text, silent, waited_for, hosts)
         records.write(attempt_dir.hang, conclusion)
         end_siblings(unresponsive.values())
         return Hang(text)

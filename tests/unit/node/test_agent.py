@@ -72,7 +72,7 @@ from slurm_job_kit.jobs.spec import Spec
 node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
 run = RunDir(Path(sys.argv[1]))
 plan = AttemptPlan(1, "7", ("a",), "127.0.0.1", "", "", "", 0.0, None)
-agent = Agent(run.attempt(1), Node(0, plan, Spec()), Timeline(run, "agent-00000", 1))
+agent = Agent(run, 1, Node(0, plan, Spec()))
 print("ready", flush=True)
 stop = None if sys.argv[2] == "none" else signal.Signals[sys.argv[2]]
 sys.exit(agent.run(sys.argv[3:], dict(os.environ), stop) != 0)

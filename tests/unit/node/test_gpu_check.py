@@ -34,7 +34,7 @@ def driver(monkeypatch):
 
 def test_a_cpu_build_is_a_mistake_that_every_start_would_repeat(torch):
     problem = gpu_check.problem(TWO, {}, torch(CPU_BUILD))
-    assert problem is not None and not problem.is_of_node
+    assert problem is not None and problem.num_gpus is None
     assert "slurm.sbatch_args.gres is gpu:a100:2" in problem.reason
     assert f"torch of {sys.executable} is a CPU build" in problem.reason
 
@@ -57,7 +57,7 @@ def test_a_driver_that_shows_fewer_gpus_may_be_the_nodes_fault(torch, driver):
     for answer, text in (((100, 0), "0 GPUs"), ((0, 1), "1 GPU"), ((803, 0), "error 803")):
         driver(*answer)
         problem = gpu_check.problem(TWO, environ, torch())
-        assert problem is not None and problem.is_of_node and text in problem.reason
+        assert problem is not None and problem.num_gpus is not None and text in problem.reason
 
 
 def test_a_node_without_a_driver_is_named(torch, monkeypatch):
