@@ -56,6 +56,8 @@ class Kind(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
     GPU_ERROR = "gpu_error"
+    GPU_FAULT = "gpu_fault"  # of the hardware, whatever the program does
+    GPU_MISSING = "gpu_missing"  # fewer GPUs than the job asked for
     IMPORT_ERROR = "import_error"
     USER_CODE = "user_code"
     SPEC_MISTAKE = "spec_mistake"
@@ -198,6 +200,14 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.GPU_ERROR: Row(
         _CRASH, "a GPU failed", "report the node to the site if it repeats, then resume"
+    ),
+    Kind.GPU_FAULT: Row(
+        *(_CRASH, "a GPU or its link is broken (uncorrectable ECC or NVLink error, Xid)"),
+        "report the node to the site, then resume",
+    ),
+    Kind.GPU_MISSING: Row(
+        *(_CRASH, "a node has fewer GPUs than the job asked for"),
+        "look at nvidia-smi on the node, report it to the site, then resume",
     ),
     Kind.IMPORT_ERROR: Row(
         *(_CRASH, "an import failed"),

@@ -91,8 +91,8 @@ KNOWN_CAUSES = (
         Kind.TEMPORARY_DIRECTORY,
         names=("NoTemporaryDirectory",),
         text=r"No usable temporary directory|no temporary directory|AF_UNIX path too long"
-        r"|(?:TMPDIR|/tmp/|/temp).*[Nn]o space left on device"
-        r"|[Nn]o space left on device.*(?:TMPDIR|'/tmp/)",
+        r"|(?:TMPDIR|/tmp/|/temp).*(?:[Nn]o space left on device|Read-only file system)"
+        r"|(?:[Nn]o space left on device|Read-only file system).*(?:TMPDIR|'/tmp/)",
     ),
     KnownCause(
         Kind.OPEN_FILES,
@@ -121,10 +121,23 @@ KNOWN_CAUSES = (
         remedy="a smaller batch, or another train.strategy",
     ),
     KnownCause(
+        Kind.GPU_FAULT,
+        # Source: CUDA runtime API, cudaError: 46, 214, 220, 714, 721, 802.
+        text=r"(?:CUDA|HIP) error: (?:uncorrectable|hardware stack error|system not yet initialized"
+        r"|all CUDA-capable devices are busy|invalid access of peer GPU memory over nvlink)"
+        r"|uncorrectable (?:ECC|NVLink) error|GPU is lost|fallen off the bus|NVRM: Xid",
+        is_plain=True,
+    ),
+    KnownCause(
+        Kind.GPU_MISSING,
+        text=r"no CUDA-capable device is detected|No CUDA GPUs are available|no HIP GPUs are avail",
+        is_plain=True,
+    ),
+    KnownCause(
         Kind.GPU_ERROR,
         text=r"CUDA error: (?!device-side assert|invalid device ordinal|no kernel image)"
         r"|HIP error: |Memory access fault by GPU|with error ?: HSA_STATUS_ERROR"
-        r"|CU(?:DNN|BLAS|SOLVER|FFT)_STATUS_(?!ALLOC)|uncorrectable ECC",
+        r"|CU(?:DNN|BLAS|SOLVER|FFT)_STATUS_(?!ALLOC)",
         is_plain=True,
     ),
     KnownCause(

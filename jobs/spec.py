@@ -85,6 +85,9 @@ class Slurm:
     max_restarts: int = key(
         200, "How often the run continues after preemptions, time limits and lost nodes.", ge=0
     )
+    suspect_hours: int = key(
+        24, "How long the run does without a node that it suspects of a fault; 0: never.", ge=0
+    )
     sbatch_args: dict[str, Scalar] = key(
         {},
         "Other sbatch options by long name; true is a bare flag, false leaves it out. "

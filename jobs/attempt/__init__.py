@@ -5,12 +5,14 @@
 - open: claims the run and writes the plan of the next attempt.
 - close: reads the facts, decides what follows, records it.
 - collect_evidence: the evidence of what ended an attempt: its files, Slurm and the nodes.
+- signs: what the facts of an attempt say against single nodes.
+- suspects: which nodes the next attempts do without, by the signs of all attempts.
 - decision: the pure functions from evidence and earlier records to a decision.
 - reasons: names what ended an attempt, and what shows it, for its record.
 - execute: executes a decision: requeue, successor, retry, hold.
 - record_writer: makes and writes the records of all attempts, and the result.
 - successor: the job that waits for the present one to end.
-- exclude_nodes: which nodes the next start of the job leaves out.
+- exclude_nodes: sets the list of nodes that the next start of the job may not get.
 - requeue_policy: whether Slurm requeues a preempted job by itself.
 - srun_step: what the spec adds to srun's command line; the bounds of the step's end.
 - notify: runs the user's command at the end of a run.

@@ -62,7 +62,7 @@ def close(
             raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
         raise
     facts = fact_reader.read(run_dir, attempt)
-    evidence = collect_evidence.of_ended(facts, me, tuple(stops), srun_exit)
+    evidence = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
     decision = decide(evidence, budget_used(facts.attempts), budget_of(facts.spec))
     if decision is COMPLETED and interpret.is_by_exit_code(facts):
         decision = replace(COMPLETED, reason=interpret.format_exits(facts))
@@ -100,7 +100,7 @@ def close_lost(
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
     evidence = interpret.lost_evidence(facts)
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
-        evidence = collect_evidence.ask_nodes(facts, evidence)
+        evidence = collect_evidence.ask_nodes(run_dir, facts, evidence)
     budgets = budget_used(facts.attempts), budget_of(facts.spec)
     decision = decide_lost(evidence, *budgets, is_automatic)
     # Nothing else in job.log shows how that attempt ended.

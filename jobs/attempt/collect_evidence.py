@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
-from slurm_job_kit.jobs.attempt import requeue_policy, srun_step
+from slurm_job_kit.jobs.attempt import exclude_nodes, requeue_policy, signs, srun_step, suspects
 from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.records.ended import Evidence
-from slurm_job_kit.jobs.runs import interpret, run_lock
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import interpret, lookup, run_lock
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, job_state
+from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 
 # A slurmctld that is only busy answers in less time.
 SLOW_ANSWER_S = 5.0
 
 
 def of_ended(
-    facts: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
+    run_dir: RunDir,
+    facts: AttemptFacts,
+    me: run_lock.Owner,
+    stops: tuple[str, ...],
+    srun_exit: int,
 ) -> Evidence:
     """Return what ended the attempt; Slurm is not asked where the run is certainly complete."""
     evidence = interpret.rank_evidence(facts, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
@@ -25,12 +32,12 @@ def of_ended(
         signals = stops or interpret.stop_signals_at_start(facts, srun_exit)
         evidence = interpret.unless_contradicted(facts, replace(evidence, signals=signals))
     if not me.is_local and (evidence.outcome != "completed" or interpret.is_by_exit_code(facts)):
-        evidence = ask_slurm(facts, evidence, me.job_id)
-    return evidence
+        return ask_slurm(run_dir, facts, evidence, me.job_id)
+    return with_signs(run_dir, facts, evidence)
 
 
-def ask_slurm(facts: AttemptFacts, evidence: Evidence, job_id: str) -> Evidence:
-    """Return `evidence` with what Slurm shows of the job now; unchanged if it does not answer."""
+def ask_slurm(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, job_id: str) -> Evidence:
+    """Return `evidence` with what Slurm shows of the job now, and what speaks against nodes."""
     asked = time.monotonic()
     job = client.show_job_patiently(job_id)
     waited_s = time.monotonic() - asked
@@ -38,7 +45,7 @@ def ask_slurm(facts: AttemptFacts, evidence: Evidence, job_id: str) -> Evidence:
         evidence = replace(evidence, slurmctld_away_s=round(waited_s, 1))
     if job is None:
         print_line(f"attempt {facts.attempt}: slurmctld does not show job {job_id}")
-        return evidence
+        return with_signs(run_dir, facts, evidence)
     evidence = replace(
         evidence,
         job_state=job.state,
@@ -50,14 +57,37 @@ def ask_slurm(facts: AttemptFacts, evidence: Evidence, job_id: str) -> Evidence:
         is_near_limit=interpret.is_near_limit(facts, time.time()),
         unreachable_nodes=srun_step.unreachable_nodes(facts, interpret.nodes_without_end(facts)),
     )
-    evidence = interpret.unless_contradicted(facts, evidence)
+    evidence = with_signs(run_dir, facts, interpret.unless_contradicted(facts, evidence))
     is_left = requeue_policy.slurm_requeues_itself(facts.attempts, evidence, job, job_id)
     return replace(evidence, is_left_to_slurm=is_left)
 
 
-def ask_nodes(facts: AttemptFacts, evidence: Evidence) -> Evidence:
+def ask_nodes(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evidence:
     """Return `evidence` of a lost attempt with its nodes that do not answer, or were rebooted."""
     if unreachable := srun_step.unreachable_nodes(facts, facts.nodes):
-        return replace(evidence, unreachable_nodes=unreachable)
-    boot_times = client.boot_times(facts.nodes) if facts.nodes else {}
-    return replace(evidence, rebooted_nodes=interpret.rebooted_nodes(facts, boot_times))
+        evidence = replace(evidence, unreachable_nodes=unreachable)
+    else:
+        boot_times = client.boot_times(facts.nodes) if facts.nodes else {}
+        evidence = replace(evidence, rebooted_nodes=interpret.rebooted_nodes(facts, boot_times))
+    return with_signs(run_dir, facts, evidence)
+
+
+def with_signs(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evidence:
+    """Return `evidence` with what speaks against single nodes, and whether it followed the run."""
+    states = {}
+    if signs.is_failure(evidence) and evidence.job_state in job_state.KNOWN:
+        states = client.node_states(facts.nodes)
+    found = signs.signs_of(facts, evidence, states)
+    if any(not sign.is_left_out for sign in found):
+        since = exclude_nodes.counted_since(facts.spec, facts.submission)
+        runs = [facts.attempts, *lookup.attempts_of_others(run_dir, since)]
+        standing = [suspects.standing(run, since) for run in runs]
+        found = suspects.confirmed(found, standing, partial(_can_do_without, run_dir, facts))
+    evidence = replace(evidence, signs=found)
+    return replace(evidence, followed=suspects.followed(evidence, facts.attempts))
+
+
+def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
+    """Return whether Slurm has enough other nodes for the job."""
+    others = expand_hostlist(facts.spec.slurm.exclude or "")
+    return bool(exclude_nodes.excludable_nodes(run_dir, facts.spec, facts.site, [node], others)[0])

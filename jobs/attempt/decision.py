@@ -115,6 +115,8 @@ def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> D
         cause = Cause.NODE if evidence.unreachable_nodes else Cause.REQUEUED
         decision = start_again(evidence, cause, reason, Action.WAIT)
         return within_budget(decision, evidence, used, budget)
+    if evidence.followed:
+        return Decision(Action.HOLD, crash_cause(evidence), evidence.followed)
     if evidence.bad_nodes or evidence.unreachable_nodes:
         return within_budget(after_node_trouble(evidence), evidence, used, budget)
     return after_crash(evidence, used, budget)
@@ -162,7 +164,7 @@ def no_answer(evidence: Evidence) -> str:
 
 
 def after_node_trouble(evidence: Evidence) -> Decision:
-    """Return the decision if a node failed its preflight or does not answer: start on others."""
+    """Return the decision if a node is left out or does not answer: start on others."""
     reason = evidence.error or no_answer(evidence)
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.NODE, reason)
@@ -171,9 +173,7 @@ def after_node_trouble(evidence: Evidence) -> Decision:
 
 def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decision:
     """Return the decision if ranks failed or hung: a retry in this allocation, within a budget."""
-    cause = Cause.CRASH if evidence.kind is None else KINDS[evidence.kind].cause
-    if cause not in CRASHES:
-        cause = Cause.CRASH
+    cause = crash_cause(evidence)
     crash = evidence.error or "the processes ended without an error record"
     if evidence.would_repeat:
         return Decision(Action.HOLD, cause, crash)
@@ -197,6 +197,12 @@ def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decisio
         reason = behind_first_line(crash, "; too near the time limit for a retry here")
         decision = start_again(evidence, cause, reason)
     return within_budget(decision, evidence, used, budget)
+
+
+def crash_cause(evidence: Evidence) -> Cause:
+    """Return which of CRASHES ended an attempt that failed from inside."""
+    cause = None if evidence.kind is None else KINDS[evidence.kind].cause
+    return cause if cause in CRASHES else Cause.CRASH
 
 
 def is_over_limit(evidence: Evidence) -> bool:

@@ -1,4 +1,4 @@
-"""Leaves bad nodes out of a job's next starts: nodes that failed the preflight of an attempt.
+"""Leaves bad nodes out of a job's next starts; jobs.attempt.suspects says which ones these are.
 
 The kit sets the job's ExcNodeList. Slurm accepts it only while the job is pending, so the kit sets
 it after the requeue. A new list replaces the old one, so it repeats the nodes that the user
@@ -10,16 +10,18 @@ only.
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slurm_job_kit.jobs import environment, records
+from slurm_job_kit.jobs.attempt import suspects
 from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
-from slurm_job_kit.jobs.records.queued import SlurmSite
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client, sbatch
 from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
@@ -28,31 +30,12 @@ from slurm_job_kit.jobs.spec import Spec
 if TYPE_CHECKING:
     from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 
-EXPIRES_S = 24 * 3600.0
 
-
-def bad_nodes(attempts: Sequence[AttemptRecord], now: float) -> dict[str, str]:
-    """Return nodes that failed a preflight in the last 24 h, newest first, each with the reason."""
-    causes: dict[str, str] = {}
-    for record in reversed(attempts):
-        if now - record.stop < EXPIRES_S:
-            for node in bad_nodes_of(record):
-                causes.setdefault(node, failure_reason(record))
-    return causes
-
-
-def bad_nodes_of(record: AttemptRecord) -> list[str]:
-    """Return one attempt's bad nodes, with Slurm's names; a host's own name may have a domain."""
-    hosts = record.evidence.bad_nodes
-    names = dict.fromkeys(name for host in hosts for name in (host, host.partition(".")[0]))
-    return [name for name in names if name in (record.nodes or ())]
-
-
-def failure_reason(record: AttemptRecord) -> str:
-    """Return the error of a failed preflight, without the rank and node at its beginning."""
-    error = record.evidence.error or "preflight"
-    start = error.find("preflight: ")
-    return error[max(start, 0) :]
+def counted_since(spec: Spec, submission: Submission) -> float:
+    """Return from when on signs against nodes count for a run, in seconds since the epoch."""
+    hours = spec.slurm.suspect_hours
+    expired = time.time() - hours * 3600 if hours else math.inf
+    return max(expired, submission.nodes_taken_back or 0.0)
 
 
 def choose_excluded(
@@ -73,23 +56,23 @@ def update_exclude_list(run_dir: RunDir, facts: AttemptFacts, job_id: str, curre
 
     Calls Slurm only if the last attempt found a bad node, or a bad node may be used again.
     """
-    attempts, spec = facts.attempts, facts.spec
-    bad = bad_nodes(attempts, time.time())
-    ever_bad = {node for record in attempts for node in bad_nodes_of(record)}
-    requested = expand_hostlist(spec.slurm.exclude or "")
-    listed = expand_hostlist(current)
+    spec, hours = facts.spec, facts.spec.slurm.suspect_hours
+    newest = facts.last.evidence.bad_nodes if facts.last is not None else ()
+    requested, listed = expand_hostlist(spec.slurm.exclude or ""), expand_hostlist(current)
+    bad = suspects.left_out(facts.attempts, counted_since(spec, facts.submission))
+    ever_bad = {sign.node for sign in suspects.standing(facts.attempts)}
     others = [node for node in listed if node not in ever_bad or node in requested]
     ours = {*listed} - {*others}
-    if ours <= bad.keys() and not (attempts and bad_nodes_of(attempts[-1])):
+    if ours <= bad.keys() and not newest:
         return
     nodes, limit = excludable_nodes(run_dir, spec, facts.site, bad, others)
     problem = client.set_excluded(job_id, [*others, *nodes]) if {*nodes} != ours else ""
-    for node, reason in bad.items():
+    for node, sign in bad.items():
         if node in nodes and not problem:
-            print_line(f"node {node} is left out of the next attempts for 24 h: {reason}")
+            print_line(f"node {node} is left out of the next attempts for {hours} h: {sign.text}")
         else:
             print_line(
-                f"node {node} may take part in the next attempt ({problem or limit}): {reason}"
+                f"node {node} may take part in the next attempt ({problem or limit}): {sign.text}"
             )
     for node in sorted(ours - bad.keys()):
         print_line(
@@ -97,21 +80,24 @@ def update_exclude_list(run_dir: RunDir, facts: AttemptFacts, job_id: str, curre
         )
 
 
-def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
-    """Return the spec for a new submit of a run, with its recent bad nodes in slurm.exclude."""
-    bad = bad_nodes(read_attempts(run_dir), time.time())
+def without_bad_nodes(run_dir: RunDir, spec: Spec, before: Submission) -> Spec:
+    """Return the spec for a new submit of a run, with its recent bad nodes in slurm.exclude.
+
+    before: the run's submission so far.
+    """
+    bad = suspects.left_out(read_attempts(run_dir), counted_since(spec, before))
     site = records.read(SlurmSite, run_dir.site)
     requested = expand_hostlist(spec.slurm.exclude or "")
     nodes, _ = excludable_nodes(run_dir, spec, site, bad, requested) if bad else ([], "")
     for node in nodes:
-        print_line(f"node {node} is left out: {bad[node]}")
+        print_line(f"node {node} is left out: {bad[node].text}")
     exclude = ",".join([*requested, *nodes]) or None
     return replace(spec, slurm=replace(spec.slurm, exclude=exclude)) if nodes else spec
 
 
 def update_successor(run_dir: RunDir, facts: AttemptFacts, successor: str | None) -> None:
     """Update the ExcNodeList of the successor job, only if the last attempt found a bad node."""
-    is_needed = successor is not None and facts.last is not None and bool(bad_nodes_of(facts.last))
+    is_needed = facts.last is not None and bool(facts.last.evidence.bad_nodes)
     job = client.show_job(successor) if successor and is_needed else None
     if successor is not None and job is not None:
         update_exclude_list(run_dir, facts, successor, job.excluded)
@@ -121,7 +107,7 @@ def excludable_nodes(
     run_dir: RunDir,
     spec: Spec,
     site: SlurmSite | None,
-    bad: Mapping[str, str],
+    bad: Collection[str],
     others: list[str],
 ) -> tuple[list[str], str]:
     """Return (the bad nodes that can be left out of the job, why the others cannot)."""

@@ -109,14 +109,16 @@ def stop_of(record: AttemptRecord) -> tuple[Kind, str]:
 def node_reason(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> NamedReason:
     """Return why a node ended an attempt."""
     evidence = record.evidence
-    if evidence.bad_nodes:
-        text = f"node {', '.join(evidence.bad_nodes)} failed the preflight"
-        if evidence.error:
-            text += f": {evidence.error}"
-        return at(Kind.BAD_NODE, text, failure_place(run_dir, facts))
-    lost = evidence.unreachable_nodes or evidence.rebooted_nodes
-    what = "does not answer" if evidence.unreachable_nodes else "was rebooted"
-    return NamedReason(Kind.NODE_FAILURE, f"node {', '.join(lost)} {what}")
+    suspects = [sign for sign in evidence.signs if sign.is_left_out]
+    if suspects and suspects[0].kind is not Kind.NODE_FAILURE:
+        kind, nodes = suspects[0].kind, ", ".join(sign.node for sign in suspects)
+        what = "failed the preflight" if kind is Kind.BAD_NODE else "is left out"
+        text = f"node {nodes} {what}: {evidence.error or suspects[0].text}"
+        return at(kind, text, failure_place(run_dir, facts))
+    if lost := evidence.unreachable_nodes or evidence.rebooted_nodes:
+        what = "does not answer" if evidence.unreachable_nodes else "was rebooted"
+        return NamedReason(Kind.NODE_FAILURE, f"node {', '.join(lost)} {what}")
+    return NamedReason(Kind.NODE_FAILURE, "; ".join(f"{s.node}: {s.text}" for s in suspects))
 
 
 def failure_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> NamedReason:

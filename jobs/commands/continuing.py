@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, shared_files
+from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
@@ -22,6 +22,7 @@ from slurm_job_kit.jobs.commands.submit_claim import hold_claim
 from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import (
     check,
@@ -49,7 +50,7 @@ class Request:
     is_confirmed: results may change, and the job may be above the limit of GPU hours.
     has_new_code: freeze the checkout anew. checkpoint: the one to go on from, as the user names it;
     None: the newest. is_checked: on Slurm, build the parts of the run once before it is queued if
-    the code or the training changes.
+    the code or the training changes. takes_all_nodes: also those that were left out.
     """
 
     overrides: Sequence[str] = ()
@@ -58,6 +59,7 @@ class Request:
     has_new_code: bool = False
     checkpoint: str | None = None
     is_checked: bool = True
+    takes_all_nodes: bool = False
 
     @property
     def changes_parts(self) -> bool:
@@ -81,7 +83,8 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
         job_id = None
         with changed_runs([run_dir], request, cluster, fact_reader.is_complete(run_dir)) as runs:
             if cluster == "slurm":
-                job_id = queue(runs[run_dir], run_dir)
+                before = records.read(Submission, run_dir.submission) or Submission()
+                job_id = queue(runs[run_dir], run_dir, before)
             else:  # under the claim: another resume must not change the run meanwhile
                 me = run_lock.this_process(None)
                 run_lock.claim(run_dir, me, fact_reader.newest_opened(run_dir) + 1)
@@ -152,7 +155,7 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
     if request.overrides:
         texts = spec_changes.change(run_dir, request.overrides, request.is_confirmed)
     with contextlib.ExitStack() as changes:
-        changes.enter_context(restored_on_failure(run_dir, texts))
+        changes.enter_context(restored_on_failure(run_dir, texts, request.takes_all_nodes))
         attempt = fact_reader.newest_attempt(run_dir) + 1
         step = checkpoint_step(checkpoint or newest_checkpoint(run_dir) or "") or 0
         if new_code is None:
@@ -198,11 +201,15 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
 
 
 @contextlib.contextmanager
-def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[None]:
+def restored_on_failure(
+    run_dir: RunDir, changed: dict[Path, str], takes_all_nodes: bool = False
+) -> Iterator[None]:
     """Run a block in which the run is not cancelled; if it fails, files get their old texts back.
 
-    `changed`: the old texts of the spec's files.
+    `changed`: the old texts of the spec's files. takes_all_nodes: also those that were left out.
     """
+    if takes_all_nodes:
+        changed = changed | take_back_nodes(run_dir)
     with contextlib.suppress(FileNotFoundError):
         changed = changed | {run_dir.cancelled: shared_files.read_text(run_dir.cancelled)}
         run_dir.cancelled.unlink()
@@ -211,6 +218,14 @@ def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[N
     except BaseException:
         spec_changes.restore(changed)
         raise
+
+
+def take_back_nodes(run_dir: RunDir) -> dict[Path, str]:
+    """Record that signs against nodes up to now do not count; returns the file's old text."""
+    before = {run_dir.submission: shared_files.read_text(run_dir.submission)}
+    queued = records.read(Submission, run_dir.submission) or Submission()
+    records.write(run_dir.submission, replace(queued, nodes_taken_back=time.time()))
+    return before
 
 
 def refuse_living(run_dir: RunDir, cluster: str) -> None:

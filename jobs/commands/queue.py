@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, gpus, records
@@ -26,18 +26,20 @@ from slurm_job_kit.jobs.spec import Spec
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
 
 
-def queue(loaded: LoadedSpec, run_dir: RunDir) -> str:
+def queue(loaded: LoadedSpec, run_dir: RunDir, before: Submission) -> str:
     """Queue the run and record sbatch's arguments; returns the job id.
 
-    loaded: the spec, and the user's input for the places of keys.
+    loaded: the spec, and the user's input for the places of keys. before: the run's submission so
+    far.
     Raises: FailedError; then nothing is queued.
     """
     asked = check_site(loaded, run_dir)
-    argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, loaded.spec), run_dir)
+    argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, loaded.spec, before), run_dir)
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
-    records.write(run_dir.submission, Submission(tuple(argv)))
-    record = functools.partial(record_job, run_dir, argv, asked)
+    submission = Submission(tuple(argv), nodes_taken_back=before.nodes_taken_back)
+    records.write(run_dir.submission, submission)
+    record = functools.partial(record_job, run_dir, submission, asked)
     return call_sbatch(argv, loaded, run_dir.submitit, record)
 
 
@@ -69,10 +71,13 @@ def call_sbatch(
     return job_id
 
 
-def record_job(run_dir: RunDir, argv: Sequence[str], site: SlurmSite | None, job_id: str) -> None:
-    """Record the job of a run. argv: the command line that queues this run alone."""
+def record_job(
+    run_dir: RunDir, submission: Submission, site: SlurmSite | None, job_id: str
+) -> None:
+    """Record the job of a run. submission: with the command line that queues this run alone."""
     cluster = None if site is None else site.cluster
-    records.write(run_dir.submission, Submission(tuple(argv), job_id, os.getuid(), cluster))
+    of_job = replace(submission, job_id=job_id, uid=os.getuid(), cluster=cluster)
+    records.write(run_dir.submission, of_job)
     lookup.remember(run_dir, job_id)
     with BestEffort("submit")():
         Timeline(run_dir, "submit").event("submit", job_id=job_id)

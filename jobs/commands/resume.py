@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--code", action="store_true", help="freeze the checkout anew first")
     parser.add_argument("--checkpoint", metavar="NAME", help="go on from best, step-N or N")
+    parser.add_argument(
+        "--all-nodes", action="store_true", help="use nodes again that were left out as suspects"
+    )
     arguments.add_no_check(parser)
 
 
@@ -32,7 +35,9 @@ def command(args: argparse.Namespace) -> int:
         overrides = [args.run, *overrides]
         args.run = None
     request = Request(
-        overrides, args.cluster, args.yes, args.code, args.checkpoint, not args.no_check
+        *(overrides, args.cluster, args.yes, args.code, args.checkpoint),
+        is_checked=not args.no_check,
+        takes_all_nodes=args.all_nodes,
     )
     if (sweep := lookup.find_sweep(args.run)) is not None:
         return runner.resume_all(sweep, request, args.json)

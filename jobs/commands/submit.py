@@ -17,6 +17,7 @@ from slurm_job_kit.jobs import environment, installation
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.console import display_path, format_metrics, print_line, quantity
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
 
@@ -115,7 +116,7 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
     run_dir, cluster, job_id = planned_run_dir(loaded.spec), choose_cluster(options.cluster), None
     with new_runs({run_dir: loaded}, cluster, options, hold_claim(run_dir)):
         if cluster == "slurm":
-            job_id = queue(loaded, run_dir)
+            job_id = queue(loaded, run_dir, Submission())
     if job_id is None:
         return run_here(run_dir, options.as_json)
     announce(run_dir, job_id, options.as_json)

@@ -32,6 +32,22 @@ FINAL = (*ENDS, Action.DONE)
 
 
 @dataclass(frozen=True)
+class Sign:
+    """What speaks against a node after an attempt; see jobs.attempt.suspects.
+
+    node: Slurm's name. is_left_out: the next attempts do without the node. failure: equal for two
+    attempts that failed in the same way, so that it is the run's if the nodes differ; "" for what
+    only a node can be at fault for, or where nothing is known.
+    """
+
+    node: str
+    kind: Kind
+    text: str
+    is_left_out: bool
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What is known when an attempt has ended. `attempts.jsonl` keeps it beside the decision."""
 
@@ -54,7 +70,9 @@ class Evidence:
     # Slurm requeues the job once it has ended; see jobs.attempt.requeue_policy.
     is_left_to_slurm: bool = False
     has_successor: bool = False  # another job waits for the end of this one
-    bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
+    signs: tuple[Sign, ...] = ()  # what speaks against single nodes
+    # The same failure ended an attempt on another node, without a checkpoint between: a sentence.
+    followed: str | None = field(default=None, metadata=OMIT_NONE)
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
@@ -68,6 +86,11 @@ class Evidence:
     is_repeat: bool = False
     # How long slurmctld did not answer after the attempt's end; left out if it answered at once.
     slurmctld_away_s: float | None = field(default=None, metadata=OMIT_NONE)
+
+    @property
+    def bad_nodes(self) -> tuple[str, ...]:
+        """The nodes that the next attempts do without."""
+        return tuple(sign.node for sign in self.signs if sign.is_left_out)
 
 
 @dataclass(frozen=True)

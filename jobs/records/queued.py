@@ -22,12 +22,14 @@ class Submission:
     """submission.json: the job of the run, and sbatch's command line (None after plain sbatch).
 
     uid: of the user whose job it is. cluster: the Slurm cluster that has it; None: not known.
+    nodes_taken_back: when a user last let the run use all nodes again, in seconds since the epoch.
     """
 
     argv: tuple[str, ...] | None = None
     job_id: str | None = None
     uid: int | None = field(default=None, metadata=OMIT_NONE)
     cluster: str | None = field(default=None, metadata=OMIT_NONE)
+    nodes_taken_back: float | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

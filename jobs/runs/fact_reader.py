@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.node import silent_end
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
 from slurm_job_kit.jobs.records.training import (
     Event,
@@ -127,6 +127,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         last_words=nodes.last_words,
         error_at_end=silent_end.error_at_end(attempt_dir, exited) if is_users_end else "",
         failed_tasks=nodes.failed_tasks,
+        hang=nodes.hang,
     )
 
 
@@ -141,6 +142,7 @@ class _Nodes:
     is_stop_requested: bool = False
     last_words: tuple[tuple[str, str], ...] = ()
     failed_tasks: tuple[tuple[str, int], ...] = ()
+    hang: HangConclusion | None = None
 
     @property
     def are_exits_clean(self) -> bool:
@@ -175,6 +177,9 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         errors=interpret.causes(errors, agents),
         events=tuple(read_events(run_dir.timeline(RANK_0))),
         is_stop_requested=attempt_dir.stop_requested.name in known,
+        hang=records.read_leniently(HangConclusion, attempt_dir.hang)
+        if attempt_dir.hang.name in known
+        else None,
         last_words=() if errors else _last_words(attempt_dir, failed, job),
         failed_tasks=tuple(
             (node, code)

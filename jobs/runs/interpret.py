@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.script_failure import signal_of
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.ended import ENDS, FINAL, Action, AttemptRecord, Cause, Evidence
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
 from slurm_job_kit.jobs.records.training import CodeSpan, Event, Outcome, Result
 from slurm_job_kit.jobs.slurm import job_state
@@ -85,6 +85,7 @@ class AttemptFacts:
     last_words: tuple[tuple[str, str], ...] = ()
     error_at_end: str = ""  # that a script printed last, although it exited with 0
     failed_tasks: tuple[tuple[str, int], ...] = ()  # (node, exit code), as srun reported them
+    hang: HangConclusion | None = None
 
     @property
     def unstarted(self) -> dict[str, int]:
@@ -137,7 +138,6 @@ def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         mistake=mistake_of(facts, failed)
         or ("code" if is_caught else "spec" if cause and cause.repeats else None),
         kind=kind,
-        bad_nodes=bad_nodes(facts.errors),
         is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
         is_lasting=is_lasting(failed),
         failure=None if facts.spec.launch.is_trainer else failure_of(facts, failed, bool(killed)),
@@ -181,11 +181,6 @@ def _distance_from_cause(record: RankError) -> tuple[bool, bool, float]:
 def kind_of(failed: RankError | None) -> Kind | None:
     """Return the kind of a rank's failure; None where the rank could not name it."""
     return None if failed is None or failed.kind is Kind.UNKNOWN else failed.kind
-
-
-def bad_nodes(errors: Sequence[RankError]) -> tuple[str, ...]:
-    """Return the nodes that failed the preflight."""
-    return tuple(sorted({error.host for error in errors if error.kind is Kind.BAD_NODE}))
 
 
 def has_progress(facts: AttemptFacts) -> bool:
@@ -284,17 +279,19 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
     return ": ".join(filter(None, ["; ".join(ended), *words.values()])) or None
 
 
-def ranks_without_record(facts: AttemptFacts) -> str | None:
-    """Return a text that names the started ranks without an error record; None if each has one.
+def gone_ranks(facts: AttemptFacts) -> list[tuple[int, str]]:
+    """Return (rank, host) of the started ranks that left neither an error record nor an end.
 
     Their peers' records only show a lost connection.
     """
     recorded = {record.rank for record in facts.errors}
-    gone = [
-        f"rank {rank} on {host}"
-        for rank, host, has_exited in facts.places
-        if rank not in recorded and not has_exited
-    ]
+    places = [(rank, host) for rank, host, has_exited in facts.places if not has_exited]
+    return [place for place in places if place[0] not in recorded]
+
+
+def ranks_without_record(facts: AttemptFacts) -> str | None:
+    """Return a text that names the ranks of `gone_ranks`; None if there are none."""
+    gone = [f"rank {rank} on {host}" for rank, host in gone_ranks(facts)]
     why = "died without an error record (SIGKILL or a crash of the interpreter)"
     return f"{', '.join(gone)} {why}" if gone else None
 

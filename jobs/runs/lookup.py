@@ -16,7 +16,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.console import print_line, user_name
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.queued import Claim, RecordedJob, Submission
 from slurm_job_kit.jobs.records.sweeps import SweepRecord
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, relink
@@ -112,6 +112,20 @@ def all_runs() -> list[RunDir]:
     """
     runs = {RunDir(_real(path)) for path in _children() if _has(path, "spec.json")}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
+
+
+def attempts_of_others(run_dir: RunDir, since: float) -> list[list[AttemptRecord]]:
+    """Return the attempts of each other run in a run's root that recorded one since a time.
+
+    since: seconds since the epoch. A run that cannot be read is left out.
+    """
+    others = []
+    for path in own_root(run_dir).glob("[!.]*/*/attempts.jsonl"):
+        is_other = path.parent != run_dir.path and not path.parent.is_symlink()
+        with contextlib.suppress(OSError, UserError):
+            if is_other and path.stat().st_mtime >= since:
+                others.append(read_attempts(RunDir(path.parent)))
+    return others
 
 
 def _children() -> Iterator[Path]:

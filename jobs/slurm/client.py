@@ -375,6 +375,11 @@ def node_addresses(nodes: Iterable[str]) -> dict[str, str]:
     return _of_nodes(nodes, r"(?:.* )?NodeAddr=(\S+)")
 
 
+def node_states(nodes: Iterable[str]) -> dict[str, str]:
+    """Return Slurm's State of each node, such as IDLE+DRAIN or DOWN*; empty as above."""
+    return _of_nodes(nodes, r"State=(\S+)")
+
+
 def _of_nodes(nodes: Iterable[str], pattern: str) -> dict[str, str]:
     """Return what a pattern at the start of a line of `scontrol show node` finds of each node."""
     answer = call(["scontrol", "show", "node", ",".join(nodes)], SLURM_TIME_FORMAT="%s")

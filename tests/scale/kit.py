@@ -194,7 +194,9 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
 def _close_lost(run: Run) -> None:
     """Record an attempt whose batch script was killed, as jobs.attempt.close.close_lost does."""
     facts = run.facts(None)
-    seen = collect_evidence.ask_nodes(facts, interpret.rank_evidence(facts, interpret.LOST))
+    seen = collect_evidence.ask_nodes(
+        run.run_dir, facts, interpret.rank_evidence(facts, interpret.LOST)
+    )
     budgets = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
     decided = decision.decide_lost(seen, *budgets, is_automatic=True)
     _record(run, facts, seen, decided)
@@ -203,7 +205,7 @@ def _close_lost(run: Run) -> None:
 def close_attempt(run: Run, job: QueuedJob, slurm: Slurm, end: End, decide: Decide) -> bool:
     """Close an attempt as `attempt.close` does, and execute the decision; True: retry here."""
     me, facts = owner_of(job), run.facts(end)
-    seen = collect_evidence.of_ended(facts, me, (), 1)
+    seen = collect_evidence.of_ended(run.run_dir, facts, me, (), 1)
     budgets = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
     decided = decide(seen, *budgets)
     if seen.job_state == "RUNNING" and not seen.is_requeued and seen.outcome != "completed":

@@ -70,6 +70,12 @@ def attempt(evidence=(), **fields):
     }
 
 
+def signs(*nodes, kind="bad_node", is_left_out=True, text="preflight: wrong sums", failure=""):
+    """What speaks against nodes, in the evidence of an attempt."""
+    sign = {"kind": kind, "is_left_out": is_left_out, "text": text, "failure": failure}
+    return [{"node": node, **sign} for node in nodes]
+
+
 def recorded(run, evidence=(), **fields):
     """Append the line of an attempt to attempts.jsonl."""
     append_jsonl(run.attempts, attempt(evidence, **fields))

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.console import display_path, number_ranges, print_line, quantity
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import Cause
-from slurm_job_kit.jobs.records.queued import SlurmSite
+from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
 from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.runs.state import RunPhase, RunState
@@ -154,7 +154,8 @@ def queue_arrays(
     tasks = [SweepTask(n, *each) for n, each in zip(numbers, runs.items(), strict=True)]
     groups: dict[tuple[str, ...], list[SweepTask]] = {}
     for task in tasks:
-        spec = exclude_nodes.without_bad_nodes(task.run_dir, task.loaded.spec)
+        queued_before = _submission_of(task.run_dir)
+        spec = exclude_nodes.without_bad_nodes(task.run_dir, task.loaded.spec, queued_before)
         groups.setdefault(tuple(sbatch.array_options(spec, sweep)), []).append(task)
     for group in groups.values():
         _check_site(group)
@@ -173,6 +174,10 @@ def queue_arrays(
             else:
                 write_atomic(path, text)
         raise
+
+
+def _submission_of(run_dir: RunDir) -> Submission:
+    return records.read(Submission, run_dir.submission) or Submission()
 
 
 def _text_of(path: Path) -> str | None:
@@ -218,7 +223,9 @@ def _queue_array(
         for task in group:
             # The point's successor has this command line: it must not start the whole array again.
             run_dir, job_id = task.run_dir, f"{array_id}_{task.number}"
-            alone = sbatch.sbatch_argv(task.loaded.spec, run_dir)
+            argv = tuple(sbatch.sbatch_argv(task.loaded.spec, run_dir))
+            taken_back = _submission_of(run_dir).nodes_taken_back
+            alone = Submission(argv, nodes_taken_back=taken_back)
             queue.record_job(run_dir, alone, records.read(SlurmSite, run_dir.site), job_id)
 
     array_id = queue.call_sbatch(argv, group[0].loaded, sweep.submitit, record, others)

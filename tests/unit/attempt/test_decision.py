@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide,
 )
 from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records.ended import Sign
 from slurm_job_kit.jobs.slurm import job_state
 
 FRESH = BudgetUsed(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
@@ -30,6 +31,8 @@ NOTHING = Evidence(
 TERM, USR1, USR2 = ("SIGTERM",), ("SIGUSR1",), ("SIGUSR2",)
 
 # facts that differ from NOTHING -> action, cause
+BAD = (Sign("b", Kind.BAD_NODE, "wrong sums", True),)
+
 TABLE = [
     # A complete run is done in any state that Slurm shows.
     ({"outcome": "completed"}, "done", "completed"),
@@ -114,14 +117,18 @@ TABLE = [
     # Out of memory counts as a crash, too.
     ({"kind": Kind.OUT_OF_MEMORY, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
     # A bad or lost node: requeue to other nodes. Without other nodes a user has to act.
-    ({"bad_nodes": ("b",), "error": "rank 1 on b: x"}, "requeue", "node"),
+    ({"signs": BAD, "error": "rank 1 on b: x"}, "requeue", "node"),
     ({"unreachable_nodes": ("b",), "kind": Kind.HANG}, "requeue", "node"),
     ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
-    ({"bad_nodes": ("b",), "job_state": "LOCAL"}, "hold", "node"),
+    ({"signs": BAD, "job_state": "LOCAL"}, "hold", "node"),
+    # The run's own failure, although it would leave a node out.
+    ({"signs": BAD, "followed": "the same failure on a and b"}, "hold", "crash"),
+    ({"followed": "the same failure on a and b", "kind": Kind.HANG}, "hold", "hang"),
+    ({"followed": "the same failure on a and b", "signals": TERM}, "requeue", "manual_stop"),
     # A job that cannot be requeued: its successor, if there is one, continues.
     ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "manual_stop"),
-    ({"can_requeue": False, "has_successor": True, "bad_nodes": ("b",)}, "successor", "node"),
+    ({"can_requeue": False, "has_successor": True, "signs": BAD}, "successor", "node"),
     ({"can_requeue": False, "has_successor": True, "job_state": "NODE_FAIL"}, "successor", None),
     ({"can_requeue": False, "signals": TERM}, "successor", "manual_stop"),
     ({"can_requeue": False, "job_state": "NODE_FAIL"}, "successor", "requeued"),
@@ -161,12 +168,12 @@ BUDGETS = [
     ({"has_progress": True}, (0, 2, 2), "retry", None),
     ({"kind": Kind.HANG}, (0, 1, 1), "retry", None),
     ({"kind": Kind.OUT_OF_MEMORY}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
-    ({"bad_nodes": ("b",)}, (0, 2, 2), "requeue", None),
-    ({"bad_nodes": ("b",)}, (0, 0, 4), "requeue", None),
-    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset("b")), "hold", Kind.NO_PROGRESS),
-    ({"bad_nodes": ("b",)}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
-    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset(map(str, range(19)))), "requeue", None),
-    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset(map(str, range(20)))), "hold", Kind.NO_PROGRESS),
+    ({"signs": BAD}, (0, 2, 2), "requeue", None),
+    ({"signs": BAD}, (0, 0, 4), "requeue", None),
+    ({"signs": BAD}, (0, 0, 4, 0, frozenset("b")), "hold", Kind.NO_PROGRESS),
+    ({"signs": BAD}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
+    ({"signs": BAD}, (0, 0, 4, 0, frozenset(map(str, range(19)))), "requeue", None),
+    ({"signs": BAD}, (0, 0, 4, 0, frozenset(map(str, range(20)))), "hold", Kind.NO_PROGRESS),
     ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"is_requeued": True}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
@@ -248,7 +255,7 @@ def test_a_missing_file_does_not_hold_a_run_that_goes_on():
 def test_the_budgets_can_be_set():
     budget = Budget(crashes_without_progress=1)
     assert decide(NOTHING, FRESH, budget).action is Action.HOLD
-    bad = dataclasses.replace(NOTHING, bad_nodes=("b",))
+    bad = dataclasses.replace(NOTHING, signs=BAD)
     history = BudgetUsed(0, 0, 4, 0, frozenset(map(str, range(20))))
     assert decide(bad, history, Budget(num_nodes=64)).action is Action.REQUEUE
 

@@ -1,58 +1,34 @@
 """The bad nodes that the next start of a job leaves out, and the calls of Slurm for it."""
 
 import json
+import math
 import time
 
 import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import exclude_nodes
-from slurm_job_kit.jobs.attempt.exclude_nodes import (
-    EXPIRES_S,
-    bad_nodes,
-    choose_excluded,
-    update_exclude_list,
-)
+from slurm_job_kit.jobs.attempt.exclude_nodes import choose_excluded, update_exclude_list
 from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite
+from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite, Submission
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import run_files
 
-NOW = 1e9
+NOW, DAY_S = 1e9, 24 * 3600
 NODES = [f"n{index}" for index in range(1, 5)]
 
 
-def record(*bad, ago_s=0.0, nodes=NODES, error=None, now=NOW):
-    first = next(iter(bad), None)
-    error = error or (first and f"rank 1 on {first}: preflight: wrong sums")
-    seen = {"bad_nodes": list(bad), "error": error}
-    return run_files.attempt(seen, nodes=nodes, stop=now - ago_s)
+def record(*bad, ago_s=0.0, now=NOW, **sign):
+    signs = run_files.signs(*bad, **sign)
+    return run_files.attempt({"signs": signs}, nodes=NODES, stop=now - ago_s)
 
 
 def parsed(entries):
     numbered = [entry | {"attempt": number} for number, entry in enumerate(entries)]
     return [records.decode(AttemptRecord, entry, "here") for entry in numbered]
-
-
-def test_the_newest_comes_first_and_the_reason_is_the_newest_one():
-    attempts = [record("n1"), record("n2", error="rank 0 on n2: preflight: old"), record("n2")]
-    assert list(bad_nodes(parsed(attempts), NOW).items()) == [
-        ("n2", "preflight: wrong sums"),
-        ("n1", "preflight: wrong sums"),
-    ]
-
-
-def test_a_node_is_forgiven_after_a_day():
-    attempts = [record("n1", ago_s=EXPIRES_S), record("n2", ago_s=EXPIRES_S - 1), record()]
-    assert list(bad_nodes(parsed(attempts), NOW)) == ["n2"]
-
-
-def test_hosts_are_told_by_slurms_names():
-    """A host whose own name has a domain counts; a host that is not a node does not."""
-    assert list(bad_nodes(parsed([record("n2.cluster.org", "login")]), NOW)) == ["n2"]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +89,8 @@ def run(tmp_path, fake_slurm, monkeypatch):
     return renewed
 
 
-def now(*bad, ago_s=0.0):
-    return record(*bad, ago_s=ago_s, now=time.time())
+def now(*bad, ago_s=0.0, **sign):
+    return record(*bad, ago_s=ago_s, now=time.time(), **sign)
 
 
 def test_a_bad_node_is_left_out_after_slurm_was_asked(run, fake_slurm, capfd):
@@ -150,7 +126,7 @@ def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
 
 
 def test_a_node_comes_back_after_its_time(run, capfd):
-    asked = run([now("n2", ago_s=EXPIRES_S + 1), now()], "n2")
+    asked = run([now("n2", ago_s=DAY_S + 1), now()], "n2")
     assert asked == ["scontrol update JobId=7 ExcNodeList="]
     assert capfd.readouterr().err == "node n2 may take part in the next attempt again\n"
 
@@ -188,7 +164,17 @@ def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path,
     run([now("n2")])
     run_dir = RunDir(tmp_path / "run")
     spec = Spec(slurm=Slurm(nodes=2, exclude="n1"))
-    assert exclude_nodes.without_bad_nodes(run_dir, spec).slurm.exclude == "n1,n2"
+    without = exclude_nodes.without_bad_nodes(run_dir, spec, Submission())
+    assert without.slurm.exclude == "n1,n2"
     assert "node n2 is left out: preflight: wrong sums" in capfd.readouterr().err
-    run_dir.attempts.unlink()
-    assert exclude_nodes.without_bad_nodes(run_dir, spec) == spec
+    taken_back = Submission(nodes_taken_back=time.time() + 1)
+    assert exclude_nodes.without_bad_nodes(run_dir, spec, taken_back) == spec
+
+
+@pytest.mark.parametrize(
+    ("hours", "taken_back", "since"), [(24, None, -24), (24, -1, -1), (0, None, math.inf)]
+)
+def test_from_when_on_a_sign_counts(hours, taken_back, since):
+    submission = Submission(nodes_taken_back=None if taken_back is None else time.time() - 3600)
+    found = exclude_nodes.counted_since(Spec(slurm=Slurm(suspect_hours=hours)), submission)
+    assert found == pytest.approx(time.time() + since * 3600, abs=5.0)

@@ -633,7 +633,7 @@ def test_an_attempt_that_found_another_bad_node_does_not_count_as_one_without_pr
     """In a large cluster a run may get another bad node at each of many starts."""
     entries = [entry("requeue", "node") for _ in range(4)]
     for line, bad in zip(entries, (["n1"], ["n2", "n1"], ["n1"], ["n3"]), strict=True):
-        line["evidence"] = line["evidence"] | {"bad_nodes": bad}
+        line["evidence"] = line["evidence"] | {"signs": run_files.signs(*bad)}
     known = budget_used(parsed(entries))
     assert known == BudgetUsed(4, 0, 1, 0, frozenset({"n1", "n2", "n3"}))
     assert budget_used(parsed([*entries, entry(progress=True)])).bad_nodes == frozenset()
@@ -646,7 +646,7 @@ def test_so_many_bad_nodes_count_as_no_progress_as_the_job_has_nodes_but_not_the
     entries = [entry("requeue", "node") for _ in range(23)]
     for number, line in enumerate(entries):
         line["nodes"] = [f"n{each}" for each in range(num_nodes)]
-        line["evidence"] = line["evidence"] | {"bad_nodes": [f"bad{number}"]}
+        line["evidence"] = line["evidence"] | {"signs": run_files.signs(f"bad{number}")}
     assert budget_used(parsed(entries)).attempts_without_progress == idle
 
 
@@ -765,7 +765,6 @@ def test_a_bad_node_is_the_cause_and_named_once(run):
         record = read_json(attempt.rank_error(rank))
         write_json(attempt.rank_error(rank), record | {"host": "n1"})
     seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
-    assert seen.bad_nodes == ("n1",)
     assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
 
 

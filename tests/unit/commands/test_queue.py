@@ -12,6 +12,7 @@ import pytest
 from slurm_job_kit.jobs.commands import queue
 from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze
@@ -45,7 +46,7 @@ def sbatch(fake_slurm):
 
 def queued(spec, repository):
     with freeze(LoadedSpec(spec, "name: first\n"), repository) as run_dir:
-        return queue.queue(LoadedSpec(spec, ""), run_dir), run_dir
+        return queue.queue(LoadedSpec(spec, ""), run_dir, Submission()), run_dir
 
 
 def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):

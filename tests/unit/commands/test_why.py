@@ -82,7 +82,7 @@ def test_memory_of_a_gpu_and_of_a_node_are_two_causes(story, evidence, kind, cau
         ({"cause": "requeued"}, {"job_state": "NODE_FAIL"}, "node_failure"),
         ({"cause": "node"}, {"unreachable_nodes": ["b"]}, "node_failure"),
         ({"cause": "node"}, {"rebooted_nodes": ["b"]}, "node_failure"),
-        ({"cause": "node"}, {"bad_nodes": ["b"], "error": "wrong sums"}, "bad_node"),
+        ({"cause": "node"}, {"signs": run_files.signs("b"), "error": "wrong sums"}, "bad_node"),
         ({"cause": "lost"}, {}, "batch_script_killed"),
     ],
 )

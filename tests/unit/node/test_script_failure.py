@@ -192,7 +192,8 @@ def test_a_process_that_a_signal_ended_has_its_fatal_error_as_reason(failed, tex
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ("uncorrectable ECC error encountered", "gpu_error"),
+        ("uncorrectable ECC error encountered", "gpu_fault"),
+        ("an illegal memory access was encountered", "gpu_error"),
         ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "gpu_out_of_memory"),
     ],
 )

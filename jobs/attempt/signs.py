@@ -1,0 +1,137 @@
+"""What the facts of an attempt say against single nodes; jobs.attempt.suspects says what follows.
+
+What only the node can be at fault for leaves it out at once: a failed preflight, broken or missing
+GPUs, a full or stale file system that the other nodes do not have, Slurm's own word. What the run
+may have caused itself, a crash or a hang of one node while the others were well, is a first sign.
+Pure functions; their table is tests/unit/attempt/test_signs.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from slurm_job_kit.jobs.console import quantity
+from slurm_job_kit.jobs.kinds import OF_MEMORY, Kind
+from slurm_job_kit.jobs.known_causes import known_cause
+from slurm_job_kit.jobs.records.ended import Evidence, Sign
+from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.runs import interpret
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
+from slurm_job_kit.jobs.slurm.client import is_cancelled
+
+OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
+# A run may fill /tmp or /dev/shm of each node that it gets.
+OF_ONE_NODE = (
+    Kind.GPU_MISSING,
+    Kind.SHARED_MEMORY,
+    Kind.TEMPORARY_DIRECTORY,
+    Kind.STALE_FILE,
+)
+# The run, or a disk of all nodes. Rank 0 alone writes most files, so it is the first to fail.
+OF_THE_RUN = (
+    *OF_MEMORY,
+    *(Kind.NOT_FINITE, Kind.SUPERSEDED, Kind.STOPPED_IN_START_UP, Kind.PERMISSION, Kind.QUOTA),
+    *(Kind.DISK_FULL, Kind.READ_ONLY, Kind.DISK_ERROR, Kind.RUN_DIRECTORY_GONE),
+    *(Kind.FILES_MISSING, Kind.DAMAGED_CHECKPOINT),
+)
+# What lies between the nodes may fail twice in the same words, and of different nodes.
+BETWEEN_NODES = (Kind.COLLECTIVE, Kind.NETWORK)
+# Source: scontrol(1), show node. A * behind a state: the node does not respond.
+_UNFIT = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|\*")
+
+
+def signs_of(
+    facts: AttemptFacts, evidence: Evidence, states: Mapping[str, str]
+) -> tuple[Sign, ...]:
+    """Return what speaks against nodes after an attempt, at most one sign for each, by name.
+
+    states: Slurm's State of the nodes; empty where it was not asked or did not answer.
+    """
+    signs = [*_of_hardware(facts.errors), *_of_slurm(evidence, states)]
+    if is_failure(evidence) and evidence.job_state != "LOCAL":
+        signs += _of_gpus(facts)
+        signs += [] if signs else _of_first_failure(facts)
+    named = [replace(sign, node=_name_of(sign.node, facts.nodes)) for sign in reversed(signs)]
+    by_node = {sign.node: sign for sign in named}
+    return tuple(by_node[node] for node in sorted(by_node))
+
+
+def _name_of(host: str, nodes: Sequence[str]) -> str:
+    """Return Slurm's name of a node; a host's own name may have a domain."""
+    short = host.partition(".")[0]
+    return short if host not in nodes and short in nodes else host
+
+
+def _of_hardware(errors: Sequence[RankError]) -> Iterator[Sign]:
+    for error in errors:
+        if error.kind in OF_HARDWARE:
+            yield Sign(error.host, error.kind, _first_line(error.error), True)
+
+
+def _of_slurm(evidence: Evidence, states: Mapping[str, str]) -> Iterator[Sign]:
+    for node in evidence.unreachable_nodes:
+        yield Sign(node, Kind.NODE_FAILURE, "it does not answer", True)
+    for node, state in states.items():
+        if _UNFIT.search(state):
+            yield Sign(node, Kind.NODE_FAILURE, f"Slurm shows it as {state}", True)
+    for node in evidence.rebooted_nodes:  # perhaps by the site, which may have mended it
+        yield Sign(node, Kind.NODE_FAILURE, "it was rebooted during an attempt", False)
+
+
+def _of_gpus(facts: AttemptFacts) -> Iterator[Sign]:
+    """Yield the nodes with fewer GPUs than the others; too few on all are a mistake in the spec."""
+    counts = {agent.host: agent.gpus for agent in facts.agents if agent and agent.gpus is not None}
+    most = max(counts.values(), default=0)
+    for node, count in counts.items():
+        if count < most:
+            text = f"it has {quantity(count, 'GPU')}, another node {most}"
+            yield Sign(node, Kind.GPU_MISSING, text, True)
+
+
+def _of_first_failure(facts: AttemptFacts) -> Iterator[Sign]:
+    """Yield the node that crashed or hung while the others were well, if it is a single one."""
+    hung = facts.hang.hosts if facts.hang is not None else ()
+    own = [error for error in facts.errors if not error.caused_by_peer]
+    first = interpret.first_error(own)
+    if hung:
+        step = interpret.steps_of(facts)[1]
+        signs = [Sign(host, Kind.HANG, "it hung", False, f"hang at step {step}") for host in hung]
+    elif first is not None:
+        by_host = {error.host: error for error in own} | {first.host: first}
+        is_of_run = first.would_repeat or first.kind in OF_THE_RUN
+        signs = [] if is_of_run else [_of_error(facts, error) for error in by_host.values()]
+    elif facts.agent_errors:
+        signs = [_of_agent(error) for error in facts.agent_errors]
+    else:
+        hosts = dict.fromkeys(host for _, host in interpret.gone_ranks(facts))
+        signs = [Sign(host, Kind.PROCESS_KILLED, "a rank died there", False) for host in hosts]
+    if len(signs) == 1 and len(facts.nodes) > 1:
+        yield signs[0]
+
+
+def _of_error(facts: AttemptFacts, error: RankError) -> Sign:
+    failure = "" if error.kind in BETWEEN_NODES else interpret.failure_of(facts, error, False) or ""
+    text = f"{interpret.format_error(error).partition(chr(10))[0]}"
+    if error.kind in OF_ONE_NODE:
+        return Sign(error.host, error.kind, text, True, error.kind)
+    return Sign(error.host, error.kind, text, False, failure)
+
+
+def _of_agent(error: str) -> Sign:
+    """Return the sign of an agent that did not start torchrun; its error begins with its node."""
+    node, _, reason = _first_line(error).partition(": ")
+    cause = known_cause(reason)
+    kind = Kind.UNKNOWN if cause is None else cause.kind
+    return Sign(node, kind, reason, kind in OF_ONE_NODE, reason)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def is_failure(evidence: Evidence) -> bool:
+    """Return whether an attempt failed, without a stop from outside."""
+    is_ended = evidence.is_requeued or is_cancelled(evidence.job_state, evidence.job_reason)
+    return evidence.outcome is None and not evidence.signals and not is_ended

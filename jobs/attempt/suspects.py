@@ -1,0 +1,90 @@
+"""Which nodes the next attempts of a run do without, from what its attempts say against nodes.
+
+A sign that only the node can be at fault for leaves it out at once. A crash or a hang of one node
+leaves it out when it is the second one in a row there, in this run or in another one under the same
+runs_root. A failure that follows the run onto another node, before a new checkpoint, is the run's:
+no node is left out for it. Pure functions; their table is tests/unit/attempt/test_suspects.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records.ended import ENDS, AttemptRecord, Evidence, Sign
+
+
+def confirmed(
+    signs: Iterable[Sign],
+    runs: Iterable[Sequence[Sign]],
+    can_do_without: Callable[[str], bool],
+) -> tuple[Sign, ...]:
+    """Return the signs; those leave a node out, too, which the last sign of a run was against.
+
+    runs: the earlier signs of each run that stand, newest first. Where crashes move from node to
+    node, no node is at fault. can_do_without: whether there are enough nodes beside a node.
+    """
+    accused = {run[0].node for run in runs if run}
+    return tuple(
+        replace(sign, is_left_out=True, text=f"{sign.text} (not for the first time)")
+        if not sign.is_left_out and sign.node in accused and can_do_without(sign.node)
+        else sign
+        for sign in signs
+    )
+
+
+def standing(attempts: Sequence[AttemptRecord], since: float = 0.0) -> list[Sign]:
+    """Return the signs of one run that are no older than `since` and still stand, newest first.
+
+    since: seconds since the epoch.
+    """
+    signs: list[Sign] = []
+    episode: list[Sign] = []  # since the last new checkpoint
+    of_run: set[str] = set()  # failures
+    for record in attempts:
+        episode = [] if record.evidence.has_progress else episode
+        for sign in record.evidence.signs:
+            of_run |= {sign.failure for earlier in episode if is_same_elsewhere(sign, earlier)}
+        episode += record.evidence.signs
+        signs += record.evidence.signs if record.stop >= since else ()
+    return [sign for sign in reversed(signs) if sign.failure not in of_run]
+
+
+def is_same_elsewhere(sign: Sign, other: Sign) -> bool:
+    """Return whether two signs are the same failure on two nodes."""
+    return sign.failure != "" and sign.failure == other.failure and sign.node != other.node
+
+
+def followed(evidence: Evidence, attempts: Sequence[AttemptRecord]) -> str | None:
+    """Return the sentence about a failure that followed the run onto another node, else None.
+
+    attempts: before this one. Those before a resume, or before a new checkpoint, do not count.
+    """
+    if evidence.has_progress:
+        return None
+    for record in reversed(attempts):
+        if record.decision in ENDS:
+            break
+        for sign, earlier in itertools.product(evidence.signs, record.evidence.signs):
+            if is_same_elsewhere(sign, earlier):
+                nodes = f"{earlier.node} and {sign.node}"
+                return f"the same failure on {nodes}: it is the run's, not a node's: {sign.text}"
+        if record.evidence.has_progress:
+            break
+    return None
+
+
+def left_out(attempts: Sequence[AttemptRecord], since: float) -> dict[str, Sign]:
+    """Return the nodes that a run does without, each with its newest sign; the newest come first.
+
+    Without those that failed or are drained: Slurm itself gives such a node to no job until it is
+    well, and a cut network may have many of them. attempts: of the run. since: seconds since the
+    epoch; older signs do not count.
+    """
+    nodes: dict[str, Sign] = {}
+    for sign in standing(attempts, since):
+        if sign.is_left_out and sign.kind is not Kind.NODE_FAILURE:
+            nodes.setdefault(sign.node, sign)
+    return nodes

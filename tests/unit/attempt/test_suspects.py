@@ -1,0 +1,92 @@
+"""Which nodes the next attempts do without."""
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import suspects
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, Sign
+from tests.unit import run_files
+
+
+def history(*attempts):
+    """Attempts of (node, failure, progress, ...) each, none for an attempt without a sign."""
+    lines = []
+    for number, (node, failure, has_progress, *decision) in enumerate(attempts):
+        signs = (
+            run_files.signs(node, kind="unknown", is_left_out=True, failure=failure) if node else []
+        )
+        evidence = {"signs": signs, "has_progress": has_progress}
+        entry = run_files.attempt(evidence, attempt=number, stop=100.0 + number)
+        lines.append(entry | ({"decision": decision[0]} if decision else {}))
+    return [records.decode(AttemptRecord, line, "here") for line in lines]
+
+
+# the earlier signs of each run, newest first -> whether a further one against a leaves it out
+SECOND = [
+    ([], False),
+    ([["a"]], True),
+    ([["b"]], False),
+    ([["b", "a"]], False),  # the crashes move from node to node
+    ([["a", "b"]], True),
+    ([[], ["a"]], True),  # in another run
+]
+
+
+@pytest.mark.parametrize(("runs", "is_left_out"), SECOND)
+def test_a_second_sign_in_a_row_leaves_a_node_out_if_there_are_others(runs, is_left_out):
+    signs = {node: Sign(node, Kind.HANG, "it hung", False) for node in "ab"}
+    earlier = [[signs[node] for node in run] for run in runs]
+    (found,) = suspects.confirmed([signs["a"]], earlier, lambda _: True)
+    assert (found.node, found.is_left_out) == ("a", is_left_out)
+    assert suspects.confirmed([signs["a"]], earlier, lambda _: False) == (signs["a"],)
+
+
+# attempts -> the nodes that are left out
+STANDING = [
+    ([("a", "x", False), ("b", "", False)], ["b", "a"]),  # newest first
+    ([("a", "x", False), ("a", "x", False)], ["a"]),
+    ([("a", "x", False), ("b", "x", False)], []),  # it followed the run
+    ([("a", "x", False), ("b", "x", False), ("b", "y", False)], ["b"]),
+    ([("a", "x", False), (None, "", True), ("b", "x", False)], ["b", "a"]),  # another checkpoint
+    ([("a", "x", True), ("b", "x", False)], []),  # its checkpoint came before its failure
+    ([("a", "", False), ("b", "", False)], ["b", "a"]),  # nothing shows that it is the same
+]
+
+
+@pytest.mark.parametrize(("attempts", "nodes"), STANDING)
+def test_a_failure_that_follows_the_run_clears_the_nodes(attempts, nodes):
+    assert list(suspects.left_out(history(*attempts), since=0.0)) == nodes
+
+
+def test_a_node_that_slurm_itself_leaves_out_is_not_listed():
+    lost = run_files.attempt({"signs": run_files.signs("a", kind="node_failure")})
+    decoded = [records.decode(AttemptRecord, lost | {"attempt": n}, "here") for n in (1, 2)]
+    assert list(suspects.left_out(decoded, since=0.0)) == []
+
+
+def test_signs_expire():
+    assert list(suspects.left_out(history(("a", "x", False), ("b", "y", False)), 101.0)) == ["b"]
+
+
+# attempts before, present sign, present progress -> whether the failure followed the run
+FOLLOWED = [
+    ([("a", "x", False)], ("b", "x"), False, True),
+    ([("a", "x", False), (None, "", False)], ("b", "x"), False, True),  # a preemption between
+    ([("a", "x", False)], ("a", "x"), False, False),
+    ([("a", "x", False)], ("b", "y"), False, False),
+    ([("a", "x", False)], ("b", "x"), True, False),
+    ([("a", "x", True)], ("b", "x"), False, True),
+    ([("a", "x", False), (None, "", True)], ("b", "x"), False, False),
+    ([("a", "x", False, "hold")], ("b", "x"), False, False),  # a user resumed
+    ([], ("b", "x"), False, False),
+]
+
+
+@pytest.mark.parametrize(("attempts", "present", "progress", "is_followed"), FOLLOWED)
+def test_whether_a_failure_followed_the_run(attempts, present, progress, is_followed):
+    sign = Sign(present[0], Kind.UNKNOWN, "rank 0: x", False, present[1])
+    evidence = Evidence(None, "RUNNING", "None", (), False, progress, "x", signs=(sign,))
+    told = suspects.followed(evidence, history(*attempts))
+    assert (told is not None) == is_followed
+    assert told is None or "a and b" in told
