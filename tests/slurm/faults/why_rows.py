@@ -122,6 +122,11 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_41_hang_of_a_data_sets_constructor": ("hang",),
     "test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step": ("hang",),
     "test_row_41_hang_of_a_rank_that_is_stopped_in_its_import": ("hang",),
+    "test_row_42_a_node_passes_the_preflight_and_crashes_each_time": ("user_code|unknown",),
+    "test_row_42_a_healthy_node_is_accused_once": ("user_code|unknown",),
+    "test_row_43_a_failure_follows_the_run": ("user_code|unknown",),
+    "test_row_44_a_gpu_fewer_on_one_node": ("gpu_missing",),
+    "test_row_44_a_gpu_fewer_on_all_nodes": ("spec_mistake|gpu_missing",),
 }
 
 

@@ -1,0 +1,97 @@
+"""A node that the run does without, or not (rows 42 to 44)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..kit import Kit
+from . import oracles
+from .rows import Row
+from .scenario import AT_ONCE, ReferenceRuns, start
+
+BAD = "n2"
+CRASHING = ("train.model=tests.slurm.faults.crashing:Crashing", "checkpoint.every_steps=3")
+STUB = Path(__file__).with_name("stub_gpus")
+GPUS = (
+    *("launch.script=tests/own_scripts/snapshotting.py", "launch.args=['2', '-1']"),
+    *("launch.stop_signal=none", "launch.nproc_per_node=1", "launch.env.STUB_GPUS='2'"),
+    f"setup=['export PYTHONPATH={STUB} SLURM_GPUS_ON_NODE=2']",
+)
+
+
+def test_row_42_a_node_passes_the_preflight_and_crashes_each_time(
+    kit: Kit, reference: ReferenceRuns, row: Row
+) -> None:
+    """After its second crash in a row the run goes on without it."""
+    run = start(kit, *CRASHING, f"launch.env.CRASH_NODE={BAD}", pace=AT_ONCE).run
+    row.record(run)
+    run.wait()
+
+    first, second, third = run.attempts()
+    assert first["nodes"] == second["nodes"] and BAD not in third["nodes"]
+    oracles.causes(run, ["crash", "node", "completed"])
+    oracles.requeues(run, 1)
+    log = run.dir.job_log.read_text()
+    assert f"node {BAD} is left out of the next attempts for 24 h: rank 1 on {BAD}: Runtime" in log
+    assert run.cluster.job(run.job_id)["ExcNodeList"] == BAD
+    oracles.bitwise(run, reference(*CRASHING))
+    oracles.nothing_left(run)
+
+
+def test_row_42_a_healthy_node_is_accused_once(
+    kit: Kit, reference: ReferenceRuns, row: Row
+) -> None:
+    """The run goes on with it, in the same allocation."""
+    of_one = (f"launch.env.CRASH_NODE={BAD}", "launch.env.CRASH_ATTEMPT='1'")
+    run = start(kit, *CRASHING, *of_one, pace=AT_ONCE).run
+    row.record(run)
+    run.wait()
+
+    first, second = run.attempts()
+    (sign,) = first["evidence"]["signs"]
+    assert (sign["node"], sign["is_left_out"]) == (BAD, False)
+    assert first["nodes"] == second["nodes"]
+    oracles.retried(run, reference(*CRASHING), "crash")
+
+
+def test_row_43_a_failure_follows_the_run(kit: Kit, row: Row) -> None:
+    """It is held after the third attempt, on another node, and no node is left out any more."""
+    run = start(kit, *CRASHING, "launch.env.CRASH_RANK='1'", pace=AT_ONCE).run
+    row.record(run)
+    run.wait("FAILED")
+
+    assert BAD not in run.attempts()[-1]["nodes"]
+    oracles.causes(run, ["crash", "node", "crash"])
+    oracles.requeues(run, 1)
+    result = run.result()
+    told = f"the same failure on {BAD} and n3: it is the run's, not a node's"
+    assert result["status"] == "held" and str(result["reason"]).startswith(told)
+    oracles.nothing_left(run)
+
+
+def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
+    """The run goes on without the node."""
+    run = start(kit, *GPUS, f"launch.env.STUB_GPUS_OF={BAD}=1", pace=AT_ONCE).run
+    row.record(run)
+    run.wait()
+
+    first, second = run.attempts()
+    (sign,) = first["evidence"]["signs"]
+    assert (sign["node"], sign["kind"]) == (BAD, "gpu_missing")
+    assert BAD not in second["nodes"]
+    oracles.causes(run, ["node", "completed"])
+    oracles.requeues(run, 1)
+    oracles.nothing_left(run)
+
+
+def test_row_44_a_gpu_fewer_on_all_nodes(kit: Kit, row: Row) -> None:
+    """It is no node's fault: held in the same allocation."""
+    run = start(kit, *GPUS, "launch.env.STUB_GPUS='1'", pace=AT_ONCE).run
+    row.record(run)
+    run.wait("FAILED")
+
+    assert [attempt["evidence"]["signs"] for attempt in run.attempts()] == [[]] * 3
+    assert "CUDA's driver shows 1 GPU" in str(run.result()["reason"])
+    oracles.causes(run, ["crash"] * 3)
+    oracles.requeues(run, 0)
+    oracles.nothing_left(run)
