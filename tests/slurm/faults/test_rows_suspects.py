@@ -14,9 +14,14 @@ CRASHING = ("train.model=tests.slurm.faults.crashing:Crashing", "checkpoint.ever
 STUB = Path(__file__).with_name("stub_gpus")
 GPUS = (
     *("launch.script=tests/own_scripts/snapshotting.py", "launch.args=['2', '-1']"),
-    *("launch.stop_signal=none", "launch.nproc_per_node=1", "launch.env.STUB_GPUS='2'"),
-    f"setup=['export PYTHONPATH={STUB} SLURM_GPUS_ON_NODE=2']",
+    *("launch.stop_signal=none", "launch.nproc_per_node=1"),
 )
+
+
+def seen(all_nodes: int, one_node: str = "") -> str:
+    """The override for the GPUs that the stub shows on all nodes, or as `n2=1` on one."""
+    shown = f"STUB_GPUS={all_nodes} STUB_GPUS_OF={one_node}"
+    return f"setup=['export PYTHONPATH={STUB} SLURM_GPUS_ON_NODE=2 {shown}']"
 
 
 def test_row_42_a_node_passes_the_preflight_and_crashes_each_time(
@@ -71,7 +76,7 @@ def test_row_43_a_failure_follows_the_run(kit: Kit, row: Row) -> None:
 
 def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
     """The run goes on without the node."""
-    run = start(kit, *GPUS, f"launch.env.STUB_GPUS_OF={BAD}=1", pace=AT_ONCE).run
+    run = start(kit, *GPUS, seen(2, f"{BAD}=1"), pace=AT_ONCE).run
     row.record(run)
     run.wait()
 
@@ -86,7 +91,7 @@ def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
 
 def test_row_44_a_gpu_fewer_on_all_nodes(kit: Kit, row: Row) -> None:
     """It is no node's fault: held in the same allocation."""
-    run = start(kit, *GPUS, "launch.env.STUB_GPUS='1'", pace=AT_ONCE).run
+    run = start(kit, *GPUS, seen(1), pace=AT_ONCE).run
     row.record(run)
     run.wait("FAILED")
 
