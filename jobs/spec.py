@@ -62,7 +62,13 @@ def advised_lead_s(stop_s: float) -> int:
 class Slurm:
     """What the job requests from Slurm. The kit passes each key as one argument to sbatch."""
 
-    nodes: int = key(1, "Number of nodes; one agent runs on each.", ge=1)
+    nodes: int = key(1, "Number of nodes that train; one agent runs on each.", ge=1)
+    spare_nodes: int = key(
+        0,
+        "Further nodes of the job that wait: after the loss of a node the run goes on at once, in "
+        "the same allocation.",
+        ge=0,
+    )
     gpus_per_node: int | str = key(
         0, "GPUs on each node, also with their type as in a100:2; 0 requests none."
     )
@@ -98,6 +104,11 @@ class Slurm:
     )
 
     @property
+    def job_nodes(self) -> int:
+        """Number of nodes that the job asks for."""
+        return self.nodes + self.spare_nodes
+
+    @property
     def num_gpus(self) -> int:
         """GPUs of each node, whatever key asks for them."""
         return sum(count for _, count in self._asking_for_gpus())
@@ -113,7 +124,7 @@ class Slurm:
     def _asking_for_gpus(self) -> list[tuple[str, int]]:
         from slurm_job_kit.jobs import gpus  # status, which is often called, does without
 
-        return gpus.requested_gpus(self.gpus_per_node, self.sbatch_args, self.nodes)
+        return gpus.requested_gpus(self.gpus_per_node, self.sbatch_args, self.job_nodes)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
 #     agent.sh RUN_DIR ATTEMPT RDZV_ENDPOINT [COMMAND_PREFIX...] PYTHON
 #
 # ATTEMPT `standby` starts the agent of the next attempt ahead. It waits on stdin for the line
-# "ATTEMPT RDZV_ENDPOINT"; the end of the file means that no attempt follows.
+# "ATTEMPT RDZV_ENDPOINT [NODE,NODE...]"; the end of the file means that no attempt follows. On a node
+# that the line leaves out, the agent ends.
 #
 # It sources the user's setup lines, so the agent and the ranks get what the lines export. Then the
 # agent replaces it, inside of the command prefix. If that is not possible, the reason goes to
@@ -27,7 +28,7 @@ if [[ $kit_attempt == standby ]]; then
         # The line came as the time was over: a part of it has been read.
         [[ -z $kit_line ]] || { read -r kit_rest || exit 0; kit_line+=$kit_rest; }
     }
-    [[ -z $kit_line ]] || kit_attempt=${kit_line% *} kit_endpoint=${kit_line#* }
+    [[ -z $kit_line ]] || read -r kit_attempt kit_endpoint kit_nodes <<<"$kit_line"
 fi
 kit_folder=$kit_run_dir/attempt-$kit_attempt
 [[ $kit_attempt != standby ]] || kit_folder=$kit_run_dir/standby
@@ -35,6 +36,12 @@ kit_setup=$kit_run_dir/setup.sh
 kit_node_rank=${KIT_NODE_RANK:-${SLURM_NODEID:?start this file by srun}}
 # Slurm's name of the node, if there is one. HOSTNAME may be that of the host that submitted.
 kit_host=${SLURMD_NODENAME:-$(uname -n)}
+if [[ -n ${kit_nodes-} ]]; then # those of the attempt; others have waited, too
+    kit_before=,$kit_nodes,
+    [[ $kit_before == *",$kit_host,"* ]] || exit 0
+    kit_before=${kit_before%%",$kit_host,"*} kit_before=${kit_before//[^,]/}
+    kit_node_rank=${#kit_before}
+fi
 unset KIT_NODE_RANK # of a local run; a job that a rank submits must not inherit it
 printf -v kit_node '%05d' "$kit_node_rank"
 kit_log=$kit_folder/setup-$kit_node.log

@@ -3,6 +3,7 @@
     python -m jobs.attempt run RUN_DIR NODE... --srun SRUN...   all attempts of a start of a job
     python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints its number and endpoint
     python -m jobs.attempt close RUN_DIR ATTEMPT
+    python -m jobs.attempt head RUN_DIR ATTEMPT NODE...   prints where the agents meet
 
 The batch script starts `run` on the first node. Hand-launched runs call `open` and `close`, and
 `jobs.commands.local` the same functions. The next `open` records an attempt whose batch script was
@@ -18,12 +19,15 @@ import sys
 from pathlib import Path
 
 from slurm_job_kit.jobs.attempt import attempts
+from slurm_job_kit.jobs.attempt.open import head_here
 from slurm_job_kit.jobs.attempt.srun_step import StopsOfShell
 from slurm_job_kit.jobs.console import begin_lines_with_time
+from slurm_job_kit.jobs.node import rendezvous
 from slurm_job_kit.jobs.node.stop_signals import block_stop_signals
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot, run_lock
 from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Spec
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,6 +37,12 @@ def main(argv: list[str] | None = None) -> int:
     job_id = client.job_id_from(os.environ)
     if args.pid is None and job_id is None:
         sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
+    if args.command == "head":
+        launch = Spec.read(run_dir.spec).launch
+        resolved = next(iter(rendezvous.resolve(args.nodes[0])), "")
+        head = head_here(launch, str(job_id), args.attempt, args.nodes, resolved)
+        print(head.address, head.how, head.port, *head.interfaces, sep="\n")
+        return 0
     if args.command == "run":
         client.drop_enclosing_job()
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
@@ -56,19 +66,21 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    running, opening, closing = (commands.add_parser(name) for name in ("run", "open", "close"))
-    for command in (running, opening, closing):
+    running, opening, closing, asking = map(commands.add_parser, ("run", "open", "close", "head"))
+    for command in (running, opening, closing, asking):
         command.add_argument("run_dir", type=Path)
         command.set_defaults(pid=None)
+    for command in (closing, asking):
+        command.add_argument("attempt", type=int)
+    for command in (running, opening, asking):
+        command.add_argument("nodes", nargs="+")
     for command in (running, opening):
         command.add_argument("--head-address", default="")
-        command.add_argument("nodes", nargs="+")
     for command in (opening, closing):
         command.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     running.add_argument("--stops-fd", type=int, required=True, help="a pipe from the batch shell")
     running.add_argument("--end-fd", type=int, required=True, help="a pipe for the exit code")
     running.add_argument("--srun", nargs=argparse.REMAINDER, help="srun's command line")
-    closing.add_argument("attempt", type=int)
     closing.add_argument("--srun-exit", type=int, default=0, help="srun's exit code")
     closing.add_argument("--stop", default="", help="the stop signal that the batch shell got")
     return parser

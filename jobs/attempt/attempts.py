@@ -64,23 +64,34 @@ class Sruns:
         self._standby: subprocess.Popen[bytes] | None = None
         self._can_overlap = client.can_overlap()
         self._options: Sequence[str] = ()  # what the spec adds
+        self._waiting: Sequence[str] = ()  # the nodes of the agents that wait
 
     def start(self, spec: Spec, plan: AttemptPlan) -> subprocess.Popen[bytes]:
         """Start the agents of an attempt, by those that wait if there are any."""
         words = (str(plan.attempt), plan.rdzv_endpoint)
         self._options = srun_step.srun_argv(spec, os.environ)
-        return self._wake(words) or self._start(spec, self._options, words, subprocess.DEVNULL)
+        if self._waiting and not {*plan.nodes} <= {*self._waiting} <= {*plan.nodes, *plan.spares}:
+            self.end_standby()  # a node of it is lost: that srun would not end
+        place = srun_step.place_argv(plan.nodes) if spec.slurm.spare_nodes else []
+        return self._wake((*words, ",".join(plan.nodes))) or self._start(
+            spec, [*self._options, *place], words, subprocess.DEVNULL
+        )
 
-    def start_standby(self, spec: Spec) -> None:
-        """Start the agents that wait for the next attempt, if the spec asks for them."""
+    def start_standby(self, spec: Spec, plan: AttemptPlan) -> None:
+        """Start the agents that wait for the next attempt, if the spec asks for them.
+
+        They also wait on the spare nodes.
+        """
         if spec.standby_s is None or not self._can_overlap:
             return
+        self._waiting = sorted({*plan.nodes, *plan.spares})
         # The step shares the memory of the attempt: where memory is a resource, the attempt's step
         # has all of it. srun takes one of these options and no second one.
         shared = [each for each in self._options if not each.startswith(("--mem=", "--mem-per-"))]
-        shared += ["--overlap", "--mem=0"]
+        shared += srun_step.place_argv(self._waiting) if spec.slurm.spare_nodes else ["--overlap"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            self._standby = self._start(spec, shared, (WORD, "-"), subprocess.PIPE)
+            words = (WORD, ",".join(plan.spares) or "-")
+            self._standby = self._start(spec, [*shared, "--mem=0"], words, subprocess.PIPE)
 
     def _wake(self, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
         """Let the agents that wait become those of an attempt; None if there are none."""
@@ -164,7 +175,7 @@ def _run_step(
     except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
         print_line(f"attempt {plan.attempt}: error: srun was not started: {error}")
         return EXIT_NOT_STARTED
-    sruns.start_standby(spec)
+    sruns.start_standby(spec, plan)
     try:
         srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)
     except Exception as error:  # a mistake of the watch ends no attempt

@@ -58,8 +58,22 @@ def ask_slurm(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, job_id: 
         unreachable_nodes=srun_step.unreachable_nodes(facts, interpret.nodes_without_end(facts)),
     )
     evidence = with_signs(run_dir, facts, interpret.unless_contradicted(facts, evidence))
+    evidence = replace(evidence, has_spares=has_spares(facts, evidence, job))
     is_left = requeue_policy.slurm_requeues_itself(facts.attempts, evidence, job, job_id)
     return replace(evidence, is_left_to_slurm=is_left)
+
+
+def has_spares(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> bool:
+    """Return whether a job has enough fit nodes for the next attempt after the loss of some."""
+    if not facts.spec.slurm.spare_nodes or job.state != "RUNNING":
+        return False
+    lost = {*evidence.bad_nodes, *evidence.unreachable_nodes}
+    since = exclude_nodes.counted_since(facts.spec, facts.submission)
+    lost |= suspects.left_out(facts.attempts, since).keys()
+    others = [node for node in expand_hostlist(job.nodes) if node not in lost]
+    idle = [node for node in others if node not in facts.nodes]
+    lost |= {*srun_step.unreachable_nodes(facts, idle)}
+    return len([node for node in others if node not in lost]) >= facts.spec.slurm.nodes
 
 
 def ask_nodes(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evidence:

@@ -164,10 +164,15 @@ def no_answer(evidence: Evidence) -> str:
 
 
 def after_node_trouble(evidence: Evidence) -> Decision:
-    """Return the decision if a node is left out or does not answer: start on others."""
+    """Return the decision if a node is left out or does not answer: start on others.
+
+    In this allocation, where it has spare nodes.
+    """
     reason = evidence.error or no_answer(evidence)
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.NODE, reason)
+    if evidence.has_spares and not evidence.is_near_limit:
+        return Decision(Action.RETRY, Cause.NODE, reason)
     return start_again(evidence, Cause.NODE, reason)
 
 

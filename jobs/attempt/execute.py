@@ -27,6 +27,7 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm import client, site
+from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
@@ -44,8 +45,11 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
     if decision.action is Action.DONE:
         return 0
     if decision.action is Action.RETRY:
-        time.sleep(retry_delay_s(facts.attempts))
-        return EXIT_RETRY
+        if can_retry_here(facts, me):
+            time.sleep(retry_delay_s(facts.attempts))
+            return EXIT_RETRY
+        decision = replace(decision, action=Action.REQUEUE)
+        facts = record_writer.amend(run_dir, facts, decision)
     if decision.action is Action.REQUEUE:
         is_over = not requeue(decision, run_dir, facts, me)
     elif decision.action is Action.SUCCESSOR:
@@ -53,6 +57,19 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
     else:
         is_over = decision.action is not Action.WAIT
     return end_for_good(me.job_id) if is_over and not me.is_local else 1
+
+
+def can_retry_here(facts: AttemptFacts, me: run_lock.Owner) -> bool:
+    """Give lost nodes of the job back to Slurm; False if it refuses: then it will end the job."""
+    lost = facts.last.evidence.unreachable_nodes if facts.last is not None else ()
+    job = client.show_job(me.job_id) if lost and not me.is_local else None
+    if job is None:
+        return True
+    kept = [node for node in expand_hostlist(job.nodes) if node not in lost]
+    if not client.keep_nodes(me.job_id, kept):
+        print_line(f"Slurm does not take {', '.join(lost)} back: the job starts again elsewhere")
+        return False
+    return True
 
 
 def end_for_good(job_id: str) -> int:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import gpus, installation, records, shared_files
-from slurm_job_kit.jobs.attempt import record_writer, successor
+from slurm_job_kit.jobs.attempt import (
+    exclude_nodes,
+    record_writer,
+    srun_step,
+    successor,
+    suspects,
+)
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
 from slurm_job_kit.jobs.attempt.execute import end_run
@@ -20,7 +27,7 @@ from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.node.stop_signals import is_passed_on
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head, node_name
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
 from slurm_job_kit.jobs.runs import (
     code_digest,
@@ -33,7 +40,8 @@ from slurm_job_kit.jobs.runs import (
 )
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm import client, job_list, sbatch
-from slurm_job_kit.jobs.spec import Slurm
+from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
+from slurm_job_kit.jobs.spec import Launch, Slurm
 
 
 def open_attempt(
@@ -98,19 +106,42 @@ def _open(
         # It may have changed since the run was frozen: freeze it again, for the record.
         mode = int(facts.spec.dir_mode, 8)
         code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
+    of_attempt, spares = choose_nodes(facts, me, nodes)
     plan = replace(
-        plan_of(facts, me, attempt, nodes, resolved),
+        plan_of(run_dir, facts, me, attempt, of_attempt, resolved),
+        spares=spares,
         code=None if code is None else code.name,
         code_digest=code_digest.digest_of(code or run_dir.code, facts.spec, kit),
     )
     _write_plan(run_dir, facts, plan)
     if not me.is_local:
         successor.ensure(run_dir, facts, me.job_id)
-    record_writer.note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
-    count = quantity(len(nodes), "node")
+    record_writer.note(run_dir, attempt, "open", nodes=list(of_attempt), job_id=me.job_id)
+    count = quantity(len(of_attempt), "node")
+    count += f" and {quantity(len(spares), 'spare')} ({', '.join(spares)})" if spares else ""
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
     print_line(f"attempt {attempt}: {count}, rendezvous at {where}")
     return plan
+
+
+def choose_nodes(
+    facts: AttemptFacts, me: run_lock.Owner, nodes: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (the nodes of the next attempt, the spare ones), each in the order of the job's nodes.
+
+    nodes: that the job had at its start. It may have given lost ones back since.
+    """
+    wanted = facts.spec.slurm.nodes
+    if me.is_local or not facts.spec.slurm.spare_nodes:
+        return tuple(nodes), ()
+    job = client.show_job(me.job_id)
+    present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
+    lost = srun_step.unreachable_nodes(facts, present)
+    answering = [node for node in present if node not in lost]
+    since = exclude_nodes.counted_since(facts.spec, facts.submission)
+    unfit = suspects.unfit(facts.attempts, since)
+    taken = suspects.chosen(answering, unfit, wanted)
+    return taken, tuple(node for node in answering if node not in (*taken, *unfit))
 
 
 def link_job_log(run_dir: RunDir) -> None:
@@ -194,9 +225,10 @@ def check_allocation(
             f"slurm.cpus_per_task is {wanted.cpus_per_task}: sbatch takes --cpus-per-task"
         )
     has, key = None, ""
-    if nodes != wanted.nodes and client.restart_count(environ) == 0:
+    if nodes != wanted.job_nodes and client.restart_count(environ) == 0:
         has, key = quantity(nodes, "node"), f"slurm.nodes is {wanted.nodes}"
-        change = f"slurm.nodes={nodes}"
+        key += f" and slurm.spare_nodes is {wanted.spare_nodes}" if wanted.spare_nodes else ""
+        change = f"slurm.nodes={nodes - wanted.spare_nodes}"
     elif has := gpus.too_few(environ, nodes, wanted.num_gpus):
         key, change = wanted.gpus_are, "slurm.gpus_per_node=..."
     if has is not None:
@@ -234,35 +266,67 @@ def check_signal(facts: AttemptFacts, job_id: str) -> None:
 
 
 def plan_of(
-    facts: AttemptFacts, me: run_lock.Owner, attempt: int, nodes: Sequence[str], resolved: str
+    run_dir: RunDir,
+    facts: AttemptFacts,
+    me: run_lock.Owner,
+    attempt: int,
+    nodes: Sequence[str],
+    resolved: str,
 ) -> AttemptPlan:
     """Return the plan of the next attempt. `facts`: of the attempt before.
 
     Raises: RendezvousError, InterfaceError.
     """
     if me.is_local:
-        address, how = "127.0.0.1", "a local run"
+        port = rendezvous.choose_port(me.job_id, attempt)
+        head = Head("127.0.0.1", "a local run", port)
+    elif facts.spec.slurm.spare_nodes and node_name() != nodes[0]:
+        head = ask_head(run_dir, me.job_id, attempt, nodes)
     else:
-        launch = facts.spec.launch
-        address, how = rendezvous.head_address(
-            resolved, nodes, launch.interface, client.node_addresses
-        )
-        rendezvous.check_private(address, launch.allow_public_rendezvous)
-    port = rendezvous.choose_port(me.job_id, attempt)
+        head = head_here(facts.spec.launch, me.job_id, attempt, nodes, resolved)
+    if not me.is_local:
+        rendezvous.check_private(head.address, facts.spec.launch.allow_public_rendezvous)
     return AttemptPlan(
         attempt=attempt,
         job_id=me.job_id,
         nodes=tuple(nodes),
-        head_address=address,
-        head_address_is=how,
-        rdzv_endpoint=rendezvous.endpoint(address, port),
+        head_address=head.address,
+        head_address_is=head.how,
+        rdzv_endpoint=rendezvous.endpoint(head.address, head.port),
         rdzv_id=f"{me.job_id}-{attempt}",
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),
         checkpoint=facts.checkpoint,
         quarantined=facts.quarantined,
-        head_interfaces=() if me.is_local else interfaces.list_interfaces(),
+        head_interfaces=head.interfaces,
     )
+
+
+def head_here(
+    launch: Launch, job_id: str, attempt: int, nodes: Sequence[str], resolved: str
+) -> Head:
+    """Return where the agents meet; called on the first of the nodes.
+
+    resolved: its address, if its name gives one. Raises: RendezvousError, InterfaceError.
+    """
+    address, how = rendezvous.head_address(resolved, nodes, launch.interface, client.node_addresses)
+    port = rendezvous.choose_port(job_id, attempt)
+    return Head(address, how, port, interfaces.list_interfaces())
+
+
+def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -> Head:
+    """Return `head_here` of another node: that of the batch script is left out.
+
+    Raises: FailedError.
+    """
+    module = f"{installation.NAME}.jobs.attempt"
+    words = ["head", str(run_dir.path), str(attempt), *nodes]
+    answer = client.ask_node(job_id, nodes[0], [sys.executable, "-m", module, *words])
+    lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
+    if len(lines) < 3:
+        why = "no answer" if answer is None else answer.stderr.strip()
+        raise FailedError(f"{nodes[0]} does not say at which address the agents meet: {why}")
+    return Head(lines[0], lines[1], int(lines[2]), tuple(lines[3:]))
 
 
 class HeldError(FailedError):

@@ -14,7 +14,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,7 +26,7 @@ from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, read_agents
 from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import interpret, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
@@ -43,6 +43,9 @@ POLL_S = 0.1
 READ_INTERVAL_S = 5.0
 ASK_INTERVAL_S = 30.0
 PASS_ON_INTERVAL_S = 2.0
+# How often the nodes are looked at, and in how many looks in a row a lost one must be silent.
+LOOK_INTERVAL_S = 5.0
+SILENT_LOOKS = 3
 MAX_CONNECTIONS = 64  # to slurmd, at the same time
 
 
@@ -101,7 +104,8 @@ def watch(
     """Wait for srun, kill it if it does not end in time, and pass on what only the batch shell got.
 
     That is: END_LIMIT_S after an agent failed, ENDED_LIMIT_S after all agents ended, half of
-    KillWait after the end of the time limit, or as soon as another attempt owns the run.
+    KillWait after the end of the time limit, or as soon as another attempt owns the run. Where the
+    job has spare nodes, also as soon as a node of the attempt was silent for SILENT_LOOKS looks.
 
     At its time limit Slurm sends the batch shell SIGTERM, and kills it KillWait later. Slurm never
     requeues such a job. So the ranks get half of KillWait, and the decision gets the other half.
@@ -109,7 +113,7 @@ def watch(
     If Slurm has started the job again meanwhile, this srun must ask slurmctld for nothing: its
     request would end the srun step of the new start, which has the same id.
     """
-    to_agents = _PassOn(run_dir, job_id, attempt)
+    to_agents, silent = _PassOn(run_dir, job_id, attempt), _SilentNodes(run_dir, attempt)
     deadline, why, has_sigterm, next_ask, next_read = math.inf, "", False, 0.0, 0.0
     while srun.poll() is None:
         has_sigterm = "SIGTERM" in stops.wait(POLL_S) or has_sigterm
@@ -130,6 +134,13 @@ def watch(
                 elif not why:
                     limit_s, why = _limit_from_agents(run_dir, attempt)
                     deadline = now + limit_s
+                elif _waits_for_lost(run_dir, attempt):
+                    _kill(srun.pid)
+                    return
+            if lost := silent.look(now):
+                print_line(f"attempt {attempt}: no answer from {', '.join(lost)}: srun is ended")
+                _kill(srun.pid)
+                return
         if now > deadline:
             break
     else:
@@ -148,9 +159,24 @@ def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) ->
     if may_sigterm:  # srun then kills its step and ends, unless it waits for a lost node
         _signal(srun_pid, signal.SIGTERM)
         time.sleep(KILL_AFTER_S)
-    # srun's child outlives srun and kills the step as soon as it reaches slurmctld. After a network
-    # cut that may be the step of the job's next start, which has the same id. So the child is
-    # killed, too, and first. `attempt.close` ends what is left of the step.
+    _kill(srun_pid)
+
+
+def _waits_for_lost(run_dir: RunDir, attempt: int) -> bool:
+    """Return whether an agent has failed, and srun waits only for nodes that do not answer."""
+    facts = fact_reader.read(run_dir, attempt)
+    left = interpret.nodes_without_end(facts)
+    has_failed = any(agent is not None and interpret.has_failed(agent) for agent in facts.agents)
+    return has_failed and bool(left) and len(unreachable_nodes(facts, left)) == len(left)
+
+
+def _kill(srun_pid: int) -> None:
+    """Kill an srun.
+
+    srun's child outlives srun and kills the step as soon as it reaches slurmctld. After a network
+    cut that may be the step of the job's next start, which has the same id. So the child is killed,
+    too, and first. `attempt.close` ends what is left of the step.
+    """
     for pid in (*children(srun_pid), srun_pid):
         _signal(pid, signal.SIGKILL)
 
@@ -194,6 +220,34 @@ class _PassOn:
                     f"attempt {self._attempt}: the agents get {name} of the batch script, too"
                 )
                 self._is_passed_on = client.signal_steps(self._job_id, name)
+
+
+class _SilentNodes:
+    """The nodes of an attempt that do not answer, where the job has spare ones to go on with.
+
+    Slurm marks a lost node DOWN after SlurmdTimeout (300 s by default), and a watchdog of the ranks
+    needs longer. A refused connection does not count: only slurmd is away.
+    """
+
+    def __init__(self, run_dir: RunDir, attempt: int) -> None:
+        self._run_dir, self._attempt = run_dir, attempt
+        self._next_look = time.monotonic() + LOOK_INTERVAL_S
+        self._silent_looks: dict[str, int] = {}
+        self._facts: AttemptFacts | None = None
+
+    def look(self, now: float) -> list[str]:
+        """Return the nodes that were silent in the last SILENT_LOOKS looks. Raises: OSError."""
+        if now < self._next_look:
+            return []
+        self._next_look = now + LOOK_INTERVAL_S
+        if self._facts is None or None in self._facts.agents:
+            self._facts = fact_reader.read(self._run_dir, self._attempt)
+        if self._facts.plan is None or not self._facts.plan.spares:
+            self._next_look = math.inf
+            return []
+        silent = unreachable_nodes(self._facts, self._facts.nodes, client.is_silent)
+        self._silent_looks = {node: self._silent_looks.get(node, 0) + 1 for node in silent}
+        return [node for node, looks in self._silent_looks.items() if looks >= SILENT_LOOKS]
 
 
 def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
@@ -258,19 +312,23 @@ def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
         client.cancel(f"{job_id}.{step_id}")
 
 
-def unreachable_nodes(facts: AttemptFacts, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Return those of `nodes` whose slurmd accepts no connection."""
+def unreachable_nodes(
+    facts: AttemptFacts,
+    nodes: Iterable[str],
+    is_lost: Callable[[str, int], bool] = lambda host, port: not client.is_answering(host, port),
+) -> tuple[str, ...]:
+    """Return those of `nodes` whose slurmd accepts no connection, or that `is_lost` names."""
     port = (facts.site or SlurmSite()).slurmd_port
-    left = interpret.nodes_without_end(facts)
-    hosts = {node: _host_to_connect(node, left.get(node)) for node in nodes}
+    agents = dict(zip(facts.nodes, facts.agents, strict=False))  # none for the next attempt
+    hosts = {node: _host_to_connect(node, agents.get(node)) for node in nodes}
     # The name of a node may be unknown to DNS, or stand for loopback.
     if named := [node for node, host in hosts.items() if not is_reachable(host)]:
         known = client.node_addresses(named)
         hosts |= {node: address for node, address in known.items() if node in hosts}
     # Each node that does not answer takes seconds, and a switch may have cut off hundreds.
     with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
-        answers = pool.map(lambda host: client.is_answering(host, port), hosts.values())
-        return tuple(node for node, is_up in zip(hosts, answers, strict=True) if not is_up)
+        answers = pool.map(lambda host: is_lost(host, port), hosts.values())
+        return tuple(node for node, is_away in zip(hosts, answers, strict=True) if is_away)
 
 
 def _host_to_connect(node: str, agent: AgentRecord | None) -> str:
@@ -310,6 +368,17 @@ def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
         if job is not None and not job.gres:
             argv.append(f"--gres=gpu:{gpus.allocated_gpus(environ)}")
     return [*argv, *spec.slurm.srun_args]
+
+
+def place_argv(nodes: Sequence[str]) -> list[str]:
+    """Return the options of a step on some nodes of a job, which outlives the loss of others.
+
+    Source: srun(1), --no-kill: else Slurm ends a step of which a node is lost. --overlap: another
+    step may still end there.
+    """
+    number = len(nodes)
+    place = [f"--nodes={number}", f"--ntasks={number}", f"--nodelist={','.join(nodes)}"]
+    return [*place, "--overlap", "--no-kill"]
 
 
 def agent_command(run_dir: RunDir, spec: Spec, attempt: str, rdzv_endpoint: str) -> list[str]:

@@ -9,7 +9,7 @@ no node is left out for it. Pure functions; their table is tests/unit/attempt/te
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from slurm_job_kit.jobs.kinds import Kind
@@ -88,3 +88,26 @@ def left_out(attempts: Sequence[AttemptRecord], since: float) -> dict[str, Sign]
         if sign.is_left_out and sign.kind is not Kind.NODE_FAILURE:
             nodes.setdefault(sign.node, sign)
     return nodes
+
+
+def chosen(nodes: Sequence[str], unfit: Collection[str], wanted: int) -> tuple[str, ...]:
+    """Return the nodes of the next attempt, in the order of the job's nodes.
+
+    nodes: of the job, those that answer. unfit: nodes that are taken only where there are too few
+    others.
+    """
+    fit = [node for node in nodes if node not in unfit]
+    others = [node for node in nodes if node in unfit]
+    taken = [*fit, *others][:wanted]
+    return tuple(node for node in nodes if node in taken)
+
+
+def unfit(attempts: Sequence[AttemptRecord], since: float) -> set[str]:
+    """Return the nodes that the next attempt in the same allocation does without.
+
+    Also those that Slurm marked down or drained at the end of the last attempt.
+    """
+    last = {
+        sign.node for record in attempts[-1:] for sign in record.evidence.signs if sign.is_left_out
+    }
+    return {*left_out(attempts, since), *last}

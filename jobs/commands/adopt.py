@@ -73,7 +73,9 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
 def allocation(environ: Mapping[str, str], time_limit: str, requested: Slurm) -> list[str]:
     """Return the allocation as spec overrides. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
     num_gpus = gpus.allocated_gpus(environ) or 0
-    overrides = [f"slurm.nodes={environ['SLURM_JOB_NUM_NODES']}"]
+    nodes = int(environ["SLURM_JOB_NUM_NODES"])
+    spare = requested.spare_nodes if requested.spare_nodes < nodes else 0
+    overrides = [f"slurm.nodes={nodes - spare}", f"slurm.spare_nodes={spare}"]
     overrides.append(f"slurm.cpus_per_task={_cpus_per_task(environ, num_gpus)}")
     overrides += _gpus(environ, num_gpus, requested)
     names = {
@@ -111,7 +113,7 @@ def _gpus(environ: Mapping[str, str], num_gpus: int, requested: Slurm) -> list[s
     """Return the GPUs of a node, with the type that the config or sbatch's line names."""
     if num_gpus == requested.num_gpus:
         return []
-    in_config = gpus.requested_gpus(0, requested.sbatch_args, requested.nodes)
+    in_config = gpus.requested_gpus(0, requested.sbatch_args, requested.job_nodes)
     typed = environ.get("SLURM_GPUS_PER_NODE", "")
     given = typed if typed and gpus.in_number(typed) == num_gpus else str(num_gpus)
     return [f'slurm.gpus_per_node="{given}"', *(f"slurm.{key}=false" for key, _ in in_config)]

@@ -45,7 +45,7 @@ def format_request(requested: Slurm, num_jobs: int = 1) -> str:
     size, noun = (gpus, "GPU") if gpus else (requested.cpus_per_task, "core")
     hours = num_jobs * _node_hours(requested) * size
     parts = [quantity(num_jobs, "job")] if num_jobs > 1 else []
-    parts += [quantity(requested.nodes, "node"), quantity(size, noun), requested.time]
+    parts += [quantity(requested.job_nodes, "node"), quantity(size, noun), requested.time]
     number = _number(hours)
     unit = "hour" if number == "1" else "hours"
     line = f"asks for at most {number} {noun} {unit}: {' x '.join(parts)}"
@@ -77,7 +77,7 @@ def limit_of(environ: Mapping[str, str]) -> float | None:
 
 
 def _node_hours(requested: Slurm) -> float:
-    return requested.nodes * duration.parse_or_zero(requested.time) / 3600
+    return requested.job_nodes * duration.parse_or_zero(requested.time) / 3600
 
 
 def _number(hours: float) -> str:

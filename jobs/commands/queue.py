@@ -121,13 +121,13 @@ def exported_gpus(spec: Spec) -> str | None:
     """Return what is wrong with variables that make sbatch ask for other GPUs than the spec."""
     slurm, environ = spec.slurm, environment.variables_for(os.environ, Door.SBATCH)
     options = sbatch_options(spec, Path())
-    variables = gpus.contradicting(environ, options, slurm.num_gpus, slurm.nodes)
+    variables = gpus.contradicting(environ, options, slurm.num_gpus, slurm.job_nodes)
     if not variables:
         return None
     names = " ".join(each.partition("=")[0] for each in variables)
     return (
         f"{', '.join(variables)} of the environment asks sbatch for other GPUs than the spec: "
-        f"{slurm.gpus_are}, on {quantity(slurm.nodes, 'node')}\n"
+        f"{slurm.gpus_are}, on {quantity(slurm.job_nodes, 'node')}\n"
         f"  hint: unset {names}, or write the GPUs of each node into slurm.gpus_per_node"
     )
 

@@ -83,6 +83,9 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         also = (("slurm", "time"),)
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
+    if slurm.spare_nodes > slurm.nodes:
+        what = f"{slurm.spare_nodes} are more than the {slurm.nodes} nodes that train (slurm.nodes)"
+        yield Problem(("slurm", "spare_nodes"), what, "1 or 2 are enough for 64 nodes")
     yield from _gpus(slurm)
     for name, value in slurm.sbatch_args.items():
         if (name, value) != ("requeue", reserved.EXPEDITE):
@@ -132,10 +135,10 @@ def _hint_for_gpus(option: str, value: Scalar, slurm: Slurm) -> str:
     total = gpus.in_number(str(value)) if re.search(r"\d$", str(value)) else None
     if option not in gpus.GPU_OPTIONS or value is True or not total:
         return ""
-    if option == "gpus" and total % slurm.nodes:
-        return f"{reserved.SBATCH[option]}: {slurm.nodes} nodes cannot have as many of {total}"
+    if option == "gpus" and total % slurm.job_nodes:
+        return f"{reserved.SBATCH[option]}: {slurm.job_nodes} nodes cannot have as many of {total}"
     kind, _, _ = gpus.canonical(str(value)).rpartition(":")
-    count = gpus.in_option(option, value, slurm.nodes)
+    count = gpus.in_option(option, value, slurm.job_nodes)
     typed = f"{kind}:{count}" if kind and "," not in kind else str(count)
     return f"write slurm.gpus_per_node: {typed}, the GPUs of each node"
 

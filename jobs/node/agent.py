@@ -389,10 +389,10 @@ def main(argv: list[str]) -> int:
         spec = Spec.read(run_dir.spec)
         if args.attempt == WORD:
             standby = WaitingTorchrun(spec, partial(prepare_torchrun, os.getpid()))
-            following = next_attempt()
+            following = next_attempt(args.node_rank)
             if following is None:
                 return 0
-            args.attempt, args.rdzv_endpoint = following
+            args.attempt, args.rdzv_endpoint, args.node_rank = following
         attempt_dir = run_dir.attempt(int(args.attempt))
         plan = wait_for_plan(attempt_dir)
     except (OSError, UserError) as error:

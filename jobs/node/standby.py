@@ -1,7 +1,7 @@
 """The torchrun of the next attempt, which imports torch while the present attempt trains.
 
 After a crash the next attempt then starts about two seconds earlier. Its agent waits on stdin for
-the line "ATTEMPT ENDPOINT"; the end of the file means that no attempt follows.
+the line "ATTEMPT ENDPOINT [NODE,NODE...]"; the end of the file means that no attempt follows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from slurm_job_kit.jobs import environment
 from slurm_job_kit.jobs.node import oom
 from slurm_job_kit.jobs.node.preload import TorchrunCall
 from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
+from slurm_job_kit.jobs.records.nodes import node_name
 from slurm_job_kit.jobs.spec import Spec
 
 WORD = "standby"  # in place of the attempt's number
@@ -60,7 +61,17 @@ class WaitingTorchrun:
         return process
 
 
-def next_attempt() -> tuple[int, str] | None:
-    """Wait for the number and the rendezvous endpoint of the next attempt; None if none follows."""
-    attempt, _, endpoint = sys.stdin.readline().strip().partition(" ")
-    return (int(attempt), endpoint) if endpoint else None
+def next_attempt(node_rank: int) -> tuple[int, str, int] | None:
+    """Wait for the next attempt: its number, its rendezvous endpoint, this node's rank in it.
+
+    node_rank: among the nodes that wait. None if no attempt follows, or one without this node.
+    """
+    words = sys.stdin.readline().split()
+    if len(words) < 2:
+        return None
+    if len(words) > 2:
+        nodes, me = words[2].split(","), node_name()
+        if me not in nodes:
+            return None
+        node_rank = nodes.index(me)
+    return int(words[0]), words[1], node_rank

@@ -71,6 +71,7 @@ class Evidence:
     is_left_to_slurm: bool = False
     has_successor: bool = False  # another job waits for the end of this one
     signs: tuple[Sign, ...] = ()  # what speaks against single nodes
+    has_spares: bool = False  # the job has enough other nodes for the next attempt
     # The same failure ended an attempt on another node, without a checkpoint between: a sentence.
     followed: str | None = field(default=None, metadata=OMIT_NONE)
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer

@@ -26,6 +26,19 @@ def node_name(environ: Mapping[str, str] = os.environ) -> str:
 
 
 @dataclass(frozen=True)
+class Head:
+    """Where the agents of an attempt meet, by the first node.
+
+    how: how its address was found. interfaces: as in AttemptPlan.
+    """
+
+    address: str
+    how: str
+    port: int
+    interfaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class AttemptPlan:
     """plan.json: what `attempt.open` decided. Every agent reads it."""
 
@@ -44,6 +57,7 @@ class AttemptPlan:
     # SHA-256 of those files of the code that results may depend on.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
     head_interfaces: tuple[str, ...] = ()  # of the first node, each as `eth0 10.0.0.5`
+    spares: tuple[str, ...] = ()  # nodes of the job that answer and wait
 
     @property
     def is_local(self) -> bool:

@@ -14,6 +14,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -90,11 +91,11 @@ class Job:
     tres: str = ""  # what it asks for, or has: `cpu=2,mem=100M,node=1`
     gres: str = ""  # what --gres asks for on each node
     is_expedited: bool = False  # --requeue=expedite, of the user or of the site's plugin
+    nodes: str = ""  # as Slurm writes a list, n[1-2]; empty for a pending job
     # From squeue alone:
     start: float | None = None  # seconds since the epoch; of a pending job the expected start
     left_s: int | None = None  # until the time limit; None without one
     num_nodes: int = 0
-    nodes: str = ""  # as Slurm writes a list, n[1-2]; empty for a pending job
 
     @property
     def is_alive(self) -> bool:
@@ -102,12 +103,16 @@ class Job:
 
 
 def call(
-    argv: Sequence[str], environ: Mapping[str, str] | None = None, **more: str
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    folder: str | None = None,
+    **more: str,
 ) -> subprocess.CompletedProcess[str] | None:
     """Run a Slurm command; returns None if it is missing or takes longer than CALL_TIMEOUT_S.
 
     environ: its whole environment; by default this process's, without the user's filters and
-    formats. more: variables that are added to it.
+    formats. more: variables that are added to it. folder: its working directory.
     """
     if environ is None:
         environ = environment.for_reading(os.environ, Door.CLIENT)
@@ -122,6 +127,7 @@ def call(
                 timeout=CALL_TIMEOUT_S,
                 check=False,
                 env=env,
+                cwd=folder,
             )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -189,6 +195,7 @@ def parse_job(text: str) -> Job | None:
     tres = re.search(r"^   (?:Req)?TRES=(\S+)", text, re.MULTILINE)
     gres = re.search(r"^   TresPerNode=(\S+)", text, re.MULTILINE)
     # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
+    nodes = re.search(r"^   NodeList=([^(\s]\S*)", text, re.MULTILINE)
     flags = r"^   (?:(?:Gres|Kill|Spread)\w+=\w+ )*ExpeditedRequeue=Yes"
     expedited = re.search(flags, text, re.MULTILINE)
     return Job(
@@ -209,6 +216,7 @@ def parse_job(text: str) -> Job | None:
         tres=tres[1] if tres else "",
         gres=gres[1] if gres else "",
         is_expedited=expedited is not None,
+        nodes=nodes[1] if nodes else "",
     )
 
 
@@ -246,6 +254,13 @@ def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool
     place = [f"--jobid={job_id}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
     shared = ["--overlap", "--mem=0", "--export=ALL"]
     return ["srun", *place, *shared, *(["--pty"] if has_terminal else []), *command]
+
+
+def ask_node(
+    job_id: str, node: str, command: Sequence[str]
+) -> subprocess.CompletedProcess[str] | None:
+    """Run a command on a node of a running job, as `call` does; its output is the answer."""
+    return call(step_argv(job_id, node, command, has_terminal=False))
 
 
 def can_overlap() -> bool:
@@ -322,6 +337,17 @@ def is_answering(node: str, port: int) -> bool:
         return not _has_ipv4(node)
     except OSError:
         return False
+
+
+def is_silent(node: str, port: int) -> bool:
+    """Return whether nothing of a node answers, not even with a refusal."""
+    try:
+        socket.create_connection((node, port), ANSWER_TIMEOUT_S).close()
+    except (socket.gaierror, ConnectionRefusedError):
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _has_ipv4(node: str) -> bool:
@@ -474,6 +500,18 @@ def set_excluded(job_id: str, nodes: Iterable[str]) -> str:
     if answer is None:
         return "Slurm does not answer"
     return "" if answer.returncode == 0 else answer.stderr.strip()
+
+
+def keep_nodes(job_id: str, nodes: Iterable[str]) -> bool:
+    """Give the other nodes of a running job back to Slurm; whether it accepted that.
+
+    Else Slurm ends the job as soon as it marks a lost node DOWN. Measured on 22.05.8: it takes
+    45 ms, also for a node that does not answer. scontrol writes two scripts into its directory.
+    """
+    listed = f"NodeList={','.join(nodes)}"
+    with tempfile.TemporaryDirectory() as folder:
+        answer = call(["scontrol", "update", f"JobId={job_id}", listed], folder=folder)
+    return answer is not None and answer.returncode == 0
 
 
 def forbid_requeue(job_id: str) -> None:

@@ -26,7 +26,7 @@ def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]
     """
     values: dict[str, str | int | float | bool | None] = {
         "job-name": spec.name,
-        "nodes": spec.slurm.nodes,
+        "nodes": spec.slurm.job_nodes,
         "ntasks-per-node": 1,
         "cpus-per-task": spec.slurm.cpus_per_task,
         # Some sites reject a request for no GPUs.

@@ -58,12 +58,12 @@ def _limits(requested: Slurm, site: Site) -> Iterator[Problem]:
         what = f"{requested.time} is above the limit of {where}, {most}: the job would never start"
         hint = f"write {most}; a longer run continues in its next job"
         warnings.append(_warning("time", what, hint))
-    if partition.max_nodes is not None and requested.nodes > partition.max_nodes:
-        what = f"{requested.nodes} is above the limit of {where}, {partition.max_nodes}"
+    if partition.max_nodes is not None and requested.job_nodes > partition.max_nodes:
+        what = f"{requested.job_nodes} is above the limit of {where}, {partition.max_nodes}"
         hint = "write fewer nodes, or another slurm.partition"
         warnings.append(_warning("nodes", f"{what}: the job would never start", hint))
-    if requested.nodes < partition.min_nodes:
-        what = f"{requested.nodes} is below the minimum of {where}, {partition.min_nodes}"
+    if requested.job_nodes < partition.min_nodes:
+        what = f"{requested.job_nodes} is below the minimum of {where}, {partition.min_nodes}"
         hint = "write more nodes, or another slurm.partition"
         warnings.append(_warning("nodes", f"{what}: the job would never start", hint))
     yield from (replace(warning, is_error=is_sure) for warning in warnings)

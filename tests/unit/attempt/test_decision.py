@@ -122,6 +122,11 @@ TABLE = [
     ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
     ({"signs": BAD, "job_state": "LOCAL"}, "hold", "node"),
+    # The job has spare nodes: in this allocation, if there is time.
+    ({"signs": BAD, "has_spares": True}, "retry", "node"),
+    ({"unreachable_nodes": ("b",), "has_spares": True}, "retry", "node"),
+    ({"signs": BAD, "has_spares": True, "is_near_limit": True}, "requeue", "node"),
+    ({"unreachable_nodes": ("b",), "has_spares": True, "signals": TERM}, "requeue", "manual_stop"),
     # The run's own failure, although it would leave a node out.
     ({"signs": BAD, "followed": "the same failure on a and b"}, "hold", "crash"),
     ({"followed": "the same failure on a and b", "kind": Kind.HANG}, "hold", "hang"),

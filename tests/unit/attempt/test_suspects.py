@@ -90,3 +90,30 @@ def test_whether_a_failure_followed_the_run(attempts, present, progress, is_foll
     told = suspects.followed(evidence, history(*attempts))
     assert (told is not None) == is_followed
     assert told is None or "a and b" in told
+
+
+@pytest.mark.parametrize(
+    ("nodes", "unfit", "expected"),
+    [
+        ("abcd", "", "abc"),
+        ("abcd", "b", "acd"),
+        ("abcd", "a", "bcd"),
+        ("bcd", "", "bcd"),
+        ("abcd", "bc", "abd"),  # too few others: one of them takes part
+        ("abcd", "abcd", "abc"),
+        ("ab", "b", "ab"),
+    ],
+)
+def test_the_nodes_of_an_attempt_are_those_without_suspicion(nodes, unfit, expected):
+    assert suspects.chosen(tuple(nodes), set(unfit), 3) == tuple(expected)
+
+
+def test_the_next_attempt_in_the_same_allocation_does_without_a_node_that_slurm_marked():
+    lost = run_files.attempt({"signs": run_files.signs("a", kind="node_failure")})
+    of_others = run_files.attempt({"signs": run_files.signs("b")})
+    earlier, last = (
+        records.decode(AttemptRecord, line | {"attempt": n}, "here")
+        for n, line in enumerate((of_others, lost))
+    )
+    assert suspects.unfit([earlier, last], since=0.0) == {"a", "b"}
+    assert suspects.unfit([last, earlier], since=0.0) == {"b"}

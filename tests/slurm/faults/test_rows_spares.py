@@ -1,0 +1,88 @@
+"""A node is lost where the job has a spare one (row 45)."""
+
+from __future__ import annotations
+
+from ..kit import Kit
+from . import harm_nodes, harm_slurm, oracles
+from .rows import Row
+from .scenario import AT_ONCE, ReferenceRuns, begin, start
+
+SPARE = ("slurm.spare_nodes=1", "checkpoint.every_steps=5")
+# As on real sites Slurm notices after minutes that a node is lost.
+LATE = "SlurmdTimeout=150"
+
+
+SEES_N1_FAIL = ("train.model=tests.slurm.faults.crashing:Crashing", "launch.env.CRASH_NODE=n1")
+
+
+def test_row_45_a_node_loses_power_and_a_spare_takes_its_place(
+    kit: Kit, reference: ReferenceRuns, row: Row
+) -> None:
+    """In the same allocation, without a requeue."""
+    kit.cluster.restart(extra_conf=LATE)
+    paced = begin(kit, row, *SPARE, step=7)
+    run = paced.run
+    assert run.attempts() == [] and len(harm_nodes.nodes_of(run)) == 3
+    lost = harm_nodes.lose_power(run, 1)
+    run.cluster.wait_for(lambda: len(run.attempts()) == 1, "the end of the attempt", 60)
+    paced.finish()
+
+    first, second = run.attempts()
+    assert (first["decision"], second["nodes"]) == ("retry", ["n1", "n3", "n4"])
+    assert first["evidence"]["unreachable_nodes"] == [lost]
+    oracles.causes(run, ["node", "completed"])
+    oracles.requeues(run, 0)
+    oracles.bitwise(run, reference())
+    oracles.at_most_one_interval(run)
+    oracles.nothing_left(run)
+
+
+def test_row_45_the_first_node_is_left_out(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
+    """The agents of the next attempt meet on another one, in the same allocation."""
+    run = start(kit, *SPARE, *SEES_N1_FAIL, pace=AT_ONCE).run
+    row.record(run)
+    run.wait()
+
+    assert [attempt["nodes"] for attempt in run.attempts()][1:] == [
+        ["n1", "n2", "n3"],
+        ["n2", "n3", "n4"],
+    ]
+    oracles.causes(run, ["crash", "node", "completed"])
+    oracles.requeues(run, 0)
+    oracles.bitwise(run, reference(*SPARE, *SEES_N1_FAIL[:1]))
+    oracles.nothing_left(run)
+
+
+def test_row_45_the_spare_is_lost_too(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
+    """The job starts again, as without spares; here it waits until a node is back."""
+    kit.cluster.restart(extra_conf=LATE)
+    paced = begin(kit, row, *SPARE, step=7)
+    run = paced.run
+    for index in (1, 3):
+        run.cluster.power_off(f"n{index + 1}")
+    run.cluster.wait_for(lambda: len(run.attempts()) == 1, "the end of the attempt", 60)
+    run.cluster.power_on("n2")
+    run.cluster.power_on("n4")
+    paced.finish()
+
+    assert [attempt["decision"] for attempt in run.attempts()] == ["requeue", "done"]
+    oracles.causes(run, ["node", "completed"])
+    oracles.requeues(run, 1)
+    oracles.bitwise(run, reference())
+    oracles.nothing_left(run)
+
+
+def test_row_45_the_node_of_the_batch_script_is_lost(
+    kit: Kit, reference: ReferenceRuns, row: Row
+) -> None:
+    """Slurm starts the job again."""
+    paced = begin(kit, row, *SPARE, step=7)
+    lost = harm_nodes.lose_power(paced.run, 0)
+    harm_slurm.wait_for_restarts(paced.run, 1)
+    paced.run.cluster.power_on(lost)
+    paced.finish()
+
+    oracles.requeues(paced.run, 1)
+    oracles.causes(paced.run, ["node", "completed"])
+    oracles.bitwise(paced.run, reference())
+    oracles.nothing_left(paced.run)
