@@ -35,6 +35,7 @@ class AttemptHistory:
     events: tuple[Event, ...] = ()
     failed: int | None = None
     reported: tuple[int, int] | None = None
+    spares: tuple[str, ...] = ()
 
     @property
     def is_lost(self) -> bool:
@@ -177,8 +178,12 @@ def read_attempt(
     nodes = (record.nodes if record is not None else None) or (plan.nodes if plan else ())
     job_id = (record.job_id if record is not None else None) or (plan.job_id if plan else "")
     stop = None if record is None else milliseconds(record.stop)
-    failed = first_error(run_dir, number)
-    return AttemptHistory(number, milliseconds(start), nodes, job_id, stop, record, failed=failed)
+    spares = (record.spares if record is not None else None) or (plan.spares if plan else ())
+    return AttemptHistory(
+        *(number, milliseconds(start), nodes, job_id, stop, record),
+        failed=first_error(run_dir, number),
+        spares=spares,
+    )
 
 
 def first_error(run_dir: RunDir, number: int) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 from slurm_job_kit.jobs.commands.times import history, spans
 from slurm_job_kit.jobs.commands.times.history import RunHistory
 from slurm_job_kit.jobs.commands.times.spans import Span, Use
+from slurm_job_kit.jobs.records.ended import Action, Cause
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.state import RunPhase, RunState
 
@@ -46,8 +47,8 @@ class TimeSummary:
 
     @property
     def node_hours(self) -> float:
-        """Hours of all hosts; the nodes of a run without Slurm are one host."""
-        return self._hours(*Use)
+        """Hours of all hosts, spare ones too; the nodes of a run without Slurm are one host."""
+        return self._hours(*Use) + self.spare_hours
 
     @property
     def gpu_hours(self) -> float | None:
@@ -55,7 +56,7 @@ class TimeSummary:
         spec = self.history.spec
         if spec is None:
             return None
-        nodes = {each.number: len(each.nodes) for each in self.history.attempts}
+        nodes = {e.number: len(e.nodes) + len(e.spares) for e in self.history.attempts}
         node_ms = sum(s.length * nodes[s.attempt] for s in self.spans if s.attempt is not None)
         return node_ms * spec.slurm.num_gpus / HOUR_MS
 
@@ -69,6 +70,21 @@ class TimeSummary:
         hosts = {each.number: len({*each.nodes}) for each in self.history.attempts}
         own = [span for span in self.spans if span.attempt is not None and span.use in uses]
         return sum(s.length * hosts[s.attempt] for s in own if s.attempt is not None) / HOUR_MS
+
+    @property
+    def spare_hours(self) -> float:
+        """Hours of the nodes that waited as spare ones."""
+        spares = {each.number: len(each.spares) for each in self.history.attempts}
+        return (
+            sum(s.length * spares[s.attempt] for s in self.spans if s.attempt in spares) / HOUR_MS
+        )
+
+    @property
+    def saved_requeues(self) -> int:
+        """How often a spare node took the place of a lost one, without a wait in the queue."""
+        records = [each.record for each in self.history.attempts if each.record is not None]
+        here = [each for each in records if each.evidence.has_spares]
+        return sum((e.decision, e.cause) == (Action.RETRY, Cause.NODE) for e in here)
 
     @property
     def state(self) -> str:
@@ -115,6 +131,8 @@ def as_json(summary: TimeSummary) -> dict[str, Any]:
         "allocated_s": summary.allocated / 1000,
         "node_hours": round(summary.node_hours, 4),
         "gpu_hours": None if summary.gpu_hours is None else round(summary.gpu_hours, 4),
+        "spare_node_hours": round(summary.spare_hours, 4),
+        "saved_requeues": summary.saved_requeues,
         "goodput": None if summary.goodput is None else round(summary.goodput, 4),
         "not_explained": round(summary.share_of(Use.NOT_EXPLAINED), 4),
         "steps_redone": summary.steps_redone,

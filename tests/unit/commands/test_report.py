@@ -21,6 +21,7 @@ from slurm_job_kit.jobs.rundir import append_jsonl
 from slurm_job_kit.jobs.runs import run_lock, state
 from tests.unit.commands.report_kit import (
     BEGIN,
+    EVIDENCE,
     attempt,
     event,
     lines,
@@ -58,6 +59,20 @@ def test_the_json_has_each_use_hours_and_goodput(requeued, capsys):
     assert report["goodput"] == round(training / 80, 4) and report["steps_redone"] == 10
     assert [each["cause"] for each in report["attempts"]] == ["preemption", "completed"]
     assert not requeued.report.exists()
+
+
+def test_spare_nodes_count_in_the_hours_and_show_what_they_saved(here, capsys):
+    first, second = two_attempts()
+    assert first.record is not None
+    evidence = replace(EVIDENCE, has_spares=True)
+    retried = replace(first.record, cause=Cause.NODE, decision=Action.RETRY, evidence=evidence)
+    first = replace(first, record=replace(retried, spares=("n3",)))
+    write_run(make_run(here), [first, second])
+    (report,) = json.loads(reported(capsys, "--json"))["runs"]
+    # The job has its nodes until the next attempt, 10 s later.
+    assert report["spare_node_hours"] == round(50 / 3600, 4) and report["saved_requeues"] == 1
+    assert report["node_hours"] == round((2 * 90 + 50) / 3600, 4)
+    assert "0.0139 of them of spare nodes, which saved 1 requeue" in reported(capsys, "tiny")
 
 
 def test_gpu_hours_are_those_that_the_spec_asked_for(requeued):
