@@ -102,6 +102,8 @@ def with_signs(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evid
 
 
 def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
-    """Return whether Slurm has enough other nodes for the job."""
+    """Return whether the job has a spare node, or Slurm enough other nodes for the job."""
+    if facts.plan is not None and facts.plan.spares:
+        return True
     others = expand_hostlist(facts.spec.slurm.exclude or "")
     return bool(exclude_nodes.excludable_nodes(run_dir, facts.spec, facts.site, [node], others)[0])

@@ -83,6 +83,6 @@ def test_row_45_the_node_of_the_batch_script_is_lost(
     paced.finish()
 
     oracles.requeues(paced.run, 1)
-    oracles.causes(paced.run, ["node", "completed"])
+    oracles.causes(paced.run, ["lost", "completed"])
     oracles.bitwise(paced.run, reference())
     oracles.nothing_left(paced.run)

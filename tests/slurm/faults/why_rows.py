@@ -130,7 +130,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_45_a_node_loses_power_and_a_spare_takes_its_place": ("node_failure",),
     "test_row_45_the_first_node_is_left_out": ("user_code|unknown",),
     "test_row_45_the_spare_is_lost_too": ("node_failure",),
-    "test_row_45_the_node_of_the_batch_script_is_lost": ("node_failure|batch_script_killed",),
+    "test_row_45_the_node_of_the_batch_script_is_lost": ("batch_script_killed",),
 }
 
 
