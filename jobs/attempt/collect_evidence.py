@@ -57,6 +57,8 @@ def ask_slurm(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, job_id: 
         is_near_limit=interpret.is_near_limit(facts, time.time()),
         unreachable_nodes=srun_step.unreachable_nodes(facts, interpret.nodes_without_end(facts)),
     )
+    if evidence.unreachable_nodes and not (facts.errors or facts.agent_errors):
+        evidence = replace(evidence, error=None)  # what the other agents left is a consequence
     evidence = with_signs(run_dir, facts, interpret.unless_contradicted(facts, evidence))
     evidence = replace(evidence, has_spares=has_spares(facts, evidence, job))
     is_left = requeue_policy.slurm_requeues_itself(facts.attempts, evidence, job, job_id)
