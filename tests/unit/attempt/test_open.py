@@ -10,10 +10,12 @@ import pytest
 from slurm_job_kit.jobs import gpus, installation, records
 from slurm_job_kit.jobs.attempt import __main__
 from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, open_attempt
+from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, run_lock
+from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import run_files
 
@@ -144,6 +146,60 @@ def test_a_signal_that_stops_no_rank_is_refused_before_the_training(
     with pytest.raises(AllocationError, match=f"sbatch's {problem}stops no rank"):
         open_attempt(run, me, ["a"], "")
     assert not run.attempt(1).path.exists()
+
+
+def test_a_job_has_the_spare_nodes_of_its_run_too(run):
+    wanted = Slurm(nodes=2, spare_nodes=1)
+    check_allocation(run, wanted, 3, {})
+    with pytest.raises(AllocationError, match="2 nodes, .*slurm.spare_nodes is 1\n.*slurm.nodes=1"):
+        check_allocation(run, wanted, 2, {})
+
+
+@pytest.mark.parametrize(
+    ("of_job", "silent", "suspects", "nodes", "spares"),
+    [
+        ("n[1-4]", "", [], ["n1", "n2"], ["n3", "n4"]),
+        ("n[1-4]", "n1", [], ["n2", "n3"], ["n4"]),
+        ("n[1-4]", "", ["n1", "n3"], ["n2", "n4"], []),
+        ("n[2-4]", "", [], ["n2", "n3"], ["n4"]),  # n1 was given back
+        ("n[2-4]", "n3,n4", ["n2"], ["n2"], []),
+    ],
+)
+def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
+    run, fake_slurm, monkeypatch, of_job, silent, suspects, nodes, spares
+):
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=2)).to_json())
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", nodes[0])
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
+    monkeypatch.setattr(client, "is_answering", lambda host, _: host not in silent.split(","))
+    fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
+    if suspects:
+        run_files.recorded(run, {"signs": run_files.signs(*suspects)})
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3", "n4"], "10.0.0.1")
+    assert plan is not None and (list(plan.nodes), list(plan.spares)) == (nodes, spares)
+
+
+def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet(
+    run, fake_slurm, monkeypatch
+):
+    run.spec.write_text(Spec(slurm=Slurm(nodes=1, spare_nodes=1)).to_json())
+    run_files.recorded(run, {"signs": run_files.signs("n1")})
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setattr(client, "is_answering", lambda *_: True)
+    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-2]\n")
+    fake_slurm.answer("srun", "10.0.0.2\naddress of n2\n15555\neth0 10.0.0.2\n")
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2"], "10.0.0.1")
+    assert plan is not None
+    assert (plan.nodes, plan.rdzv_endpoint) == (("n2",), "10.0.0.2:15555")
+    assert plan.head_interfaces == ("eth0 10.0.0.2",)
+    (asked,) = [call for call in fake_slurm.calls if call.startswith("srun")]
+    assert "--jobid=7 --nodelist=n2 " in asked and asked.endswith(f" head {run.path} 2 n2")
+    run_lock.release(run, run_lock.this_process("7"))
+    fake_slurm.answer("srun", error="srun: error: no route\n", status=1)
+    with pytest.raises(FailedError, match="n2 does not say .* no route"):
+        open_attempt(run, run_lock.this_process("7"), ["n1", "n2"], "10.0.0.1")
 
 
 def test_the_signal_of_a_job_of_the_kit_is_not_looked_up(run, fake_slurm, monkeypatch):

@@ -286,6 +286,44 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
     assert silent == tuple(node for node in nodes if node != "n7")
 
 
+@pytest.mark.parametrize(("spares", "is_ended"), [(["c"], True), ([], False)])
+def test_srun_is_ended_where_a_node_is_silent_and_the_job_has_a_spare_one(
+    run, waiter, watch, monkeypatch, capfd, spares, is_ended
+):
+    run_files.opened(run, spares=spares)
+    for rank in range(2):
+        node(run, rank, None)
+    monkeypatch.setattr(srun_step, "LOOK_INTERVAL_S", 0.05)
+    looks = []
+
+    def is_silent(host, _port):
+        looks.append(host)
+        return host == "b" and len(looks) > 4  # it has answered at first
+
+    monkeypatch.setattr(client, "is_silent", is_silent)
+    watching = watch(waiter)
+    watching.join(3)
+    assert watching.is_alive() is not is_ended
+    if is_ended:
+        assert waiter.wait(10) == -signal.SIGKILL
+        assert looks.count("b") == 2 + srun_step.SILENT_LOOKS
+        assert "no answer from b: srun is ended" in capfd.readouterr().err
+    else:
+        assert looks == []
+        waiter.kill()
+        watching.join(10)
+
+
+def test_srun_does_not_wait_for_lost_nodes_after_an_agent_failed(run, waiter, watch, monkeypatch):
+    """END_LIMIT_S is for agents that end."""
+    node(run, 0, 1)
+    node(run, 1, None)
+    monkeypatch.setattr(srun_step, "READ_INTERVAL_S", 0.05)
+    monkeypatch.setattr(client, "is_answering", lambda host, port: host == "a")
+    watch(waiter).join(20)
+    assert waiter.wait(10) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch, address):
     node(run, 0, None, address=address)  # loopback: on every node its own

@@ -99,6 +99,20 @@ def test_a_standby_whose_line_comes_as_its_time_is_over_starts_the_attempt(node)
     assert "--rdzv-endpoint=10.0.0.1:15000 " in line
 
 
+@pytest.mark.parametrize(
+    ("nodes", "rank"), [("n10,n1,n2", 1), ("n1", 0), ("n10,n2,n1", 2), ("n10,n11", None), ("", 8)]
+)
+def test_a_standby_has_the_rank_that_its_line_gives_its_node(node, nodes, rank):
+    node.run_dir.standby_after_s.parent.mkdir()
+    node.run_dir.standby_after_s.write_text("20")
+    argv = [*node.argv()[:3], "standby", "n2", str(node.python)]
+    env = os.environ | {"SLURM_NODEID": "8", "SLURMD_NODENAME": "n1"}
+    line = f"1 10.0.0.1:15000 {nodes}\n"
+    done = subprocess.run(argv, env=env, input=line, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0
+    assert done.stdout == "" if rank is None else f"--node-rank={rank}\n" in done.stdout
+
+
 def test_what_the_setup_lines_export_reaches_the_agent_and_their_output_the_log(node):
     done = node.run("export A=1", "echo out; echo err >&2", "cd /tmp")
     assert "A=1" in done.stdout and f"cwd: {node.run_dir.code}" in done.stdout

@@ -1,5 +1,6 @@
 """The process that imports torch for torchrun, during the rendezvous or the attempt before."""
 
+import io
 import os
 import signal
 import subprocess
@@ -280,3 +281,18 @@ def test_an_agent_that_waits_ends_without_a_record_when_no_attempt_follows(tmp_p
     agent.communicate(timeout=60)  # closes the pipe
     assert agent.returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("3 10.0.0.1:15000\n", (3, "10.0.0.1:15000", 4)),
+        ("3 10.0.0.1:15000 n1,n2\n", (3, "10.0.0.1:15000", 1)),
+        ("3 10.0.0.1:15000 n1,n3\n", None),
+        ("", None),
+    ],
+)
+def test_which_attempt_an_agent_has_waited_for(monkeypatch, line, expected):
+    monkeypatch.setenv("KIT_NODE", "n2")
+    monkeypatch.setattr("sys.stdin", io.StringIO(line))
+    assert standby.next_attempt(node_rank=4) == expected
