@@ -96,8 +96,8 @@ class Loop:
     def run(self, step_agreement: StepAgreement, beat: Beat) -> str:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
 
-        On return the last checkpoint is committed. The saved state alone decides what is due at a
-        step, so no stop skips an evaluation or a save.
+        On return the last checkpoint is committed; after a stop it may be some steps old. The saved
+        state alone decides what is due at a step, so no stop skips an evaluation or a save.
         """
         self._beat = beat
         state, first_step = self.state, self.state.global_step
@@ -114,7 +114,11 @@ class Loop:
             if is_stopping:
                 self.events.event("stop_seen", step=step)
             is_end = is_stopping or self._is_last()  # the evaluation may end the training early
-            if is_end or agreed.save or self._saves.is_due(state):
+            is_due = is_end or agreed.save or self._saves.is_due(state)
+            if is_stopping:
+                received_at = step_agreement.stop_received_at
+                is_due = self._saves.finish_at_stop(state, beat, received_at)
+            if is_due:
                 with self._lead.exclude():
                     self._saves.save(self.replica, state, beat, is_urgent=is_end)
             if is_end:

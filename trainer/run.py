@@ -164,7 +164,7 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
 
 def conclude(context: RankContext, loop: Loop, status: str) -> None:
     """Write the outcome of the attempt on rank 0; all saves are committed."""
-    run, step = context.run, loop.state.global_step
+    run, step, saved_step = context.run, loop.state.global_step, loop.checkpoints.newest_step
     digests = ("", "")
     if status == "completed" and (is_divided(context) or context.distributed.is_first):
         digests = weights_sha256(loop.replica), optimizer_sha256(loop.replica)
@@ -174,7 +174,7 @@ def conclude(context: RankContext, loop: Loop, status: str) -> None:
             status="completed" if status == "completed" else "stopped",
             global_step=step,
             epoch=step // loop.length.steps_per_epoch,
-            checkpoint=checkpoint_name(step),
+            checkpoint=None if saved_step is None else checkpoint_name(saved_step),
         )
         if outcome.status == "completed":
             outcome = _with_result(outcome, context, loop, digests)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 
+from slurm_job_kit.jobs import shared_files
+from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.interval import SaveInterval, failures_of
 from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
-from slurm_job_kit.trainer.health.lead_time import LeadTime
+from slurm_job_kit.trainer.health.lead_time import LeadTime, has_time_for_save
 from slurm_job_kit.trainer.health.phases import Beat
 from slurm_job_kit.trainer.logging.reporter import Reporter
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
+from slurm_job_kit.trainer.process.context import of_first
 from slurm_job_kit.trainer.process.run_handle import RankContext
 
 
@@ -80,6 +84,29 @@ class Saves:
         self._last_save = time.monotonic()
         if self._reporter is not None:
             self._reporter.restart_clock(state.global_step)
+
+    def finish_at_stop(self, state: TrainState, beat: Beat, received_at: float | None) -> bool:
+        """Commit the save in flight; return, on every rank, whether to save this step, too.
+
+        Rank 0 decides, by what that save took and when Slurm will kill the job; without a save in
+        flight the step is always saved. received_at: as in `StopSignal`.
+        """
+        if not self._checkpoints.is_any_saving():
+            return True
+        step, saved_step = state.global_step, self._checkpoints.newest_step
+        assert saved_step is not None
+        lost_s = time.monotonic() - self._last_save
+        self.finish(state, beat)
+        is_cancelled = shared_files.exists(self._context.run.dir.cancelled)
+        save_s, left_s = self._lead.last_save_s, self._lead.left_s(received_at, is_cancelled)
+        is_saved = of_first(has_time_for_save(save_s, left_s), self._context.device)
+        left = "no limit" if math.isinf(left_s) else f"{max(0.0, left_s):.1f} s"
+        redone = f"{quantity(step - saved_step, 'step')} ({lost_s:.1f} s) will be done again"
+        self._context.distributed.log(
+            f"the stop met the save of step {saved_step}, which took {save_s:.1f} s (time left: "
+            f"{left}): step {step} is {'saved, too' if is_saved else f'not saved, {redone}'}"
+        )
+        return is_saved
 
     def finish(self, state: TrainState, beat: Beat) -> None:
         """Wait, all ranks together, until the save in flight is committed."""

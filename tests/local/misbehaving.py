@@ -29,13 +29,13 @@ class Misbehaving(nn.Module):
             plan, step = self.plan, int(self.calls)
             self.calls += 1
             if step == plan.get("step") and os.environ["RANK"] == str(plan["rank"]):
-                HARMS[plan["harm"]](plan.get("path"))
+                HARMS[plan["harm"]](plan.get("path", plan.get("seconds")))
             time.sleep(self.pause_s)
         return self.head(torch.relu(self.hidden(self.norm(images).flatten(1))))
 
 
 def misbehaving(plans=None, pause_s=0.0):
-    """A model and its harm in each attempt: {"step", "rank", "harm", "path"}."""
+    """A model and its harm in each attempt: {"step", "rank", "harm", "path" or "seconds"}."""
     return Misbehaving(plans or {}, pause_s)
 
 
@@ -72,13 +72,13 @@ def move_away(path):
     os.rename(path, path + "-moved")
 
 
-def save_slowly(path):
-    """Take far longer to verify a checkpoint than a hang may last."""
+def save_slowly(seconds):
+    """Take so long to verify a checkpoint; by default far longer than a hang may last."""
     check = reader.check_file
 
     def slow(path, expected):
         if path.suffix == ".safetensors":  # of the three files of a checkpoint
-            time.sleep(8)
+            time.sleep(seconds or 8)
         check(path, expected)
 
     reader.check_file = slow

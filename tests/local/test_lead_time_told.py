@@ -1,5 +1,6 @@
-"""The log warns if Slurm's warning comes too late for a run's saves, and its numbers hold."""
+"""Slow saves and the time that a stop has: the warning in the log, and a stop that meets a save."""
 
+import contextlib
 import os
 import re
 import signal
@@ -8,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
+from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from slurm_job_kit.jobs.runs import fact_reader, interpret
+from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Slurm, Spec, Train
-from tests.local.local_kit import wait_for
+from tests.local.local_kit import wait_for, write_result
 from tests.local.test_failures import Attempt, events_of
 from tests.local.test_trainer import TINY
 from tests.unit import run_files
@@ -18,36 +24,47 @@ from tests.unit import run_files
 SAVE_S = 8  # misbehaving.save_slowly adds it to each save
 
 
-def make_run(path):
-    """A run that saves rarely, and slowly, in a job whose warning comes 12 s before the end."""
+def make_run(path, plans, epochs=400, every_steps=100):
+    """A run in a job whose warning comes 12 s before the end; `plans` as in `misbehaving`."""
     run = RunDir(path)
     for folder in (run.checkpoints, run.timeline("x").parent):
         folder.mkdir(parents=True)
-    slow = {"1": {"step": 2, "rank": 0, "harm": "save slowly"}}
     args: dict[str, Any] = {
         **TINY,
         "model": "tests.local.misbehaving:misbehaving",
-        "epochs": 400,
+        "epochs": epochs,
         "eval_every_epochs": None,
     }
-    args["model_args"] = {"plans": slow, "pause_s": 0.1}
+    args["model_args"] = {"plans": plans, "pause_s": 0.1}
     spec = Spec(
         slurm=Slurm(signal_lead_s=12),
         launch=Launch(stop_check_steps=1),
         train=Train(**args),
-        checkpoint=Checkpoint(every_epochs=None, every_steps=100, best=None),
+        checkpoint=Checkpoint(every_epochs=None, every_steps=every_steps, best=None),
         log=Log(every_steps=100),
     )
     run.spec.write_text(spec.to_json())
     return run
 
 
+@contextlib.contextmanager
+def attempt_of_job(run, number=1):
+    """An attempt of job 7, whose time limit is far away."""
+    with Attempt(run, number) as attempt:
+        plan = run_files.plan(attempt=number, deadline=time.time() + 3600)
+        write_json(attempt.dir.plan, plan)
+        write_json(run.owner, {"attempt": number, "job_id": "7"})
+        yield attempt
+
+
+def slow_saves(step, **more):
+    return {"step": step, "rank": 0, "harm": "save slowly", **more}
+
+
 @pytest.mark.slow
 def test_a_warning_that_comes_too_late_is_told_with_numbers_that_hold(tmp_path):
-    run = make_run(tmp_path / "run")
-    with Attempt(run) as attempt:
-        write_json(attempt.dir.plan, run_files.plan(deadline=time.time() + 3600))
-        write_json(run.owner, {"attempt": 1, "job_id": "7"})
+    run = make_run(tmp_path / "run", {"1": slow_saves(2)})
+    with attempt_of_job(run) as attempt:
         wait_for(lambda: events_of(run, 0, 1, "save"), "the first save")
         warned = time.time()
         os.kill(attempt.pids()[1], signal.SIGTERM)
@@ -60,3 +77,56 @@ def test_a_warning_that_comes_too_late_is_told_with_numbers_that_hold(tmp_path):
     (lead_s,) = re.findall(advised, output)
     assert int(told[1]) >= SAVE_S
     assert SAVE_S < took_s < int(told[0]) < int(lead_s)
+
+
+def stop_in_a_save(run, number, grace_s):
+    """Stop an attempt just after a save began; return its output and how long the stop took."""
+    records.write(run.site, SlurmSite(preemption_s=grace_s))
+    with attempt_of_job(run, number) as attempt:
+        wait_for(lambda: [*run.checkpoints.glob(".tmp-step-*")], "a save")
+        warned = time.time()
+        for pid in attempt.pids().values():
+            os.kill(pid, signal.SIGTERM)
+        status, output = attempt.end()
+    assert status == 0, output
+    return output, time.time() - warned
+
+
+def steps_of(run, number):
+    """The first and the last step of the newest attempt, as attempts.jsonl would have them."""
+    return interpret.steps_of(fact_reader.read(run, number))
+
+
+def complete(run, number):
+    """Train an attempt to the end of its run."""
+    with attempt_of_job(run, number) as attempt:
+        status, output = attempt.end()
+    assert status == 0, output
+    write_result(run, number)
+
+
+@pytest.mark.slow
+def test_a_stop_that_meets_a_save_ends_in_its_grace_and_loses_few_steps_or_none(tmp_path):
+    every = {"epochs": 8, "every_steps": 10}
+    plans = {"1": slow_saves(1, seconds=4), "2": slow_saves(10, seconds=4)}
+    run = make_run(tmp_path / "run", plans, **every)
+
+    output, took_s = stop_in_a_save(run, 1, grace_s=8)
+    first = read_json(run.attempt(1).outcome)
+    assert (first["status"], first["checkpoint"]) == ("stopped", "step-00000010")
+    assert checkpoint_names(run.checkpoints) == [first["checkpoint"]] and took_s < 8
+    assert f"step {first['global_step']} is not saved, " in output
+    assert steps_of(run, 1) == (1, first["global_step"]) and first["global_step"] > 10
+
+    output, _ = stop_in_a_save(run, 2, grace_s=60)
+    second = read_json(run.attempt(2).outcome)
+    step = second["global_step"]
+    assert (second["status"], second["checkpoint"]) == ("stopped", f"step-{step:08d}")
+    assert f"step {step} is saved, too" in output
+    assert steps_of(run, 2) == (11, step) and step > 20
+
+    complete(run, 3)
+    assert steps_of(run, 3) == (step + 1, 40)
+    reference = make_run(tmp_path / "reference", {}, **every)
+    complete(reference, 1)
+    assert compare(run, reference) == []

@@ -29,7 +29,7 @@ from slurm_job_kit.trainer.checkpoint.writer import CommittedSave, Writer
 from slurm_job_kit.trainer.errors import NotFinite, storage_error
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
-from slurm_job_kit.trainer.process.context import gather
+from slurm_job_kit.trainer.process.context import gather, of_first
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
@@ -146,8 +146,7 @@ class Checkpoints:
 
     def is_any_saving(self) -> bool:
         """Return, on every rank, whether rank 0 has a save in flight."""
-        is_busy = torch.tensor([int(self.is_saving())], device=self._context.device)
-        return bool(gather(is_busy)[0])
+        return of_first(self.is_saving(), self._context.device)
 
     def save(self, replica: Replica, state: TrainState) -> None:
         """Copy the state; threads write it, and rank 0's thread commits a checkpoint of it.

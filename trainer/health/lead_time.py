@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 
@@ -17,6 +18,16 @@ from slurm_job_kit.trainer.process.step_agreement import CHECK_INTERVAL_S
 # 2 to 8 s were measured on two busy cores, with steps and saves of milliseconds.
 MARGIN_S = 10.0
 AGAIN_FACTOR = 1.5
+# Slurm sends the time limit's warning up to so much earlier. Source: sbatch(1), --signal.
+EARLY_S = 60.0
+
+
+def has_time_for_save(save_s: float, left_s: float) -> bool:
+    """Return whether one more save, of `save_s`, fits into the last `left_s` seconds of a job.
+
+    What comes after it, up to the closed attempt, gets MARGIN_S, or half of a shorter time.
+    """
+    return save_s <= max(left_s - MARGIN_S, left_s / 2)
 
 
 class LeadTime:
@@ -24,7 +35,8 @@ class LeadTime:
 
     The need is computed from the longest step, evaluation and save so far. signal_lead_s: from
     the warning to the time limit. preemption_s: from the warning to the end of a preempted job.
-    None: there is no such limit, or it is unknown.
+    kill_wait_s: from SIGTERM to the end of any other job. deadline: the end of the time limit,
+    seconds since the epoch. None: there is no such limit, or it is unknown.
     """
 
     def __init__(
@@ -32,10 +44,12 @@ class LeadTime:
         signal_lead_s: float | None,
         preemption_s: float | None = None,
         check_steps: int | None = None,
+        kill_wait_s: float = math.inf,
+        deadline: float | None = None,
     ) -> None:
         self._signal_lead_s, self._preemption_s = signal_lead_s, preemption_s
-        self._check_steps = check_steps
-        self.last_step_s = 0.0
+        self._check_steps, self._kill_wait_s, self._deadline = check_steps, kill_wait_s, deadline
+        self.last_step_s = self.last_save_s = 0.0
         self._steps = [0.0, 0.0]  # the two longest, the longer one last
         self._evaluation_s = self._save_s = self._warned_s = self._excluded_s = 0.0
         self._last_batch_s = 0.0
@@ -52,7 +66,8 @@ class LeadTime:
         if plan is None or plan.deadline is None:
             return cls(None, None, check_steps)
         site = records.read(SlurmSite, run.dir.site) or SlurmSite()
-        return cls(spec.slurm.signal_lead_s, site.preemption_s, check_steps)
+        lead_s, grace_s = spec.slurm.signal_lead_s, site.preemption_s
+        return cls(lead_s, grace_s, check_steps, site.kill_wait_s, plan.deadline)
 
     @property
     def step_s(self) -> float:
@@ -63,10 +78,23 @@ class LeadTime:
     def need_s(self) -> float:
         """Seconds from a warning at the worst moment to the end of the attempt.
 
-        A save in flight is not added: if only that one is committed in time, few steps are done
-        again.
+        A save in flight is not added: without the time for both, a stop commits only that one.
         """
         return self.agreement_s(self.step_s) + self._evaluation_s + self._save_s + MARGIN_S
+
+    def left_s(self, received_at: float | None, is_cancelled: bool) -> float:
+        """Return the seconds until Slurm kills this job; infinite where nothing ends it.
+
+        Ranks get the same signal in every case. Near the time limit it was the warning of that.
+        Else it counts as a preemption where jobs are preempted, except in a cancelled run.
+        received_at: the time of the signal, on the monotonic clock; None: now.
+        """
+        until_limit_s = math.inf if self._deadline is None else self._deadline - time.time()
+        if self._signal_lead_s and 0 < until_limit_s <= self._signal_lead_s + EARLY_S:
+            return until_limit_s
+        grace_s = None if is_cancelled else self._preemption_s
+        waited_s = 0.0 if received_at is None else time.monotonic() - received_at
+        return (self._kill_wait_s if grace_s is None else grace_s) - waited_s
 
     def agreement_s(self, step_s: float) -> float:
         """Return the seconds until all ranks stop or save: two checks and a step of `step_s`."""
@@ -107,6 +135,7 @@ class LeadTime:
 
     def record_save(self, seconds: float) -> None:
         """Record the seconds of a save, from its start until it was committed."""
+        self.last_save_s = seconds
         self._save_s = max(self._save_s, seconds)
 
     def warning(self) -> str:

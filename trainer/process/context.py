@@ -129,6 +129,11 @@ def rendezvous_store() -> Store:
     return PrefixStore(prefix, _get_default_store())
 
 
+def of_first(value: bool, device: torch.device) -> bool:
+    """Return, on every rank, the `value` of rank 0."""
+    return bool(gather(torch.tensor([int(value)], device=device))[0])
+
+
 def gather(value: torch.Tensor) -> list[torch.Tensor]:
     """Return the `value` of every rank, all of one shape, in rank order.
 

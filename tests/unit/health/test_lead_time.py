@@ -1,11 +1,14 @@
 """The time that a stop needs, by steps, evaluations and saves; the warning in the log."""
 
+import math
+import time
+
 import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, advised_lead_s
-from slurm_job_kit.trainer.health.lead_time import MARGIN_S, LeadTime
+from slurm_job_kit.trainer.health.lead_time import MARGIN_S, LeadTime, has_time_for_save
 from slurm_job_kit.trainer.process.run_handle import RunHandle
 from tests.unit import run_files
 
@@ -109,3 +112,47 @@ def test_limits_are_those_of_the_attempts_job(run, deadline, preemption_s, save,
     lead.record_save(save)
     warning = lead.warning()
     assert bool(warning) == bool(words) and all(word in warning for word in words)
+
+
+@pytest.mark.parametrize(
+    ("save_s", "left_s", "expected"),
+    [
+        (8.0, 2.0, False),  # a save of 8 s is committed in a grace of 10 s
+        (14.0, 16.0, False),  # 14 s and KillWait 30 s
+        (14.0, 24.0, True),  # 10 s are left for what comes after a save
+        (14.1, 24.0, False),
+        (0.1, 9.0, True),  # KillWait 10 s: half of it is left
+        (4.6, 9.0, False),
+        (0.1, 0.0, False),
+        (0.1, -3.0, False),
+        (1e6, math.inf, True),  # nothing ends a run without Slurm
+    ],
+)
+def test_one_more_save_is_made_where_it_and_the_end_of_the_attempt_fit(save_s, left_s, expected):
+    assert has_time_for_save(save_s, left_s) is expected
+
+
+@pytest.mark.parametrize(
+    ("until_limit_s", "preemption_s", "is_cancelled", "waited_s", "expected"),
+    [
+        (3600, None, False, 5, 30 - 5),  # scancel or a requeue: KillWait
+        (3600, 120, False, 5, 120 - 5),
+        (3600, 0, False, 5, -5),
+        (3600, 120, True, 5, 30 - 5),  # no preemption
+        (3600, 120, False, None, 120),  # another rank was warned
+        (110, 120, False, 5, 110),  # the warning of the time limit may be 60 s early
+        (40, None, True, 5, 40),
+        (111, None, False, 5, 30 - 5),
+        (-1, None, False, 70, 30 - 70),  # the limit was raised, or is over
+        (None, 120, False, 5, math.inf),  # a run without Slurm
+    ],
+)
+def test_the_time_that_is_left_after_a_stop_is_that_of_its_reason(
+    run, until_limit_s, preemption_s, is_cancelled, waited_s, expected
+):
+    deadline = None if until_limit_s is None else time.time() + until_limit_s
+    run_files.opened(run, deadline=deadline)
+    records.write(run.site, SlurmSite(preemption_s=preemption_s, kill_wait_s=30))
+    lead = LeadTime.of(RunHandle(run, Spec(slurm=Slurm(signal_lead_s=50)), 1))
+    received_at = None if waited_s is None else time.monotonic() - waited_s
+    assert lead.left_s(received_at, is_cancelled) == pytest.approx(expected, abs=0.9)
