@@ -1,7 +1,8 @@
-"""Sites that preempt in other ways, and saves that do not fit (rows 2, 3, 4, 6)."""
+"""Sites that preempt in other ways, and saves that do not fit (rows 2, 3, 4, 6, 42)."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from . import harm_processes, harm_slurm, oracles
 from .rows import Row, slurm_version
 from .scenario import HELD_UP, ReferenceRuns, begin, start
 from .test_rows_sites import successor
+from .test_rows_slurm import start_on_a_disk, wait_for_save_in_flight, wait_for_signals
 
 SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
+KILL_WAIT_S = 5
+REST_S = 7  # of the save that a stop meets; it began before the stop
 
 
 @harm_slurm.needs_expedited
@@ -110,4 +114,40 @@ def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
     # The saves that were due meanwhile were postponed: the ranks train on until the warning.
     assert run.result()["steps_redone"] == run.attempts()[0]["last_step"] - 4
     oracles.causes(run, ["time_limit", "completed"])
+    oracles.nothing_left(run)
+
+
+@pytest.mark.parametrize(("grace_s", "is_saved"), [(15, False), (120, True)])
+def test_row_46_a_stop_that_meets_a_save(
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, grace_s: int, is_saved: bool
+) -> None:
+    """A save that took more than 7 s is not repeated in the last 13 s before SIGKILL."""
+    grace = Preemption(grace_s=grace_s)
+    kit.cluster.restart(extra_conf=f"KillWait={KILL_WAIT_S}", preemption=grace)
+    disk = tmp_path / "disk-stands-still"
+    disk.touch()
+    paced = start_on_a_disk(kit, disk)
+    run = paced.run
+    row.record(run)
+    wait_for_save_in_flight(run)
+    harm_slurm.begin_preemption(run)
+    wait_for_signals(run)
+    time.sleep(REST_S)  # the disk is so slow
+    disk.unlink()
+    harm_slurm.wait_for_restarts(run, 1)
+    paced.finish()
+    first, last_step = run.attempts()[0], run.attempts()[0]["last_step"]
+    assert first["evidence"]["outcome"] == "stopped" and first["stop_s"] < grace_s
+    assert first["checkpoint"] == f"step-{last_step if is_saved else 2:08d}"
+    words = f"step {last_step} is {'saved, too' if is_saved else 'not saved'}"
+    assert words in run.dir.attempt(1).rank_log(0).read_text()
+    if is_saved:
+        oracles.no_step_redone(run)
+    else:
+        oracles.at_most_one_interval(run)
+        assert run.result()["steps_redone"] == last_step - 2 > 0
+    oracles.stopped_together(run, 1)
+    oracles.bitwise(run, reference())
+    oracles.causes(run, ["preemption", "completed"])
+    oracles.requeues(run, 1)
     oracles.nothing_left(run)
