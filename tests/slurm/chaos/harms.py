@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..faults import harm_nodes, harm_processes, harm_slurm, harm_storage
@@ -86,9 +87,9 @@ def _kill_the_shell(victim: Victim) -> None:
         victim.resume()
 
 
-def _kill_in_a_save(victim: Victim) -> None:
-    """Kill a rank while the disk blocks at one file of the save; rank 0 writes state.json last."""
-    victim.some_rank()
+@contextmanager
+def _save_in_flight(victim: Victim) -> Iterator[None]:
+    """A block in which the disk stands still at one file of a save; state.json is the last one."""
     # A first save is complete, so that the disk does not block in the middle of its pointer file.
     victim.pace(_BRISK_S)
     run = victim.run
@@ -103,12 +104,28 @@ def _kill_in_a_save(victim: Victim) -> None:
             f"a save at {file}",
             _IN_FLIGHT_S,
         )
-        with victim.another_attempt():
-            number = victim.dice.randrange(RANKS)
-            harm_processes.send([harm_processes.rank(run, number)], signal.SIGKILL)
-            victim.disk.unlink()
+        yield
     finally:
         victim.disk.unlink(missing_ok=True)
+
+
+def _kill_in_a_save(victim: Victim) -> None:
+    victim.some_rank()
+    with victim.another_attempt(), _save_in_flight(victim):
+        number = victim.dice.randrange(RANKS)
+        harm_processes.send([harm_processes.rank(victim.run, number)], signal.SIGKILL)
+
+
+def _preempt_in_a_save(victim: Victim) -> None:
+    victim.some_rank()
+    with victim.another_attempt(), _save_in_flight(victim):
+        _warn_by_preemption(victim)
+
+
+def _warn_by_preemption(victim: Victim) -> None:
+    stop = victim.run.dir.attempt(victim.attempt()).stop_requested
+    harm_slurm.begin_preemption(victim.run)
+    victim.run.cluster.wait_for(stop.exists, "an agent was warned", _TIMEOUT_S)
 
 
 def _stop_a_rank(victim: Victim) -> None:
@@ -181,9 +198,7 @@ def _unplug(victim: Victim) -> None:
 def _controller_away(victim: Victim) -> None:
     victim.some_rank()
     with victim.another_attempt():
-        stop = victim.run.dir.attempt(victim.attempt()).stop_requested
-        harm_slurm.begin_preemption(victim.run)
-        victim.run.cluster.wait_for(stop.exists, "an agent was warned", _TIMEOUT_S)
+        _warn_by_preemption(victim)
         with harm_nodes.controller_away(victim.run):
             pass
 
@@ -217,6 +232,7 @@ _NODE = ("node", *_REQUEUED)
 
 HARMS: dict[str, Harm] = {
     "preempt": Harm(_preempt, (2,), ("preemption",), saves=True),
+    "preempt_in_save": Harm(_preempt_in_a_save, (42,), ("preemption",)),
     "time_limit": Harm(_time_limit, (1,), ("time_limit",), saves=True),
     "requeue": Harm(_requeue, (12,), _REQUEUED),
     "warn_a_rank": Harm(_warn_a_rank, (7,), _WARNED, saves=True),
