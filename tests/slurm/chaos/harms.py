@@ -232,7 +232,7 @@ _NODE = ("node", *_REQUEUED)
 
 HARMS: dict[str, Harm] = {
     "preempt": Harm(_preempt, (2,), ("preemption",), saves=True),
-    "preempt_in_save": Harm(_preempt_in_a_save, (42,), ("preemption",)),
+    "preempt_in_save": Harm(_preempt_in_a_save, (46,), ("preemption",)),
     "time_limit": Harm(_time_limit, (1,), ("time_limit",), saves=True),
     "requeue": Harm(_requeue, (12,), _REQUEUED),
     "warn_a_rank": Harm(_warn_a_rank, (7,), _WARNED, saves=True),

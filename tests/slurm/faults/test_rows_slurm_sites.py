@@ -1,4 +1,4 @@
-"""Sites that preempt in other ways, and saves that do not fit (rows 2, 3, 4, 6, 42)."""
+"""Sites that preempt in other ways, and saves that do not fit (rows 2, 3, 4, 6, 46)."""
 
 from __future__ import annotations
 
