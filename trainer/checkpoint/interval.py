@@ -32,7 +32,7 @@ TOLD_FACTOR = 1.5  # an interval that changes by less is not logged again
 
 @dataclass(frozen=True)
 class Failures:
-    """The attempts of this run that ended without a save of their last step, and their time.
+    """The attempts of this run that ended without the save of a stop, and their time.
 
     trained_s: seconds from the opening to the record of all attempts together.
     """
