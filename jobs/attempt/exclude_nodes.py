@@ -60,14 +60,14 @@ def update_exclude_list(run_dir: RunDir, facts: AttemptFacts, job_id: str, curre
     newest = facts.last.evidence.bad_nodes if facts.last is not None else ()
     requested, listed = expand_hostlist(spec.slurm.exclude or ""), expand_hostlist(current)
     bad = suspects.left_out(facts.attempts, counted_since(spec, facts.submission))
-    ever_bad = {sign.node for sign in suspects.standing(facts.attempts)}
+    ever_bad = {each.sign.node for each in suspects.standing(facts.attempts)}
     others = [node for node in listed if node not in ever_bad or node in requested]
     ours = {*listed} - {*others}
     if ours <= bad.keys() and not newest:
         return
     nodes, limit = excludable_nodes(run_dir, spec, facts.site, bad, others)
     problem = client.set_excluded(job_id, [*others, *nodes]) if {*nodes} != ours else ""
-    for node, sign in bad.items():
+    for node, (_, sign) in bad.items():
         if node in nodes and not problem:
             print_line(f"node {node} is left out of the next attempts for {hours} h: {sign.text}")
         else:
@@ -90,7 +90,7 @@ def without_bad_nodes(run_dir: RunDir, spec: Spec, before: Submission) -> Spec:
     requested = expand_hostlist(spec.slurm.exclude or "")
     nodes, _ = excludable_nodes(run_dir, spec, site, bad, requested) if bad else ([], "")
     for node in nodes:
-        print_line(f"node {node} is left out: {bad[node].text}")
+        print_line(f"node {node} is left out: {bad[node].sign.text}")
     exclude = ",".join([*requested, *nodes]) or None
     return replace(spec, slurm=replace(spec.slurm, exclude=exclude)) if nodes else spec
 

@@ -11,14 +11,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import ENDS, AttemptRecord, Evidence, Sign
 
 
+class DatedSign(NamedTuple):
+    """What speaks against a node, and when its attempt ended, in seconds since the epoch."""
+
+    time: float
+    sign: Sign
+
+
 def confirmed(
     signs: Iterable[Sign],
-    runs: Iterable[Sequence[Sign]],
+    runs: Iterable[Sequence[DatedSign]],
     can_do_without: Callable[[str], bool],
 ) -> tuple[Sign, ...]:
     """Return the signs; those leave a node out, too, which the last sign of a run was against.
@@ -26,7 +34,7 @@ def confirmed(
     runs: the earlier signs of each run that stand, newest first. Where crashes move from node to
     node, no node is at fault. can_do_without: whether there are enough nodes beside a node.
     """
-    accused = {run[0].node for run in runs if run}
+    accused = {run[0].sign.node for run in runs if run}
     return tuple(
         replace(sign, is_left_out=True, text=f"{sign.text} (not for the first time)")
         if not sign.is_left_out and sign.node in accused and can_do_without(sign.node)
@@ -35,12 +43,12 @@ def confirmed(
     )
 
 
-def standing(attempts: Sequence[AttemptRecord], since: float = 0.0) -> list[Sign]:
+def standing(attempts: Sequence[AttemptRecord], since: float = 0.0) -> list[DatedSign]:
     """Return the signs of one run that are no older than `since` and still stand, newest first.
 
     since: seconds since the epoch.
     """
-    signs: list[Sign] = []
+    signs: list[DatedSign] = []
     episode: list[Sign] = []  # since the last new checkpoint
     of_run: set[str] = set()  # failures
     for record in attempts:
@@ -48,8 +56,9 @@ def standing(attempts: Sequence[AttemptRecord], since: float = 0.0) -> list[Sign
         for sign in record.evidence.signs:
             of_run |= {sign.failure for earlier in episode if is_same_elsewhere(sign, earlier)}
         episode += record.evidence.signs
-        signs += record.evidence.signs if record.stop >= since else ()
-    return [sign for sign in reversed(signs) if sign.failure not in of_run]
+        if record.stop >= since:
+            signs += [DatedSign(record.stop, sign) for sign in record.evidence.signs]
+    return [each for each in reversed(signs) if each.sign.failure not in of_run]
 
 
 def is_same_elsewhere(sign: Sign, other: Sign) -> bool:
@@ -76,17 +85,17 @@ def followed(evidence: Evidence, attempts: Sequence[AttemptRecord]) -> str | Non
     return None
 
 
-def left_out(attempts: Sequence[AttemptRecord], since: float) -> dict[str, Sign]:
+def left_out(attempts: Sequence[AttemptRecord], since: float) -> dict[str, DatedSign]:
     """Return the nodes that a run does without, each with its newest sign; the newest come first.
 
     Without those that failed or are drained: Slurm itself gives such a node to no job until it is
     well, and a cut network may have many of them. attempts: of the run. since: seconds since the
     epoch; older signs do not count.
     """
-    nodes: dict[str, Sign] = {}
-    for sign in standing(attempts, since):
-        if sign.is_left_out and sign.kind is not Kind.NODE_FAILURE:
-            nodes.setdefault(sign.node, sign)
+    nodes: dict[str, DatedSign] = {}
+    for each in standing(attempts, since):
+        if each.sign.is_left_out and each.sign.kind is not Kind.NODE_FAILURE:
+            nodes.setdefault(each.sign.node, each)
     return nodes
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.views import live_progress, table, tensorboard, words
+from slurm_job_kit.jobs.commands.views import live_progress, nodes, table, tensorboard, words
 from slurm_job_kit.jobs.console import display_path, format_duration, format_metric, format_metrics
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import further_lines
@@ -218,6 +218,7 @@ class Seen:
             "checkpoint": files.checkpoint,
             "checkpoint_time": files.checkpoint_time,
             "warning": self.warning,
+            "left_out": [each.as_json() for each in nodes.left_out_of(files)],
         }
 
 
@@ -238,7 +239,7 @@ def detail(seen: Seen) -> str:
         if job.reason != "None":
             fields["SLURM'S REASON"] = job.reason
         if job.start is not None:
-            fields["EXPECTED START"] = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.start))
+            fields["EXPECTED START"] = words.date(job.start)
     elif job is not None and job.left_s is not None and seen.is_running:
         fields["TIME LIMIT"] = f"in {format_duration(job.left_s, 2)}"
     fields |= {name: row[name] for name in ("JOB", "PROGRESS", "METRICS", "CHECKPOINT")}
@@ -247,6 +248,7 @@ def detail(seen: Seen) -> str:
     if len(files.attempts) > MAX_ATTEMPTS:
         left_out = f"{len(files.attempts) - MAX_ATTEMPTS} more, all: "
         fields["EARLIER"] = left_out + display_path(files.run_dir.attempts)
+    fields["LEFT OUT"] = "; ".join(map(str, nodes.left_out_of(files)))
     fields["WARNING"] = seen.warning or ""
     fields["DIRECTORY"] = display_path(files.run_dir.path)
     for place, line in enumerate((tensorboard.command(files.run_dir) or "").splitlines()):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.answers import find_answer, observation
 from slurm_job_kit.jobs.commands.answers.answer import as_json, format_answer
+from slurm_job_kit.jobs.commands.views import nodes
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, state
@@ -33,6 +35,7 @@ def why(run_dir: RunDir, is_json: bool) -> int:
     if run.files.problem is not None:
         raise UserError(run.files.problem)
     answer = find_answer.answer_of(observation.read(run))
+    answer = replace(answer, left_out=tuple(nodes.left_out_of(run.files)))
     if is_json:
         names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
         print(json.dumps(names | as_json(answer), indent=2))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from slurm_job_kit.jobs.commands.views.nodes import LeftOut
 from slurm_job_kit.jobs.console import display_path
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import first_line
@@ -28,6 +29,7 @@ class Answer:
 
     cause, text, place: the first cause of it. delays: what ended or delayed earlier attempts, the
     oldest first. command: to copy. last_lines: the end of the log where the cause is unknown.
+    left_out: the nodes that the run does without.
     """
 
     cause: Kind
@@ -37,6 +39,7 @@ class Answer:
     command: str
     delays: tuple[Reason, ...] = ()
     last_lines: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def group_reasons(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
@@ -63,6 +66,7 @@ def format_answer(answer: Answer) -> str:
         f"  {_attempts(each)}{each.kind}: {first_line(each.text)}{_at(each)}"
         for each in answer.delays
     ]
+    lines += [f"  left out: {each}" for each in answer.left_out]
     lines.append(f"  what to do: {answer.advice}")
     lines.append(f"  command: {answer.command}")
     return "\n".join(lines)
@@ -101,6 +105,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
             for each in answer.delays
         ],
         "last_lines": list(answer.last_lines),
+        "left_out": [each.as_json() for each in answer.left_out],
     }
 
 

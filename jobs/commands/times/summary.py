@@ -9,6 +9,7 @@ from typing import Any
 from slurm_job_kit.jobs.commands.times import history, spans
 from slurm_job_kit.jobs.commands.times.history import RunHistory
 from slurm_job_kit.jobs.commands.times.spans import Span, Use
+from slurm_job_kit.jobs.commands.views import nodes
 from slurm_job_kit.jobs.records.ended import Action, Cause
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.state import RunPhase, RunState
@@ -136,6 +137,7 @@ def as_json(summary: TimeSummary) -> dict[str, Any]:
         "goodput": None if summary.goodput is None else round(summary.goodput, 4),
         "not_explained": round(summary.share_of(Use.NOT_EXPLAINED), 4),
         "steps_redone": summary.steps_redone,
+        "left_out": [each.as_json() for each in nodes.left_out_of(run_history.run.files)],
         "attempts": [attempt_as_json(summary, each) for each in run_history.attempts],
     }
 

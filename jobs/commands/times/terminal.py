@@ -8,6 +8,7 @@ from slurm_job_kit.jobs.commands.times.charts import label
 from slurm_job_kit.jobs.commands.times.ranking import RankedValue
 from slurm_job_kit.jobs.commands.times.spans import START_UP, Use
 from slurm_job_kit.jobs.commands.times.summary import TimeSummary
+from slurm_job_kit.jobs.commands.views import nodes
 from slurm_job_kit.jobs.console import format_duration, quantity
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -27,10 +28,12 @@ def printable(text: str) -> str:
 
 
 def heading(summary: TimeSummary) -> str:
-    """Return a line with what the run is, and a line with its times and hours."""
+    """Return lines with what the run is, its times and hours, and the nodes that it leaves out."""
     redone = f", {quantity(summary.steps_redone, 'step')} redone" if summary.steps_redone else ""
     attempts = quantity(len(summary.history.attempts), "attempt")
-    return f"{name_of(summary)}: {summary.state}, {attempts}{redone}\n  {facts_of(summary)}"
+    left_out = [f"left out: {each}" for each in nodes.left_out_of(summary.history.run.files)]
+    lines = [f"{name_of(summary)}: {summary.state}, {attempts}{redone}", facts_of(summary)]
+    return "\n  ".join([*lines, *map(printable, left_out)])
 
 
 def facts_of(summary: TimeSummary) -> str:

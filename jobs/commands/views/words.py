@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
@@ -116,6 +117,11 @@ def node_list(names: Sequence[str]) -> str:
         ranges = number_ranges(numbers, width)
         texts.append(prefix + (f"[{ranges}]" if len(numbers) > 1 else ranges))
     return ",".join([*texts, *others])
+
+
+def date(seconds: float) -> str:
+    """Return a time, in seconds since the epoch, as local date and minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def last_end(files: RunFiles) -> str | None:

@@ -36,7 +36,7 @@ SECOND = [
 @pytest.mark.parametrize(("runs", "is_left_out"), SECOND)
 def test_a_second_sign_in_a_row_leaves_a_node_out_if_there_are_others(runs, is_left_out):
     signs = {node: Sign(node, Kind.HANG, "it hung", False) for node in "ab"}
-    earlier = [[signs[node] for node in run] for run in runs]
+    earlier = [[suspects.DatedSign(1.0, signs[node]) for node in run] for run in runs]
     (found,) = suspects.confirmed([signs["a"]], earlier, lambda _: True)
     assert (found.node, found.is_left_out) == ("a", is_left_out)
     assert suspects.confirmed([signs["a"]], earlier, lambda _: False) == (signs["a"],)
