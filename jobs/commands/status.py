@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -17,7 +18,13 @@ from typing import Any
 from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.views import live_progress, nodes, table, tensorboard, words
-from slurm_job_kit.jobs.console import display_path, format_duration, format_metric, format_metrics
+from slurm_job_kit.jobs.console import (
+    display_path,
+    format_duration,
+    format_metric,
+    format_metrics,
+    print_line,
+)
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import further_lines
 from slurm_job_kit.jobs.records.ended import AttemptRecord
@@ -42,15 +49,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of status."""
     arguments.add_run(parser)
     arguments.add_json(parser)
-    parser.add_argument("--all", action="store_true", help="list all runs (--json always does)")
+    parser.add_argument("--all", action="store_true", help="list all of them (--json always does)")
     help_of_watch = "show it again until Ctrl-C, or until RUN has ended"
-    parser.add_argument("--watch", action="store_true", help=help_of_watch)
+    views = parser.add_mutually_exclusive_group()
+    views.add_argument("--watch", action="store_true", help=help_of_watch)
+    help_of_nodes = "list the nodes of these runs instead, suspected ones first"
+    views.add_argument("--nodes", action="store_true", help=help_of_nodes)
 
 
 def command(args: argparse.Namespace) -> int:
     """Run status; returns the exit code."""
     if args.json and args.watch:
         raise UserError("--watch prints no JSON\n  hint: leave out one of --json and --watch")
+    if args.nodes:
+        return list_nodes(lookup.find_all(args.run), args.json, args.all)
     wanted = StatusQuery(args.run, args.json, args.all)
     if args.watch:
         return watch(wanted)
@@ -111,9 +123,34 @@ def _table_lines(seen: Sequence[Seen], num_runs: int) -> list[str]:
     """Return a table of runs as lines, how many of `num_runs` it leaves out, and their warnings."""
     lines = table.text([each.row() for each in seen], COLUMNS).split("\n")
     if len(seen) < num_runs:
-        show = "make status FLAGS=--all" if installation.IS_BY_MAKE else "kit status --all"
-        lines.append(f"{len(seen)} of {num_runs} runs, all: {show}")
+        lines.append(f"{len(seen)} of {num_runs} runs, all: {_with_flags('--all')}")
     return lines + [f"warning: {each.name} {each.warning}" for each in seen if each.warning]
+
+
+def _with_flags(flags: str) -> str:
+    typed = f"FLAGS={shlex.quote(flags)}" if installation.IS_BY_MAKE else flags
+    return f"{'make' if installation.IS_BY_MAKE else 'kit'} status {typed}"
+
+
+def list_nodes(run_dirs: Sequence[RunDir], as_json: bool, is_all: bool) -> int:
+    """Print the nodes of runs, by their records alone; returns 0.
+
+    A run that cannot be read is named in a warning on stderr. Without is_all and as_json only the
+    MAX_LISTED first nodes are printed.
+    """
+    seen, warnings = nodes.read_all(run_dirs)
+    for warning in warnings:
+        print_line(f"warning: {warning}")
+    shown = seen if is_all else seen[:MAX_LISTED]
+    if as_json:
+        print(json.dumps([each.as_json() for each in seen], indent=2))
+    elif not seen:
+        print(f"no attempt on Slurm's nodes has ended in {lookup.runs_root()} yet")
+    else:
+        print(table.text([each.row() for each in shown], nodes.COLUMNS))
+    if len(shown) < len(seen) and not as_json:
+        print(f"{len(shown)} of {len(seen)} nodes, all: {_with_flags('--nodes --all')}")
+    return 0
 
 
 def look(run_dirs: Sequence[RunDir], ask: Ask) -> list[Seen]:

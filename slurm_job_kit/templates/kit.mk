@@ -84,7 +84,7 @@ sweep: ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=
 	    $(call kit_if,RETRY,--retry) $(call kit_if,YES,--yes) $(call kit_typed,FLAGS)
 
 ##@ Look
-status: ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS="--all --watch"]
+status: ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS="--all --watch"|--nodes]
 	@$(KIT) status $${KIT_RUN:+"$$KIT_RUN"} $(call kit_typed,FLAGS)
 why: ## Why a run waits, ended or is held, and what to do [RUN=...] [FLAGS=--json]
 	@$(KIT) why $${KIT_RUN:+"$$KIT_RUN"} $(call kit_typed,FLAGS)

@@ -15,6 +15,7 @@ LOOKING = [
     ["status", "--all"],
     ["status", "tiny"],
     ["status", "tiny", "--json"],
+    ["status", "--nodes"],
     ["why", "tiny"],
     ["logs", "tiny"],
     ["logs", "tiny", "--errors"],
