@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from slurm_job_kit.jobs.checkpoint import reader
@@ -50,6 +51,11 @@ def loop_for_ever(path):
         pass
 
 
+def receive(path):
+    """Wait for a message that rank 0 never sends."""
+    dist.recv(torch.zeros(1), src=0)
+
+
 def fill(path):
     """Fill the file system of `path`."""
     with open(os.path.join(path, "filler"), "wb", buffering=0) as file:
@@ -88,6 +94,7 @@ HARMS = {
     "save slowly": save_slowly,
     "stop": stop,
     "loop": loop_for_ever,
+    "receive": receive,
     "fill": fill,
     "read-only": make_read_only,
     "move": move_away,

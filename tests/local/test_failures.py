@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import signal
@@ -152,6 +153,24 @@ def test_a_rank_in_a_loop_is_named_with_its_place(hung):
     assert "misbehaving.py:" in error["error"] and "loop_for_ever" in error["error"]
     assert "stacks of ranks 0, 1, 2 are in their logs" in error["error"]
     assert "in loop_for_ever" in output
+
+
+@pytest.mark.slow
+def test_where_all_ranks_wait_the_one_that_is_not_in_the_collective_is_named(tmp_path):
+    plan = {"step": EPOCH + 2, "rank": 1, "harm": "receive"}
+    run = make_run(tmp_path / "run", plans={"1": plan})
+    with Attempt(run) as attempt:
+        status, output = attempt.end()
+    assert status != 0
+    hang = read_json(run.attempt(1).hang)
+    states = [read_json(run.attempt(1).rank_hang(rank)) for rank in range(3)]
+    assert hang["waited_for"] == [1] and all(state["is_waiting"] for state in states), output
+    (of_other,), (of_rank,) = states[0]["collectives"], states[1]["collectives"]
+    number = of_rank["last"]["number"] + 1
+    assert (of_rank["group"], of_other["waits_in"]["number"]) == ("gloo:0", number)
+    size = sum(math.prod(shape) for shape in ((2,), (512, 36), (512,), (3, 512), (3,)))
+    words = f"rank 1 did not begin all_reduce {number} ({size:,} elements), in which ranks 0, 2"
+    assert words in hang["error"] and "waits_in" not in of_rank
 
 
 @pytest.mark.slow

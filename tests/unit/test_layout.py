@@ -278,7 +278,7 @@ def test_only_the_records_know_the_content_of_a_run_file():
 
 
 # JSON that is no file of a run directory: a message, a manifest with a check sum, one line of
-# metrics.jsonl for display, the spec.
+# metrics.jsonl for display, the spec, a dump of torch.
 PARSES_OTHER_JSON = {
     *(
         "jobs.checkpoint.manifest",
@@ -291,7 +291,7 @@ PARSES_OTHER_JSON = {
         "jobs.node.script_failure",
     ),
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
-    *("trainer.process.run_handle", "trainer.health.rank_report"),
+    *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
 }
 
 

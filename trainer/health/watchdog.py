@@ -13,6 +13,7 @@ Imports no torch: the import of torch itself may hang.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import signal
@@ -39,6 +40,7 @@ from slurm_job_kit.trainer.errors import (
     write_text,
 )
 from slurm_job_kit.trainer.health.diagnosis import (
+    collectives_of_process,
     diagnose,
     end_siblings,
     laggards,
@@ -244,7 +246,10 @@ class Watchdog:
     def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankHang) -> Hang:
         """Publish this rank's state; the first rank to find the hang draws the conclusion."""
         attempt_dir = run_dir.attempt(attempt)
-        records.write(attempt_dir.rank_hang(self._rank), state)
+        path = attempt_dir.rank_hang(self._rank)
+        records.write(path, state)
+        # After the first write: a rank that CUDA blocks from here on counts as one that answered.
+        records.write(path, dataclasses.replace(state, collectives=collectives_of_process()))
         try:
             os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
@@ -255,15 +260,18 @@ class Watchdog:
         """Wait for the states of all ranks, publish which hang, kill those of this node."""
         attempt_dir, all_ranks = run_dir.attempt(attempt), set(range(self._world_size))
         states: dict[int, RankHang] = {}
+        incomplete = all_ranks
         deadline = time.monotonic() + GRACE_S
-        while len(states) < self._world_size and time.monotonic() < deadline:
+        while incomplete and time.monotonic() < deadline:
             time.sleep(POLL_S)
             names = shared_files.names_in(attempt_dir.path)
-            for rank in all_ranks - states.keys():
+            for rank in incomplete:
                 path = attempt_dir.rank_hang(rank)
                 state = records.read(RankHang, path) if path.name in names else None
                 if state is not None:
                     states[rank] = state
+            complete = {rank for rank, each in states.items() if each.collectives is not None}
+            incomplete = all_ranks - complete
         missing = all_ranks - states.keys()
         unresponsive = {rank: place_of(run_dir, attempt, rank) for rank in missing}
         text = f"{self._head()}: {diagnose(states, unresponsive)}"

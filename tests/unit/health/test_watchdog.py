@@ -45,6 +45,7 @@ LIMIT_S = 1
 RANK = """
 import ctypes, os, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer import errors
 from slurm_job_kit.trainer.health import phases, watchdog
@@ -81,6 +82,11 @@ def wait_under_the_gil():
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
+if way == "blocked dump":
+    c10d = SimpleNamespace(_dump_nccl_trace_json=wait_under_the_gil)
+    sys.modules["torch"] = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=c10d))
+    sys.modules["torch.distributed.distributed_c10d"] = SimpleNamespace()
+
 step = 0
 dog = watchdog.Watchdog(rank, world_size)
 if way != "lost":
@@ -98,7 +104,7 @@ with dog:
         pause()
         (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
         pause()
-    if way in ("wait", "lose a peer", "lost"):
+    if way in ("wait", "lose a peer", "lost", "blocked dump"):
         globals()["__name__"] = "slurm_job_kit.trainer.loop"
         lose_a_peer() if way == "lose a peer" else wait_for_peers()
     elif way == "spin":
@@ -210,6 +216,15 @@ def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
     assert "in spin_on_a_lock" in outputs[1]
     # The error of a main thread that loses its peer does not hide the reason.
     assert "Connection closed" not in outputs[2]
+
+
+def test_a_rank_that_is_blocked_as_it_reads_its_flight_recorder_has_answered(start):
+    ranks = start("wait", "blocked dump", "spin")
+    ranks.hang()
+    assert ranks.end(0, 2)[0] == [EXIT_FAILED] * 2
+    conclusion = read_json(ranks.attempt.hang)
+    assert (conclusion["unresponsive"], conclusion["waited_for"]) == ([], [2])
+    assert "stacks of ranks 0, 1, 2 are in their logs" in conclusion["error"]
 
 
 def test_a_suspended_job_goes_on_without_an_alarm(start):
