@@ -14,6 +14,7 @@ import json
 import math
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -45,6 +46,10 @@ OF_ONE_SIZE = ("all_reduce", "broadcast", "_all_gather_base", "_reduce_scatter_b
 # NCCL's recorder, only in a build with CUDA; and that of gloo.
 RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 MAX_COLLECTIVES = 2  # in one sentence
+RAS_ADDRESS = "localhost:28028"  # NCCL's default of NCCL_RAS_ADDR
+RAS_LIMIT_S = 3  # of each read
+MAX_RAS_BYTES = 2**20
+MAX_RAS_LINES = 20
 
 Members = tuple[int, ...]  # the ranks of a process group; empty: all ranks
 Traces = dict[int, GroupCollectives]  # of one process group, by rank
@@ -306,6 +311,30 @@ def _collective(entry: Mapping[str, Any]) -> Collective:
         sum(map(math.prod, entry["input_sizes"])),
         entry["state"] == "started",
     )
+
+
+def ras_report(environ: Mapping[str, str]) -> list[str]:
+    """Return the lines of NCCL's RAS about missing ranks; empty where no RAS answers.
+
+    If several jobs of a user are on this node, the answer may be that of another one. Source: NCCL
+    user guide, RAS: since NCCL 2.24, a text protocol, sections Errors and Warnings at its end.
+    """
+    host, _, port = environ.get("NCCL_RAS_ADDR", RAS_ADDRESS).rpartition(":")
+    report = b""
+    deadline = time.monotonic() + RAS_LIMIT_S
+    with (
+        contextlib.suppress(OSError, ValueError),
+        socket.create_connection((host.strip("[]"), int(port)), RAS_LIMIT_S) as peer,
+    ):
+        peer.sendall(b"timeout 2\nverbose status\n")
+        while time.monotonic() < deadline and len(report) < MAX_RAS_BYTES:
+            if not (part := peer.recv(2**16)):
+                break
+            report += part
+    lines = report.decode(errors="replace").splitlines()
+    heads = [number for number, line in enumerate(lines) if line in ("Errors", "Warnings")]
+    about_ranks = lines[heads[0] :] if heads else []
+    return [line for line in about_ranks if line.strip(" =")][:MAX_RAS_LINES]
 
 
 def place_of(run_dir: RunDir, attempt: int, rank: int) -> RankPlace:

@@ -46,6 +46,7 @@ from slurm_job_kit.trainer.health.diagnosis import (
     laggards,
     place_of,
     place_of_main_thread,
+    ras_report,
     stacks_of_all_threads,
 )
 from slurm_job_kit.trainer.health.phases import (
@@ -282,6 +283,10 @@ class Watchdog:
         hosts = tuple(sorted({places[rank] for rank in waited_for}))
         conclusion = HangConclusion(self._rank, text, silent, waited_for, hosts)
         records.write(attempt_dir.hang, conclusion)
+        groups = [group for state in states.values() for group in state.collectives or ()]
+        if any(group.group.startswith("nccl:") for group in groups):
+            for line in ras_report(os.environ):
+                log(f"trainer: NCCL's RAS: {line}", sys.stderr)
         end_siblings(unresponsive.values())
         return Hang(text)
 

@@ -1,10 +1,12 @@
 """Which rank is not in the collective of the others, from the flight recorder of each rank."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.nodes import Collective, GroupCollectives, RankHang
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.trainer.health.diagnosis import (
     Absence,
     absence,
@@ -20,12 +22,14 @@ from slurm_job_kit.trainer.health.diagnosis import (
     diagnose,
     group_collectives,
     laggards,
+    ras_report,
 )
 from slurm_job_kit.trainer.process.context import init_process_group
 from tests.unit import forked_ranks
+from tests.unit.health.test_watchdog import start as start
 
 NUM_RANKS = 3
-LIMIT_S = 60
+LIMIT_S = 30
 
 
 def collective(number, kind="all_reduce", size=1024, has_begun=False):
@@ -192,6 +196,88 @@ def test_the_last_and_the_first_unfinished_collective_of_each_group_are_read():
     begun = collective(4, "_all_gather_base", 11, has_begun=True)
     assert both == GroupCollectives("nccl:0", (), collective(5, size=16), begun)
     assert part == GroupCollectives("nccl:1", (1,), collective(7, "coalesced", 0))
+
+
+# As in NCCL's user guide, RAS, "Sample Output".
+RAS_STATUS = """\
+OK
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+
+Communicators... (2.05s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4       7-8        32        32   RUNNING  INCOMPLETE
+"""
+RAS_PROBLEMS = """\
+
+Errors
+======
+
+INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 1 rank
+  The missing rank: 21
+
+Warnings
+========
+
+TIMEOUT
+  Encountered 2 communication timeouts while gathering communicator data
+"""
+
+
+@contextlib.contextmanager
+def ras(answer):
+    """The environment with the address of a server that answers once and closes, as RAS does."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as executor:
+        server.settimeout(LIMIT_S)
+
+        def serve():
+            peer, _ = server.accept()
+            with peer, peer.makefile("rb") as commands:
+                assert [commands.readline(), commands.readline()][1] == b"verbose status\n"
+                peer.sendall(answer.encode())
+
+        served = executor.submit(serve)
+        yield {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
+        served.result(LIMIT_S)
+
+
+def test_the_missing_ranks_that_nccls_ras_reports_are_read():
+    with ras(RAS_STATUS + RAS_PROBLEMS) as environ:
+        lines = ras_report(environ)
+    assert (lines[0], len(lines)) == ("Errors", 10) and "  The missing rank: 21" in lines
+    with ras(RAS_STATUS) as environ:
+        assert ras_report(environ) == []
+    with ras(RAS_STATUS + "Warnings\n" + 5000 * "  Rank 1 -- GPU 0\n") as environ:
+        assert len(ras_report(environ)) < 50
+
+
+def test_the_rank_that_found_the_hang_asks_nccls_ras_once(start, monkeypatch):
+    with ras(RAS_STATUS + RAS_PROBLEMS) as environ:
+        monkeypatch.setenv(*environ.popitem())
+        ranks = start("nccl", "wait")
+        ranks.hang()
+        outputs = ranks.end(0, 1)[1]
+    conclusion = read_json(ranks.attempt.hang)
+    assert conclusion["waited_for"] == [1] and "all_reduce 3 (8 elements)" in conclusion["error"]
+    line = "trainer: NCCL's RAS:   The missing rank: 21"
+    assert [line in output for output in outputs] == [conclusion["rank"] == each for each in (0, 1)]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "no port", ""])
+def test_without_an_answer_of_nccls_ras_there_is_no_line(address):
+    assert ras_report({"NCCL_RAS_ADDR": address}) == []
 
 
 def call_collectives(rank, port, folder):

@@ -43,7 +43,7 @@ LIMIT_S = 1
 # One rank: in the loop it beats until the file `hang` appears, in its start-up it begins a phase
 # once. Then it hangs in its own way, or leaves the watchdog and exits.
 RANK = """
-import ctypes, os, sys, time
+import ctypes, json, os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from slurm_job_kit.jobs.rundir import RunDir
@@ -82,10 +82,18 @@ def wait_under_the_gil():
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
-if way == "blocked dump":
-    c10d = SimpleNamespace(_dump_nccl_trace_json=wait_under_the_gil)
+def dump():
+    if way == "blocked dump":
+        wait_under_the_gil()
+    entry = {"process_group": ["0", "default_pg"], "collective_seq_id": 3, "is_p2p": False}
+    entry |= {"profiling_name": "nccl:all_reduce", "state": "scheduled", "retired": False}
+    return json.dumps({"entries": [entry | {"input_sizes": [[8]]}]})
+
+if way in ("nccl", "blocked dump"):
+    c10d = SimpleNamespace(_dump_nccl_trace_json=dump)
+    world = SimpleNamespace(pg_names={1: "0"}, pg_group_ranks={1: range(world_size)})
     sys.modules["torch"] = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=c10d))
-    sys.modules["torch.distributed.distributed_c10d"] = SimpleNamespace()
+    sys.modules["torch.distributed.distributed_c10d"] = SimpleNamespace(_world=world)
 
 step = 0
 dog = watchdog.Watchdog(rank, world_size)
@@ -104,7 +112,7 @@ with dog:
         pause()
         (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
         pause()
-    if way in ("wait", "lose a peer", "lost", "blocked dump"):
+    if way in ("wait", "lose a peer", "lost", "nccl", "blocked dump"):
         globals()["__name__"] = "slurm_job_kit.trainer.loop"
         lose_a_peer() if way == "lose a peer" else wait_for_peers()
     elif way == "spin":
