@@ -88,6 +88,23 @@ def environment(pid: int) -> list[bytes]:
         return []
 
 
+def variable(pid: int, name: str) -> str | None:
+    """Return a variable that a process was started with; None without it, or if unreadable."""
+    start = f"{name}=".encode()
+    values = [each.removeprefix(start) for each in environment(pid) if each.startswith(start)]
+    return os.fsdecode(values[0]) if values else None
+
+
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal. Source: proc(5), SigCgt."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    caught = status.partition("\nSigCgt:")[2].split()
+    return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
+
+
 def usage(pid: int) -> tuple[str, int]:
     """Return a process's state, a letter, and its processor time in clock ticks; "", 0 if gone.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from slurm_job_kit.jobs.commands.arguments import RUN
 from slurm_job_kit.jobs.console import print_line, quantity
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.node.stacks import py_spy
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.records.training import Event, read_events
 from slurm_job_kit.jobs.rundir import RunDir, code_folders
@@ -150,11 +150,9 @@ def print_stack(run_dir: RunDir, place: Whereabouts) -> int:
 
     Raises: UserError without py-spy; FailedError where it may not look into the process.
     """
-    beside_python = Path(sys.executable).with_name("py-spy")
-    py_spy = str(beside_python) if beside_python.exists() else shutil.which("py-spy")
-    if py_spy is None:
+    if (program := py_spy()) is None:
         raise UserError(f"there is no py-spy beside {sys.executable}\n  hint: pip install py-spy")
-    argv = argv_beside(run_dir, place, [py_spy, "dump", "--pid", str(place.pid)])
+    argv = argv_beside(run_dir, place, [program, "dump", "--pid", str(place.pid)])
     try:
         done = subprocess.run(
             argv,

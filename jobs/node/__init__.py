@@ -8,6 +8,8 @@
 - forked_rank: a rank of the trainer, as a fork of its torchrun.
 - rank: wraps a rank that is a user's script; gives each rank its log file.
 - left_running: what a user's script leaves running when it exits with 0.
+- script_watch: ends an attempt in which no rank of a user's script works.
+- stacks: the stacks of ranks, by py-spy.
 - script_failure: why a user's script failed, from its exit code and its log.
 - last_error: the last error in the lines of a log.
 - silent_end: the ends of processes that wrote no record, from their logs.

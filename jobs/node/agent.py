@@ -27,6 +27,7 @@ from slurm_job_kit.jobs.node import gpu_check, rendezvous
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import limit_bytes, oom_kills
 from slurm_job_kit.jobs.node.prctl import die_with_parent
+from slurm_job_kit.jobs.node.script_watch import ScriptWatch, ranks_below
 from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
@@ -116,44 +117,43 @@ class Agent:
         command: list[str],
         env: dict[str, str],
         stop: signal.Signals | None,
-        has_wrappers: bool = False,
+        watch: ScriptWatch | None = None,
         standby: WaitingTorchrun | None = None,
     ) -> int:
         """Run torchrun to its end; returns its exit code (-N: killed by signal N).
 
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
-        `has_wrappers`: the ranks are children of torchrun's children; see jobs.node.rank.
+        `watch`: of a user's script, whose ranks are children of torchrun's: see jobs.node.rank.
         `standby`: becomes torchrun, if it can.
         """
         self.write_record(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
-        path = self.attempt_dir.torchrun_log(self.node.rank)
-        torchrun = standby.start(command, env, path) if standby is not None else None
-        if torchrun is None:
-            prepare = partial(prepare_torchrun, os.getpid())
-            with self.torchrun_log(path) as log:
-                torchrun = subprocess.Popen(
-                    command, env=env, preexec_fn=prepare, stdout=log, stderr=log
-                )
+        torchrun = self.start_torchrun(command, env, standby)
+        if watch is not None:
+            watch.begin(torchrun.pid)
         has_ranks, rankless_s = False, 0.0
         while torchrun.poll() is None:
             began = time.monotonic()
             new = self.wait_for_signal()
-            ranks = children(torchrun.pid)
+            # Before a script's ranks torchrun has a child that tests the node.
+            ranks = children(torchrun.pid) if watch is None else [*ranks_below(torchrun.pid)]
             has_ranks = has_ranks or bool(ranks)
             # At most two intervals per turn: time in which the job was suspended does not count.
             rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)
             rankless_s = 0.0 if ranks else rankless_s
-            if rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S):
+            is_hang = watch is not None and watch.is_hang_found.is_set()
+            if is_hang or rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S):
                 torchrun.kill()
             if not self.signals:
                 continue
+            if watch is not None:  # the stop has its own time limit
+                watch.close()
             # Before the first rank there is nothing to save. Later an empty list means that all
             # ranks have ended, and torchrun ends by itself.
             if not has_ranks:
                 torchrun.send_signal(END_TORCHRUN)
             elif stop is not None:
-                signal_ranks(scripts_of(ranks) if has_wrappers else ranks, stop)
+                signal_ranks(ranks if watch is None else scripts_of(ranks), stop)
             for name in new:  # after the signals: a slow file system must not delay the stop
                 self.create_stop_file()
                 self.event("signal", signal=name)
@@ -161,6 +161,18 @@ class Agent:
         self.write_record(torchrun.returncode)
         self.event("torchrun_end", exit_code=torchrun.returncode)
         return torchrun.returncode
+
+    def start_torchrun(
+        self, command: list[str], env: dict[str, str], standby: WaitingTorchrun | None
+    ) -> subprocess.Popen[bytes]:
+        """Start torchrun, with its output in a file; `standby` becomes it, if it can."""
+        path = self.attempt_dir.torchrun_log(self.node.rank)
+        torchrun = standby.start(command, env, path) if standby is not None else None
+        if torchrun is not None:
+            return torchrun
+        prepare = partial(prepare_torchrun, os.getpid())
+        with self.torchrun_log(path) as log:
+            return subprocess.Popen(command, env=env, preexec_fn=prepare, stdout=log, stderr=log)
 
     @contextlib.contextmanager
     def torchrun_log(self, path: Path) -> Iterator[int | None]:
@@ -424,5 +436,5 @@ def main(argv: list[str]) -> int:
             warn_of_missing_bytecode(str(torch))
             print_line(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
             warn_of_environment(spec)
-        has_wrappers, stop = not spec.launch.is_trainer, stop_signal(spec.launch)
-        return 0 if agent.run(command, env, stop, has_wrappers, standby) == 0 else 1
+        watch = None if spec.launch.is_trainer else ScriptWatch(run_dir, plan.attempt, node, spec)
+        return int(agent.run(command, env, stop_signal(spec.launch), watch, standby) != 0)

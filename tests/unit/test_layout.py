@@ -289,6 +289,7 @@ PARSES_OTHER_JSON = {
         "jobs.runs.compare",
         "jobs.node.preload",
         "jobs.node.script_failure",
+        "jobs.node.stacks",
     ),
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
     *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
@@ -317,6 +318,7 @@ STARTS_PROCESSES = {
     "jobs.node.gpu_check": "counts GPUs by CUDA's driver, which the agent must not load",
     "jobs.node.standby": "the process that becomes torchrun",
     "jobs.node.rank": "becomes the rank",
+    "jobs.node.stacks": "py-spy, which looks into the ranks",
     "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",
     "jobs.commands.local": "the agents of a run without Slurm",
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
