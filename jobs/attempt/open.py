@@ -286,6 +286,7 @@ def plan_of(
         head = head_here(facts.spec.launch, me.job_id, attempt, nodes, resolved)
     if not me.is_local:
         rendezvous.check_private(head.address, facts.spec.launch.allow_public_rendezvous)
+    has_preflight_port = not facts.spec.launch.is_trainer  # the trainer's uses torchrun's store
     return AttemptPlan(
         attempt=attempt,
         job_id=me.job_id,
@@ -299,6 +300,11 @@ def plan_of(
         checkpoint=facts.checkpoint,
         quarantined=facts.quarantined,
         head_interfaces=head.interfaces,
+        preflight_port=(
+            rendezvous.choose_port(me.job_id, attempt, but=head.port)
+            if has_preflight_port
+            else None
+        ),
     )
 
 

@@ -178,8 +178,8 @@ def check_private(address: str, is_allowed: bool) -> None:
         )
 
 
-def choose_port(job_id: str, attempt: int) -> int:
-    """Return a TCP port for the rendezvous of this attempt that is free on this host now.
+def choose_port(job_id: str, attempt: int, but: int | None = None) -> int:
+    """Return a TCP port for this attempt that is free on this host now, and is not `but`.
 
     The search starts at a hash of job and attempt, so two jobs on one node rarely try the same
     port. It leaves out the ephemeral range, where an outgoing connection could take the port before
@@ -192,7 +192,7 @@ def choose_port(job_id: str, attempt: int) -> int:
     start = zlib.crc32(f"{job_id}/{attempt}".encode()) % len(candidates)
     for offset in range(PORT_TRIES):
         port = candidates[(start + offset) % len(candidates)]
-        if is_free(port):
+        if port != but and is_free(port):
             return port
     raise RendezvousError(
         f"{node_name()}: no free port among {PORT_TRIES} from {candidates[start]} on"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import environment, gpus, records
 from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.node import gpu_check, interfaces
 from slurm_job_kit.jobs.node.stop_signals import HANDLED_BY_TORCHRUN
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import NODE, AttemptPlan
@@ -96,9 +96,7 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
     else:
         ranks = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
         ranks += rank_command(spec, run_dir)
-    # A standby is for the trainer only, forked or not.
-    python = preload_command(spec) if spec.launch.is_trainer else [sys.executable, "-m"]
-    return [*python, "torch.distributed.run", *options, *ranks]
+    return [*preload_command(spec), "torch.distributed.run", *options, *ranks]
 
 
 def forks(spec: Spec) -> bool:
@@ -167,6 +165,9 @@ class Node:
             **(self._socket_variables() if self.is_interface_chosen else {}),
         }
         if not spec.launch.is_trainer:
+            num_gpus = gpu_check.requested_gpus(spec, os.environ)
+            place = (self.rank, len(plan.nodes), num_gpus, plan.head_address, plan.preflight_port)
+            env["KIT_PREFLIGHT"] = " ".join(map(str, place))
             env["KIT_WORK_DIR"] = str(run_dir.work)
             env["PYTHONPATH"] = search_path(env.get("PYTHONPATH", ""), run_dir)
         return env | {

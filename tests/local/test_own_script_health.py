@@ -1,9 +1,13 @@
-"""A user's own script that hangs on one node, and one that only computes."""
+"""A user's own script that hangs on one node, one that only computes, and a bad node before it."""
+
+import socket
 
 import pytest
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from tests.local.local_kit import REPOSITORY
 
+FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
 LIMIT_S = 2
 OWN = f"""
 name: own
@@ -68,3 +72,19 @@ def test_a_script_that_computes_in_silence_while_another_rank_waits_is_not_ended
     assert status == 0, stderr
     (record,) = read_jsonl(run.attempts)
     assert record["cause"] == "completed" and not run.attempt(1).hang.exists()
+
+
+def test_a_bad_node_is_named_before_a_script_starts(submit):
+    setup = f"setup: ['export PYTHONPATH={FAULTY_NODE}']"
+    bad = f"  env: {{FAULTY_RANK: '1', FAULTY_HARM: wrong}}\n{setup}"
+    status, run, stderr = submit("raise SystemExit('started')", bad)
+    assert status == 1, stderr
+    (record,) = read_jsonl(run.attempts)
+    assert (record["cause"], record["evidence"]["kind"]) == ("node", "bad_node")
+    assert record["evidence"]["bad_nodes"] == [socket.gethostname()]
+    assert (
+        "preflight: a matrix product (torch.float32) is wrong in 1" in record["evidence"]["error"]
+    )
+    assert "preflight: a matrix product" in run.attempt(1).rank_log(1).read_text()
+    events = [event for rank in (0, 1) for event in read_jsonl(run.timeline(f"rank-{rank:05d}"))]
+    assert events and not [event for event in events if event["event"] == "spawn"]

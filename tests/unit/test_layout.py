@@ -318,6 +318,7 @@ STARTS_PROCESSES = {
     "jobs.node.gpu_check": "counts GPUs by CUDA's driver, which the agent must not load",
     "jobs.node.standby": "the process that becomes torchrun",
     "jobs.node.rank": "becomes the rank",
+    "jobs.node.preload": "a fork of torchrun's process, which tests the node before a script",
     "jobs.node.stacks": "py-spy, which looks into the ranks",
     "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",
     "jobs.commands.local": "the agents of a run without Slurm",

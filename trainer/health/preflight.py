@@ -2,10 +2,10 @@
 
 Each rank computes a matrix product and takes part in an all-reduce; both results are known to the
 bit. On a GPU it also reads the driver's health counters. The rank of a node that fails writes an
-error record (kind `bad_node`); for a rank that does not answer for 5 s another rank writes it. The
-next attempt leaves the node out. Draws no random numbers, and costs milliseconds on a CPU. If most
-ranks are slow the others wait, up to the watchdog's limit (`phases`). A script of the user
-(`launch.script`) has no preflight: the kit does not run inside of it.
+error record (kind `bad_node`); for a rank that does not answer for 5 s, or cannot write, another
+rank writes it. The next attempt leaves the node out. Draws no random numbers, and costs
+milliseconds on a CPU. If most ranks are slow the others wait, up to the watchdog's limit
+(`phases`). Before a user's script or module one process of each node does it (`script_preflight`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from slurm_job_kit.trainer.process.context import rendezvous_store
 from slurm_job_kit.trainer.process.rank_process import RankProcess
 
 RECORD_LIMIT_S = 5.0
+OWN_RECORD_LIMIT_S = 1.0  # until then a bad rank has written its own
 REDUCED_NUMBERS = 2**17  # 1 MiB
 
 # Rows and columns of the factors repeat with these periods, so the product has few different
@@ -44,9 +45,12 @@ OUTER_ON_CPU, OUTER_ON_GPU = 256, 4096
 NO_ANSWER = f"it did not answer within {rank_report.NO_ANSWER_AFTER_S:.0f} s"
 
 
-def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], None]) -> None:
+def preflight(
+    rank: RankProcess, device: torch.device, begin: Callable[[str], None], known_problem: str = ""
+) -> None:
     """Test all nodes, together with all other ranks; `begin` gets the name of each phase.
 
+    known_problem: what is wrong with this node already; "" if nothing is.
     Raises: BadNode on a rank whose node failed, PeerBadNode on the others; a RuntimeError where a
     rank dies meanwhile, or where more than half of the nodes have a problem, so that the nodes are
     not at fault.
@@ -61,7 +65,7 @@ def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], No
         if exchange.is_completed():
             exchange.wait()
 
-    problem = device_problem(rank, device)
+    problem = known_problem or device_problem(rank, device)
     rank.events.event("device_test")
     begin("all-reduce test")
     store = PrefixStore("preflight", rendezvous_store())
@@ -158,6 +162,8 @@ def _report(report: RankReport, problem: str, poll: Callable[[], None], rank: Ra
     if me in summary.bad:
         own = summary.problems.get(me, ("", NO_ANSWER))[1]
         raise BadNode(f"preflight: {own}")
+    if me == min({*range(rank.distributed.world_size)} - {*summary.bad}):
+        run_with_timeout(RECORD_LIMIT_S, lambda: _record_problems(summary, rank))
     raise PeerBadNode(f"preflight: {_first_problem(summary, rank)}")
 
 
@@ -176,19 +182,37 @@ def _place_of(number: int, rank: RankProcess) -> RankPlace:
     return place_of(rank.run_dir, rank.attempt, number)
 
 
+def _record_problems(summary: Summary, rank: RankProcess) -> None:
+    """Write the error record of each bad rank that writes none: its disk may be the problem."""
+    if (attempt_dir := rank.attempt_dir) is None:
+        return
+    deadline = time.monotonic() + OWN_RECORD_LIMIT_S
+    for number, (host, problem) in summary.problems.items():
+        path = attempt_dir.rank_error(number)
+        while not (is_there := shared_files.exists(path)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if not is_there:
+            _record(number, host, problem, rank)
+
+
+def _record(number: int, host: str, problem: str, rank: RankProcess) -> None:
+    """Write the error record of another rank, whose node is bad."""
+    if rank.attempt_dir is not None and shared_files.is_dir(rank.attempt_dir.path):
+        record = RankError(
+            round(time.time(), 3),
+            number,
+            host,
+            f"preflight: {problem}",
+            kind=Kind.BAD_NODE,
+            reporter=rank.distributed.rank,
+        )
+        records.write(rank.attempt_dir.rank_error(number), record)
+
+
 def _end_unresponsive(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
     """Write the error record of each rank that does not answer; kill those of this node."""
     for number in summary.unresponsive if is_reporter else ():
         host = _place_of(number, rank).host
         log(f"preflight: rank {number} on {host}: {NO_ANSWER}", sys.stderr)
-        if rank.attempt_dir is not None and shared_files.is_dir(rank.attempt_dir.path):
-            record = RankError(
-                round(time.time(), 3),
-                number,
-                host,
-                f"preflight: {NO_ANSWER}",
-                kind=Kind.BAD_NODE,
-                reporter=rank.distributed.rank,
-            )
-            records.write(rank.attempt_dir.rank_error(number), record)
+        _record(number, host, NO_ANSWER, rank)
     end_siblings(_place_of(number, rank) for number in summary.unresponsive)

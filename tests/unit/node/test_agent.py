@@ -128,7 +128,8 @@ def test_a_torch_that_is_compiled_at_each_start_is_told(
 def test_torchrun_starts_a_users_script_by_exec(node):
     spec = Spec(launch=Launch(script="train.py", args=["--n=1"]))
     command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
-    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    preload = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload"]
+    assert command[:6] == [*preload, "", "torch.distributed.run"]
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
     assert command[-8:] == [*wrapper, *rank_command(spec, RUN)]
 

@@ -236,6 +236,7 @@ def test_a_taken_port_is_skipped():
     with socket.create_server(("", port)):
         assert not rendezvous.is_free(port)
         assert rendezvous.choose_port("7", 1) != port
+    assert rendezvous.choose_port("7", 1, but=port) not in (port, None)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the kernel has no IPv6")
