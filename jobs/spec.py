@@ -181,7 +181,8 @@ class Launch:
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
         "Seconds without progress, saves included, that count as a hang, and ten times that in "
-        "each phase before the first step; auto: 300 to 540, learned from the steps.",
+        "each phase before the first step; auto: 300 to 540, learned from the steps; of your own "
+        "script 600 or more.",
     )
 
     fork: bool | Literal["auto"] = key(

@@ -4,7 +4,7 @@ Rows of the fault table that are not drawn: 6 (the grace is shorter than the sit
 proctrack of every draw), 21 (its disk is mounted before the nodes start), 23 (the port is taken
 before the run starts), 24 and 36 (end held), 26 and 27 (other worlds have other weights), 28 (what
 users edit), 29 (its model eats memory), 31 (nothing may run at all), 32 (samples are counted), 42
-to 45 (the model, the stub of GPUs or the spare nodes are chosen at submit).
+to 45 (the model, the stub of GPUs or the spare nodes are chosen at submit), 47 (a script).
 Rows 19 and 33 are drawn in part: one requeue, and whatever the old attempt tries in a short run.
 """
 

@@ -1,4 +1,4 @@
-"""No rank makes progress: hangs, a repeated crash, a suspended job (rows 22, 24, 34, 41)."""
+"""No rank makes progress: hangs, a repeated crash, a suspended job (rows 22, 24, 34, 41, 42)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records.nodes import HangConclusion
 from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.trainer.health.phases import start_up_limit_s
 
@@ -223,3 +225,38 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
     assert harm_processes.is_gone(stopped)
     paced.finish()
     oracles.retried(run, reference(BROKEN), "hang")
+
+
+# The rank on one node leaves the others alone in a collective of its first attempt.
+SCRIPT = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+print("met", flush=True)
+dist.all_reduce(torch.ones(1))
+if (os.environ["KIT_NODE"], os.environ["KIT_ATTEMPT"]) == ("n2", "1"):
+    time.sleep(10**6)
+dist.all_reduce(torch.ones(1))
+os._exit(0)
+"""
+
+
+def test_row_47_a_script_that_hangs_on_one_node(kit: Kit, row: Row, tmp_path: Path) -> None:
+    script = tmp_path / "outside/hangs.py"
+    script.parent.mkdir()
+    script.write_text(SCRIPT)
+    words = (f"launch.script={script}", f"launch.hang_timeout_s={START_UP_TIMEOUT_S}")
+    nodes = ("slurm.nodes=3", "slurm.sbatch_args.nodelist=n[1-3]")
+    run = kit.submit("configs/own_script.yaml", *words, *nodes)
+    row.record(run)
+    run.wait()
+    oracles.causes(run, ["hang", "completed"])
+    attempt_dir = run.dir.attempt(1)
+    hang = records.read(HangConclusion, attempt_dir.hang)
+    assert hang is not None and len(hang.waited_for) == 1 and hang.unresponsive == ()
+    assert f"rank {hang.waited_for[0]} on n2 (pid " in run.attempts()[0]["evidence"]["error"]
+    for node_rank in range(3):
+        place = "hangs.py:8" if node_rank == 1 else "all_reduce"
+        assert place in attempt_dir.stacks(node_rank).read_text()
+    oracles.requeues(run, 0)
+    oracles.nothing_left(run)
