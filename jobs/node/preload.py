@@ -33,6 +33,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 from slurm_job_kit.jobs.node.prctl import die_with_parent
@@ -163,6 +164,16 @@ def main(argv: Sequence[str]) -> None:
     run_torchrun(arguments)
 
 
+def understood(arguments: Sequence[str], torchrun: ModuleType) -> list[str]:
+    """Return the arguments without an option that this torchrun does not have.
+
+    Without --shutdown-timeout (torch 2.11) it waits 30 s for ranks that survive a failed one.
+    """
+    config = getattr(torchrun, "LaunchConfig", None)
+    is_known = hasattr(config, "shutdown_timeout")
+    return [each for each in arguments if is_known or not each.startswith("--shutdown-timeout=")]
+
+
 def run_torchrun(arguments: Sequence[str]) -> NoReturn:
     """Run `torch.distributed.run OPTIONS...` and end this process at once.
 
@@ -173,7 +184,8 @@ def run_torchrun(arguments: Sequence[str]) -> NoReturn:
     try:
         if (error := _failed.get(arguments[0])) is not None:
             raise error
-        importlib.import_module(arguments[0]).main(arguments[1:])
+        torchrun = importlib.import_module(arguments[0])
+        torchrun.main(understood(arguments[1:], torchrun))
     except Exception:
         sys.excepthook(*sys.exc_info())
         status = 1

@@ -247,9 +247,12 @@ class ScriptWatch:
             f"no progress call, log line or processor time for {idle.seconds:.0f} s (limit "
             f"{idle.limit_s:.0f} s): {text}; stacks are in {attempt_dir.path.name}/stacks-*.txt"
         )
-        records.write(attempt_dir.hang, HangConclusion(me, error, tuple(sorted(silent)), ranks))
+        hosts = {rank: state.host for rank, state in states.items()} | {**silent}
+        of_ranks = tuple(sorted({hosts[rank] for rank in ranks}))
+        found = HangConclusion(me, error, tuple(sorted(silent)), ranks, of_ranks)
+        records.write(attempt_dir.hang, found)
         first = ranks[0] if ranks else me
-        host = states[first].host if first in states else silent[first]
+        host = hosts[first]
         record = RankError(round(time.time(), 3), first, host, error, kind=Kind.HANG, reporter=me)
         records.write(attempt_dir.rank_error(first), record)
         self.is_hang_found.set()

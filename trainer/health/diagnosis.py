@@ -333,8 +333,10 @@ def ras_report(environ: Mapping[str, str]) -> list[str]:
             report += part
     lines = report.decode(errors="replace").splitlines()
     heads = [number for number, line in enumerate(lines) if line in ("Errors", "Warnings")]
-    about_ranks = lines[heads[0] :] if heads else []
-    return [line for line in about_ranks if line.strip(" =")][:MAX_RAS_LINES]
+    about_ranks = [line for line in lines[heads[0] :] if line.strip(" =")] if heads else []
+    # A healthy job has both headings with nothing below (seen with NCCL 2.28.9).
+    is_healthy = {*about_ranks} <= {"Errors", "Warnings"}
+    return [] if is_healthy else about_ranks[:MAX_RAS_LINES]
 
 
 def place_of(run_dir: RunDir, attempt: int, rank: int) -> RankPlace:

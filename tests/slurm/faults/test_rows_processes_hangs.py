@@ -1,4 +1,4 @@
-"""No rank makes progress: hangs, a repeated crash, a suspended job (rows 22, 24, 34, 41, 42)."""
+"""No rank makes progress: hangs, a repeated crash, a suspended job (rows 22, 24, 34, 41, 47)."""
 
 from __future__ import annotations
 

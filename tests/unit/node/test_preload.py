@@ -6,9 +6,11 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from slurm_job_kit.jobs.node import preload
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
 from slurm_job_kit.jobs.node.last_error import last_error
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
@@ -191,3 +193,12 @@ def test_a_stop_ends_a_torchrun_whose_ranks_wait_for_the_imports(tmp_path):
         time.sleep(0.05)
     torchrun.send_signal(END_TORCHRUN)
     assert torchrun.wait(30) == -END_TORCHRUN, (tmp_path / "log").read_text()
+
+
+def test_an_option_that_this_torch_does_not_have_is_left_out():
+    import torch.distributed.run as torchrun
+
+    given = ["--nnodes=2", "--shutdown-timeout=5", "--", "x"]
+    assert preload.understood(given, torchrun) == given
+    older = ModuleType("torchrun")  # torch 2.11
+    assert preload.understood(given, older) == ["--nnodes=2", "--", "x"]
