@@ -142,8 +142,10 @@ def compile_each(blocks: Sequence[nn.Module]) -> None:
     All blocks of a class count together for torch's limit of recompilations, beyond which it
     silently stops to compile. Each may need code for training, evaluation and a smaller last batch.
     """
-    limit = max(8, 4 * len(blocks))
+    # For the whole process: torch.compile of torch 2.11 has no limit of its own.
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, 4 * len(blocks))
     for block in blocks:
         # torch.compile(block) would rename its parameters; block.compile() silently compiles
         # nothing of an nn.Sequential (torch 2.13).
-        block.forward = torch.compile(block.forward, recompile_limit=limit)  # type: ignore[call-overload]
+        block.forward = torch.compile(block.forward)
