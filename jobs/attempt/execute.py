@@ -61,8 +61,9 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
 
 def can_retry_here(facts: AttemptFacts, me: run_lock.Owner) -> bool:
     """Give lost nodes of the job back to Slurm; False if it refuses: then it will end the job."""
-    lost = facts.last.evidence.unreachable_nodes if facts.last is not None else ()
-    job = client.show_job(me.job_id) if lost and not me.is_local else None
+    last = None if facts.last is None else facts.last.evidence
+    lost = last.unreachable_nodes if last is not None and last.has_spares else ()
+    job = client.show_job(me.job_id) if lost else None
     if job is None:
         return True
     kept = [node for node in expand_hostlist(job.nodes) if node not in lost]

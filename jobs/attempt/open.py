@@ -137,11 +137,11 @@ def choose_nodes(
     job = client.show_job(me.job_id)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
     lost = srun_step.unreachable_nodes(facts, present)
-    answering = [node for node in present if node not in lost]
     since = exclude_nodes.counted_since(facts.spec, facts.submission)
     unfit = suspects.unfit(facts.attempts, since)
-    taken = suspects.chosen(answering, unfit, wanted)
-    return taken, tuple(node for node in answering if node not in (*taken, *unfit))
+    taken = suspects.chosen(present, unfit, lost, wanted)
+    others = (*taken, *unfit, *lost)
+    return taken, tuple(node for node in present if node not in others)
 
 
 def link_job_log(run_dir: RunDir) -> None:

@@ -20,6 +20,7 @@ from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm.client import is_cancelled
+from slurm_job_kit.jobs.slurm.job_state import has_no_allocation
 
 OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
 # A run may fill /tmp or /dev/shm of each node that it gets.
@@ -50,7 +51,11 @@ def signs_of(
     states: Slurm's State of the nodes; empty where it was not asked or did not answer.
     """
     signs = [*_of_hardware(facts.errors), *_of_slurm(evidence, states)]
-    if is_failure(evidence) and evidence.job_state != "LOCAL":
+    # Slurm may have killed the processes of a job that it ended, one node after the other.
+    is_ended = evidence.job_state in ("LOCAL", interpret.LOST) or has_no_allocation(
+        evidence.job_state
+    )
+    if is_failure(evidence) and not is_ended:
         signs += _of_gpus(facts)
         signs += [] if signs else _of_first_failure(facts)
     named = [replace(sign, node=_name_of(sign.node, facts.nodes)) for sign in reversed(signs)]

@@ -99,16 +99,16 @@ def left_out(attempts: Sequence[AttemptRecord], since: float) -> dict[str, Dated
     return nodes
 
 
-def chosen(nodes: Sequence[str], unfit: Collection[str], wanted: int) -> tuple[str, ...]:
+def chosen(
+    nodes: Sequence[str], unfit: Collection[str], lost: Collection[str], wanted: int
+) -> tuple[str, ...]:
     """Return the nodes of the next attempt, in the order of the job's nodes.
 
-    nodes: of the job, those that answer. unfit: nodes that are taken only where there are too few
-    others.
+    nodes: of the job. unfit, lost: nodes that are suspected, and that do not answer. They are taken
+    where there are too few others, lost ones last: results depend on the number of nodes.
     """
-    fit = [node for node in nodes if node not in unfit]
-    others = [node for node in nodes if node in unfit]
-    taken = [*fit, *others][:wanted]
-    return tuple(node for node in nodes if node in taken)
+    by_fitness = sorted(nodes, key=lambda node: (node in lost, node in unfit))
+    return tuple(node for node in nodes if node in by_fitness[:wanted])
 
 
 def unfit(attempts: Sequence[AttemptRecord], since: float) -> set[str]:

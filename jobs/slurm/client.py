@@ -260,7 +260,7 @@ def ask_node(
     job_id: str, node: str, command: Sequence[str]
 ) -> subprocess.CompletedProcess[str] | None:
     """Run a command on a node of a running job, as `call` does; its output is the answer."""
-    return call(step_argv(job_id, node, command, has_terminal=False))
+    return call(step_argv(plain_job_id(job_id), node, command, has_terminal=False))
 
 
 def can_overlap() -> bool:

@@ -162,7 +162,7 @@ def test_a_job_has_the_spare_nodes_of_its_run_too(run):
         ("n[1-4]", "n1", [], ["n2", "n3"], ["n4"]),
         ("n[1-4]", "", ["n1", "n3"], ["n2", "n4"], []),
         ("n[2-4]", "", [], ["n2", "n3"], ["n4"]),  # n1 was given back
-        ("n[2-4]", "n3,n4", ["n2"], ["n2"], []),
+        ("n[2-4]", "n3,n4", ["n2"], ["n2", "n3"], []),  # never with fewer nodes
     ],
 )
 def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(

@@ -96,6 +96,8 @@ SIGNS = {
     ),
     "a reboot": ([PEER], {"rebooted": ("n2",)}, [("n2", "node_failure", False)]),
     "a stop": ([error("n2")], {"signals": ("SIGTERM",)}, []),
+    "a job that Slurm ends": ([error("n2")], {"job_state": "COMPLETING"}, []),
+    "a killed batch script": ([error("n2")], {"job_state": "LOST"}, []),
     "without Slurm": ([error("n2")], {"job_state": "LOCAL"}, []),
     "a failed preflight without Slurm": (
         [error("n2", Kind.BAD_NODE)],

@@ -93,19 +93,22 @@ def test_whether_a_failure_followed_the_run(attempts, present, progress, is_foll
 
 
 @pytest.mark.parametrize(
-    ("nodes", "unfit", "expected"),
+    ("nodes", "unfit", "lost", "expected"),
     [
-        ("abcd", "", "abc"),
-        ("abcd", "b", "acd"),
-        ("abcd", "a", "bcd"),
-        ("bcd", "", "bcd"),
-        ("abcd", "bc", "abd"),  # too few others: one of them takes part
-        ("abcd", "abcd", "abc"),
-        ("ab", "b", "ab"),
+        ("abcd", "", "", "abc"),
+        ("abcd", "b", "", "acd"),
+        ("abcd", "", "b", "acd"),
+        ("abcd", "a", "", "bcd"),
+        ("bcd", "", "", "bcd"),
+        ("abcd", "bc", "", "abd"),  # too few others: one of them takes part
+        ("abcd", "b", "c", "abd"),
+        ("abcd", "b", "cd", "abc"),
+        ("abcd", "abcd", "", "abc"),
+        ("ab", "b", "", "ab"),
     ],
 )
-def test_the_nodes_of_an_attempt_are_those_without_suspicion(nodes, unfit, expected):
-    assert suspects.chosen(tuple(nodes), set(unfit), 3) == tuple(expected)
+def test_the_nodes_of_an_attempt_are_those_without_suspicion(nodes, unfit, lost, expected):
+    assert suspects.chosen(tuple(nodes), set(unfit), set(lost), 3) == tuple(expected)
 
 
 def test_the_next_attempt_in_the_same_allocation_does_without_a_node_that_slurm_marked():
