@@ -122,9 +122,9 @@ KNOWN_CAUSES = (
     ),
     KnownCause(
         Kind.GPU_FAULT,
-        # Source: CUDA runtime API, cudaError: 46, 214, 220, 714, 721, 802.
-        text=r"(?:CUDA|HIP) error: (?:uncorrectable|hardware stack error|system not yet initialized"
-        r"|all CUDA-capable devices are busy|invalid access of peer GPU memory over nvlink)"
+        # Source: CUDA runtime API, cudaError: 214, 220, 714, 721. Others pass by themselves.
+        text=r"(?:CUDA|HIP) error: (?:uncorrectable|hardware stack error"
+        r"|invalid access of peer GPU memory over nvlink)"
         r"|uncorrectable (?:ECC|NVLink) error|GPU is lost|fallen off the bus|NVRM: Xid",
         is_plain=True,
     ),

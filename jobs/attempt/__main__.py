@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from slurm_job_kit.jobs.attempt import attempts
-from slurm_job_kit.jobs.attempt.open import head_here
+from slurm_job_kit.jobs.attempt.open import HEAD_FOLLOWS, head_here
 from slurm_job_kit.jobs.attempt.srun_step import StopsOfShell
 from slurm_job_kit.jobs.console import begin_lines_with_time
 from slurm_job_kit.jobs.node import rendezvous
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         launch = Spec.read(run_dir.spec).launch
         resolved = next(iter(rendezvous.resolve(args.nodes[0])), "")
         head = head_here(launch, str(job_id), args.attempt, args.nodes, resolved)
-        print(head.address, head.how, head.port, *head.interfaces, sep="\n")
+        print(HEAD_FOLLOWS, head.address, head.how, head.port, *head.interfaces, sep="\n")
         return 0
     if args.command == "run":
         client.drop_enclosing_job()

@@ -72,10 +72,11 @@ class Sruns:
         self._options = srun_step.srun_argv(spec, os.environ)
         if self._waiting and not {*plan.nodes} <= {*self._waiting} <= {*plan.nodes, *plan.spares}:
             self.end_standby()  # a node of it is lost: that srun would not end
-        place = srun_step.place_argv(plan.nodes) if spec.slurm.spare_nodes else []
-        return self._wake((*words, ",".join(plan.nodes))) or self._start(
-            spec, [*self._options, *place], words, subprocess.DEVNULL
-        )
+        named: list[str] = []
+        options = [*self._options]
+        if spec.slurm.spare_nodes:
+            named, options = [",".join(plan.nodes)], options + srun_step.place_argv(plan.nodes)
+        return self._wake((*words, *named)) or self._start(spec, options, words, subprocess.DEVNULL)
 
     def start_standby(self, spec: Spec, plan: AttemptPlan) -> None:
         """Start the agents that wait for the next attempt, if the spec asks for them.

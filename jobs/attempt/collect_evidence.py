@@ -69,7 +69,7 @@ def has_spares(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> bool
     """Return whether a job has enough fit nodes for the next attempt after the loss of some."""
     if not facts.spec.slurm.spare_nodes or job.state != "RUNNING":
         return False
-    lost = {*evidence.bad_nodes, *evidence.unreachable_nodes}
+    lost = {*evidence.bad_nodes, *evidence.lost_nodes}
     since = exclude_nodes.counted_since(facts.spec, facts.submission)
     lost |= suspects.left_out(facts.attempts, since).keys()
     others = [node for node in expand_hostlist(job.nodes) if node not in lost]
@@ -91,12 +91,18 @@ def ask_nodes(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evide
 def with_signs(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evidence:
     """Return `evidence` with what speaks against single nodes, and whether it followed the run."""
     states = {}
-    if signs.is_failure(evidence) and evidence.job_state in job_state.KNOWN:
+    is_running = evidence.job_state in job_state.ON_NODES
+    if signs.is_failure(evidence) and is_running and not evidence.would_repeat:
         states = client.node_states(facts.nodes)
     found = signs.signs_of(facts, evidence, states)
     if any(not sign.is_left_out for sign in found):
         since = exclude_nodes.counted_since(facts.spec, facts.submission)
-        runs = [facts.attempts, *lookup.attempts_of_others(run_dir, since)]
+        runs = [suspects.since_resume(facts.attempts)]
+        # A mistake in the code of another run accuses no node.
+        runs += [
+            [record for record in run if record.evidence.mistake is None]
+            for run in lookup.attempts_of_others(run_dir, since)
+        ]
         standing = [suspects.standing(run, since) for run in runs]
         found = suspects.confirmed(found, standing, partial(_can_do_without, run_dir, facts))
     evidence = replace(evidence, signs=found)

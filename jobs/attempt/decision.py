@@ -117,7 +117,8 @@ def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> D
         return within_budget(decision, evidence, used, budget)
     if evidence.followed:
         return Decision(Action.HOLD, crash_cause(evidence), evidence.followed)
-    if evidence.bad_nodes or evidence.unreachable_nodes:
+    is_of_node = bool(evidence.bad_nodes or evidence.lost_nodes) and not evidence.would_repeat
+    if is_of_node or evidence.unreachable_nodes:
         return within_budget(after_node_trouble(evidence), evidence, used, budget)
     return after_crash(evidence, used, budget)
 
@@ -168,7 +169,8 @@ def after_node_trouble(evidence: Evidence) -> Decision:
 
     In this allocation, where it has spare nodes.
     """
-    reason = evidence.error or no_answer(evidence)
+    signs = "; ".join(f"{sign.node}: {sign.text}" for sign in evidence.signs)
+    reason = evidence.error or (no_answer(evidence) if evidence.unreachable_nodes else signs)
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.NODE, reason)
     if evidence.has_spares and not evidence.is_near_limit:

@@ -60,7 +60,7 @@ def update_exclude_list(run_dir: RunDir, facts: AttemptFacts, job_id: str, curre
     newest = facts.last.evidence.bad_nodes if facts.last is not None else ()
     requested, listed = expand_hostlist(spec.slurm.exclude or ""), expand_hostlist(current)
     bad = suspects.left_out(facts.attempts, counted_since(spec, facts.submission))
-    ever_bad = {each.sign.node for each in suspects.standing(facts.attempts)}
+    ever_bad = suspects.left_out(facts.attempts, 0.0).keys()
     others = [node for node in listed if node not in ever_bad or node in requested]
     ours = {*listed} - {*others}
     if ours <= bad.keys() and not newest:

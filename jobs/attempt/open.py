@@ -106,22 +106,39 @@ def _open(
         # It may have changed since the run was frozen: freeze it again, for the record.
         mode = int(facts.spec.dir_mode, 8)
         code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
-    of_attempt, spares = choose_nodes(facts, me, nodes)
     plan = replace(
-        plan_of(run_dir, facts, me, attempt, of_attempt, resolved),
-        spares=spares,
+        plan_with_spares(run_dir, facts, me, attempt, nodes, resolved),
         code=None if code is None else code.name,
         code_digest=code_digest.digest_of(code or run_dir.code, facts.spec, kit),
     )
     _write_plan(run_dir, facts, plan)
     if not me.is_local:
         successor.ensure(run_dir, facts, me.job_id)
-    record_writer.note(run_dir, attempt, "open", nodes=list(of_attempt), job_id=me.job_id)
-    count = quantity(len(of_attempt), "node")
-    count += f" and {quantity(len(spares), 'spare')} ({', '.join(spares)})" if spares else ""
+    record_writer.note(run_dir, attempt, "open", nodes=list(plan.nodes), job_id=me.job_id)
+    count = quantity(len(plan.nodes), "node")
+    if plan.spares:
+        count += f" and {quantity(len(plan.spares), 'spare')} ({', '.join(plan.spares)})"
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
     print_line(f"attempt {attempt}: {count}, rendezvous at {where}")
     return plan
+
+
+def plan_with_spares(
+    run_dir: RunDir,
+    facts: AttemptFacts,
+    me: run_lock.Owner,
+    attempt: int,
+    nodes: Sequence[str],
+    resolved: str,
+) -> AttemptPlan:
+    """Return `plan_of` for the nodes of `choose_nodes`."""
+    chosen, spares = choose_nodes(facts, me, nodes)
+    try:
+        plan = plan_of(run_dir, facts, me, attempt, chosen, resolved)
+    except NoHeadError as error:  # then this node takes part, although it is suspected
+        print_line(f"attempt {attempt}: {error}")
+        plan = plan_of(run_dir, facts, me, attempt, nodes[: len(chosen)], resolved)
+    return replace(plan, spares=tuple(node for node in spares if node not in plan.nodes))
 
 
 def choose_nodes(
@@ -206,6 +223,10 @@ def _write_standby(run_dir: RunDir, after_s: int | None) -> None:
         run_dir.standby_after_s.unlink(missing_ok=True)
 
 
+class NoHeadError(FailedError):
+    """The first node of an attempt did not say where its agents meet."""
+
+
 class AllocationError(UserError):
     """Options on sbatch's command line contradict the run's frozen spec, or the kit."""
 
@@ -240,6 +261,7 @@ def check_allocation(
         )
 
 
+HEAD_FOLLOWS = "the agents meet at:"
 _SIGNAL = re.compile(r"(?:^|\s)--si\w*(?:=|\s+)(\S+)", re.MULTILINE)  # sbatch takes --si, too
 
 
@@ -323,15 +345,17 @@ def head_here(
 def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -> Head:
     """Return `head_here` of another node: that of the batch script is left out.
 
-    Raises: FailedError.
+    Raises: NoHeadError.
     """
     module = f"{installation.NAME}.jobs.attempt"
     words = ["head", str(run_dir.path), str(attempt), *nodes]
     answer = client.ask_node(job_id, nodes[0], [sys.executable, "-m", module, *words])
     lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
+    if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
+        lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]
     if len(lines) < 3:
         why = "no answer" if answer is None else answer.stderr.strip()
-        raise FailedError(f"{nodes[0]} does not say at which address the agents meet: {why}")
+        raise NoHeadError(f"{nodes[0]} does not say at which address the agents meet: {why}")
     return Head(lines[0], lines[1], int(lines[2]), tuple(lines[3:]))
 
 

@@ -9,7 +9,7 @@ Pure functions; their table is tests/unit/attempt/test_signs.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from slurm_job_kit.jobs.console import quantity
@@ -23,13 +23,14 @@ from slurm_job_kit.jobs.slurm.client import is_cancelled
 from slurm_job_kit.jobs.slurm.job_state import has_no_allocation
 
 OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
-# A run may fill /tmp or /dev/shm of each node that it gets.
 OF_ONE_NODE = (
     Kind.GPU_MISSING,
     Kind.SHARED_MEMORY,
     Kind.TEMPORARY_DIRECTORY,
     Kind.STALE_FILE,
 )
+# A run may fill these of each node that it gets.
+FILLED = (Kind.SHARED_MEMORY, Kind.TEMPORARY_DIRECTORY)
 # The run, or a disk of all nodes. Rank 0 alone writes most files, so it is the first to fail.
 OF_THE_RUN = (
     *OF_MEMORY,
@@ -40,7 +41,8 @@ OF_THE_RUN = (
 # What lies between the nodes may fail twice in the same words, and of different nodes.
 BETWEEN_NODES = (Kind.COLLECTIVE, Kind.NETWORK)
 # Source: scontrol(1), show node. A * behind a state: the node does not respond.
-_UNFIT = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|\*")
+_DOWN = re.compile(r"DOWN|FAIL|NOT_RESPONDING|\*")
+_UNFIT = re.compile(rf"DRAIN|{_DOWN.pattern}")
 
 
 def signs_of(
@@ -50,14 +52,15 @@ def signs_of(
 
     states: Slurm's State of the nodes; empty where it was not asked or did not answer.
     """
-    signs = [*_of_hardware(facts.errors), *_of_slurm(evidence, states)]
+    own = {error.host for error in facts.errors if not error.caused_by_peer}
+    signs = [*_of_hardware(facts.errors), *_of_slurm(evidence, states, own)]
     # Slurm may have killed the processes of a job that it ended, one node after the other.
     is_ended = evidence.job_state in ("LOCAL", interpret.LOST) or has_no_allocation(
         evidence.job_state
     )
     if is_failure(evidence) and not is_ended:
         signs += _of_gpus(facts)
-        signs += [] if signs else _of_first_failure(facts)
+        signs += [] if signs or evidence.kind in OF_MEMORY else _of_first_failure(facts)
     named = [replace(sign, node=_name_of(sign.node, facts.nodes)) for sign in reversed(signs)]
     by_node = {sign.node: sign for sign in named}
     return tuple(by_node[node] for node in sorted(by_node))
@@ -75,11 +78,18 @@ def _of_hardware(errors: Sequence[RankError]) -> Iterator[Sign]:
             yield Sign(error.host, error.kind, _first_line(error.error), True)
 
 
-def _of_slurm(evidence: Evidence, states: Mapping[str, str]) -> Iterator[Sign]:
+def _of_slurm(
+    evidence: Evidence, states: Mapping[str, str], failed: Collection[str]
+) -> Iterator[Sign]:
+    """Yield the nodes that are lost, or drained. failed: the hosts of the ranks that failed.
+
+    A site may drain a node for later, which did not end this attempt.
+    """
     for node in evidence.unreachable_nodes:
         yield Sign(node, Kind.NODE_FAILURE, "it does not answer", True)
     for node, state in states.items():
-        if _UNFIT.search(state):
+        is_planned = "DRAIN" in state and bool(failed) and node not in failed
+        if _UNFIT.search(state) and not (is_planned and not _DOWN.search(state)):
             yield Sign(node, Kind.NODE_FAILURE, f"Slurm shows it as {state}", True)
     for node in evidence.rebooted_nodes:  # perhaps by the site, which may have mended it
         yield Sign(node, Kind.NODE_FAILURE, "it was rebooted during an attempt", False)
@@ -102,7 +112,8 @@ def _of_first_failure(facts: AttemptFacts) -> Iterator[Sign]:
     first = interpret.first_error(own)
     if hung:
         step = interpret.steps_of(facts)[1]
-        signs = [Sign(host, Kind.HANG, "it hung", False, f"hang at step {step}") for host in hung]
+        failure = "" if step is None else f"hang at step {step}"
+        signs = [Sign(host, Kind.HANG, "it hung", False, failure) for host in hung]
     elif first is not None:
         by_host = {error.host: error for error in own} | {first.host: first}
         is_of_run = first.would_repeat or first.kind in OF_THE_RUN
@@ -120,7 +131,7 @@ def _of_error(facts: AttemptFacts, error: RankError) -> Sign:
     failure = "" if error.kind in BETWEEN_NODES else interpret.failure_of(facts, error, False) or ""
     text = f"{interpret.format_error(error).partition(chr(10))[0]}"
     if error.kind in OF_ONE_NODE:
-        return Sign(error.host, error.kind, text, True, error.kind)
+        return Sign(error.host, error.kind, text, True, error.kind if error.kind in FILLED else "")
     return Sign(error.host, error.kind, text, False, failure)
 
 

@@ -241,10 +241,11 @@ class _SilentNodes:
             return []
         self._next_look = now + LOOK_INTERVAL_S
         if self._facts is None or None in self._facts.agents:
+            plan = records.read(AttemptPlan, self._run_dir.attempt(self._attempt).plan)
+            if plan is None or not plan.spares:
+                self._next_look = math.inf
+                return []
             self._facts = fact_reader.read(self._run_dir, self._attempt)
-        if self._facts.plan is None or not self._facts.plan.spares:
-            self._next_look = math.inf
-            return []
         silent = unreachable_nodes(self._facts, self._facts.nodes, client.is_silent)
         self._silent_looks = {node: self._silent_looks.get(node, 0) + 1 for node in silent}
         return [node for node, looks in self._silent_looks.items() if looks >= SILENT_LOOKS]

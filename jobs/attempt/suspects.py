@@ -43,6 +43,12 @@ def confirmed(
     )
 
 
+def since_resume(attempts: Sequence[AttemptRecord]) -> Sequence[AttemptRecord]:
+    """Return the attempts of a run since a user resumed it."""
+    ends = [number for number, record in enumerate(attempts, 1) if record.decision in ENDS]
+    return attempts[ends[-1] :] if ends else attempts
+
+
 def standing(attempts: Sequence[AttemptRecord], since: float = 0.0) -> list[DatedSign]:
     """Return the signs of one run that are no older than `since` and still stand, newest first.
 

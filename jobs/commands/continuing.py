@@ -222,7 +222,9 @@ def restored_on_failure(
 
 def take_back_nodes(run_dir: RunDir) -> dict[Path, str]:
     """Record that signs against nodes up to now do not count; returns the file's old text."""
-    before = {run_dir.submission: shared_files.read_text(run_dir.submission)}
+    before: dict[Path, str] = {}
+    with contextlib.suppress(FileNotFoundError):
+        before[run_dir.submission] = shared_files.read_text(run_dir.submission)
     queued = records.read(Submission, run_dir.submission) or Submission()
     records.write(run_dir.submission, replace(queued, nodes_taken_back=time.time()))
     return before

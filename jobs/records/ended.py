@@ -90,8 +90,16 @@ class Evidence:
 
     @property
     def bad_nodes(self) -> tuple[str, ...]:
-        """The nodes that the next attempts do without."""
-        return tuple(sign.node for sign in self.signs if sign.is_left_out)
+        """The nodes that the next attempts do without; Slurm itself leaves lost ones out."""
+        is_lost = Kind.NODE_FAILURE
+        return tuple(s.node for s in self.signs if s.is_left_out and s.kind is not is_lost)
+
+    @property
+    def lost_nodes(self) -> tuple[str, ...]:
+        """The nodes that do not answer, or that Slurm shows as failed or drained."""
+        is_lost = Kind.NODE_FAILURE
+        of_slurm = (s.node for s in self.signs if s.is_left_out and s.kind is is_lost)
+        return tuple(dict.fromkeys((*self.unreachable_nodes, *of_slurm)))
 
 
 @dataclass(frozen=True)

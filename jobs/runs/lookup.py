@@ -119,10 +119,14 @@ def attempts_of_others(run_dir: RunDir, since: float) -> list[list[AttemptRecord
 
     since: seconds since the epoch. A run that cannot be read is left out.
     """
-    others = []
-    for path in own_root(run_dir).glob("[!.]*/*/attempts.jsonl"):
-        is_other = path.parent != run_dir.path and not path.parent.is_symlink()
+    others: list[list[AttemptRecord]] = []
+    try:
+        paths = list(own_root(run_dir).glob("[!.]*/*/attempts.jsonl"))
+    except OSError:  # a folder was deleted meanwhile, or its file server is away
+        return []
+    for path in paths:
         with contextlib.suppress(OSError, UserError):
+            is_other = path.parent != run_dir.path and not path.parent.is_symlink()
             if is_other and path.stat().st_mtime >= since:
                 others.append(read_attempts(RunDir(path.parent)))
     return others

@@ -81,7 +81,7 @@ def test_a_bad_node_is_named_before_a_script_starts(submit):
     assert status == 1, stderr
     (record,) = read_jsonl(run.attempts)
     assert (record["cause"], record["evidence"]["kind"]) == ("node", "bad_node")
-    assert record["evidence"]["bad_nodes"] == [socket.gethostname()]
+    assert [sign["node"] for sign in record["evidence"]["signs"]] == [socket.gethostname()]
     assert (
         "preflight: a matrix product (torch.float32) is wrong in 1" in record["evidence"]["error"]
     )

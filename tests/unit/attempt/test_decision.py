@@ -31,6 +31,7 @@ NOTHING = Evidence(
 TERM, USR1, USR2 = ("SIGTERM",), ("SIGUSR1",), ("SIGUSR2",)
 
 # facts that differ from NOTHING -> action, cause
+LOST = (Sign("b", Kind.NODE_FAILURE, "it does not answer", True),)
 BAD = (Sign("b", Kind.BAD_NODE, "wrong sums", True),)
 
 TABLE = [
@@ -122,6 +123,9 @@ TABLE = [
     ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
     ({"signs": BAD, "job_state": "LOCAL"}, "hold", "node"),
+    ({"signs": LOST}, "requeue", "node"),  # Slurm's word
+    ({"signs": LOST, "would_repeat": True}, "hold", "crash"),
+    ({"signs": BAD, "would_repeat": True}, "hold", "crash"),
     # The job has spare nodes: in this allocation, if there is time.
     ({"signs": BAD, "has_spares": True}, "retry", "node"),
     ({"unreachable_nodes": ("b",), "has_spares": True}, "retry", "node"),
@@ -180,6 +184,8 @@ BUDGETS = [
     ({"signs": BAD}, (0, 0, 4, 0, frozenset(map(str, range(19)))), "requeue", None),
     ({"signs": BAD}, (0, 0, 4, 0, frozenset(map(str, range(20)))), "hold", Kind.NO_PROGRESS),
     ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+    # No list leaves a lost node out: a run that takes down a node at each start is held.
+    ({"unreachable_nodes": ("b",), "signs": LOST}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"is_requeued": True}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"kind": Kind.HANG}, (0, 2, 2), "hold", Kind.MAX_CRASHES),

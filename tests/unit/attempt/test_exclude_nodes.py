@@ -125,6 +125,12 @@ def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
     assert capfd.readouterr().err == ""
 
 
+def test_what_a_user_left_out_of_a_job_stays_out_although_it_crashed_once(run):
+    """By plain sbatch: the spec does not have it."""
+    assert run([now("n2", is_left_out=False), now()], "n2") == []
+    assert run([now("n2", kind="node_failure"), now()], "n2") == []
+
+
 def test_a_node_comes_back_after_its_time(run, capfd):
     asked = run([now("n2", ago_s=DAY_S + 1), now()], "n2")
     assert asked == ["scontrol update JobId=7 ExcNodeList="]

@@ -94,6 +94,16 @@ SIGNS = {
         {"states": {"n1": "ALLOCATED", "n2": "MIXED+DRAIN", "n3": "DOWN*"}},
         [("n2", "node_failure", True), ("n3", "node_failure", True)],
     ),
+    "a node that is drained for later": (
+        [error("n1"), PEER],
+        {"states": {"n2": "MIXED+DRAIN"}},
+        [("n1", "unknown", False)],
+    ),
+    "a process that the kernel killed for memory": (
+        [PEER],
+        {"gone": "n2", "kind": Kind.OUT_OF_MEMORY},
+        [],
+    ),
     "a reboot": ([PEER], {"rebooted": ("n2",)}, [("n2", "node_failure", False)]),
     "a stop": ([error("n2")], {"signals": ("SIGTERM",)}, []),
     "a job that Slurm ends": ([error("n2")], {"job_state": "COMPLETING"}, []),
@@ -129,11 +139,28 @@ def test_whom_an_attempt_speaks_against(run, errors, known, expected):
         is_preempted=False,
         has_progress=False,
         error="an error",
+        kind=known.get("kind"),
         unreachable_nodes=known.get("lost", ()),
         rebooted_nodes=known.get("rebooted", ()),
     )
     signs = signs_of(fact_reader.read(run, 1), evidence, known.get("states", {}))
     assert [(sign.node, sign.kind, sign.is_left_out) for sign in signs] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"), [("gpu_missing", ""), ("shared_memory", "shared_memory")]
+)
+def test_what_a_run_may_fill_on_each_node_can_follow_it(run, kind, failure):
+    records.write(opened(run, 1, nodes=["n1", "n2"]).rank_error(0), error("n2", Kind(kind)))
+    (sign,) = signs_of(fact_reader.read(run, 1), NOTHING, {})
+    assert (sign.is_left_out, sign.failure) == (True, failure)
+
+
+def test_a_hang_before_the_first_step_is_not_known_to_be_the_same(run):
+    attempt = opened(run, 1, nodes=["n1", "n2"])
+    records.write(attempt.hang, HangConclusion(0, "x", (1,), (1,), ("n2",)))
+    (sign,) = signs_of(fact_reader.read(run, 1), NOTHING, {})
+    assert (sign.kind, sign.failure) == (Kind.HANG, "")
 
 
 def test_two_crashes_in_the_same_line_are_the_same_failure(run):

@@ -120,3 +120,9 @@ def test_the_next_attempt_in_the_same_allocation_does_without_a_node_that_slurm_
     )
     assert suspects.unfit([earlier, last], since=0.0) == {"a", "b"}
     assert suspects.unfit([last, earlier], since=0.0) == {"b"}
+
+
+def test_what_was_before_a_resume_is_no_first_time():
+    attempts = history(("a", "", False), ("a", "", False, "hold"), ("b", "", False))
+    assert suspects.since_resume(attempts) == attempts[2:]
+    assert suspects.since_resume(attempts[:1]) == attempts[:1]
