@@ -52,6 +52,7 @@ def submit(kit, tmp_path):
     return start
 
 
+@pytest.mark.slow  # row 47 of the fault table, without a Slurm
 def test_a_script_that_hangs_on_one_node_ends_as_a_hang_of_that_rank(kit, submit):
     status, run, stderr = submit(MEETING.replace("ALONE", HANGS))
     assert status == 1, stderr

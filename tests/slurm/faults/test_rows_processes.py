@@ -71,7 +71,7 @@ def start_with_standby(kit: Kit, row: Row) -> tuple[Paced, list[harm_processes.P
     return paced, harm_processes.of_role(paced.run, "standby")
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.fault)])
+@pytest.mark.parametrize("number", [0, 1])
 def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(
     kit: Kit, reference: ReferenceRuns, row: Row, number: int
 ) -> None:
