@@ -64,9 +64,10 @@ def can_retry_here(facts: AttemptFacts, me: run_lock.Owner) -> bool:
     last = None if facts.last is None else facts.last.evidence
     lost = last.unreachable_nodes if last is not None and last.has_spares else ()
     job = client.show_job(me.job_id) if lost else None
-    if job is None:
+    present = [] if job is None else expand_hostlist(job.nodes)
+    kept = [node for node in present if node not in lost]
+    if kept == present:  # a process that was killed since has done it
         return True
-    kept = [node for node in expand_hostlist(job.nodes) if node not in lost]
     if not client.keep_nodes(me.job_id, kept):
         print_line(f"Slurm does not take {', '.join(lost)} back: the job starts again elsewhere")
         return False

@@ -36,6 +36,8 @@ def causes_are_explained(run: Run, draw: Draw, end: str) -> None:
     """The cause of each attempt is one that a harm of this draw has; the last one is the run's."""
     known = {cause for blow in draw.blows for cause in HARMS[blow.harm].causes}
     known |= set(SITES[draw.site].causes)
+    if sum(bool({*HARMS[blow.harm].causes} & {"crash", "hang"}) for blow in draw.blows) > 1:
+        known.add("node")  # the second one in a row on the same node leaves it out
     *causes, last = [attempt["cause"] for attempt in run.attempts()]
     assert last == end and set(causes) <= known, ([*causes, last], sorted(known), end)
 
