@@ -62,7 +62,11 @@ def advised_lead_s(stop_s: float) -> int:
 class Slurm:
     """What the job requests from Slurm. The kit passes each key as one argument to sbatch."""
 
-    nodes: int = key(1, "Number of nodes that train; one agent runs on each.", ge=1)
+    nodes: int | str = key(
+        1,
+        "Number of nodes that train; one agent runs on each. 6-8: each start takes what it gets, "
+        "and after the loss of a node the run goes on with the others, down to 6.",
+    )
     spare_nodes: int = key(
         0,
         "Further nodes of the job that wait: after the loss of a node the run goes on at once, in "
@@ -104,9 +108,34 @@ class Slurm:
     )
 
     @property
+    def most_nodes(self) -> int:
+        """Number of nodes that train, at most."""
+        return int(str(self.nodes).rpartition("-")[2])
+
+    @property
+    def fewest_nodes(self) -> int:
+        """Number of nodes that train, at least."""
+        return int(str(self.nodes).partition("-")[0])
+
+    @property
     def job_nodes(self) -> int:
-        """Number of nodes that the job asks for."""
-        return self.nodes + self.spare_nodes
+        """Number of nodes that the job asks for, at most."""
+        return self.most_nodes + self.spare_nodes
+
+    @property
+    def fewest_job_nodes(self) -> int:
+        """Number of nodes with which the job starts, at least."""
+        return self.fewest_nodes if self.is_range else self.job_nodes
+
+    @property
+    def is_range(self) -> bool:
+        """Whether attempts may differ in their number of nodes."""
+        return self.fewest_nodes < self.most_nodes
+
+    @property
+    def chooses_nodes(self) -> bool:
+        """Whether an attempt may have a part of the job's nodes."""
+        return self.is_range or self.spare_nodes > 0
 
     @property
     def num_gpus(self) -> int:
@@ -428,8 +457,8 @@ class Spec:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of all nodes, as far as the spec says."""
-        return self.slurm.nodes * self.nproc_per_node
+        """Ranks of all nodes, as far as the spec says; of a range of nodes, those of most."""
+        return self.slurm.most_nodes * self.nproc_per_node
 
     @property
     def standby_s(self) -> int | None:

@@ -74,7 +74,7 @@ class Sruns:
             self.end_standby()  # a node of it is lost: that srun would not end
         named: list[str] = []
         options = [*self._options]
-        if spec.slurm.spare_nodes:
+        if spec.slurm.chooses_nodes:
             named, options = [",".join(plan.nodes)], options + srun_step.place_argv(plan.nodes)
         return self._wake((*words, *named)) or self._start(spec, options, words, subprocess.DEVNULL)
 
@@ -89,7 +89,7 @@ class Sruns:
         # The step shares the memory of the attempt: where memory is a resource, the attempt's step
         # has all of it. srun takes one of these options and no second one.
         shared = [each for each in self._options if not each.startswith(("--mem=", "--mem-per-"))]
-        shared += srun_step.place_argv(self._waiting) if spec.slurm.spare_nodes else ["--overlap"]
+        shared += srun_step.place_argv(self._waiting) if spec.slurm.chooses_nodes else ["--overlap"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             words = (WORD, ",".join(plan.spares) or "-")
             self._standby = self._start(spec, [*shared, "--mem=0"], words, subprocess.PIPE)

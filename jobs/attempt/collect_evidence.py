@@ -67,7 +67,7 @@ def ask_slurm(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, job_id: 
 
 def has_spares(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> bool:
     """Return whether a job has enough fit nodes for the next attempt after the loss of some."""
-    if not facts.spec.slurm.spare_nodes or job.state != "RUNNING":
+    if not facts.spec.slurm.chooses_nodes or job.state != "RUNNING":
         return False
     lost = {*evidence.bad_nodes, *evidence.lost_nodes}
     since = exclude_nodes.counted_since(facts.spec, facts.submission)
@@ -75,7 +75,7 @@ def has_spares(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> bool
     others = [node for node in expand_hostlist(job.nodes) if node not in lost]
     idle = [node for node in others if node not in facts.nodes]
     lost |= {*srun_step.unreachable_nodes(facts, idle)}
-    return len([node for node in others if node not in lost]) >= facts.spec.slurm.nodes
+    return len([node for node in others if node not in lost]) >= facts.spec.slurm.fewest_nodes
 
 
 def ask_nodes(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evidence:
@@ -110,8 +110,8 @@ def with_signs(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evid
 
 
 def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
-    """Return whether the job has a spare node, or Slurm enough other nodes for the job."""
-    if facts.plan is not None and facts.plan.spares:
+    """Return whether the job has enough other nodes, or Slurm has them for the job."""
+    if facts.can_lose_node:
         return True
     others = expand_hostlist(facts.spec.slurm.exclude or "")
     return bool(exclude_nodes.excludable_nodes(run_dir, facts.spec, facts.site, [node], others)[0])

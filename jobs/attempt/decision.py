@@ -167,7 +167,7 @@ def no_answer(evidence: Evidence) -> str:
 def after_node_trouble(evidence: Evidence) -> Decision:
     """Return the decision if a node is left out or does not answer: start on others.
 
-    In this allocation, where it has spare nodes.
+    In this allocation, where it has enough others.
     """
     signs = "; ".join(f"{sign.node}: {sign.text}" for sign in evidence.signs)
     reason = evidence.error or (no_answer(evidence) if evidence.unreachable_nodes else signs)
@@ -389,4 +389,4 @@ def _crashes(attempts: Sequence[AttemptRecord]) -> list[Evidence]:
 def budget_of(spec: Spec) -> Budget:
     """Return the budgets that the spec sets."""
     limits = spec.slurm.max_restarts, spec.launch.max_crashes
-    return Budget(*limits, num_nodes=spec.slurm.nodes)
+    return Budget(*limits, num_nodes=spec.slurm.most_nodes)

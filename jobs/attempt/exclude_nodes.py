@@ -114,7 +114,7 @@ def excludable_nodes(
     size = partition_size(site, os.environ.get("SLURM_JOB_PARTITION", "")) if bad else None
     if size is None:
         return [], "Slurm did not report how many nodes the partition has"
-    chosen = choose_excluded(bad, others, size, spec.slurm.job_nodes)
+    chosen = choose_excluded(bad, others, size, spec.slurm.fewest_job_nodes)
     for nodes in (chosen, chosen[:1]):
         if nodes and could_run_without(run_dir, spec, [*others, *nodes]):
             return nodes, f"a tenth of the {size} nodes is left out already"

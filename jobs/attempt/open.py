@@ -148,14 +148,16 @@ def choose_nodes(
 
     nodes: that the job had at its start. It may have given lost ones back since.
     """
-    wanted = facts.spec.slurm.nodes
-    if me.is_local or not facts.spec.slurm.spare_nodes:
+    slurm = facts.spec.slurm
+    if me.is_local or not slurm.chooses_nodes:
         return tuple(nodes), ()
     job = client.show_job(me.job_id)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
     lost = srun_step.unreachable_nodes(facts, present)
     since = exclude_nodes.counted_since(facts.spec, facts.submission)
     unfit = suspects.unfit(facts.attempts, since)
+    num_fit = len({*present} - {*unfit, *lost})
+    wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
     taken = suspects.chosen(present, unfit, lost, wanted)
     others = (*taken, *unfit, *lost)
     return taken, tuple(node for node in present if node not in others)
@@ -246,7 +248,8 @@ def check_allocation(
             f"slurm.cpus_per_task is {wanted.cpus_per_task}: sbatch takes --cpus-per-task"
         )
     has, key = None, ""
-    if nodes != wanted.job_nodes and client.restart_count(environ) == 0:
+    fits = wanted.fewest_job_nodes <= nodes <= wanted.job_nodes
+    if not fits and client.restart_count(environ) == 0:
         has, key = quantity(nodes, "node"), f"slurm.nodes is {wanted.nodes}"
         key += f" and slurm.spare_nodes is {wanted.spare_nodes}" if wanted.spare_nodes else ""
         change = f"slurm.nodes={nodes - wanted.spare_nodes}"
@@ -302,7 +305,7 @@ def plan_of(
     if me.is_local:
         port = rendezvous.choose_port(me.job_id, attempt)
         head = Head("127.0.0.1", "a local run", port)
-    elif facts.spec.slurm.spare_nodes and node_name() != nodes[0]:
+    elif facts.spec.slurm.chooses_nodes and node_name() != nodes[0]:
         head = ask_head(run_dir, me.job_id, attempt, nodes)
     else:
         head = head_here(facts.spec.launch, me.job_id, attempt, nodes, resolved)

@@ -105,7 +105,7 @@ def watch(
 
     That is: END_LIMIT_S after an agent failed, ENDED_LIMIT_S after all agents ended, half of
     KillWait after the end of the time limit, or as soon as another attempt owns the run. Where the
-    job has spare nodes, also as soon as a node of the attempt was silent for SILENT_LOOKS looks.
+    run can go on without a node, also as soon as one was silent for SILENT_LOOKS looks.
 
     At its time limit Slurm sends the batch shell SIGTERM, and kills it KillWait later. Slurm never
     requeues such a job. So the ranks get half of KillWait, and the decision gets the other half.
@@ -223,7 +223,7 @@ class _PassOn:
 
 
 class _SilentNodes:
-    """The nodes of an attempt that do not answer, where the job has spare ones to go on with.
+    """The nodes of an attempt that do not answer, where the run can go on without one here.
 
     Slurm marks a lost node DOWN after SlurmdTimeout (300 s by default), and a watchdog of the ranks
     needs longer. A refused connection does not count: only slurmd is away.
@@ -241,11 +241,10 @@ class _SilentNodes:
             return []
         self._next_look = now + LOOK_INTERVAL_S
         if self._facts is None or None in self._facts.agents:
-            plan = records.read(AttemptPlan, self._run_dir.attempt(self._attempt).plan)
-            if plan is None or not plan.spares:
+            self._facts = fact_reader.read(self._run_dir, self._attempt)
+            if not self._facts.can_lose_node:
                 self._next_look = math.inf
                 return []
-            self._facts = fact_reader.read(self._run_dir, self._attempt)
         silent = unreachable_nodes(self._facts, self._facts.nodes, client.is_silent)
         self._silent_looks = {node: self._silent_looks.get(node, 0) + 1 for node in silent}
         return [node for node, looks in self._silent_looks.items() if looks >= SILENT_LOOKS]

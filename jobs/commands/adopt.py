@@ -75,7 +75,9 @@ def allocation(environ: Mapping[str, str], time_limit: str, requested: Slurm) ->
     num_gpus = gpus.allocated_gpus(environ) or 0
     nodes = int(environ["SLURM_JOB_NUM_NODES"])
     spare = requested.spare_nodes if requested.spare_nodes < nodes else 0
-    overrides = [f"slurm.nodes={nodes - spare}", f"slurm.spare_nodes={spare}"]
+    overrides = []
+    if not (requested.is_range and requested.fewest_nodes <= nodes <= requested.job_nodes):
+        overrides = [f"slurm.nodes={nodes - spare}", f"slurm.spare_nodes={spare}"]
     overrides.append(f"slurm.cpus_per_task={_cpus_per_task(environ, num_gpus)}")
     overrides += _gpus(environ, num_gpus, requested)
     names = {

@@ -64,7 +64,7 @@ def run(run_dir: RunDir) -> Decision | None:
     devices = visible_gpus()
     check_machine(spec, len(devices))
     nodes = num_agents(spec, len(devices))
-    if nodes < spec.slurm.nodes:
+    if nodes < spec.slurm.fewest_nodes:
         here = f"{quantity(len(devices), 'GPU')} here: {quantity(nodes, 'node')}"
         print_line(f"warning: {here}, not {spec.slurm.nodes}")
     for text in environment.notes(os.environ, spec, None):
@@ -121,7 +121,8 @@ def visible_gpus() -> list[str]:
 
 def num_agents(spec: Spec, num_gpus: int) -> int:
     """Return how many agents this machine runs: one per node of the spec, at most one per GPU."""
-    return min(spec.slurm.nodes, num_gpus) if num_gpus else spec.slurm.nodes
+    most = spec.slurm.most_nodes
+    return min(most, num_gpus) if num_gpus else most
 
 
 def check_machine(spec: Spec, num_gpus: int) -> None:
@@ -151,7 +152,7 @@ def _too_few_gpus(spec: Spec, num_gpus: int, share: int) -> LocalError:
     here = f"only {quantity(num_gpus, 'GPU')} is" if num_gpus == 1 else f"only {num_gpus} GPUs are"
     here = here if num_gpus else "no GPU is"
     limit = gpus.limiting_variable(os.environ, spec.slurm.num_gpus)
-    options = gpus.requested_gpus(0, spec.slurm.sbatch_args, spec.slurm.nodes)
+    options = gpus.requested_gpus(0, spec.slurm.sbatch_args, spec.slurm.most_nodes)
     way_out = [f"slurm.gpus_per_node={share}", *(f"slurm.{key}=false" for key, _ in options)]
     return LocalError(
         f"{spec.slurm.gpus_are}, but {here} visible here{f': {limit}' if limit else ''}\n"

@@ -5,9 +5,10 @@ Pure: each check takes a part of a spec of correct types and yields problems.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from slurm_job_kit.jobs.batch_sizes import uneven
+from slurm_job_kit.jobs.batch_sizes import global_batch_size, uneven
 from slurm_job_kit.jobs.config.check_launch import is_dotted
 from slurm_job_kit.jobs.config.keys import list_hint, nearest
 from slurm_job_kit.jobs.problems import Problem, format_value
@@ -138,16 +139,20 @@ def _shard_size(spec: Spec) -> Iterator[Problem]:
             what = f"is for train.strategy hsdp, not for {train.strategy}"
             yield _key("shard_size", what, "write strategy: hsdp, or leave it out", also[0])
         return
-    world_size = spec.num_ranks
-    if train.shard_size is None and world_size == spec.slurm.nodes > 1:
+    world_size, most = spec.num_ranks, spec.slurm.most_nodes
+    if train.shard_size is None and world_size == most > 1:
         what = "hsdp shards within a node, and a node has one rank"
         hint = "set shard_size, or write strategy: fsdp or ddp"
         yield _key("strategy", what, hint, *also[1:])
-    elif train.shard_size is not None and world_size > 1 and world_size % train.shard_size:
-        what = f"{train.shard_size} does not divide the {world_size} ranks"
-        fits = [size for size in range(2, world_size + 1) if world_size % size == 0]
-        hint = f"write {' or '.join(map(str, fits))}"
-        yield _key("shard_size", what, hint, *also)
+    elif train.shard_size is not None and world_size > 1:
+        counts = range(spec.slurm.fewest_nodes, most + 1)
+        sizes = [number * spec.nproc_per_node for number in counts]
+        for number in (number for number in sizes if number % train.shard_size):
+            what = f"{train.shard_size} does not divide the {number} ranks"
+            fits = [size for size in range(2, number + 1) if math.gcd(*sizes) % size == 0]
+            hint = f"write {' or '.join(map(str, fits)) or 'strategy: fsdp'}"
+            yield _key("shard_size", what, hint, *also)
+            return
 
 
 def _plugins(train: Train) -> Iterator[Problem]:
@@ -190,15 +195,22 @@ def _init_from(path: str | None) -> Iterator[Problem]:
 def _batch(spec: Spec) -> Iterator[Problem]:
     """Check the batch size. The trainer checks it for a world size that follows from its GPUs."""
     train = spec.train
-    total = train.global_batch_size
+    total, slurm = train.global_batch_size, spec.slurm
     if total is None:
+        if slurm.is_range and spec.launch.is_trainer:
+            what = f"is needed with slurm.nodes {slurm.nodes}, so that each step has one size"
+            hint = f"write global_batch_size: {global_batch_size(spec)}"
+            yield _key("global_batch_size", what, hint, "slurm.nodes")
         return
     if train.grad_accum_steps != 1:
         what = f"excludes train.global_batch_size {total}, from which the trainer computes it"
         yield _key("grad_accum_steps", what, "keep one of them", "train.global_batch_size")
     world_size = 1 if spec.launch.nproc_per_node == "auto" else spec.num_ranks
-    if world_size > 0 and total % world_size:
-        also = ("slurm.nodes", "launch.nproc_per_node")
+    also = ("slurm.nodes", "launch.nproc_per_node")
+    if slurm.is_range and total < world_size:
+        what = f"{total} is less than one sample for each of {world_size} ranks"
+        yield _key("global_batch_size", what, f"write {world_size} or more", *also)
+    elif not slurm.is_range and world_size > 0 and total % world_size:
         yield _key("global_batch_size", *uneven(total, world_size), *also)
 
 

@@ -31,6 +31,8 @@ from slurm_job_kit.jobs.spec import SECTIONS, Spec
 
 _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")
+_NODES: KeyPath = ("slurm", "nodes")
+_RANGE = re.compile("([1-9][0-9]*)-([1-9][0-9]*)")
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
 # For each limit of a key in jobs.spec: whether a value keeps it, and its words.
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
@@ -98,6 +100,8 @@ def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:
     if isinstance(slurm, dict):
         if "time" in slurm:
             yield from _time(document, _TIME, slurm["time"])
+        if "nodes" in slurm:
+            yield from _nodes(document, slurm["nodes"])
         if isinstance(slurm.get("sbatch_args"), dict):
             yield from _sbatch_args(document, slurm["sbatch_args"])
 
@@ -132,6 +136,23 @@ def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
             yield Problem(path, f"{format_value(value)} {error}", _TIME_HINT)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield Problem(path, f"{format_value(value, written)} is not a time", _TIME_HINT)
+
+
+def _nodes(document: Document, value: Any) -> Iterator[Problem]:
+    """Refuse what is neither a whole number nor a range of two."""
+    node = document.nodes.get(_NODES)
+    written = format_value(value, node.written if node else None)
+    bounds = _RANGE.fullmatch(value) if isinstance(value, str) else None
+    if type(value) is int:
+        if value < 1:
+            yield Problem(_NODES, f"must be at least 1, not {written}")
+    elif bounds is None:
+        text = value if isinstance(value, str) else ""
+        hint = f"write {text} without quotes" if text.isdecimal() else "write a range as 6-8"
+        hint = list_hint(text, str.isdecimal) or hint
+        yield Problem(_NODES, f"must be a whole number, not {written}", hint)
+    elif int(bounds[1]) > int(bounds[2]):
+        yield Problem(_NODES, f"{written} ends below its begin", f"write {bounds[2]}-{bounds[1]}")
 
 
 def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Problem]:

@@ -63,7 +63,7 @@ def placeholder_options(spec: Spec) -> NodeOptions:
     """Return the first node's options for `submit --dry-run`; names replace a real job's values."""
     endpoint, rdzv_id = "FIRST_NODE_ADDRESS:FREE_PORT", "JOB_ID-ATTEMPT"
     return NodeOptions(
-        nnodes=spec.slurm.nodes,
+        nnodes=spec.slurm.most_nodes,
         nproc_per_node=spec.nproc_per_node,
         rdzv_endpoint=endpoint,
         rdzv_id=rdzv_id,

@@ -100,6 +100,13 @@ class AttemptFacts:
         return () if self.plan is None else self.plan.nodes
 
     @property
+    def can_lose_node(self) -> bool:
+        """Whether the run can go on without one of the attempt's nodes, in the same allocation."""
+        num_nodes = len(self.nodes) + (0 if self.plan is None else len(self.plan.spares))
+        slurm = self.spec.slurm
+        return slurm.chooses_nodes and num_nodes > slurm.fewest_nodes
+
+    @property
     def last(self) -> AttemptRecord | None:
         """Return the record of the newest attempt that was closed; None before the first."""
         return self.attempts[-1] if self.attempts else None

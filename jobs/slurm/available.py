@@ -46,10 +46,10 @@ def _partitions(requested: Slurm) -> Iterator[Problem]:
             yield _problem("partition", f"there is no partition {format_value(name)}", listed)
     yield from _closed_partitions(requested, chosen)
     most = max((partition.nodes for partition in chosen), default=0)
-    if 0 < most < requested.job_nodes:
+    if 0 < most < (needed := requested.fewest_job_nodes):
         where = " or ".join(partition.name for partition in chosen)
         hint = f"write {most} or fewer; {listed}"
-        yield _problem("nodes", f"{requested.job_nodes} is more than partition {where} has", hint)
+        yield _problem("nodes", f"{needed} is more than partition {where} has", hint)
 
 
 def _closed_partitions(requested: Slurm, chosen: Sequence[Partition]) -> Iterator[Problem]:

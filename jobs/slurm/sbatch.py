@@ -24,10 +24,13 @@ def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]
 
     folder: the working directory of the job, to which `output` is relative.
     """
+    slurm = spec.slurm
+    nodes = f"{slurm.fewest_job_nodes}-{slurm.job_nodes}"
     values: dict[str, str | int | float | bool | None] = {
         "job-name": spec.name,
-        "nodes": spec.slurm.job_nodes,
-        "ntasks-per-node": 1,
+        "nodes": nodes if slurm.is_range else slurm.job_nodes,
+        # With it Slurm 22.05 gives a job the fewest nodes of a range only (measured).
+        "ntasks-per-node": None if slurm.is_range else 1,
         "cpus-per-task": spec.slurm.cpus_per_task,
         # Some sites reject a request for no GPUs.
         "gpus-per-node": spec.slurm.gpus_per_node or None,

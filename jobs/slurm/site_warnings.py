@@ -58,8 +58,9 @@ def _limits(requested: Slurm, site: Site) -> Iterator[Problem]:
         what = f"{requested.time} is above the limit of {where}, {most}: the job would never start"
         hint = f"write {most}; a longer run continues in its next job"
         warnings.append(_warning("time", what, hint))
-    if partition.max_nodes is not None and requested.job_nodes > partition.max_nodes:
-        what = f"{requested.job_nodes} is above the limit of {where}, {partition.max_nodes}"
+    fewest = requested.fewest_job_nodes
+    if partition.max_nodes is not None and fewest > partition.max_nodes:
+        what = f"{fewest} is above the limit of {where}, {partition.max_nodes}"
         hint = "write fewer nodes, or another slurm.partition"
         warnings.append(_warning("nodes", f"{what}: the job would never start", hint))
     if requested.job_nodes < partition.min_nodes:

@@ -43,7 +43,7 @@ def test_shellcheck_is_not_silenced():
 
 @pytest.mark.parametrize(
     "option",
-    ["--ntasks-per-node=1", "--signal=USR1@120", "--requeue", "--open-mode=append"],
+    ["--signal=USR1@120", "--requeue", "--open-mode=append"],
 )
 def test_both_doors_ask_for_the_same_life_cycle(option):
     assert option in directives()

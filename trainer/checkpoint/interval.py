@@ -66,7 +66,7 @@ def failures_of(context: RankContext) -> Failures:
         attempts = read_attempts(context.run.dir)
     except (OSError, RecordError):  # jobs.attempt reports it; here it is only an estimate
         attempts = []
-    return Failures.of(attempts, context.run.spec.slurm.nodes)
+    return Failures.of(attempts, context.run.spec.slurm.most_nodes)
 
 
 class SaveInterval:

@@ -82,7 +82,7 @@ class TimeSummary:
 
     @property
     def saved_requeues(self) -> int:
-        """How often a spare node took the place of a lost one, without a wait in the queue."""
+        """How often the run did without a lost node in the same allocation, without a wait."""
         records = [each.record for each in self.history.attempts if each.record is not None]
         here = [each for each in records if each.evidence.has_spares]
         return sum((e.decision, e.cause) == (Action.RETRY, Cause.NODE) for e in here)

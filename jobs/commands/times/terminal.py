@@ -42,9 +42,11 @@ def facts_of(summary: TimeSummary) -> str:
     parts = [f"{duration(summary.wall)} from submit to {end}"]
     parts.append(f"{duration(summary.allocated)} allocated")
     parts.append(f"{summary.node_hours:.3g} node hours")
+    saved = quantity(summary.saved_requeues, "requeue")
     if summary.spare_hours:
-        saved = quantity(summary.saved_requeues, "requeue")
         parts.append(f"{summary.spare_hours:.3g} of them of spare nodes, which saved {saved}")
+    elif summary.saved_requeues:
+        parts.append(f"{saved} saved by fewer nodes")
     if summary.gpu_hours:
         parts.append(f"{summary.gpu_hours:.3g} GPU hours")
     if summary.goodput is not None:

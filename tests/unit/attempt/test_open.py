@@ -154,20 +154,39 @@ def test_a_job_has_the_spare_nodes_of_its_run_too(run):
         check_allocation(run, wanted, 2, {})
 
 
+def test_a_job_of_a_range_has_a_number_of_nodes_in_it(run):
+    for number in (2, 3, 4):
+        check_allocation(run, Slurm(nodes="2-4"), number, {})
+    check_allocation(run, Slurm(nodes="2-4", spare_nodes=1), 5, {})
+    for number in (1, 5):
+        with pytest.raises(AllocationError, match="slurm.nodes is 2-4\n"):
+            check_allocation(run, Slurm(nodes="2-4"), number, {})
+
+
+TWO = Slurm(nodes=2, spare_nodes=2)
+RANGE = Slurm(nodes="2-3")
+
+
 @pytest.mark.parametrize(
-    ("of_job", "silent", "suspects", "nodes", "spares"),
+    ("slurm", "of_job", "silent", "suspects", "nodes", "spares"),
     [
-        ("n[1-4]", "", [], ["n1", "n2"], ["n3", "n4"]),
-        ("n[1-4]", "n1", [], ["n2", "n3"], ["n4"]),
-        ("n[1-4]", "", ["n1", "n3"], ["n2", "n4"], []),
-        ("n[2-4]", "", [], ["n2", "n3"], ["n4"]),  # n1 was given back
-        ("n[2-4]", "n3,n4", ["n2"], ["n2", "n3"], []),  # never with fewer nodes
+        (TWO, "n[1-4]", "", [], ["n1", "n2"], ["n3", "n4"]),
+        (TWO, "n[1-4]", "n1", [], ["n2", "n3"], ["n4"]),
+        (TWO, "n[1-4]", "", ["n1", "n3"], ["n2", "n4"], []),
+        (TWO, "n[2-4]", "", [], ["n2", "n3"], ["n4"]),  # n1 was given back
+        (TWO, "n[2-4]", "n3,n4", ["n2"], ["n2", "n3"], []),  # never with fewer nodes
+        (RANGE, "n[1-3]", "", [], ["n1", "n2", "n3"], []),
+        (RANGE, "n[1-3]", "n2", [], ["n1", "n3"], []),
+        (RANGE, "n[1-3]", "", ["n1"], ["n2", "n3"], []),
+        (RANGE, "n[1-3]", "n2", ["n1"], ["n1", "n3"], []),
+        (Slurm(nodes="2-3", spare_nodes=1), "n[1-4]", "", ["n1"], ["n2", "n3", "n4"], []),
+        (Slurm(nodes="2-3", spare_nodes=1), "n[1-4]", "", [], ["n1", "n2", "n3"], ["n4"]),
     ],
 )
 def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
-    run, fake_slurm, monkeypatch, of_job, silent, suspects, nodes, spares
+    run, fake_slurm, monkeypatch, slurm, of_job, silent, suspects, nodes, spares
 ):
-    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=2)).to_json())
+    run.spec.write_text(Spec(slurm=slurm).to_json())
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", nodes[0])
     monkeypatch.setattr(interfaces, "is_own", lambda _: True)
@@ -175,7 +194,8 @@ def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
     fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
     if suspects:
         run_files.recorded(run, {"signs": run_files.signs(*suspects)})
-    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3", "n4"], "10.0.0.1")
+    at_start = ["n1", "n2", "n3", "n4"][: slurm.job_nodes]
+    plan = open_attempt(run, run_lock.this_process("7"), at_start, "10.0.0.1")
     assert plan is not None and (list(plan.nodes), list(plan.spares)) == (nodes, spares)
 
 

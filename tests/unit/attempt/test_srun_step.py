@@ -286,10 +286,20 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
     assert silent == tuple(node for node in nodes if node != "n7")
 
 
-@pytest.mark.parametrize(("spares", "is_ended"), [(["c"], True), ([], False)])
-def test_srun_is_ended_where_a_node_is_silent_and_the_job_has_a_spare_one(
-    run, waiter, watch, monkeypatch, capfd, spares, is_ended
+@pytest.mark.parametrize(
+    ("slurm", "spares", "is_ended"),
+    [
+        (Slurm(nodes=2, spare_nodes=1), ["c"], True),
+        (Slurm(nodes=2, spare_nodes=1), [], False),
+        (Slurm(nodes="1-2"), [], True),
+        (Slurm(nodes="2-3"), [], False),
+        (Slurm(nodes=1), [], False),  # plain sbatch asked for more
+    ],
+)
+def test_srun_is_ended_where_a_node_is_silent_and_the_run_can_go_on_without_it(
+    run, waiter, watch, monkeypatch, capfd, slurm, spares, is_ended
 ):
+    run.spec.write_text(Spec(slurm=slurm).to_json())
     run_files.opened(run, spares=spares)
     for rank in range(2):
         node(run, rank, None)

@@ -80,6 +80,27 @@ nodes: 3
     [
         ("slurm: 5", "slurm: must be a mapping, not 5"),
         ("slurm: {nodes: 0}", "slurm.nodes: must be at least 1, not 0"),
+        ("slurm: {nodes: 8-6}", 'slurm.nodes: "8-6" ends below its begin\n  hint: write 6-8'),
+        ("slurm: {nodes: 0-4}", 'slurm.nodes: must be a whole number, not "0-4"\n  hint: write a '),
+        ("slurm: {nodes: '3'}", "hint: write 3 without quotes"),
+        (
+            "slurm: {nodes: 2-4}",
+            "train.global_batch_size: is needed with slurm.nodes 2-4, so that each step has one "
+            "size\n  hint: write global_batch_size: 128",
+        ),
+        (
+            "{slurm: {nodes: 2-4}, launch: {nproc_per_node: 1}, train: {global_batch_size: 3}}",
+            "train.global_batch_size: 3 is less than one sample for each of 4 ranks",
+        ),
+        (
+            "{slurm: {nodes: 2-4, spare_nodes: 5}, train: {global_batch_size: 64}}",
+            "slurm.spare_nodes: 5 are more than the 4 nodes that train",
+        ),
+        (
+            "{slurm: {nodes: 2-3}, launch: {nproc_per_node: 2}, "
+            "train: {strategy: hsdp, shard_size: 4, global_batch_size: 12}}",
+            "train.shard_size: 4 does not divide the 6 ranks\n  hint: write 2",
+        ),
         ("slurm: {nodes: 1.5}", "slurm.nodes: must be a whole number, not 1.5"),
         ("slurm: {nodes: true}", "slurm.nodes: must be a whole number, not true"),
         ("slurm: {nodes: null}", "slurm.nodes: must be a whole number, not null"),

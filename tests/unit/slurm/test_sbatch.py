@@ -30,6 +30,13 @@ def test_the_command_line_of_the_default_spec():
     ]
 
 
+def test_a_range_of_nodes_is_one_of_sbatch():
+    """Without --ntasks-per-node, with which Slurm 22.05 gives the fewest nodes only."""
+    options = sbatch.sbatch_options(Spec(slurm=Slurm(nodes="6-8", spare_nodes=1)), RUN.path)
+    assert "--nodes=6-9" in options
+    assert not [option for option in options if option.startswith("--ntasks")]
+
+
 def test_the_options_of_a_spec_with_all_keys():
     extra: dict[str, Any] = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
     slurm = Slurm(
