@@ -4,7 +4,7 @@ Rows of the fault table that are not drawn: 6 (the grace is shorter than the sit
 proctrack of every draw), 21 (its disk is mounted before the nodes start), 23 (the port is taken
 before the run starts), 24 and 36 (end held), 26 and 27 (other worlds have other weights), 28 (what
 users edit), 29 (its model eats memory), 31 (nothing may run at all), 32 (samples are counted), 42
-to 45 (the model, the stub of GPUs or the spare nodes are chosen at submit), 47 (a script).
+to 44 (the model or the stub of GPUs is chosen at submit), 47 (a script).
 Rows 19 and 33 are drawn in part: one requeue, and whatever the old attempt tries in a short run.
 """
 
@@ -20,7 +20,7 @@ from ..faults import harm_nodes, harm_processes, harm_slurm, harm_storage
 from ..faults.scenario import STEPS
 from .draws import Table
 from .sites import SITES
-from .victim import RANKS, Victim
+from .victim import Victim
 
 SUSPENDED_S = 15
 _IN_FLIGHT_S = 60
@@ -113,7 +113,7 @@ def _save_in_flight(victim: Victim) -> Iterator[None]:
 def _kill_in_a_save(victim: Victim) -> None:
     victim.some_rank()
     with victim.another_attempt(), _save_in_flight(victim):
-        number = victim.dice.randrange(RANKS)
+        number = victim.dice.randrange(victim.num_ranks())
         harm_processes.send([harm_processes.rank(victim.run, number)], signal.SIGKILL)
 
 
@@ -147,7 +147,7 @@ def _stop_a_rank(victim: Victim) -> None:
 def _loop(victim: Victim) -> None:
     victim.some_rank()
     with victim.another_attempt():
-        (victim.trouble / str(victim.dice.randrange(RANKS))).write_text("loop")
+        (victim.trouble / str(victim.dice.randrange(victim.num_ranks()))).write_text("loop")
 
 
 def _suspend(victim: Victim) -> None:
@@ -185,14 +185,14 @@ def _purge(victim: Victim) -> None:
 def _power_off(victim: Victim) -> None:
     victim.some_rank()
     with victim.another_attempt():
-        node = harm_nodes.lose_power(victim.run, victim.dice.randrange(RANKS))
+        node = harm_nodes.lose_power(victim.run, victim.dice.randrange(victim.num_ranks()))
     victim.run.cluster.power_on(node)
 
 
 def _unplug(victim: Victim) -> None:
     victim.some_rank()
     with victim.another_attempt():
-        node = harm_nodes.cut_off(victim.run, victim.dice.randrange(RANKS))
+        node = harm_nodes.cut_off(victim.run, victim.dice.randrange(victim.num_ranks()))
     harm_nodes.reconnect(victim.run, node)
 
 
@@ -260,9 +260,9 @@ HARMS: dict[str, Harm] = {
 }
 # No harm can follow these.
 FINAL = ("scancel",)
-# The sites that rows of the table need for a preemption; every harm is drawn on the plain one.
+# The sites that rows of the table need; every harm is drawn on the plain one.
 _LEADS = [(name, "plain") for name in HARMS]
-_LEADS += [("preempt", name) for name, site in SITES.items() if name != "plain"]
+_LEADS += [(site.lead, name) for name, site in SITES.items() if name != "plain"]
 _OTHERS = {
     name: [h for h in HARMS if h not in FINAL and (HARMS[h].stays or not site.is_narrow)]
     for name, site in SITES.items()

@@ -31,6 +31,8 @@ class Site:
     options: tuple[str, ...] = ()  # of plain sbatch; if empty, `jobs submit` submits the run
     has_successor: bool = False
     is_narrow: bool = False  # other harms must stay in the allocation
+    is_range: bool = False  # the number of nodes may change, and then the bits
+    lead: str = "preempt"  # the harm that the row of the site is about
     causes: tuple[str, ...] = ()
 
 
@@ -56,6 +58,13 @@ SITES: dict[str, Site] = {
         options=("--no-requeue", "--nodes=3", "--time=10"),
         has_successor=True,
         is_narrow=True,
+    ),
+    "spares": Site(rows=(45,), overrides=("slurm.spare_nodes=1",), lead="power_off"),
+    "range": Site(
+        rows=(48,),
+        overrides=("slurm.nodes=2-3", "train.global_batch_size=48"),
+        lead="power_off",
+        is_range=True,
     ),
     # One node is excluded, so that no spare node is left.
     "bad_node": Site(rows=(25,), overrides=_FAULTY, is_narrow=True, causes=("node",)),

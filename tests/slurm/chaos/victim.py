@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.runs.fact_reader import newest_attempt
 
-from ..faults import harm_processes
+from ..faults import harm_nodes, harm_processes
 from ..faults.scenario import SPEC, Paced, start
 from ..kit import Kit, Run
 from .sites import Site
@@ -26,7 +26,6 @@ _NEEDS = (
     "launch.hang_timeout_s=10",
     "launch.max_crashes=9",
 )
-RANKS = 3
 _TIMEOUT_S = 240
 
 
@@ -59,6 +58,10 @@ class Victim:
     def pace(self, seconds_per_step: float) -> None:
         """Make the run slow, at this pace, from now on."""
         self.paced.pace.write_text(str(seconds_per_step))
+
+    def num_ranks(self) -> int:
+        """The number of ranks of the newest attempt, one on each node."""
+        return len(harm_nodes.nodes_of(self.run))
 
     def attempt(self) -> int:
         """The number of the newest attempt."""
@@ -93,7 +96,7 @@ class Victim:
 
         def all_ranks() -> list[harm_processes.Process]:
             ranks = harm_processes.of_role(self.run, "rank")
-            return ranks if len(ranks) == RANKS else []
+            return ranks if len(ranks) == self.num_ranks() else []
 
         return self.dice.choice(self.run.cluster.wait_for(all_ranks, "all ranks", _TIMEOUT_S))
 

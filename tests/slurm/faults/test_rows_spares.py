@@ -1,11 +1,14 @@
-"""A node is lost where the job has a spare one (row 45)."""
+"""A node is lost where the run can go on in the same allocation (rows 45 and 48)."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..kit import Kit
-from . import harm_nodes, harm_slurm, oracles
+from . import harm_nodes, harm_slurm, oracles, recorded
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, begin, start
+from .test_rows_spec import GLOBAL_BATCH, expected_samples, trained_on
 
 SPARE = ("slurm.spare_nodes=1", "checkpoint.every_steps=5")
 # As on real sites Slurm notices after minutes that a node is lost.
@@ -86,3 +89,45 @@ def test_row_45_the_node_of_the_batch_script_is_lost(
     oracles.causes(paced.run, ["lost", "completed"])
     oracles.bitwise(paced.run, reference())
     oracles.nothing_left(paced.run)
+
+
+def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Path) -> None:
+    """In the same allocation. A start takes what it gets: two nodes at least, three at most."""
+    kit.cluster.restart(extra_conf=LATE)
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    paced = begin(
+        kit,
+        row,
+        *("slurm.nodes=2-3", "checkpoint.every_steps=5", f"train.global_batch_size={GLOBAL_BATCH}"),
+        *(
+            "train.dataset=tests.slurm.faults.recorded:digits",
+            f"launch.env.{recorded.FOLDER}={folder}",
+        ),
+        step=7,
+    )
+    run, cluster = paced.run, paced.run.cluster
+    assert harm_nodes.nodes_of(run) == ["n1", "n2", "n3"]
+    for node in ("n2", "n4"):
+        cluster.power_off(node)
+    cluster.wait_for(lambda: len(run.attempts()) == 1, "the end of the attempt", 60)
+    run.wait_for_step(12)
+    assert harm_slurm.restarts(run) == 0
+    harm_slurm.requeue(run)
+    run.wait_for_step(17)
+    cluster.power_on("n4")  # not n2: Slurm 22.05 ends there what later starts of the job begin
+    harm_slurm.begin_preemption(run, "--nodes=3")
+    harm_slurm.wait_for_restarts(run, 2)
+    paced.finish()
+
+    nodes = [" ".join(attempt["nodes"]) for attempt in run.attempts()]
+    assert nodes == ["n1 n2 n3", "n1 n3", "n1 n3", "n1 n3 n4"]
+    oracles.causes(run, ["node", "requeued", "preemption", "completed"])
+    oracles.requeues(run, 2)
+    samples = expected_samples()
+    trained = trained_on(run, folder, (2, 3))
+    assert trained == {step: samples[step] for step in trained}
+    result = run.result()
+    assert result["exactness"] == "same samples"
+    oracles.at_most_one_interval(run)
+    oracles.nothing_left(run)

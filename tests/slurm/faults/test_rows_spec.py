@@ -25,17 +25,25 @@ NODES = (2, 3, 1)  # by attempt
 def trained_on(
     run: Run, folder: Path, nodes_by_attempt: Sequence[int] = NODES
 ) -> dict[int, list[int]]:
-    """The samples of each global step, sorted, over all attempts and ranks."""
-    seen: dict[int, list[int]] = defaultdict(list)
-    left = {rank: iter(recorded.batches(folder, rank)) for rank in range(max(nodes_by_attempt))}
-    for attempt, nodes in zip(run.attempts(), nodes_by_attempt, strict=True):
+    """The samples of each global step, sorted, over all ranks and the last attempts.
+
+    nodes_by_attempt: of these attempts; all before them were cut off.
+    """
+    attempts = run.attempts()[-len(nodes_by_attempt) :]
+    steps_of: dict[int, list[int]] = defaultdict(list)  # rank -> the step of each of its batches
+    for attempt, nodes in zip(attempts, nodes_by_attempt, strict=True):
         train = Train(micro_batch_size=16, global_batch_size=GLOBAL_BATCH)
         batches = Batches.of(train, NUM_SAMPLES, nodes)
         for step in range(attempt["first_step"] - 1, attempt["last_step"]):
             for rank in range(nodes):
-                for _ in range(batches.num_micro_batches(step)):
-                    seen[step] += next(left[rank])
-    assert [batch for batches_left in left.values() for batch in batches_left] == []
+                steps_of[rank] += [step] * batches.num_micro_batches(step)
+    seen: dict[int, list[int]] = defaultdict(list)
+    is_cut = len(attempts) < len(run.attempts())
+    for rank, steps in steps_of.items():
+        batches_of_rank = recorded.batches(folder, rank)
+        for step, indices in zip(steps, batches_of_rank[-len(steps) :], strict=True):
+            seen[step] += indices
+        assert is_cut or len(batches_of_rank) == len(steps), rank
     return {step: sorted(indices) for step, indices in seen.items()}
 
 

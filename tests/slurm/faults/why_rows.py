@@ -133,6 +133,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_45_the_node_of_the_batch_script_is_lost": ("batch_script_killed",),
     "test_row_46_a_stop_that_meets_a_save": ("preemption",),
     "test_row_47_a_script_that_hangs_on_one_node": ("hang",),
+    "test_row_48_a_node_is_lost_and_fewer_go_on": ("preemption",),
 }
 
 
