@@ -138,6 +138,11 @@ BENCHES = (
     Bench("B17", "commands.read_spec", "a spec: yaml.SafeLoader alone / kit whole", 0),
     Bench("B18", "loop.strategies", "memory, saves, collectives of each", 4, ALONE, limit_s=900),
     Bench(
+        *("B19", "start.node_lost", "power loss of a node to the next step", 0, ALONE),
+        needs=(root_and_slurm,),
+        limit_s=1800,
+    ),
+    Bench(
         "G1", "gpu.throughput", "ResNet-50: kit / bare loop", sets=GPU, needs=(gpu,), limit_s=900
     ),
     Bench("G2", "gpu.save_stall", "torch.save / the kit's stall of a GPU", sets=GPU, needs=(gpu,)),
