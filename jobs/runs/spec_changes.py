@@ -45,7 +45,7 @@ SHAPE: tuple[KeyPath, ...] = (
 
 # How the ranks share model and optimizer. Any of them loads the state of any other.
 SHARING: tuple[KeyPath, ...] = (("train", "strategy"), ("train", "shard_size"))
-_OTHER_BITS = ' (the same state, other bits from there on: the result is then "sequence")'
+_OTHER_BITS = ' (the same state, other bits from there on: the result is then "same samples")'
 MODEL: tuple[KeyPath, ...] = (("train", "model"), ("train", "model_args"))
 _SAME_SHAPES = " (a checkpoint fits only a model with tensors of the same names and shapes)"
 

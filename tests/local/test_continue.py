@@ -98,7 +98,7 @@ def check_code(run, old):
     step = snapshots[1]["step"]
     assert step in (5, 10)
     reason = f"the code changed after step {step}"
-    assert (result["exactness"], result["exactness_reason"]) == ("sequence", reason)
+    assert (result["exactness"], result["exactness_reason"]) == ("same samples", reason)
     assert result["code"] == [
         {"code": old, "first_step": 1, "last_step": step},
         {"code": new, "first_step": step + 1, "last_step": 20},

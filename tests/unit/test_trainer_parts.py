@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,11 +56,11 @@ def test_the_digest_knows_zero_from_minus_zero_and_shapes():
 def test_exactness_names_what_changed():
     first = {"torch": "2.13", "world size": 3, "ranks": [1, 1, 1]}
     assert exactness(extend_history([first], dict(first)), True)[0] == "bitwise"
-    assert exactness([first], False)[0] == "sequence"
-    other = extend_history([first], {**first, "world size": 2})
-    assert exactness(other, True) == ("sequence", "world size was 3, then 2")
+    assert exactness([first], False)[0] == "same samples"
+    other = extend_history([first], {**first, "torch": "2.14"})
+    assert exactness(other, True) == ("same samples", "torch was 2.13, then 2.14")
     moved = extend_history([first], {**first, "ranks": [1, 2, 1]})
-    assert exactness(moved, True)[0] == "sequence"
+    assert exactness(moved, True)[0] == "same samples"
 
 
 def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_size(tmp_path):
@@ -69,7 +70,7 @@ def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_siz
         return describe(RankContext(run, place, torch.device("cpu"), Events(0)))
 
     history = extend_history([found(2, strategy="hsdp")], found(4, strategy="hsdp"), 7)
-    assert exactness(history, True) == ("sequence", "train.shard_size was 2, then 4")
+    assert exactness(history, True) == ("same samples", "train.shard_size was 2, then 4")
     assert found(2, strategy="hsdp") == found(2, strategy="hsdp", shard_size=2)
     assert found(2, strategy="fsdp") == found(4, strategy="fsdp")
 
@@ -86,18 +87,30 @@ def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monk
     assert found() == first
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     history = extend_history([first], found(), 7)
-    assert exactness(history, True) == ("sequence", "MKL_CBWR was null, then COMPATIBLE")
+    assert exactness(history, True) == ("same samples", "MKL_CBWR was null, then COMPATIBLE")
 
 
 def test_exactness_names_the_steps_at_which_the_code_changed():
     first = {"code": "a", "torch": "2.13", "ranks": [1]}
     history = extend_history([], first, 0)
     history = extend_history(history, {**first, "code": "b"}, 1200)
-    assert exactness(history, True) == ("sequence", "the code changed after step 1200")
+    assert exactness(history, True) == ("same samples", "the code changed after step 1200")
     assert extend_history(history, {**first, "code": "b"}, 1300) == history
     history = extend_history(history, {**first, "code": "c", "torch": "2.14"}, 1500)
     words = "the code changed after step 1200 and 1500; torch was 2.13, then 2.14"
-    assert exactness(history, True) == ("sequence", words)
+    assert exactness(history, True) == ("same samples", words)
+
+
+def test_exactness_names_each_change_of_the_world_size_with_its_step():
+    history: list[dict[str, Any]] = []
+    for step, size in {0: 8, 60: 8, 120: 7, 200: 7, 300: 8}.items():
+        torch_version = "2.14" if size == 7 else "2.13"
+        now = {"torch": torch_version, "world size": size, "ranks": [1] * size}
+        history = extend_history(history, now, step)
+    words = "world size was 8, then 7 after step 120, then 8 after step 300"
+    assert exactness(history, True) == ("same samples", f"{words}; torch was 2.13, then 2.14")
+    assert exactness(history, False)[1].endswith(f"; {words}")
+    assert extend_history(history, now, 400) == history
 
 
 def context_of(rank, world_size):
@@ -110,7 +123,7 @@ def test_a_code_that_comes_back_is_a_change_too():
     first = {"torch": "2.13", "code": "a", "ranks": [1]}
     history = extend_history(extend_history([], first, 0), {**first, "code": "b"}, 5)
     history = extend_history(history, first, 8)
-    assert exactness(history, True) == ("sequence", "the code changed after step 5 and 8")
+    assert exactness(history, True) == ("same samples", "the code changed after step 5 and 8")
     assert extend_history(history, first, 9) == history
 
 

@@ -20,8 +20,9 @@ from slurm_job_kit.trainer.process.context import gather
 from slurm_job_kit.trainer.process.run_handle import RankContext
 
 CODE = "code"
+WORLD_SIZE = "world size"
 # How the ranks share the work: named before other changes.
-SHARING = ("train.strategy", "world size", "train.shard_size")
+SHARING = ("train.strategy", "train.shard_size")
 # Of an environment that is not the first one: the step after which it began.
 SINCE = "after step"
 # Of an attempt that continued a stream with other samples: the step after which it did.
@@ -43,7 +44,7 @@ def describe(context: RankContext) -> dict[str, Any]:
         "processor": processor(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
         "threads per rank": torch.get_num_threads(),
-        "world size": context.distributed.world_size,
+        WORLD_SIZE: context.distributed.world_size,
         "device": device.type,
     }
     if device.type == "cuda":
@@ -86,11 +87,12 @@ def extend_history(
 ) -> list[dict[str, Any]]:
     """Return the environments of all attempts so far, by the step of their beginning.
 
-    Each is there once, but a code that comes back is there again: its steps are named, too.
+    Each is there once, but a code or a world size that comes back is there again: its steps are
+    named, too.
     now: this attempt's, which continues after `step`.
     """
     known = [{name: each[name] for name in each if name != SINCE} for each in history]
-    if now in known and now.get(CODE) == known[-1].get(CODE):
+    if now in known and all(now.get(name) == known[-1].get(name) for name in (CODE, WORLD_SIZE)):
         return history
     return [*history, {**now, SINCE: step}]
 
@@ -98,7 +100,7 @@ def extend_history(
 def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, str]:
     """Return how a run with these environments relates to one without a stop, and the reason.
 
-    "bitwise": equal bits. "sequence": the same samples in the same steps. "approximate": other
+    "bitwise": equal bits. "same samples": the same samples in the same steps. "approximate": other
     samples, or other values of them, after a resume.
     history: at least one environment, from `extend_history`.
     """
@@ -113,11 +115,12 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
             f"after step {' and '.join(map(str, steps))}"
         )
     if not deterministic:
-        return "sequence", "train.deterministic is off, so operators may vary from run to run"
+        reason = "train.deterministic is off, so operators may vary from run to run"
+        return "same samples", "; ".join([reason, *_world_size_changes(history)])
     if len(history) == 1:
         return "bitwise", "deterministic operators, and one environment in every attempt"
-    reasons = [*_code_changes(history), *_other_changes(history)]
-    return "sequence", "; ".join(reasons) or (
+    changes = _code_changes(history), _world_size_changes(history), _other_changes(history)
+    return "same samples", "; ".join(itertools.chain(*changes)) or (
         "some ranks ran on another kind of processor or library version"
     )
 
@@ -130,11 +133,21 @@ def _code_changes(history: list[dict[str, Any]]) -> Iterator[str]:
         yield f"the code changed after step {' and '.join(map(str, steps))}"
 
 
+def _world_size_changes(history: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a text with each change of the world size and its step, if there is one."""
+    text = f"world size was {history[0].get(WORLD_SIZE)}"
+    pairs = itertools.pairwise(history)
+    changes = [now for was, now in pairs if was.get(WORLD_SIZE) != now.get(WORLD_SIZE)]
+    if changes:
+        steps = (f"then {each.get(WORLD_SIZE)} after step {each.get(SINCE)}" for each in changes)
+        yield ", ".join([text, *steps])
+
+
 def _other_changes(history: list[dict[str, Any]]) -> Iterator[str]:
     """Yield a text for each of MAX_NAMED properties in which an environment is not the first."""
     first = history[0]
     for other in history[1:]:
-        names = sorted((first.keys() | other.keys()) - {CODE, SINCE, "ranks"})
+        names = sorted((first.keys() | other.keys()) - {CODE, WORLD_SIZE, SINCE, "ranks"})
         names.sort(key=lambda name: name not in SHARING)
         changed = [name for name in names if first.get(name) != other.get(name)]
         for name in changed[:MAX_NAMED]:

@@ -333,9 +333,9 @@ def test_a_hyperparameter_that_a_resume_changed_is_the_reason_for_sequence(job_o
     first = describe(job_of(MLP))
     assert exactness([first], True)[0] == "bitwise"
     other = describe(job_of(dataclasses.replace(MLP, lr=0.05)))
-    assert exactness([first, other], True) == ("sequence", "train.lr was 0.1, then 0.05")
+    assert exactness([first, other], True) == ("same samples", "train.lr was 0.1, then 0.05")
     longer = describe(job_of(dataclasses.replace(MLP, epochs=2)))
-    assert exactness([first, longer], True) == ("sequence", "train.epochs was 1, then 2")
+    assert exactness([first, longer], True) == ("same samples", "train.epochs was 1, then 2")
 
 
 def test_another_code_is_never_the_same_environment(job_of):
@@ -343,7 +343,7 @@ def test_another_code_is_never_the_same_environment(job_of):
     codes = [dataclasses.replace(context.run, code_digest=code) for code in ("a", "b")]
     first, other = (describe(dataclasses.replace(context, run=code)) for code in codes)
     history = extend_history(extend_history([], first), other, 20)
-    assert exactness(history, True) == ("sequence", "the code changed after step 20")
+    assert exactness(history, True) == ("same samples", "the code changed after step 20")
 
 
 DIFFERENT_DATA = """

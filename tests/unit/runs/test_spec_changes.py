@@ -93,7 +93,7 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
     assert str(caught.value) == (
         "resume: this changes more than where and how long the run trains\n"
         "  slurm.nodes: 1 -> 4 (the same state, other bits from there on: the result is then "
-        '"sequence")\n'
+        '"same samples")\n'
         "  train.model_args.depth: 2 -> 3 (a checkpoint fits only a model with tensors of the same "
         "names and shapes)\n"
         '  train.transform: null -> "image"\n'
