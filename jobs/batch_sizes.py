@@ -11,38 +11,66 @@ from slurm_job_kit.jobs.spec import Spec, Train
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """The samples of an optimizer step: each rank accumulates micro batches of one size."""
+    """The samples of an optimizer step, which the ranks share in `grad_accum_steps` rounds.
 
-    micro_batch_size: int
+    A round is one micro batch on each rank. Where the ranks cannot share a step evenly, the sizes
+    of two micro batches differ by one sample; of a round the first ranks have the larger ones.
+    """
+
+    global_batch_size: int
     grad_accum_steps: int
     world_size: int
 
     @classmethod
     def for_ranks(cls, train: Train, world_size: int) -> BatchSizes:
-        """Return the batch of a spec; of train.global_batch_size the largest micro batches.
+        """Return the batch of a spec; of train.global_batch_size the fewest rounds that fit.
 
-        Raises: UserError where the ranks cannot share train.global_batch_size.
+        Then train.micro_batch_size is the limit of each micro batch.
+        Raises: UserError for more ranks than train.global_batch_size.
         """
-        size = train.global_batch_size
+        size, limit = train.global_batch_size, train.micro_batch_size
         if size is None:
-            return cls(train.micro_batch_size, train.grad_accum_steps, world_size)
-        if size % world_size:
-            what, way_out = uneven(size, world_size)
-            raise UserError(f"train.global_batch_size {what}: {way_out}")
-        share = size // world_size
-        limit = min(share, train.micro_batch_size)
-        micro = next(number for number in range(limit, 0, -1) if share % number == 0)
-        return cls(micro, share // micro, world_size)
+            rounds = train.grad_accum_steps
+            return cls(limit * rounds * world_size, rounds, world_size)
+        if size < world_size:
+            raise UserError(
+                f"train.global_batch_size {size} is less than one sample for each of {world_size} "
+                f"ranks: write {world_size} at least, or take fewer ranks"
+            )
+        share, rest = divmod(size, world_size)
+        rounds = math.ceil(size / (world_size * limit))
+        if not rest:
+            rounds = next(each for each in range(rounds, share + 1) if share % each == 0)
+        return cls(size, rounds, world_size)
 
     @property
-    def round_size(self) -> int:
-        """Samples of one micro batch on each rank."""
-        return self.micro_batch_size * self.world_size
+    def is_even(self) -> bool:
+        """Whether all micro batches have the same size."""
+        return self.global_batch_size % (self.grad_accum_steps * self.world_size) == 0
 
     @property
-    def global_batch_size(self) -> int:
-        """Samples of an optimizer step; the last step of an epoch may have fewer."""
-        return self.round_size * self.grad_accum_steps
+    def micro_batch_size(self) -> int:
+        """Samples of the largest micro batch."""
+        return math.ceil(self.global_batch_size / (self.grad_accum_steps * self.world_size))
+
+    @property
+    def micro_batch_sizes(self) -> str:
+        """The samples of each micro batch as text, such as `18 or 19`."""
+        size = self.micro_batch_size
+        return f"{size}" if self.is_even else f"{size - 1} or {size}"
+
+    def round_of(self, number: int) -> range:
+        """Return the places of the samples of a round, from 0, among those of its step."""
+        size, rounds = self.global_batch_size, self.grad_accum_steps
+        return range(number * size // rounds, (number + 1) * size // rounds)
+
+    def idle_rounds(self, rank: int) -> frozenset[int]:
+        """Return the rounds that have no sample for a rank.
+
+        Only micro batches of one sample have such rounds: a larger one would be above the limit.
+        """
+        rounds = range(self.grad_accum_steps)
+        return frozenset(each for each in rounds if len(self.round_of(each)) <= rank)
 
 
 def global_batch_size(spec: Spec) -> int:

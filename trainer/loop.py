@@ -51,6 +51,8 @@ def train_step(
         with replica.strategy.accumulate(replica.wrapped, is_last):
             with replica.autocast():
                 sums = replica.objective(replica.wrapped, batch)
+            if index in replica.idle_rounds:
+                sums = sums.of_no_item()
             seed = replica.scaler.scale(mean.seed(sums, is_last))
             sums.loss.backward(seed.to(sums.loss.dtype))  # type: ignore[no-untyped-call]
         rows.append(replica.row_of(sums))

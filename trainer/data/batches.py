@@ -17,9 +17,8 @@ from slurm_job_kit.trainer.seeds import ORDER, mix
 class Batches(BatchSizes):
     """The training batches as pure functions of (seed, step): any step can be looked up.
 
-    A round is one micro batch on each rank; an optimizer step is `grad_accum_steps` rounds. The
-    last step of an epoch takes the remaining rounds, unless `is_elastic`: then every step has the
-    whole global batch, so that the sequence of steps is the same at any world size.
+    The last step of an epoch takes the remaining rounds, unless `is_elastic`: then every step has
+    the whole global batch, so that the sequence of steps is the same at any world size.
 
     Raises UserError where the training set is too small for one global batch.
     """
@@ -44,9 +43,10 @@ class Batches(BatchSizes):
 
     def __post_init__(self) -> None:
         micro = f"train.micro_batch_size {self.micro_batch_size} x {self.world_size} ranks"
-        if self.round_size > self.num_samples:
+        round_size = len(self.round_of(0))
+        if round_size > self.num_samples:
             raise UserError(
-                f"{micro} is a global batch of {self.round_size}, but the training set has only "
+                f"{micro} is a global batch of {round_size}, but the training set has only "
                 f"{self.num_samples} samples"
             )
         if self.grad_accum_steps > self.rounds_per_epoch:
@@ -60,7 +60,7 @@ class Batches(BatchSizes):
         """Micro batches of each rank in one epoch."""
         if self.is_elastic:
             return self.num_samples // self.global_batch_size * self.grad_accum_steps
-        return self.num_samples // self.round_size
+        return self.num_samples // len(self.round_of(0))
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
@@ -70,7 +70,7 @@ class Batches(BatchSizes):
     @property
     def samples_per_epoch(self) -> int:
         """Samples that one epoch uses; the other samples of its order are dropped."""
-        return self.rounds_per_epoch * self.round_size
+        return self.rounds_per_epoch * self.global_batch_size // self.grad_accum_steps
 
     def num_micro_batches(self, step: int) -> int:
         """Return how many micro batches each rank accumulates in a global step."""
@@ -89,12 +89,19 @@ class Batches(BatchSizes):
     def micro_batches(self, order: torch.Tensor, step: int, rank: int) -> list[torch.Tensor]:
         """Return the sample indices of `rank` in a global step, int64 [n] for each micro batch.
 
-        order: [N], `order()` of the epoch that the step belongs to.
+        order: [N], `order()` of the epoch that the step belongs to. In one of `idle_rounds` the
+        rank gets another rank's sample, which the loop does not count.
         """
-        size, round_size = self.micro_batch_size, self.round_size
-        first = step % self.steps_per_epoch * self.global_batch_size + rank * size
-        starts = [first + number * round_size for number in range(self.num_micro_batches(step))]
-        return [order[start : start + size].long() for start in starts]
+        first = step % self.steps_per_epoch * self.global_batch_size
+        parts = []
+        for number in range(self.num_micro_batches(step)):
+            places = self.round_of(number)
+            size, rest = divmod(len(places), self.world_size)
+            start = places.start + rank * size + min(rank, rest)
+            end = start + size + (rank < rest)
+            start = min(start, end - 1)
+            parts.append(order[first + start : first + end].long())
+        return parts
 
     def describe(self) -> str:
         """Return a line for the log: batches, samples and steps of one epoch."""
@@ -106,7 +113,7 @@ class Batches(BatchSizes):
         if self.is_elastic or self.grad_accum_steps > 1:
             text += (
                 f"; {self.steps_per_epoch} steps of {self.global_batch_size} samples, "
-                f"{self.grad_accum_steps} batches of {self.micro_batch_size} on each rank"
+                f"{self.grad_accum_steps} batches of {self.micro_batch_sizes} on each rank"
             )
         if last := rounds % self.grad_accum_steps:
             text += f", the last step of {last}"

@@ -57,7 +57,7 @@ class TrainBatches:
 
     @property
     def batch_size(self) -> int:
-        """The number of samples of each micro batch."""
+        """The number of samples of the largest micro batch."""
         return self._batches.micro_batch_size
 
     def num_micro_batches(self, step: int) -> int:

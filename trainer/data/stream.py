@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from slurm_job_kit.jobs.batch_sizes import BatchSizes
+from slurm_job_kit.jobs.batch_sizes import BatchSizes, uneven
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.collate import Collate
 from slurm_job_kit.trainer.data.loader import (
@@ -34,6 +35,9 @@ from slurm_job_kit.trainer.seeds import SAMPLE, mix, seed_all
 from slurm_job_kit.trainer.user_code import user_code, with_key
 
 TRIAL_SIZE = 2
+ONE_STREAM = (
+    "have train.dataset return one stream for all ranks, without the arguments rank and world_size"
+)
 # A stream has few sources in a list; a list of millions has file names or samples.
 MAX_PARTS = 1000
 STREAM_PACKAGES = ("datasets", "torchdata")
@@ -58,21 +62,24 @@ class Share:
     """Which samples of a stream are this rank's.
 
     is_own_stream: the data set gave each rank a stream of its own. Otherwise all ranks read the
-        same stream, and of each group of `world_size` samples every rank takes one.
+        same stream, and of each `world_size` samples of a round every rank takes one.
     """
 
     rank: int
     world_size: int
     is_own_stream: bool
 
-    @property
-    def group(self) -> int:
-        """The number of samples read for one sample of this rank."""
-        return 1 if self.is_own_stream else self.world_size
+    def round_size(self, count: int, sizes: BatchSizes) -> int:
+        """Return the samples of the round that begins after `count` samples of the stream."""
+        if self.is_own_stream:
+            return sizes.micro_batch_size
+        place = count % sizes.global_batch_size
+        number = math.ceil(place * sizes.grad_accum_steps / sizes.global_batch_size)
+        return sizes.round_of(number).stop - place
 
-    def has(self, count: int) -> bool:
-        """Return whether sample `count` of the stream, from 0, is this rank's."""
-        return count % self.group == (0 if self.is_own_stream else self.rank)
+    def has(self, place: int) -> bool:
+        """Return whether the sample at a place of its round, from 0, is this rank's."""
+        return self.is_own_stream or place % self.world_size == self.rank
 
     def number(self, count: int) -> int:
         """Return a number that no other sample of any rank has."""
@@ -96,7 +103,7 @@ class StreamReader(IterableDataset[Any]):
     stream: Stream
     train: Train
     share: Share
-    batch_size: int
+    sizes: BatchSizes
     start: dict[str, Any]  # the stream's `state_dict()` before its first sample
     position: Position
 
@@ -115,14 +122,22 @@ class StreamReader(IterableDataset[Any]):
 
     def readings(self) -> Generator[_Reading]:
         """Yield the batches from the position on; errors of the stream pass through."""
-        groups = self._groups(self.position)
+        samples = self._samples(self.position)
         collate = Collate(self.train.collate)
+        count = self.position.num_samples
         while True:
             with contextlib.nullcontext() if get_worker_info() else as_in_worker():
-                read = [next(groups) for _ in range(self.batch_size)]
-                numbers = [self.share.number(each.number) for each in read]
-                content = collate([each.sample for each in read], numbers)
-            after = Position(read[-1].num_read, read[-1].num_passes, self._state())
+                own, last = [], None
+                for place in range(self.share.round_size(count, self.sizes)):
+                    last = next(samples)
+                    if self.share.has(place):
+                        own.append(last)
+                assert last is not None
+                own = own or [last]  # in one of `idle_rounds`, where the loop does not count it
+                numbers = [self.share.number(each.number) for each in own]
+                content = collate([each.value for each in own], numbers)
+            count = last.number + 1
+            after = Position(count, last.num_passes, self._state())
             yield _Reading(RawBatch(content, torch.tensor(numbers)), after)
 
     def _state(self) -> dict[str, Any]:
@@ -131,18 +146,14 @@ class StreamReader(IterableDataset[Any]):
         check_plain(f"train.dataset {self.train.dataset}: state_dict() of the stream", state)
         return state
 
-    def _groups(self, position: Position) -> Iterator[_OwnSample]:
-        """Yield this rank's sample of each group, once the whole group is read."""
+    def _samples(self, position: Position) -> Iterator[_Sample]:
+        """Yield the samples of all passes after a position."""
         count, passes, state = position.num_samples, position.num_passes, position.stream
-        own: tuple[int, Any] = (0, None)
         while True:
             began = count
-            for sample in self._one_pass(passes, state, count):
-                if self.share.has(count):
-                    own = count, sample
+            for value in self._one_pass(passes, state, count):
+                yield _Sample(count, value, passes)
                 count += 1
-                if count % self.share.group == 0:
-                    yield _OwnSample(*own, count, passes)
             if count == began and state is self.start:
                 raise UserError(f"train.dataset {self.train.dataset}: the stream has no samples")
             passes, state = passes + 1, self.start
@@ -198,12 +209,11 @@ def _is_part_of_a_stream(value: object) -> bool:
     return is_of_package or isinstance(value, IterableDataset) or hasattr(value, "load_state_dict")
 
 
-class _OwnSample(NamedTuple):
-    """A sample of this rank: its number in the stream, and where the stream is after its group."""
+class _Sample(NamedTuple):
+    """A sample: its number in the stream, from 0, and the passes that were finished before it."""
 
     number: int
-    sample: Any
-    num_read: int
+    value: Any
     num_passes: int
 
 
@@ -228,9 +238,15 @@ class StreamBatches:
         self._num_workers = min(1, context.run.spec.launch.num_workers)
         self._share = share
         self.sizes = BatchSizes.for_ranks(context.train, context.distributed.world_size)
+        if share.is_own_stream and not self.sizes.is_even:
+            what, way_out = uneven(self.sizes.global_batch_size, share.world_size)
+            raise UserError(
+                f"train.global_batch_size {what}, each of which has a stream of its own: "
+                f"{way_out}, or {ONE_STREAM}"
+            )
         start = copy.deepcopy(stream.state_dict())
         position = Position(0, 0, start)
-        self._reader = StreamReader(stream, self._train, share, self.batch_size, start, position)
+        self._reader = StreamReader(stream, self._train, share, self.sizes, start, position)
         self._last: tuple[Position, _Reading] | None = None  # the position before it
         self._batches: Iterator[Any] | None = None
         self._loader: DataLoader[Any] | None = None
@@ -239,7 +255,7 @@ class StreamBatches:
 
     @property
     def batch_size(self) -> int:
-        """The number of samples of each micro batch."""
+        """The number of samples of the largest micro batch."""
         return self.sizes.micro_batch_size
 
     def num_micro_batches(self, step: int) -> int:
@@ -258,7 +274,10 @@ class StreamBatches:
         """Return the first batch of the stream; the training still begins with that batch."""
         with user_code("train.dataset", self._train.dataset):
             (reading,) = self._reader.first(1)
-            trial = replace(self._reader, batch_size=min(TRIAL_SIZE, self.batch_size))
+            size = min(TRIAL_SIZE, self.batch_size)
+            world_size = self._share.world_size
+            sizes = BatchSizes(size * world_size, 1, world_size)
+            trial = replace(self._reader, sizes=sizes)
             before, following = trial.first(2)
             (resumed,) = replace(trial, position=before.after).first(1)
         digests = {content_sha256(each.batch.content) for each in (following, resumed)}
@@ -292,8 +311,7 @@ class StreamBatches:
         if share.is_own_stream and num_saved != share.world_size:
             raise UserError(
                 f"the checkpoint has the positions of {num_saved} streams, this start has "
-                f"{share.world_size} ranks: continue with {num_saved} ranks, or have train.dataset "
-                "return one stream for all ranks, without the arguments rank and world_size"
+                f"{share.world_size} ranks: continue with {num_saved} ranks, or {ONE_STREAM}"
             )
         self.close()
         own = dict(positions[share.rank if share.is_own_stream else 0])

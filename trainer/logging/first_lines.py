@@ -45,10 +45,13 @@ def _device(device: torch.device) -> str:
 def _training(context: RankContext, length: TrainingLength, sizes: BatchSizes) -> str:
     """Return sizes, optimizer, schedule, precision and seed in one line."""
     train = context.train
+    ranks, rounds = f"{sizes.world_size} ranks", sizes.grad_accum_steps
+    factors = f"{sizes.micro_batch_size} x {ranks} x {rounds}"
+    if not sizes.is_even:
+        factors = f"{ranks} x {rounds} rounds of {sizes.micro_batch_sizes} samples"
     return ", ".join(
         [
-            f"{length.total_steps} steps of {length.global_batch_size} samples "
-            f"({sizes.micro_batch_size} x {sizes.world_size} ranks x {sizes.grad_accum_steps})",
+            f"{length.total_steps} steps of {length.global_batch_size} samples ({factors})",
             f"{train.objective}",
             f"{train.optimizer} lr {train.lr:g} weight_decay {train.weight_decay:g}",
             _schedule(train),

@@ -81,6 +81,7 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     strategy.attach(optimizer)
     if initial is not None:
         module.load_state_dict(initial)
+    sizes = data.train_batches.sizes
     return Replica(
         wrapped=wrapped,
         module=module,
@@ -89,7 +90,8 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         precision=numbers,
         objective=objective,
         batch_size=data.train_batches.batch_size,
-        fixed_items=_fixed_items(sums, context),
+        fixed_items=_fixed_items(sums, context, sizes.is_even),
+        idle_rounds=sizes.idle_rounds(context.distributed.rank),
         metric_names=names,
         best=best_metric(context, list(metrics), data.held_out is not None),
     )
@@ -132,9 +134,10 @@ def fit_of(spec: Train, data: Data, example: Batch) -> Fit:
     return Fit(inputs, num_outputs, data.vocab_size, spec.dataset)
 
 
-def _fixed_items(sums: Sums, context: RankContext) -> int | None:
-    """Return the number of items of every batch; None if the objective returns it as a tensor.
+def _fixed_items(sums: Sums, context: RankContext, is_even: bool) -> int | None:
+    """Return the number of items of every batch.
 
+    None if the objective returns it as a tensor, or if the batches have different sizes.
     Raises: UserError where the ranks differ.
     """
     fixed = sums.num_items if isinstance(sums.num_items, int) else None
@@ -143,6 +146,8 @@ def _fixed_items(sums: Sums, context: RankContext) -> int | None:
             f"train.objective {context.train.objective} returns num_items {fixed}: return how many "
             "items the loss is the sum over, as a tensor [] where a batch may have none"
         )
+    if not is_even:
+        return None
     own = torch.tensor([-1 if fixed is None else fixed], device=context.device)
     counts = torch.cat(gather(own)).tolist()
     if len(set(counts)) > 1:

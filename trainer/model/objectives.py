@@ -30,7 +30,7 @@ class Sums:
 
     loss: float [], the sum of the losses of all items, with its graph.
     num_items: how many items the sum is over. An int stands for a number that is the same for
-        every training batch on every rank. A tensor [] is added up over all ranks in each step.
+        every training batch of one size. A tensor [] is added up over all ranks in each step.
     metrics: for each name the sum over the items, a tensor [] without a graph.
     """
 
@@ -45,6 +45,11 @@ class Sums:
         # `full` fills on the device; a copy of a Python number would make the host wait.
         count = torch.full_like(loss, items) if isinstance(items, int) else items.double()
         return torch.stack([loss, count, *(value.double() for value in self.metrics.values())])
+
+    def of_no_item(self) -> Sums:
+        """Return sums that add nothing; their backward pass still exchanges the gradients."""
+        metrics = {name: value * 0 for name, value in self.metrics.items()}
+        return Sums(self.loss * 0, self.num_items * 0, metrics)
 
 
 class Objective(Protocol):

@@ -35,8 +35,9 @@ class Replica:
     wrapped: what the objective calls in training, such as the model under DDP.
     module: the model itself.
     strategy: how it is shared with the other ranks.
-    batch_size: the number of samples of a micro batch.
+    batch_size: the number of samples of the largest micro batch.
     fixed_items: the number of items of every micro batch; None if it differs.
+    idle_rounds: the micro batches of a step, from 0, that count on other ranks only.
     metric_names: of the objective, in the order of `Sums.row`.
     best: None where no metric chooses a best checkpoint.
     """
@@ -51,6 +52,7 @@ class Replica:
     fixed_items: int | None
     metric_names: tuple[str, ...]
     best: BestMetric | None
+    idle_rounds: frozenset[int] = frozenset()
 
     def row(self, batch: Batch) -> torch.Tensor:
         """Return the `Sums.row` of a batch, without the wrapper that exchanges gradients."""

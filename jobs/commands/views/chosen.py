@@ -77,7 +77,7 @@ def _global_batch(spec: Spec) -> str | None:
         return None
     sizes = BatchSizes.for_ranks(spec.train, spec.num_ranks)
     ranks = quantity(sizes.world_size, "rank")
-    factors = f"{sizes.micro_batch_size} x {sizes.grad_accum_steps} x {ranks}"
+    factors = f"{sizes.micro_batch_sizes} x {sizes.grad_accum_steps} x {ranks}"
     return f"{sizes.global_batch_size}: {factors}" + ("" if is_known else ", without GPUs")
 
 

@@ -231,15 +231,26 @@ def test_a_resume_with_batches_of_other_samples_is_not_compared(changed):
     assert later.resumes_exactly
 
 
-def of_all_ranks(world_size, steps, positions=None):
-    """{step: the sorted samples of all ranks}, and the position of the first rank."""
+def of_all_ranks(world_size, steps, positions=None, limit=3):
+    """{step: the sorted samples of all ranks}, and the position of the first rank.
+
+    Without the samples of idle rounds, which count on another rank.
+    """
     samples_of_steps: dict[int, list[Any]] = {step: [] for step in steps}
-    for rank in range(world_size):
-        batches = stream_of(Epochs(), rank, world_size, micro_batch_size=3, global_batch_size=12)
+    for rank in reversed(range(world_size)):
+        size = {"micro_batch_size": limit, "global_batch_size": 12}
+        batches = stream_of(Epochs(), rank, world_size, **size)
+        batches.example()
         if positions is not None:
             batches.restore(positions)
-        for step, (x, noise) in zip(steps, read(batches, steps), strict=True):
-            samples_of_steps[step] += zip(x, noise, strict=True)
+            assert batches.resumes_exactly
+        idle = batches.sizes.idle_rounds(rank)
+        for step in steps:
+            for number, part in enumerate(batches.micro_batches(step)):
+                assert len(part["x"]) <= limit
+                if number not in idle:
+                    pairs = zip(part["x"].tolist(), part["noise"].tolist(), strict=True)
+                    samples_of_steps[step] += pairs
     return {
         step: sorted(samples) for step, samples in samples_of_steps.items()
     }, batches.positions()
@@ -248,13 +259,13 @@ def of_all_ranks(world_size, steps, positions=None):
 def test_a_shared_stream_gives_the_same_samples_to_each_step_at_any_number_of_ranks():
     expected, _ = of_all_ranks(1, range(6))
     assert all(len(samples) == 12 for samples in expected.values())
-    for world_size in (2, 3, 4):
-        samples_of_steps, _ = of_all_ranks(world_size, range(6))
-        assert samples_of_steps == expected
-    _, positions = of_all_ranks(3, range(2))
-    for world_size in (1, 2, 4):
-        samples_of_steps, _ = of_all_ranks(world_size, range(2, 6), positions)
-        assert samples_of_steps == {step: expected[step] for step in range(2, 6)}
+    for world_size, limit in [(2, 3), (3, 3), (4, 3), (5, 3), (7, 3), (5, 1), (11, 1)]:
+        samples_of_steps, positions = of_all_ranks(world_size, range(2), limit=limit)
+        assert samples_of_steps == {step: expected[step] for step in range(2)}
+        assert positions[0]["num_samples"] == 24
+        for other in (1, 2, 5, world_size):
+            samples_of_steps, _ = of_all_ranks(other, range(2, 6), positions, limit)
+            assert samples_of_steps == {step: expected[step] for step in range(2, 6)}
 
 
 def test_streams_of_their_own_continue_with_the_same_number_of_ranks_only(process_group):
@@ -408,8 +419,9 @@ def test_sizes_of_the_batches_follow_from_the_spec(capsys):
     batches = stream_of(Numbers(), 0, 2, micro_batch_size=5, global_batch_size=24, workers=3)
     assert (batches.batch_size, batches.num_micro_batches(0)) == (4, 3)
     assert "one process reads a stream: launch.num_workers counts as 1" in capsys.readouterr().out
-    with pytest.raises(UserError, match="global_batch_size 9 cannot be shared evenly by 2 ranks"):
-        stream_of(Numbers(), 1, 2, global_batch_size=9)
+    words = "global_batch_size 9 cannot be shared evenly by 2 ranks, each of which has a stream of"
+    with pytest.raises(UserError, match=words):
+        stream_of(Numbers(), 1, 2, is_own=True, global_batch_size=9)
 
 
 class Unsavable:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
@@ -32,6 +33,9 @@ NUM_SAMPLES, BATCH_SIZE = 24, 2
 TRAIN = Train(lr=1.0, momentum=0.0)  # a step changes the weights by the gradient
 # (ranks, micro batches of each): the same samples in each case.
 PLACES = [(1, 12), (2, 6), (3, 4), (4, 3)]
+# No number of ranks but 1 divides the samples of an uneven step. By the limit of a micro batch:
+# with 1 some ranks are idle in a round.
+NUM_UNEVEN, LIMITS = 23, (4, 1)
 EPS = 2.0**-50  # four times the spacing of float64 at 1
 
 
@@ -75,7 +79,16 @@ def whole(objective, batches):
     return [parameter.grad for parameter in module.parameters()], loss.item()
 
 
-def stepped(objective, fixed_items, batches):
+def uneven(limit, rank, world_size):
+    """A rank's pairs of samples of one step, and its idle rounds."""
+    train = Train(global_batch_size=NUM_UNEVEN, micro_batch_size=limit)
+    batches = Batches.of(train, NUM_UNEVEN, world_size)
+    x, y = samples()["x"][:, 0], samples()["y"][:, 0]
+    parts = batches.micro_batches(batches.order(0), 0, rank)
+    return [(x[part], y[part]) for part in parts], batches.idle_rounds(rank)
+
+
+def stepped(objective, fixed_items, batches, idle_rounds=frozenset()):
     """(gradients, mean loss) of one step of the kit on this rank's batches."""
     module = net()
     replica = Replica(
@@ -89,6 +102,7 @@ def stepped(objective, fixed_items, batches):
         fixed_items=fixed_items,
         metric_names=("far",) if objective is masked else ("mse", "mae"),
         best=None,
+        idle_rounds=idle_rounds,
     )
     before = [parameter.detach().clone() for parameter in module.parameters()]
     window = replica.empty_row()
@@ -151,6 +165,9 @@ def rank_main(rank, folder):
                 own = batches[rank::world_size]
                 assert len(own) == num_batches
                 results[world_size, case] = stepped(objective, fixed_items, own)
+            for limit in LIMITS:
+                own, idle = uneven(limit, rank, world_size)
+                results[world_size, limit] = stepped(REGRESSION, None, own, idle)
             if world_size == 3:
                 results["refused"] = refused(Path(folder), rank, world_size)
             dist.barrier()
@@ -174,7 +191,19 @@ def ranks(tmp_path_factory):
 @pytest.mark.parametrize(("world_size", "num_batches"), PLACES)
 def test_the_gradient_is_that_of_the_whole_batch(ranks, case, world_size, num_batches):
     objective, _, batches = CASES[case]
-    expected, loss = whole(objective, batches)
+    check(ranks, world_size, case, whole(objective, batches))
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_the_gradient_of_an_uneven_share_is_that_of_the_whole_batch(ranks, limit, world_size):
+    (batch,), _ = uneven(NUM_UNEVEN, 0, 1)
+    check(ranks, world_size, limit, whole(REGRESSION, [batch]))
+
+
+def check(ranks, world_size, case, exact):
+    """Compare what each rank found with the exact gradients and loss."""
+    expected, loss = exact
     for rank in range(world_size):
         gradients, mean = ranks[rank][world_size, case]
         assert mean == pytest.approx(loss, rel=1e-14)

@@ -1,6 +1,6 @@
 """Trains small models under each strategy as one of several ranks; the tests compare the results.
 
-One process imports torch and forks four ranks, which join groups of 2, 3 and 4.
+One process imports torch and forks four ranks, which join groups of 1 to 4.
 """
 
 import contextlib
@@ -72,6 +72,13 @@ BRANCHES = dataclasses.replace(
     shard_modules=[],
     lr=0.01,
 )
+UNEVEN: dict[str, Any] = {
+    "global_batch_size": 13,
+    "model_args": {**GPT.model_args, "dropout": 0.0},
+    "optimizer": "sgd",
+    "lr": 1.0,
+    "momentum": 0.0,
+}
 CASES: dict[str, Train] = {
     "gpt": GPT,
     "accumulation": dataclasses.replace(GPT, grad_accum_steps=3),
@@ -86,19 +93,24 @@ CASES: dict[str, Train] = {
     "clipped": dataclasses.replace(
         GPT, optimizer="sgd", lr=1.0, momentum=0.0, weight_decay=0.0, max_steps=1
     ),
+    # Some ranks have a sample more than others, or none in a round.
+    "uneven": dataclasses.replace(GPT, **UNEVEN, grad_clip_norm=None, micro_batch_size=2),
+    "uneven clipped": dataclasses.replace(GPT, **UNEVEN, micro_batch_size=1),
     "checkpointed": dataclasses.replace(GPT, activation_checkpointing=True),
     "compiled": dataclasses.replace(GPT, compile=True),
 }
 SHARDED = ("zero1", "fsdp")
-AT_THREE = ("gpt", "accumulation", "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
-AT_TWO = ("gpt", "accumulation", *(case for case in CASES if case not in AT_THREE))
+ALWAYS = ("gpt", "accumulation", "uneven", "uneven clipped")
+AT_THREE = (*ALWAYS, "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
+AT_TWO = (*ALWAYS, *(case for case in CASES if case not in AT_THREE))
 # (number of ranks, case, strategy, number of the run)
 RUNS = [
+    *((1, case, "ddp", 0) for case in ALWAYS if case.startswith("uneven")),
     *((2, case, strategy, 0) for case in AT_TWO for strategy in ("ddp", *SHARDED)),
     *((3, case, strategy, 0) for case in AT_THREE for strategy in ("ddp", *SHARDED)),
     *((3, "unfused gpt", strategy, 0) for strategy in ("ddp", "zero1")),
     *((3, case, "fsdp", 1) for case in ("gpt", "resnet")),
-    *((4, case, strategy, 0) for case in ("gpt", "accumulation") for strategy in ("ddp", "hsdp")),
+    *((4, case, strategy, 0) for case in ALWAYS for strategy in ("ddp", "hsdp")),
     (4, "bf16 resnet", "ddp", 0),
     (4, "bf16 resnet", "hsdp", 0),
     (4, "gpt", "hsdp", 1),
@@ -321,7 +333,7 @@ def rank_main(rank: int, folder: str) -> None:
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
     results: dict[Any, Any] = {}
     try:
-        for world_size in (2, 3, 4):
+        for world_size in (1, 2, 3, 4):
             if rank >= world_size:
                 continue
             store = dist.FileStore(f"{folder}/store-{world_size}", world_size)
