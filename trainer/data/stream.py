@@ -238,6 +238,11 @@ class StreamBatches:
         self._num_workers = min(1, context.run.spec.launch.num_workers)
         self._share = share
         self.sizes = BatchSizes.for_ranks(context.train, context.distributed.world_size)
+        if share.is_own_stream and (slurm := context.run.spec.slurm).is_range:
+            raise UserError(
+                f"slurm.nodes {slurm.nodes} lets the number of ranks change, and each rank has a "
+                f"stream of its own: write slurm.nodes: {slurm.most_nodes}, or {ONE_STREAM}"
+            )
         if share.is_own_stream and not self.sizes.is_even:
             what, way_out = uneven(self.sizes.global_batch_size, share.world_size)
             raise UserError(

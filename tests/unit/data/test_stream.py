@@ -424,6 +424,13 @@ def test_sizes_of_the_batches_follow_from_the_spec(capsys):
         stream_of(Numbers(), 1, 2, is_own=True, global_batch_size=9)
 
 
+def test_streams_of_their_own_exclude_a_range_of_nodes():
+    context = {"nodes": "1-2", "global_batch_size": 8}
+    stream_of(Numbers(), 1, 2, **context)
+    with pytest.raises(UserError, match="slurm.nodes 1-2 lets .*: write slurm.nodes: 2, or have"):
+        stream_of(Numbers(), 1, 2, is_own=True, **context)
+
+
 class Unsavable:
     """A stream without a state."""
 
