@@ -6,6 +6,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from slurm_job_kit.jobs.spec import Slurm, advised_lead_s
 # Assumed duration of a stop (notice, save, commit) until the run has measured one.
 ASSUMED_STOP_S = 30
 EXPEDITE = "expedite"  # of --requeue, Slurm 25.11
+OVERLAP = (20, 11)  # the first Slurm whose srun has --overlap
 
 
 def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Problem]:
@@ -92,6 +94,10 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
     if requested.sbatch_args.get("requeue") == EXPEDITE and not site.config.has_expedited:
         what = "this site has no expedited requeue (SlurmctldParameters=enable_expedited_requeue)"
         yield Problem(("slurm", "sbatch_args", "requeue"), what, "leave it out")
+    found = re.match(r"(\d+)\.(\d+)", site.config.version)
+    if requested.spare_nodes and found and (int(found[1]), int(found[2])) < OVERLAP:
+        what = f"spare nodes need srun --overlap (Slurm 20.11), and this Slurm is {found[0]}"
+        yield Problem(("slurm", "spare_nodes"), what, "write 0: then a lost node costs a requeue")
     if not site.config.is_requeued and requested.restart != "successor":
         what = "this site requeues only jobs that ask for it (JobRequeue=0), as this job does"
         hint = "if Slurm refuses the requeue, write slurm.restart=successor"

@@ -409,3 +409,20 @@ def test_an_expedited_requeue_needs_a_site_that_has_it(tmp_path, parameters, is_
     run = RunDir(tmp_path)
     assert site_warnings.record_site(run, requested, [here]).requeue_delay_s == 0
     assert site_warnings.record_site(run, Slurm(), [here]).requeue_delay_s == 6
+
+
+@pytest.mark.parametrize(
+    ("version", "spares", "is_refused"),
+    [
+        ("20.02.7", 1, True),
+        ("19.05.8", 1, True),
+        ("20.02.7", 0, False),
+        ("20.11.0", 1, False),
+        ("26.05.5", 1, False),
+        ("", 1, False),  # not known
+    ],
+)
+def test_spare_nodes_need_a_slurm_whose_srun_has_overlap(version, spares, is_refused):
+    requested = replace(HOUR, spare_nodes=spares)
+    errors = found(requested, of=replace(USUAL, version=version))
+    assert errors == ["error slurm.spare_nodes"] * is_refused
