@@ -70,7 +70,8 @@ class Sruns:
         """Start the agents of an attempt, by those that wait if there are any."""
         words = (str(plan.attempt), plan.rdzv_endpoint)
         self._options = srun_step.srun_argv(spec, os.environ)
-        if self._waiting and not {*plan.nodes} <= {*self._waiting} <= {*plan.nodes, *plan.spares}:
+        answering = {*plan.nodes, *plan.spares, *plan.left_out}
+        if self._waiting and not {*plan.nodes} <= {*self._waiting} <= answering:
             self.end_standby()  # a node of it is lost: that srun would not end
         named: list[str] = []
         options = [*self._options]

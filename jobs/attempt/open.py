@@ -132,25 +132,30 @@ def plan_with_spares(
     resolved: str,
 ) -> AttemptPlan:
     """Return `plan_of` for the nodes of `choose_nodes`."""
-    chosen, spares = choose_nodes(facts, me, nodes)
+    chosen, spares, left_out = choose_nodes(facts, me, nodes)
     try:
         plan = plan_of(run_dir, facts, me, attempt, chosen, resolved)
     except NoHeadError as error:  # then this node takes part, although it is suspected
         print_line(f"attempt {attempt}: {error}")
         plan = plan_of(run_dir, facts, me, attempt, nodes[: len(chosen)], resolved)
-    return replace(plan, spares=tuple(node for node in spares if node not in plan.nodes))
+    return replace(
+        plan,
+        spares=tuple(node for node in spares if node not in plan.nodes),
+        left_out=tuple(node for node in left_out if node not in plan.nodes),
+    )
 
 
 def choose_nodes(
     facts: AttemptFacts, me: run_lock.Owner, nodes: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (the nodes of the next attempt, the spare ones), each in the order of the job's nodes.
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return (the nodes of the next attempt, the spare ones, those left out although they answer).
 
+    Each in the order of the job's nodes. A node that Slurm shows as failed is in none of them.
     nodes: that the job had at its start. It may have given lost ones back since.
     """
     slurm = facts.spec.slurm
     if me.is_local or not slurm.chooses_nodes:
-        return tuple(nodes), ()
+        return tuple(nodes), (), ()
     job = client.show_job(me.job_id)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
     lost = srun_step.unreachable_nodes(facts, present)
@@ -159,8 +164,10 @@ def choose_nodes(
     num_fit = len({*present} - {*unfit, *lost})
     wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
     taken = suspects.chosen(present, unfit, lost, wanted)
-    others = (*taken, *unfit, *lost)
-    return taken, tuple(node for node in present if node not in others)
+    waiting = [node for node in present if node not in (*taken, *lost)]
+    failed = () if facts.last is None else facts.last.evidence.lost_nodes
+    spares = tuple(node for node in waiting if node not in unfit)
+    return taken, spares, tuple(n for n in waiting if n in unfit and n not in failed)
 
 
 def link_job_log(run_dir: RunDir) -> None:

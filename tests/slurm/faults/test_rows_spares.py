@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slurm_job_kit.jobs.rundir import read_json
+
 from ..kit import Kit
 from . import harm_nodes, harm_slurm, oracles, recorded
 from .rows import Row
@@ -50,6 +52,8 @@ def test_row_45_the_first_node_is_left_out(kit: Kit, reference: ReferenceRuns, r
         ["n1", "n2", "n3"],
         ["n2", "n3", "n4"],
     ]
+    # By the agents that waited beside the second one: a new srun would be a later step.
+    assert read_json(run.dir.attempt(3).agent(0))["step_id"] == "2"
     oracles.causes(run, ["crash", "node", "completed"])
     oracles.requeues(run, 0)
     oracles.bitwise(run, reference(*SPARE, *SEES_N1_FAIL[:1]))

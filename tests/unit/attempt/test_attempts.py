@@ -13,12 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt.attempts import Sruns
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from tests.unit import run_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # An srun step: the process's number and its state for a test, then the end that the test orders.
@@ -302,3 +306,30 @@ def test_nothing_is_decided_where_the_shell_was_killed(begin):
     job.end(1, 1)
     wait_for(lambda: "jobs.attempt" not in command_line(python), "Python lives on")
     assert decisions(job.run) == [] and json.loads(job.run.owner.read_text())["attempt"] == 1
+
+
+@pytest.mark.parametrize(
+    ("left_out", "is_by_standby"), [(["n1"], True), ([], False)], ids=["it answers", "it is lost"]
+)
+def test_a_retry_without_a_node_is_started_by_the_agents_that_wait_unless_it_is_lost(
+    tmp_path, fake_slurm, left_out, is_by_standby
+):
+    """A lost node would keep their srun from its end; the agent of any other node leaves."""
+    fake_slurm.install("srun", "case $1 in --help) echo --overlap ;; *) exec cat ;; esac")
+    spec = Spec(slurm=Slurm(nodes=2, spare_nodes=1))
+    first, second = (
+        records.decode(AttemptPlan, run_files.plan(**fields), "here")
+        for fields in (
+            {"nodes": ["n1", "n2"], "spares": ["n3"]},
+            {"nodes": ["n2", "n3"], "left_out": left_out, "attempt": 2},
+        )
+    )
+    sruns = Sruns(RunDir(tmp_path), ["srun"])
+    started = [sruns.start(spec, first)]
+    sruns.start_standby(spec, first)
+    started.append(sruns.start(spec, second))
+    sruns.end_standby()
+    for srun in started:
+        srun.wait(60)
+    is_new = any(f"agent.sh {tmp_path} 2 " in call for call in fake_slurm.calls)
+    assert is_new != is_by_standby

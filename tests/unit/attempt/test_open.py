@@ -165,26 +165,30 @@ def test_a_job_of_a_range_has_a_number_of_nodes_in_it(run):
 
 TWO = Slurm(nodes=2, spare_nodes=2)
 RANGE = Slurm(nodes="2-3")
+BOTH = Slurm(nodes="2-3", spare_nodes=1)
 
 
 @pytest.mark.parametrize(
-    ("slurm", "of_job", "silent", "suspects", "nodes", "spares"),
+    ("slurm", "of_job", "silent", "suspects", "kind", "nodes", "spares", "left_out"),
     [
-        (TWO, "n[1-4]", "", [], ["n1", "n2"], ["n3", "n4"]),
-        (TWO, "n[1-4]", "n1", [], ["n2", "n3"], ["n4"]),
-        (TWO, "n[1-4]", "", ["n1", "n3"], ["n2", "n4"], []),
-        (TWO, "n[2-4]", "", [], ["n2", "n3"], ["n4"]),  # n1 was given back
-        (TWO, "n[2-4]", "n3,n4", ["n2"], ["n2", "n3"], []),  # never with fewer nodes
-        (RANGE, "n[1-3]", "", [], ["n1", "n2", "n3"], []),
-        (RANGE, "n[1-3]", "n2", [], ["n1", "n3"], []),
-        (RANGE, "n[1-3]", "", ["n1"], ["n2", "n3"], []),
-        (RANGE, "n[1-3]", "n2", ["n1"], ["n1", "n3"], []),
-        (Slurm(nodes="2-3", spare_nodes=1), "n[1-4]", "", ["n1"], ["n2", "n3", "n4"], []),
-        (Slurm(nodes="2-3", spare_nodes=1), "n[1-4]", "", [], ["n1", "n2", "n3"], ["n4"]),
+        (TWO, "n[1-4]", "", [], "", ["n1", "n2"], ["n3", "n4"], []),
+        (TWO, "n[1-4]", "n1", [], "", ["n2", "n3"], ["n4"], []),
+        (TWO, "n[1-4]", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
+        # Slurm shows it as failed: it may end the agent that waits there.
+        (TWO, "n[1-4]", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], []),
+        (TWO, "n[1-4]", "n1", ["n1"], "bad_node", ["n2", "n3"], ["n4"], []),
+        (TWO, "n[2-4]", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
+        (TWO, "n[2-4]", "n3,n4", ["n2"], "bad_node", ["n2", "n3"], [], []),  # never with fewer nodes
+        (RANGE, "n[1-3]", "", [], "", ["n1", "n2", "n3"], [], []),
+        (RANGE, "n[1-3]", "n2", [], "", ["n1", "n3"], [], []),
+        (RANGE, "n[1-3]", "", ["n1"], "bad_node", ["n2", "n3"], [], ["n1"]),
+        (RANGE, "n[1-3]", "n2", ["n1"], "bad_node", ["n1", "n3"], [], []),
+        (BOTH, "n[1-4]", "", ["n1"], "bad_node", ["n2", "n3", "n4"], [], ["n1"]),
+        (BOTH, "n[1-4]", "", [], "", ["n1", "n2", "n3"], ["n4"], []),
     ],
 )
 def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
-    run, fake_slurm, monkeypatch, slurm, of_job, silent, suspects, nodes, spares
+    run, fake_slurm, monkeypatch, slurm, of_job, silent, suspects, kind, nodes, spares, left_out
 ):
     run.spec.write_text(Spec(slurm=slurm).to_json())
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -193,10 +197,16 @@ def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
     monkeypatch.setattr(client, "is_answering", lambda host, _: host not in silent.split(","))
     fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
     if suspects:
+<<<<<<< HEAD
         run_files.recorded(run, {"signs": run_files.signs(*suspects)})
     at_start = ["n1", "n2", "n3", "n4"][: slurm.job_nodes]
     plan = open_attempt(run, run_lock.this_process("7"), at_start, "10.0.0.1")
+=======
+        run_files.recorded(run, {"signs": run_files.signs(*suspects, kind=kind)})
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3", "n4"], "10.0.0.1")
+>>>>>>> e908b064 (attempt: let the standby start a retry that leaves out a node which answers)
     assert plan is not None and (list(plan.nodes), list(plan.spares)) == (nodes, spares)
+    assert list(plan.left_out) == left_out
 
 
 def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet(
