@@ -5,7 +5,7 @@
 #
 # ATTEMPT `standby` starts the agent of the next attempt ahead. It waits on stdin for the line
 # "ATTEMPT RDZV_ENDPOINT [NODE,NODE...]"; the end of the file means that no attempt follows. On a node
-# that the line leaves out, the agent ends.
+# that the line leaves out, the agent ends. In place of RDZV_ENDPOINT it gets the spare nodes.
 #
 # It sources the user's setup lines, so the agent and the ranks get what the lines export. Then the
 # agent replaces it, inside of the command prefix. If that is not possible, the reason goes to

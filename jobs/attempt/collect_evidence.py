@@ -74,7 +74,8 @@ def has_spares(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> bool
     lost |= suspects.left_out(facts.attempts, since).keys()
     others = [node for node in expand_hostlist(job.nodes) if node not in lost]
     idle = [node for node in others if node not in facts.nodes]
-    lost |= {*srun_step.unreachable_nodes(facts, idle)}
+    unfit = dict(facts.unfit_spares)
+    lost |= {*srun_step.unreachable_nodes(facts, idle), *(node for node in idle if node in unfit)}
     return len([node for node in others if node not in lost]) >= facts.spec.slurm.fewest_nodes
 
 

@@ -119,7 +119,9 @@ def _open(
     if plan.spares:
         count += f" and {quantity(len(plan.spares), 'spare')} ({', '.join(plan.spares)})"
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
-    print_line(f"attempt {attempt}: {count}, rendezvous at {where}")
+    of_job = (*plan.nodes, *plan.spares)
+    unfit = [f"; {node} is unfit: {why}" for node, why in facts.unfit_spares if node in of_job]
+    print_line(f"attempt {attempt}: {count}, rendezvous at {where}{''.join(unfit)}")
     return plan
 
 
@@ -161,9 +163,10 @@ def choose_nodes(
     lost = srun_step.unreachable_nodes(facts, present)
     since = exclude_nodes.counted_since(facts.spec, facts.submission)
     unfit = suspects.unfit(facts.attempts, since)
-    num_fit = len({*present} - {*unfit, *lost})
+    doubtful = unfit | dict(facts.unfit_spares).keys()
+    num_fit = len({*present} - {*doubtful, *lost})
     wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
-    taken = suspects.chosen(present, unfit, lost, wanted)
+    taken = suspects.chosen(present, doubtful, lost, wanted)
     waiting = [node for node in present if node not in (*taken, *lost)]
     failed = () if facts.last is None else facts.last.evidence.lost_nodes
     spares = tuple(node for node in waiting if node not in unfit)

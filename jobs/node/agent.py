@@ -28,7 +28,7 @@ from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import limit_bytes, oom_kills
 from slurm_job_kit.jobs.node.prctl import die_with_parent
 from slurm_job_kit.jobs.node.script_watch import ScriptWatch, ranks_below
-from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
+from slurm_job_kit.jobs.node.standby import WORD, SpareTest, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
 from slurm_job_kit.jobs.procfs import children, has_ended, start_of
@@ -388,20 +388,31 @@ def temporary_directory(
         yield path
 
 
-def main(argv: list[str]) -> int:
-    """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Return the arguments of an agent."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("attempt", help="its number; `standby` waits for the next one")
-    parser.add_argument("--rdzv-endpoint", required=True, metavar="ADDRESS:PORT")
+    endpoint_help = "where the agents meet; of a standby the spare nodes, as n4,n5"
+    parser.add_argument(
+        "--rdzv-endpoint", required=True, metavar="ADDRESS:PORT", help=endpoint_help
+    )
     parser.add_argument("--node-rank", required=True, type=int)
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
+    args = parse(argv)
     run_dir, standby = RunDir(args.run_dir), None
     try:
         spec = Spec.read(run_dir.spec)
         if args.attempt == WORD:
-            standby = WaitingTorchrun(spec, partial(prepare_torchrun, os.getpid()))
-            following = next_attempt(args.node_rank)
+            prepare = partial(prepare_torchrun, os.getpid())
+            standby = WaitingTorchrun(spec, prepare)
+            is_spare = node_name() in args.rdzv_endpoint.split(",")
+            test = SpareTest(run_dir, spec, prepare) if is_spare else None
+            following = next_attempt(args.node_rank, test)
             if following is None:
                 return 0
             args.attempt, args.rdzv_endpoint, args.node_rank = following

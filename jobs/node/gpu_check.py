@@ -49,6 +49,16 @@ def requested_gpus(spec: Spec, environ: Mapping[str, str]) -> int:
     return spec.slurm.num_gpus or gpus.allocated_gpus(environ) or 0
 
 
+def expected_gpus(spec: Spec, environ: Mapping[str, str]) -> int:
+    """Return how many GPUs the ranks of this node should see.
+
+    A user who names the devices in the spec means fewer of them than the job has.
+    """
+    number, ranks = requested_gpus(spec, environ), spec.launch.nproc_per_node
+    is_named = gpus.visible(spec.launch.env) is not None and isinstance(ranks, int)
+    return min(number, int(ranks)) if is_named else number
+
+
 def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem | None:
     """Return why the ranks would see fewer GPUs than asked for; None if they see them.
 
@@ -64,9 +74,7 @@ def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem |
     if version.is_file() and not built_for:
         reason = f"{asked}, but torch of {sys.executable} is a CPU build ({torch.parent})"
         return GpuProblem(reason, f"install a build of torch for GPUs there; {cpu}")
-    # A user who names the devices in the spec means fewer of them.
-    if gpus.visible(spec.launch.env) is not None and isinstance(spec.launch.nproc_per_node, int):
-        number = min(number, spec.launch.nproc_per_node)
+    number = expected_gpus(spec, environ)
     if limit := gpus.limiting_variable(environ, number):
         hint = f"look for it in launch.env, setup and your shell's start-up files; {cpu}"
         return GpuProblem(f"{asked}, but {limit}", hint)

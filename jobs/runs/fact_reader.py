@@ -5,6 +5,7 @@ A command reads each file once; jobs.runs.interpret and jobs.attempt.decision ta
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -22,7 +23,7 @@ from slurm_job_kit.jobs.records.training import (
     read_events,
     read_progress_steps,
 )
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
+from slurm_job_kit.jobs.rundir import UNFIT, AttemptDir, RunDir
 from slurm_job_kit.jobs.runs import checkpoint_lookup, interpret, scratch_purge
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.shared_files import names_in
@@ -128,7 +129,17 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         error_at_end=silent_end.error_at_end(attempt_dir, exited) if is_users_end else "",
         failed_tasks=nodes.failed_tasks,
         hang=nodes.hang,
+        unfit_spares=_unfit_spares(run_dir) if spec.slurm.spare_nodes else (),
     )
+
+
+def _unfit_spares(run_dir: RunDir) -> tuple[tuple[str, str], ...]:
+    found = []
+    for path in shared_files.files_in(run_dir.unfit_spare("").parent, f"{UNFIT}*"):
+        with contextlib.suppress(FileNotFoundError):  # the node has just passed a test
+            reason = shared_files.read_text(path, errors="replace").strip()
+            found.append((path.name.removeprefix(UNFIT), reason))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

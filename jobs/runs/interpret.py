@@ -86,6 +86,8 @@ class AttemptFacts:
     error_at_end: str = ""  # that a script printed last, although it exited with 0
     failed_tasks: tuple[tuple[str, int], ...] = ()  # (node, exit code), as srun reported them
     hang: HangConclusion | None = None
+    # (node, why it failed its own test), of nodes that wait or have waited as spare ones
+    unfit_spares: tuple[tuple[str, str], ...] = ()
 
     @property
     def unstarted(self) -> dict[str, int]:
@@ -102,7 +104,8 @@ class AttemptFacts:
     @property
     def can_lose_node(self) -> bool:
         """Whether the run can go on without one of the attempt's nodes, in the same allocation."""
-        num_nodes = len(self.nodes) + (0 if self.plan is None else len(self.plan.spares))
+        spares = () if self.plan is None else self.plan.spares
+        num_nodes = len(self.nodes) + len({*spares} - dict(self.unfit_spares).keys())
         slurm = self.spec.slurm
         return slurm.chooses_nodes and num_nodes > slurm.fewest_nodes
 

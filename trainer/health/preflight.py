@@ -27,7 +27,7 @@ from slurm_job_kit.trainer.health import gpu_health, rank_report
 from slurm_job_kit.trainer.health.diagnosis import RankPlace, end_siblings, place_of
 from slurm_job_kit.trainer.health.phases import DEVICE_TEST
 from slurm_job_kit.trainer.health.rank_report import RankReport, Summary, are_few
-from slurm_job_kit.trainer.process.context import rendezvous_store
+from slurm_job_kit.trainer.process.context import DistributedContext, rendezvous_store
 from slurm_job_kit.trainer.process.rank_process import RankProcess
 
 RECORD_LIMIT_S = 5.0
@@ -65,7 +65,7 @@ def preflight(
         if exchange.is_completed():
             exchange.wait()
 
-    problem = known_problem or device_problem(rank, device)
+    problem = known_problem or device_problem(rank.distributed, device)
     rank.events.event("device_test")
     begin("all-reduce test")
     store = PrefixStore("preflight", rendezvous_store())
@@ -94,7 +94,7 @@ def sum_problem(numbers: torch.Tensor, world_size: int) -> str:
     return _difference("an all-reduce", numbers, expected)
 
 
-def device_problem(rank: RankProcess, device: torch.device) -> str:
+def device_problem(distributed: DistributedContext, device: torch.device) -> str:
     """Return what is wrong with this rank's device; "" if nothing is."""
     if device.type != "cuda":
         return product_problem(device, torch.float32)
@@ -104,7 +104,7 @@ def device_problem(rank: RankProcess, device: torch.device) -> str:
         return in_one_line(error)
     readings, reason = gpu_health.read(device)
     if readings is None:
-        rank.distributed.log(f"preflight: ECC errors and throttling are not checked: {reason}")
+        distributed.log(f"preflight: ECC errors and throttling are not checked: {reason}")
         return problem
     if warning := gpu_health.warning(readings):
         log(f"preflight: {warning}")

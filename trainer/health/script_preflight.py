@@ -1,9 +1,14 @@
-"""The preflight of a user's script or module: one process of each node tests it before torchrun.
+"""The preflight by one process of each node: before a user's script or module, and of spare nodes.
 
 A fork of the process that becomes torchrun calls `main` (jobs.node.preload): torch is imported
 there already, and what the test takes of a GPU is free again before the ranks start. It tests the
 disks and all GPUs of its node, and then, as the rank with the number of its node, does what the
 ranks of the trainer do: see `preflight`. A failure ends it and has the same record.
+
+    python -m trainer.health.script_preflight FOLDER NUM_GPUS
+
+tests a node that waits (jobs.node.standby): its disks and its GPUs, without other nodes and without
+a record. The last line on stderr says why it failed.
 """
 
 from __future__ import annotations
@@ -18,12 +23,14 @@ from pathlib import Path
 import torch
 
 from slurm_job_kit.jobs.console import quantity
+from slurm_job_kit.jobs.records.nodes import node_name
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.trainer.errors import fail, run_with_timeout
+from slurm_job_kit.trainer.errors import fail, in_one_line, run_with_timeout
 from slurm_job_kit.trainer.health.phases import DEVICE_TEST
 from slurm_job_kit.trainer.health.preflight import device_problem, preflight
 from slurm_job_kit.trainer.health.watchdog import Watchdog
 from slurm_job_kit.trainer.process.context import (
+    DistributedContext,
     check_device,
     choose_device,
     init_process_group,
@@ -64,15 +71,11 @@ def _test(
     rank: RankProcess, run_dir: RunDir, attempt: int, num_gpus: int, watchdog: Watchdog
 ) -> None:
     # Before the nodes meet: from then on each waits seconds only for the others.
-    temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()
-    folders = (run_dir.attempt(attempt).path, Path(temporary))
-    problem = next(filter(None, map(disk_problem, folders)), "")
+    problem = disks_problem(run_dir.attempt(attempt).path)
     if not problem:
         rank.open(run_dir, attempt)
     watchdog.beat(DEVICE_TEST)
-    for number in range(torch.cuda.device_count()):
-        if found := device_problem(rank, torch.device("cuda", number)):
-            problem = problem or f"GPU {number}: {found}"
+    problem = problem or gpus_problem(rank.distributed)
     watchdog.beat("rendezvous")
     device, reason = choose_device(rank.distributed) if num_gpus else (torch.device("cpu"), "")
     check_device(num_gpus, f"the job has {quantity(num_gpus, 'GPU')} on each node", device, reason)
@@ -83,6 +86,35 @@ def _test(
     finally:
         with contextlib.suppress(RuntimeError):  # the first node has ended
             _leave(rank)
+
+
+def spare_problem(folder: Path, num_gpus: int) -> str:
+    """Return why this node, tested alone, cannot take part in an attempt; "" if it can.
+
+    folder: on the disk of the run directory. num_gpus: that the ranks of the node need.
+    """
+    alone = DistributedContext(0, 0, 0, 1, 1, node_name())
+    try:
+        if (count := torch.cuda.device_count()) < num_gpus:
+            return f"torch sees {quantity(count, 'GPU')}, and the ranks need {num_gpus}"
+        problem = disks_problem(folder) or device_problem(alone, torch.device("cpu"))
+        return problem or (gpus_problem(alone) if num_gpus else "")  # else they are of other jobs
+    except Exception as error:
+        return in_one_line(error)
+
+
+def gpus_problem(distributed: DistributedContext) -> str:
+    """Return what is wrong with the first bad GPU of this node; "" if all are well."""
+    for number in range(torch.cuda.device_count()):
+        if problem := device_problem(distributed, torch.device("cuda", number)):
+            return f"GPU {number}: {problem}"
+    return ""
+
+
+def disks_problem(folder: Path) -> str:
+    """Return why this node cannot write into a folder, or into its temporary one; "" if it can."""
+    temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()
+    return next(filter(None, map(disk_problem, (folder, Path(temporary)))), "")
 
 
 def disk_problem(folder: Path) -> str:
@@ -112,3 +144,7 @@ def _leave(rank: RankProcess) -> None:
             return
         time.sleep(0.01)
         num_left = store.add("left", 0)
+
+
+if __name__ == "__main__":
+    sys.exit(spare_problem(Path(sys.argv[1]), int(sys.argv[2])) or None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import read_json
 
-from ..kit import Kit
-from . import harm_nodes, harm_slurm, oracles, recorded
+from ..kit import Kit, Run
+from . import harm_nodes, harm_slurm, harm_storage, oracles, recorded
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, begin, start
 from .test_rows_spec import GLOBAL_BATCH, expected_samples, trained_on
@@ -60,23 +61,41 @@ def test_row_45_the_first_node_is_left_out(kit: Kit, reference: ReferenceRuns, r
     oracles.nothing_left(run)
 
 
-def test_row_45_the_spare_is_lost_too(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    """The job starts again, as without spares; here it waits until a node is back."""
-    kit.cluster.restart(extra_conf=LATE)
-    paced = begin(kit, row, *SPARE, step=7)
-    run = paced.run
-    for index in (1, 3):
-        run.cluster.power_off(f"n{index + 1}")
-    run.cluster.wait_for(lambda: len(run.attempts()) == 1, "the end of the attempt", 60)
-    run.cluster.power_on("n2")
-    run.cluster.power_on("n4")
-    paced.finish()
+def test_row_45_the_spare_fails_its_own_test_and_is_lost_too(
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+) -> None:
+    """Each time the job starts again, as without spares; here it waits until a node is back."""
+    with harm_storage.small_disk(tmp_path / "disk", mib=1) as disk:
+        harm_storage.fill(disk)
+        kit.cluster.restart(extra_conf=LATE)
+        full = f"setup=['[ \"$SLURMD_NODENAME\" != n4 ] || export TMPDIR={disk}']"
+        paced = begin(kit, row, *SPARE, full, "launch.standby_after_s=1", step=7)
+        run = paced.run
+        run.cluster.wait_for(run.dir.unfit_spare("n4").exists, "the test of n4", 60)
+        lose_nodes_and_wait(run, "n2")
+        run.wait_for_step((read_progress_step(run.dir.progress) or 0) + 3)
+        lose_nodes_and_wait(run, "n2", "n4")
+        paced.finish()
 
-    assert [attempt["decision"] for attempt in run.attempts()] == ["requeue", "done"]
-    oracles.causes(run, ["node", "completed"])
-    oracles.requeues(run, 1)
+    decisions = [attempt["decision"] for attempt in run.attempts()]
+    assert decisions == ["requeue", "requeue", "done"]
+    assert [attempt["nodes"] for attempt in run.attempts()] == [["n1", "n2", "n3"]] * 3
+    log = run.dir.job_log.read_text()
+    assert f"; n4 is unfit: {disk}: No space left on device\n" in log
+    oracles.causes(run, ["node", "node", "completed"])
+    oracles.requeues(run, 2)
     oracles.bitwise(run, reference())
     oracles.nothing_left(run)
+
+
+def lose_nodes_and_wait(run: Run, *nodes: str) -> None:
+    """Switch nodes off, and on again when the kit has recorded the end of the attempt."""
+    ended = len(run.attempts())
+    for node in nodes:
+        run.cluster.power_off(node)
+    run.cluster.wait_for(lambda: len(run.attempts()) > ended, "the end of the attempt", 60)
+    for node in nodes:
+        run.cluster.power_on(node)
 
 
 def test_row_45_the_node_of_the_batch_script_is_lost(

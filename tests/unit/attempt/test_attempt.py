@@ -650,3 +650,44 @@ def test_a_lost_node_is_given_back_before_a_retry_on_a_spare_one(
     assert is_asked == (of_job == "a,b,c")
     is_requeued = any(call.startswith("scontrol requeue") for call in fake_slurm.calls)
     assert (code == execute.EXIT_RETRY, is_requeued) == (is_taken_back, not is_taken_back)
+
+
+@pytest.mark.parametrize(("unfit", "decision"), [("", "retry"), ("c", "requeue"), ("a", "retry")])
+def test_a_spare_node_that_failed_its_own_test_takes_no_lost_nodes_place(
+    run, command, slurm, monkeypatch, unfit, decision
+):
+    """A record of a node that trains is an old one."""
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
+    slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=a,b,c\n")
+    monkeypatch.setattr(client, "is_answering", lambda host, _: host != "b")
+    run_files.opened(run, spares=["c"])
+    run_files.node(run.attempt(1), 0, host="a", torchrun_exit=1, end=5.0)
+    run.unfit_spare("").parent.mkdir()
+    if unfit:
+        run.unfit_spare(unfit).write_text("/tmp: No space left on device\n")
+    run_lock.claim(run, run_lock.this_process("7"), 1)
+    command("close", "1", "--srun-exit", "1")
+    assert read_jsonl(run.attempts)[0]["decision"] == decision
+
+
+@pytest.mark.parametrize(("unfit", "is_left_out"), [("", True), ("c", False)])
+def test_a_node_that_crashes_twice_is_left_out_where_a_fit_spare_node_can_take_its_place(
+    run, command, slurm, unfit, is_left_out
+):
+    """The partition has no more nodes than the job."""
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
+    write_json(run.site, {"partition_nodes": [{"name": "batch", "nodes": 3}]})
+    slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=a,b,c\n")
+    crash = run_files.signs("b", kind="unknown", is_left_out=False)
+    run_files.recorded(run, {"signs": crash}, cause="crash", decision="retry")
+    run_files.opened(run, 2, spares=["c"])
+    for rank, node in enumerate("ab"):
+        run_files.node(run.attempt(2), rank, host=node, torchrun_exit=1, end=5.0)
+    run_files.failed(run.attempt(2), 1, 4.0, host="b")
+    run.unfit_spare("").parent.mkdir()
+    if unfit:
+        run.unfit_spare(unfit).write_text("/tmp: No space left on device\n")
+    run_lock.claim(run, run_lock.this_process("7"), 2)
+    command("close", "2", "--srun-exit", "1")
+    (sign,) = read_attempts(run)[-1].evidence.signs
+    assert (sign.node, sign.is_left_out) == ("b", is_left_out)

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.node import oom, standby
+from slurm_job_kit.jobs.node import oom, silent_end, standby
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
-from slurm_job_kit.jobs.node.standby import WaitingTorchrun
+from slurm_job_kit.jobs.node.standby import SpareTest, WaitingTorchrun
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
+from slurm_job_kit.jobs.procfs import children
+from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 
 pytestmark = pytest.mark.long  # processes import torch
@@ -296,3 +298,112 @@ def test_which_attempt_an_agent_has_waited_for(monkeypatch, line, expected):
     monkeypatch.setenv("KIT_NODE", "n2")
     monkeypatch.setattr("sys.stdin", io.StringIO(line))
     assert standby.next_attempt(node_rank=4) == expected
+
+
+def agent_of_spares(run, spares):
+    """The agent of the node n4, which waits."""
+    run.spec.write_text(Spec(slurm=Slurm(gpus_per_node=99)).to_json())
+    run.unfit_spare("n4").parent.mkdir()
+    argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", run.path, "standby"]
+    run.job_log.write_text("2026-11-25 16:00:00 attempt 1: 1 node, rendezvous at 10.0.0.1:1\n")
+    with open(run.job_log, "ab") as log:
+        return subprocess.Popen(
+            [*argv, f"--rdzv-endpoint={spares}", "--node-rank=0"],
+            cwd=REPOSITORY,
+            env=os.environ | {"KIT_NODE": "n4"},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_the_agent_of_a_spare_node_records_why_its_node_is_unfit(tmp_path):
+    run = RunDir(tmp_path)
+    agent = agent_of_spares(run, "n3,n4")
+    wait_for(run.unfit_spare("n4").exists)
+    agent.communicate(timeout=60)  # closes the pipe
+    assert agent.returncode == 0
+    assert "and the ranks need 99" in run.unfit_spare("n4").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"spec.json", "standby", "job.log"}
+    lines = silent_end.job_lines(run.job_log, 1)
+    assert "and the ranks need 99" in lines[0]
+    assert silent_end.agent_words(lines) == ""  # nothing that the attempt could have failed for
+
+
+def test_only_a_spare_node_is_tested(tmp_path):
+    agent = agent_of_spares(RunDir(tmp_path), "n3")
+    (waiting,) = wait_for(lambda: children(agent.pid))
+    wait_for(lambda: "node.preload" in Path(f"/proc/{waiting}/cmdline").read_text())
+    time.sleep(0.5)  # there is nothing to see: the test begins at once
+    assert children(agent.pid) == [waiting]
+    agent.communicate(timeout=60)
+    assert agent.returncode == 0
+
+
+# Stands for the test: the file `found` has what it finds, and `hang` for one that does not end.
+STUB = """
+import sys, time
+from pathlib import Path
+found = Path(sys.argv[1], "found").read_text()
+time.sleep(1000 if found == "hang" else 0)
+sys.exit(found or None)
+"""
+
+
+@pytest.fixture
+def spare(tmp_path, monkeypatch):
+    """The test of the spare node n4, by the stub."""
+    (tmp_path / "stub.py").write_text(STUB)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("KIT_NODE", "n4")
+    monkeypatch.setattr(standby, "PREFLIGHT", "stub")
+    monkeypatch.setattr(standby, "TEST_INTERVAL_S", 0.0)
+    RunDir(tmp_path).unfit_spare("").parent.mkdir()
+    test = SpareTest(RunDir(tmp_path), Spec(), lambda: None)
+    yield test
+    test.end()
+
+
+def record_of(spare, run, found):
+    """What the record of the spare node has when its test has found something."""
+    run.unfit_spare("").with_name("found").write_text(found)
+    wait_for(lambda: spare.go_on() == 0.0)  # until then the test runs
+    record = run.unfit_spare("n4")
+    return record.read_text() if record.exists() else None
+
+
+def test_the_record_of_a_spare_node_is_that_of_its_last_test(spare, tmp_path):
+    run = RunDir(tmp_path)
+    assert record_of(spare, run, "") is None
+    full = "/tmp: No space left on device"
+    assert record_of(spare, run, full) == f"{full}\n"
+    assert record_of(spare, run, f"a warning\n{full}") == f"{full}\n"
+    assert record_of(spare, run, "") is None
+
+
+def test_a_test_of_a_spare_node_that_hangs_is_ended(spare, tmp_path, monkeypatch):
+    before = children(os.getpid())
+    monkeypatch.setattr(standby, "TEST_LIMIT_S", 0.5)
+    assert record_of(spare, RunDir(tmp_path), "hang") == "its test did not end within 0 s\n"
+    assert {*children(os.getpid())} <= {*before}
+    monkeypatch.setattr(standby, "TEST_LIMIT_S", 60.0)
+    assert record_of(spare, RunDir(tmp_path), "") is None
+
+
+def test_no_test_of_a_spare_node_runs_on_beside_the_next_attempt(spare, tmp_path, monkeypatch):
+    (tmp_path / "standby/found").write_text("hang")
+    (tmp_path / "line").write_text("3 10.0.0.1:15000 n1,n4\n")
+    with open(tmp_path / "line") as line:
+        monkeypatch.setattr("sys.stdin", line)
+        before = children(os.getpid())
+        assert standby.next_attempt(0, spare) == (3, "10.0.0.1:15000", 1)
+    assert {*children(os.getpid())} <= {*before}
+    assert not RunDir(tmp_path).unfit_spare("n4").exists()
