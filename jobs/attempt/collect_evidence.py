@@ -111,8 +111,11 @@ def with_signs(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evid
 
 
 def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
-    """Return whether the job has enough other nodes, or Slurm has them for the job."""
-    if facts.can_lose_node:
+    """Return whether the job has enough other fit nodes, or Slurm has them for the job."""
+    spares = () if facts.plan is None else facts.plan.spares
+    has_fit_spare = bool({*spares} - dict(facts.unfit_spares).keys())
+    has_more = len(facts.nodes) > facts.spec.slurm.fewest_nodes
+    if facts.can_lose_node and (has_fit_spare or has_more):
         return True
     others = expand_hostlist(facts.spec.slurm.exclude or "")
     return bool(exclude_nodes.excludable_nodes(run_dir, facts.spec, facts.site, [node], others)[0])

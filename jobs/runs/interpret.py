@@ -103,9 +103,8 @@ class AttemptFacts:
 
     @property
     def can_lose_node(self) -> bool:
-        """Whether the run can go on without one of the attempt's nodes, in the same allocation."""
-        spares = () if self.plan is None else self.plan.spares
-        num_nodes = len(self.nodes) + len({*spares} - dict(self.unfit_spares).keys())
+        """Whether the run may go on without one of the attempt's nodes, in the same allocation."""
+        num_nodes = len(self.nodes) + (0 if self.plan is None else len(self.plan.spares))
         slurm = self.spec.slurm
         return slurm.chooses_nodes and num_nodes > slurm.fewest_nodes
 

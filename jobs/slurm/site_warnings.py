@@ -95,9 +95,12 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
         what = "this site has no expedited requeue (SlurmctldParameters=enable_expedited_requeue)"
         yield Problem(("slurm", "sbatch_args", "requeue"), what, "leave it out")
     found = re.match(r"(\d+)\.(\d+)", site.config.version)
-    if requested.spare_nodes and found and (int(found[1]), int(found[2])) < OVERLAP:
-        what = f"spare nodes need srun --overlap (Slurm 20.11), and this Slurm is {found[0]}"
-        yield Problem(("slurm", "spare_nodes"), what, "write 0: then a lost node costs a requeue")
+    if requested.chooses_nodes and found and (int(found[1]), int(found[2])) < OVERLAP:
+        key = "nodes" if requested.is_range else "spare_nodes"
+        value = requested.most_nodes if requested.is_range else 0
+        what = f"this needs srun --overlap (Slurm 20.11), and this Slurm is {found[0]}"
+        hint = f"write {value}: then a lost node costs a requeue"
+        yield Problem(("slurm", key), what, hint)
     if not site.config.is_requeued and requested.restart != "successor":
         what = "this site requeues only jobs that ask for it (JobRequeue=0), as this job does"
         hint = "if Slurm refuses the requeue, write slurm.restart=successor"

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -652,9 +653,12 @@ def test_a_lost_node_is_given_back_before_a_retry_on_a_spare_one(
     assert (code == execute.EXIT_RETRY, is_requeued) == (is_taken_back, not is_taken_back)
 
 
-@pytest.mark.parametrize(("unfit", "decision"), [("", "retry"), ("c", "requeue"), ("a", "retry")])
+@pytest.mark.parametrize(
+    ("unfit", "ago_s", "decision"),
+    [("", 0, "retry"), ("c", 0, "requeue"), ("a", 0, "retry"), ("c", 1300, "retry")],
+)
 def test_a_spare_node_that_failed_its_own_test_takes_no_lost_nodes_place(
-    run, command, slurm, monkeypatch, unfit, decision
+    run, command, slurm, monkeypatch, unfit, ago_s, decision
 ):
     """A record of a node that trains is an old one."""
     run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
@@ -665,17 +669,28 @@ def test_a_spare_node_that_failed_its_own_test_takes_no_lost_nodes_place(
     run.unfit_spare("").parent.mkdir()
     if unfit:
         run.unfit_spare(unfit).write_text("/tmp: No space left on device\n")
+        os.utime(run.unfit_spare(unfit), (time.time() - ago_s,) * 2)
     run_lock.claim(run, run_lock.this_process("7"), 1)
     command("close", "1", "--srun-exit", "1")
     assert read_jsonl(run.attempts)[0]["decision"] == decision
 
 
-@pytest.mark.parametrize(("unfit", "is_left_out"), [("", True), ("c", False)])
-def test_a_node_that_crashes_twice_is_left_out_where_a_fit_spare_node_can_take_its_place(
-    run, command, slurm, unfit, is_left_out
+WITH_SPARE = Slurm(nodes=2, spare_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("slurm_keys", "unfit", "is_left_out"),
+    [
+        (WITH_SPARE, "", True),
+        (WITH_SPARE, "c", False),
+        (Slurm(nodes="1-2", spare_nodes=1), "c", True),
+    ],
+)
+def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_nodes(
+    run, command, slurm, slurm_keys, unfit, is_left_out
 ):
     """The partition has no more nodes than the job."""
-    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
+    run.spec.write_text(Spec(slurm=slurm_keys).to_json())
     write_json(run.site, {"partition_nodes": [{"name": "batch", "nodes": 3}]})
     slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=a,b,c\n")
     crash = run_files.signs("b", kind="unknown", is_left_out=False)

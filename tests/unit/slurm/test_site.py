@@ -412,17 +412,17 @@ def test_an_expedited_requeue_needs_a_site_that_has_it(tmp_path, parameters, is_
 
 
 @pytest.mark.parametrize(
-    ("version", "spares", "is_refused"),
+    ("version", "changes", "errors"),
     [
-        ("20.02.7", 1, True),
-        ("19.05.8", 1, True),
-        ("20.02.7", 0, False),
-        ("20.11.0", 1, False),
-        ("26.05.5", 1, False),
-        ("", 1, False),  # not known
+        ("20.02.7", {"spare_nodes": 1}, ["error slurm.spare_nodes"]),
+        ("19.05.8", {"spare_nodes": 1}, ["error slurm.spare_nodes"]),
+        ("20.02.7", {"nodes": "1-2"}, ["error slurm.nodes"]),
+        ("20.02.7", {}, []),
+        ("20.11.0", {"spare_nodes": 1}, []),
+        ("26.05.5", {"spare_nodes": 1}, []),
+        ("", {"spare_nodes": 1}, []),  # not known
     ],
 )
-def test_spare_nodes_need_a_slurm_whose_srun_has_overlap(version, spares, is_refused):
-    requested = replace(HOUR, spare_nodes=spares)
-    errors = found(requested, of=replace(USUAL, version=version))
-    assert errors == ["error slurm.spare_nodes"] * is_refused
+def test_a_choice_of_nodes_needs_a_slurm_whose_srun_has_overlap(version, changes, errors):
+    requested = replace(HOUR, **changes)
+    assert found(requested, of=replace(USUAL, version=version)) == errors
