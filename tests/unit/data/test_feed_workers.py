@@ -81,30 +81,6 @@ def test_a_worker_survives_stop_signals_and_epochs_until_its_batches_are_closed(
     wait_for_end(pid)
 
 
-def test_a_worker_dies_with_its_rank_even_during_a_read():
-    script = (
-        "import tests.unit.data.test_feed_workers as t\n"
-        "feed = t.feed_of(t.Stuck(8), workers=1, micro_batch_size=1)\n"
-        "print(t.readers(feed, [0])[0][0], flush=True)\n"
-        "t.time.sleep(60)\n"
-    )
-    rank = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert rank.stdout is not None
-    try:
-        pid = int(rank.stdout.readline())
-        assert is_running(pid)
-    finally:
-        rank.kill()
-        rank.wait()
-        rank.stdout.close()
-    wait_for_end(pid)
-
-
 # Python imports sitecustomize at its start: the processes that start the workers get a stop signal
 # as early as possible.
 STOP_AT_ONCE = """
@@ -115,23 +91,52 @@ if any("multiprocessing" in word for word in sys.orig_argv):
 """
 
 
-def test_workers_survive_a_stop_signal_during_their_start(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(STOP_AT_ONCE)
-    script = (
-        "import signal, tests.unit.data.test_feed_workers as t\n"
-        "feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)\n"
-        "print(t.readers(feed, range(3))[0][0], signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
-        "feed.close()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+RANK = """
+import signal, time
+import tests.unit.data.test_feed_workers as t
+feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)
+print(t.readers(feed, range(3))[0][0], signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
+feed.close()
+feed = t.feed_of(t.Stuck(8), workers=1, micro_batch_size=1)
+print(t.readers(feed, [0])[0][0], flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """What RANK wrote to stdout and stderr until it was killed, in a read of its second worker."""
+    folder = tmp_path_factory.mktemp("rank")
+    (folder / "sitecustomize.py").write_text(STOP_AT_ONCE)
+    errors = folder / "errors"
+    with errors.open("w") as stderr:
+        rank = subprocess.Popen(
+            [sys.executable, "-c", RANK],
+            env={**os.environ, "PYTHONPATH": f"{folder}:{REPOSITORY}"},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+    assert rank.stdout is not None
+    try:
+        lines = [rank.stdout.readline() for _ in range(2)]
+        said = errors.read_text()
+        assert lines[1] and is_running(int(lines[1])), said
+    finally:
+        rank.kill()
+        rank.wait()
+        rank.stdout.close()
+    return lines, said
+
+
+def test_a_worker_dies_with_its_rank_even_during_a_read(killed):
+    wait_for_end(int(killed[0][1]))
+
+
+def test_workers_survive_a_stop_signal_during_their_start(killed):
+    lines, stderr = killed
     # Python's tracker of semaphores may find one that is just being removed.
-    errors = [line for line in done.stderr.splitlines() if "resource_tracker" not in line]
-    assert done.returncode == 0 and not [line for line in errors if line[:1].strip()], errors
-    reader, mask = done.stdout.split(maxsplit=1)
+    errors = [line for line in stderr.splitlines() if "resource_tracker" not in line]
+    assert not [line for line in errors if line[:1].strip()], errors
+    reader, mask = lines[0].split(maxsplit=1)
     assert int(reader) > 0 and mask == "set()\n"
