@@ -14,7 +14,11 @@ from tests.local.local_kit import Kit, wait_for
 # The interpreter of the tests, and no installation of .venv.
 MAKE = ("make", f"PYTHON={sys.executable}", "READY=")
 CANCER = "CONFIG=configs/cancer.yaml"
-SMALL = "slurm.nodes=1 launch.nproc_per_node=2"
+# Slow until PACE_FILE is deleted.
+PACED = (
+    "slurm.nodes=1 launch.nproc_per_node=2 launch.stop_check_steps=1 launch.env.PACE_FILE=%s "
+    "train.dataset=digits train.model=tests.slurm.paced:Paced train.epochs=1"
+)
 LOCAL = "FLAGS=--cluster local"
 
 
@@ -55,9 +59,11 @@ def make(tmp_path):
     kit.kill()
 
 
-def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make):
+def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_path):
+    pace = tmp_path / "pace"
+    pace.touch()
     assert "torch.distributed.run" in make.check("dry-run", CANCER, LOCAL)
-    submit = make.start("submit", CANCER, f"SET={SMALL} train.epochs=90", LOCAL)
+    submit = make.start("submit", CANCER, f"SET={PACED % pace}", LOCAL)
     wait_for((make.root / "cancer/latest/progress.json").exists, "no step is done")
     run = RunDir((make.root / "cancer/latest").resolve())
     assert "running" in make.check("status")
@@ -66,6 +72,7 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make):
     assert "rank 0 of 2" in make.check("logs", f"RUN={run.run_id}")
     assert "stopped on request" in make.check("status", "RUN=cancer")
 
+    pace.unlink()
     make.check("resume", "RUN=cancer", LOCAL)
     assert read_json(run.result)["status"] == "completed"
     assert read_progress_step(run.progress) == read_json(run.result)["global_step"]
