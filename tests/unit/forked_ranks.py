@@ -13,10 +13,11 @@ PRELOADED = (
 )
 
 
-def run(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
-    """Call `target` with each of the arguments in a process of its own; wait until all have ended.
+def run(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[int | None]:
+    """Call `target` with each of the arguments in a process of its own; return the exit codes.
 
-    A process that takes longer than LIMIT_S is killed; it has then not written what it found.
+    Waits until all have ended. A process that takes longer than LIMIT_S is killed; it has then not
+    written what it found.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED, target.__module__])
@@ -28,3 +29,4 @@ def run(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> No
         if process.is_alive():
             process.kill()
             process.join()
+    return [process.exitcode for process in processes]

@@ -1,21 +1,14 @@
 """The preflight of a user's script: a process of each of two nodes, one of which has a bad disk."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.node import rendezvous
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.trainer.health import preflight
-from slurm_job_kit.trainer.health.script_preflight import disk_problem, spare_problem
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-TEST = (
-    "import sys; from slurm_job_kit.trainer.health.script_preflight import main; main(sys.argv[1])"
-)
+from slurm_job_kit.trainer.health.script_preflight import disk_problem, main, spare_problem
+from tests.unit import forked_ranks
 
 
 def test_a_folder_that_takes_no_file_is_a_problem(tmp_path):
@@ -24,19 +17,20 @@ def test_a_folder_that_takes_no_file_is_a_problem(tmp_path):
     assert disk_problem(tmp_path / "file") == f"{tmp_path}/file: Not a directory"
 
 
+def be_node(rank, port, variables):
+    os.environ |= variables
+    main(f"{rank} 2 0 127.0.0.1 {port}")
+
+
 def run_on_two_nodes(run, second):
-    """The exit codes of the two processes; second: more variables of the second one."""
+    """The exit codes of the two processes; second: more variables of the second one.
+
+    They are forks of a process that has imported torch, as they are on a node.
+    """
     port = rendezvous.choose_port(str(run.path), 1)
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY), "KIT_ATTEMPT": "1"}
-    env |= {"KIT_RUN_DIR": str(run.path), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TEST, f"{rank} 2 0 127.0.0.1 {port}"],
-            env=env | {"KIT_NODE": f"n{rank}"} | (second if rank else {}),
-        )
-        for rank in (0, 1)
-    ]
-    return [process.wait(timeout=120) for process in processes]
+    env = {"KIT_ATTEMPT": "1", "KIT_RUN_DIR": str(run.path), "GLOO_SOCKET_IFNAME": "lo"}
+    nodes = [env | {"KIT_NODE": "n0"}, env | {"KIT_NODE": "n1"} | second]
+    return forked_ranks.run(be_node, [(rank, port, each) for rank, each in enumerate(nodes)])
 
 
 @pytest.mark.long
