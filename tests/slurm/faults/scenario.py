@@ -30,9 +30,13 @@ SPEC = (
 STEPS_PER_EPOCH = 29
 STEPS = 2 * STEPS_PER_EPOCH
 AT_ONCE = Path("/nowhere")  # no file: the run is fast
+NO_STANDBY = "launch.standby_after_s=null"
 HELD_UP = "train.model=tests.slurm.faults.held_up:HeldUp"
 # The site's shape chooses another QOS than submit can know; a job's start then asks for settings.
 NAMED_QOS = (f"slurm.qos={QOS_OF_PARTITION['batch']}",) if IS_SITE else ()
+# The bits depend on the number of ranks only, and one node imports torch once for all of them.
+_PLACES = ("slurm.nodes=", "launch.nproc_per_node=")
+_ON_ONE_NODE = ("slurm.nodes=1", "launch.nproc_per_node=3")
 # The keys on which weights, metrics and the best checkpoint depend.
 _MATTERS = ("train.", "slurm.nodes=", "launch.nproc_per_node=", "log.every", "checkpoint.best=")
 
@@ -100,7 +104,9 @@ class ReferenceRuns:
             fcntl.flock(trained, fcntl.LOCK_EX)
             trained.seek(0)
             if not (known := trained.read()):
-                run = start(self._kit, *key, pace=AT_ONCE).run
+                is_placed = any(word.startswith(_PLACES) for word in key)
+                words = () if is_placed else _ON_ONE_NODE
+                run = start(self._kit, *words, NO_STANDBY, *key, pace=AT_ONCE).run
                 run.wait()
                 known = json.dumps([run.job_id, str(run.dir.path)])
                 trained.write(known)
