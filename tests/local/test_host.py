@@ -53,6 +53,21 @@ Host closed
   Port {closed}
 """
 
+# It trains on the login node while all these tests run: it must leave the processor to them.
+SLOW = """
+import time
+from torch import nn
+
+
+class Slow(nn.Linear):
+    def __init__(self):
+        super().__init__(30, 2)
+
+    def forward(self, measurements):
+        time.sleep(0.05)
+        return super().forward(measurements)
+"""
+
 
 class LoginNode:
     """An sshd, a clone of the kit behind it, and `python -m jobs` before it."""
@@ -171,7 +186,9 @@ def login(tmp_path_factory):
 @pytest.fixture(scope="module")
 def training(login):
     """(command, run): a submit from the laptop that trains on the login node."""
-    small = "slurm.nodes=1 launch.nproc_per_node=1 train.epochs=100000 name=far"
+    (login.clone / "slow.py").write_text(SLOW)
+    small = "slurm.nodes=1 launch.nproc_per_node=1 name=far log.every_steps=5"
+    small += " train.model=slow:Slow train.epochs=100000 launch.standby_after_s=null"
     words = ("submit", "configs/cancer.yaml", f"--set={small}", "--cluster=local")
     process = login.start(*words, output=subprocess.DEVNULL)
     latest = login.clone / "runs/far/latest"
