@@ -107,7 +107,7 @@ def _open(
         mode = int(facts.spec.dir_mode, 8)
         code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
     plan = replace(
-        plan_with_spares(run_dir, facts, me, attempt, nodes, resolved),
+        plan_of(run_dir, facts, me, attempt, nodes, resolved),
         code=None if code is None else code.name,
         code_digest=code_digest.digest_of(code or run_dir.code, facts.spec, kit),
     )
@@ -123,28 +123,6 @@ def _open(
     unfit = [f"; {node} is unfit: {why}" for node, why in facts.unfit_spares if node in of_job]
     print_line(f"attempt {attempt}: {count}, rendezvous at {where}{''.join(unfit)}")
     return plan
-
-
-def plan_with_spares(
-    run_dir: RunDir,
-    facts: AttemptFacts,
-    me: run_lock.Owner,
-    attempt: int,
-    nodes: Sequence[str],
-    resolved: str,
-) -> AttemptPlan:
-    """Return `plan_of` for the nodes of `choose_nodes`."""
-    chosen, spares, left_out = choose_nodes(facts, me, nodes)
-    try:
-        plan = plan_of(run_dir, facts, me, attempt, chosen, resolved)
-    except NoHeadError as error:  # then this node takes part, although it is suspected
-        print_line(f"attempt {attempt}: {error}")
-        plan = plan_of(run_dir, facts, me, attempt, nodes[: len(chosen)], resolved)
-    return replace(
-        plan,
-        spares=tuple(node for node in spares if node not in plan.nodes),
-        left_out=tuple(node for node in left_out if node not in plan.nodes),
-    )
 
 
 def choose_nodes(
@@ -308,24 +286,33 @@ def plan_of(
     nodes: Sequence[str],
     resolved: str,
 ) -> AttemptPlan:
-    """Return the plan of the next attempt. `facts`: of the attempt before.
+    """Return the plan of the next attempt. `facts`: of the attempt before; `nodes`: of the job.
 
     Raises: RendezvousError, InterfaceError.
     """
+    chosen, spares, left_out = choose_nodes(facts, me, nodes)
+    launch = facts.spec.launch
     if me.is_local:
         port = rendezvous.choose_port(me.job_id, attempt)
         head = Head("127.0.0.1", "a local run", port)
-    elif facts.spec.slurm.chooses_nodes and node_name() != nodes[0]:
-        head = ask_head(run_dir, me.job_id, attempt, nodes)
+    elif not facts.spec.slurm.chooses_nodes or node_name() == chosen[0]:
+        head = head_here(launch, me.job_id, attempt, chosen, resolved)
     else:
-        head = head_here(facts.spec.launch, me.job_id, attempt, nodes, resolved)
+        try:
+            head = ask_head(run_dir, me.job_id, attempt, chosen)
+        except NoHeadError as error:  # then this node takes its place, although it is suspected
+            print_line(f"attempt {attempt}: {error}")
+            chosen = (nodes[0], *chosen[1:])
+            head = head_here(launch, me.job_id, attempt, chosen, resolved)
     if not me.is_local:
-        rendezvous.check_private(head.address, facts.spec.launch.allow_public_rendezvous)
-    has_preflight_port = not facts.spec.launch.is_trainer  # the trainer's uses torchrun's store
+        rendezvous.check_private(head.address, launch.allow_public_rendezvous)
+    has_preflight_port = not launch.is_trainer  # the trainer's uses torchrun's store
     return AttemptPlan(
         attempt=attempt,
         job_id=me.job_id,
-        nodes=tuple(nodes),
+        nodes=chosen,
+        spares=tuple(node for node in spares if node not in chosen),
+        left_out=tuple(node for node in left_out if node not in chosen),
         head_address=head.address,
         head_address_is=head.how,
         rdzv_endpoint=rendezvous.endpoint(head.address, head.port),

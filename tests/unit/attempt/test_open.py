@@ -244,25 +244,25 @@ def test_a_node_that_failed_its_test_as_a_spare_one_waits_and_the_log_says_why(
 def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet(
     run, fake_slurm, monkeypatch, capfd
 ):
-    run.spec.write_text(Spec(slurm=Slurm(nodes=1, spare_nodes=1)).to_json())
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
     run_files.recorded(run, {"signs": run_files.signs("n1")})
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     monkeypatch.setattr(client, "is_answering", lambda *_: True)
-    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-2]\n")
+    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n")
     printed = "*** Welcome ***\nthe agents meet at:\n"
     fake_slurm.answer("srun", f"{printed}10.0.0.2\naddress of n2\n15555\neth0 10.0.0.2\n")
-    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2"], "10.0.0.1")
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
     assert plan is not None
-    assert (plan.nodes, plan.rdzv_endpoint) == (("n2",), "10.0.0.2:15555")
+    assert (plan.nodes, plan.rdzv_endpoint) == (("n2", "n3"), "10.0.0.2:15555")
     assert plan.head_interfaces == ("eth0 10.0.0.2",)
     (asked,) = [call for call in fake_slurm.calls if call.startswith("srun")]
-    assert "--jobid=7 --nodelist=n2 " in asked and asked.endswith(f" head {run.path} 2 n2")
+    assert "--jobid=7 --nodelist=n2 " in asked and asked.endswith(f" head {run.path} 2 n2 n3")
     run_lock.release(run, run_lock.this_process("7"))
     fake_slurm.answer("srun", error="srun: error: no route\n", status=1)
     monkeypatch.setattr(interfaces, "is_own", lambda _: True)
-    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2"], "10.0.0.1")
-    assert plan is not None and (plan.nodes, plan.head_address) == (("n1",), "10.0.0.1")
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
+    assert plan is not None and (plan.nodes, plan.head_address) == (("n1", "n3"), "10.0.0.1")
     assert "n2 does not say" in capfd.readouterr().err
 
 
