@@ -115,7 +115,7 @@ def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
     spares = () if facts.plan is None else facts.plan.spares
     has_fit_spare = bool({*spares} - dict(facts.unfit_spares).keys())
     has_more = len(facts.nodes) > facts.spec.slurm.fewest_nodes
-    if facts.can_lose_node and (has_fit_spare or has_more):
+    if facts.can_lose(1) and (has_fit_spare or has_more):
         return True
     others = expand_hostlist(facts.spec.slurm.exclude or "")
     return bool(exclude_nodes.excludable_nodes(run_dir, facts.spec, facts.site, [node], others)[0])

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.attempt import (
     suspects,
 )
 from slurm_job_kit.jobs.attempt.close import close_lost
-from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
+from slurm_job_kit.jobs.attempt.decision import COMPLETED, Action, Cause, refusal
 from slurm_job_kit.jobs.attempt.execute import end_run
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import print_line, quantity
@@ -121,6 +121,7 @@ def _open(
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
     of_job = (*plan.nodes, *plan.spares)
     unfit = [f"; {node} is unfit: {why}" for node, why in facts.unfit_spares if node in of_job]
+    unfit += [f"; {node} is left out" for node in plan.left_out]
     print_line(f"attempt {attempt}: {count}, rendezvous at {where}{''.join(unfit)}")
     return plan
 
@@ -136,19 +137,35 @@ def choose_nodes(
     slurm = facts.spec.slurm
     if me.is_local or not slurm.chooses_nodes:
         return tuple(nodes), (), ()
-    job = client.show_job(me.job_id)
+    job = client.show_job_patiently(me.job_id)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
-    lost = srun_step.unreachable_nodes(facts, present)
+    lost = _silent_nodes(facts, present)
     since = exclude_nodes.counted_since(facts.spec, facts.submission)
     unfit = suspects.unfit(facts.attempts, since)
     doubtful = unfit | dict(facts.unfit_spares).keys()
-    num_fit = len({*present} - {*doubtful, *lost})
+    # What a node's own test found in an earlier start of the job keeps no run small.
+    is_new_start = facts.last is None or facts.last.decision is not Action.RETRY
+    num_fit = len({*present} - {*(unfit if is_new_start else doubtful), *lost})
     wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
     taken = suspects.chosen(present, doubtful, lost, wanted)
     waiting = [node for node in present if node not in (*taken, *lost)]
     failed = () if facts.last is None else facts.last.evidence.lost_nodes
     spares = tuple(node for node in waiting if node not in unfit)
     return taken, spares, tuple(n for n in waiting if n in unfit and n not in failed)
+
+
+def _silent_nodes(facts: AttemptFacts, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes that do not answer; a slurmd may just be starting again."""
+    known = () if facts.last is None else facts.last.evidence.unreachable_nodes
+    silent = srun_step.unreachable_nodes(facts, nodes)
+    for _ in range(MORE_LOOKS):
+        if not {*silent} - {*known}:
+            break
+        time.sleep(MORE_LOOKS_EVERY_S)
+        silent = srun_step.unreachable_nodes(facts, silent)
+    if silent:
+        print_line(f"no answer from {', '.join(silent)}: the next attempt does without, if it can")
+    return tuple(silent)
 
 
 def link_job_log(run_dir: RunDir) -> None:
@@ -252,6 +269,8 @@ def check_allocation(
         )
 
 
+MORE_LOOKS = 2  # at a node that does not answer, before the attempt begins without it
+MORE_LOOKS_EVERY_S = 3.0
 HEAD_FOLLOWS = "the agents meet at:"
 _SIGNAL = re.compile(r"(?:^|\s)--si\w*(?:=|\s+)(\S+)", re.MULTILINE)  # sbatch takes --si, too
 

@@ -140,7 +140,7 @@ def record_of(
         evidence=evidence,
         budget=decision.budget,
         code=None if facts.plan is None else facts.plan.code,
-        spares=(None if facts.plan is None else facts.plan.spares) or None,
+        spares=(None if facts.plan is None else facts.plan.waiting) or None,
     )
 
 

@@ -37,6 +37,8 @@ END_LIMIT_S = 60
 ENDED_LIMIT_S = 40
 # The user's command prefix or srun options may have work to do after the agent ended.
 PREFIX_ENDED_LIMIT_S = 600
+# The same where an agent waited on a node that was left out.
+LEFT_OUT_LIMIT_S = 5
 KILL_AFTER_S = 5
 POLL_S = 0.1
 # Each read opens a file of every node on a file system that all jobs share.
@@ -236,18 +238,22 @@ class _SilentNodes:
         self._facts: AttemptFacts | None = None
 
     def look(self, now: float) -> list[str]:
-        """Return the nodes that were silent in the last SILENT_LOOKS looks. Raises: OSError."""
+        """Return the nodes that were silent in the last SILENT_LOOKS looks. Raises: OSError.
+
+        None where too few others are left: a network that is cut for a moment may come back.
+        """
         if now < self._next_look:
             return []
         self._next_look = now + LOOK_INTERVAL_S
         if self._facts is None or None in self._facts.agents:
             self._facts = fact_reader.read(self._run_dir, self._attempt)
-            if not self._facts.can_lose_node:
+            if not self._facts.can_lose(1):
                 self._next_look = math.inf
                 return []
         silent = unreachable_nodes(self._facts, self._facts.nodes, client.is_silent)
         self._silent_looks = {node: self._silent_looks.get(node, 0) + 1 for node in silent}
-        return [node for node, looks in self._silent_looks.items() if looks >= SILENT_LOOKS]
+        lost = [node for node, looks in self._silent_looks.items() if looks >= SILENT_LOOKS]
+        return lost if self._facts.can_lose(len(lost)) else []
 
 
 def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
@@ -266,6 +272,8 @@ def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
         spec = Spec.read(run_dir.spec)
         has_prefix = bool(spec.launch.command_prefix or spec.slurm.srun_args)
         limit_s = PREFIX_ENDED_LIMIT_S if has_prefix else ENDED_LIMIT_S
+        # Their agents have left long ago, unless a node is too broken for that.
+        limit_s = LEFT_OUT_LIMIT_S if plan is not None and plan.left_out else limit_s
         return limit_s, f"{limit_s} s after every agent ended"
     return math.inf, ""
 

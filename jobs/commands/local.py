@@ -120,9 +120,15 @@ def visible_gpus() -> list[str]:
 
 
 def num_agents(spec: Spec, num_gpus: int) -> int:
-    """Return how many agents this machine runs: one per node of the spec, at most one per GPU."""
-    most = spec.slurm.most_nodes
-    return min(most, num_gpus) if num_gpus else most
+    """Return how many agents this machine runs: one per node of the spec, at most one per GPU.
+
+    Of a range without GPUs, as many as fit.
+    """
+    slurm = spec.slurm
+    if num_gpus:
+        return min(slurm.most_nodes, num_gpus)
+    fit = (os.cpu_count() or 1) * MAX_RANKS_PER_CORE // spec.nproc_per_node
+    return max(slurm.fewest_nodes, min(slurm.most_nodes, fit))
 
 
 def check_machine(spec: Spec, num_gpus: int) -> None:

@@ -193,13 +193,14 @@ def _init_from(path: str | None) -> Iterator[Problem]:
 
 
 def _batch(spec: Spec) -> Iterator[Problem]:
-    """Check the batch size. The trainer checks it for a world size that follows from its GPUs."""
+    """Check the batch size. With launch.nproc_per_node auto the ranks may share it unevenly."""
     train = spec.train
     total, slurm = train.global_batch_size, spec.slurm
     if total is None:
         if slurm.is_range and spec.launch.is_trainer:
             what = f"is needed with slurm.nodes {slurm.nodes}, so that each step has one size"
             hint = f"write global_batch_size: {global_batch_size(spec)}"
+            hint += ", without grad_accum_steps" if train.grad_accum_steps > 1 else ""
             yield _key("global_batch_size", what, hint, "slurm.nodes")
         return
     if train.grad_accum_steps != 1:

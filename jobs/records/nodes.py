@@ -63,6 +63,11 @@ class AttemptPlan:
     preflight_port: int | None = field(default=None, metadata=OMIT_NONE)
 
     @property
+    def waiting(self) -> tuple[str, ...]:
+        """The nodes of the job on which no rank runs, as far as they answer."""
+        return (*self.spares, *self.left_out)
+
+    @property
     def is_local(self) -> bool:
         """Whether no Slurm job runs the attempt; its nodes have no names of Slurm then."""
         return self.job_id.startswith("local-")

@@ -6,7 +6,6 @@ A command reads each file once; jobs.runs.interpret and jobs.attempt.decision ta
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -31,7 +30,6 @@ from slurm_job_kit.jobs.shared_files import names_in
 from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 
 RANK_0 = "rank-00000"
-UNFIT_S = 1200  # two tests of a spare node
 MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
 
 
@@ -136,13 +134,11 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
 
 
 def _unfit_spares(run_dir: RunDir) -> tuple[tuple[str, str], ...]:
-    """Return the spare nodes that failed their last test; one of UNFIT_S ago says nothing more."""
     found = []
     for path in shared_files.files_in(run_dir.unfit_spare("").parent, f"{UNFIT}*"):
         with contextlib.suppress(FileNotFoundError):  # the node has just passed a test
             reason = shared_files.read_text(path, errors="replace").strip()
-            if time.time() - path.stat().st_mtime < UNFIT_S:
-                found.append((path.name.removeprefix(UNFIT), reason))
+            found.append((path.name.removeprefix(UNFIT), reason))
     return tuple(found)
 
 

@@ -101,12 +101,11 @@ class AttemptFacts:
         """The nodes of the attempt, first node first."""
         return () if self.plan is None else self.plan.nodes
 
-    @property
-    def can_lose_node(self) -> bool:
-        """Whether the run may go on without one of the attempt's nodes, in the same allocation."""
+    def can_lose(self, number: int) -> bool:
+        """Return whether the run may go on without so many nodes, in the same allocation."""
         num_nodes = len(self.nodes) + (0 if self.plan is None else len(self.plan.spares))
         slurm = self.spec.slurm
-        return slurm.chooses_nodes and num_nodes > slurm.fewest_nodes
+        return slurm.chooses_nodes and num_nodes - number >= slurm.fewest_nodes
 
     @property
     def last(self) -> AttemptRecord | None:

@@ -59,6 +59,9 @@ def test_exactness_names_what_changed():
     assert exactness([first], False)[0] == "same samples"
     other = extend_history([first], {**first, "torch": "2.14"})
     assert exactness(other, True) == ("same samples", "torch was 2.13, then 2.14")
+    for key in ("train.seed", "train.dataset_args", "train.collate"):
+        exact, reason = exactness(extend_history([first], {**first, key: 1}), True)
+        assert exact == "approximate" and reason.startswith(f"{key} changed")
     moved = extend_history([first], {**first, "ranks": [1, 2, 1]})
     assert exactness(moved, True)[0] == "same samples"
 

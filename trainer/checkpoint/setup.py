@@ -96,8 +96,6 @@ def _other_batch(saved: int, context: RankContext, now: TrainSetup) -> str:
         f"the checkpoint was saved with a global batch of {saved}, this start has "
         f"{now.global_batch_size}: "
     )
-    if saved % world_size:
-        return f"{text}{world_size} ranks cannot share {saved} samples, take a divisor of {saved}"
     text += f"set train.global_batch_size to {saved}"
     micro, rest = divmod(saved, world_size * context.train.grad_accum_steps)
     return text if rest else f"{text}, or train.micro_batch_size to {micro}"

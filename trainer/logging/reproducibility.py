@@ -23,6 +23,11 @@ CODE = "code"
 WORLD_SIZE = "world size"
 # How the ranks share the work: named before other changes.
 SHARING = ("train.strategy", "train.shard_size")
+# Keys of the section train that choose the samples or their values.
+SAMPLES = tuple(
+    f"train.{key}"
+    for key in ("seed", "dataset", "dataset_args", "transform", "transform_args", "collate")
+)
 # Of an environment that is not the first one: the step after which it began.
 SINCE = "after step"
 # Of an attempt that continued a stream with other samples: the step after which it did.
@@ -114,6 +119,8 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
             "train.dataset or train.transform draws from a generator of its own, which began again "
             f"after step {' and '.join(map(str, steps))}"
         )
+    if others := [key for key in SAMPLES if _differs(history, key)]:
+        return "approximate", f"{' and '.join(others)} changed, so the samples are others"
     if not deterministic:
         reason = "train.deterministic is off, so operators may vary from run to run"
         return "same samples", "; ".join([reason, *_world_size_changes(history)])
@@ -123,6 +130,10 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
     return "same samples", "; ".join(itertools.chain(*changes)) or (
         "some ranks ran on another kind of processor or library version"
     )
+
+
+def _differs(history: list[dict[str, Any]], name: str) -> bool:
+    return any(each.get(name) != history[0].get(name) for each in history)
 
 
 def _code_changes(history: list[dict[str, Any]]) -> Iterator[str]:

@@ -178,7 +178,7 @@ def read_attempt(
     nodes = (record.nodes if record is not None else None) or (plan.nodes if plan else ())
     job_id = (record.job_id if record is not None else None) or (plan.job_id if plan else "")
     stop = None if record is None else milliseconds(record.stop)
-    spares = (record.spares if record is not None else None) or (plan.spares if plan else ())
+    spares = (record.spares if record is not None else None) or (plan.waiting if plan else ())
     return AttemptHistory(
         *(number, milliseconds(start), nodes, job_id, stop, record),
         failed=first_error(run_dir, number),

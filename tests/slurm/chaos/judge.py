@@ -13,6 +13,8 @@ from .harms import FINAL, HARMS
 from .sites import SITES
 from .victim import Victim
 
+MAX_OTHER_ACCURACY = 0.1  # other sums, after 58 steps
+
 
 def judged(victim: Victim, draw: Draw, expected: Run) -> tuple[str, str]:
     """(the verdict on a draw, what is wrong)."""
@@ -23,7 +25,7 @@ def judged(victim: Victim, draw: Draw, expected: Run) -> tuple[str, str]:
     if run.result().get("status") != end:
         return "revived" if is_final else "lost", f"the run is {run.result()}"
     differences = [] if is_final else compare(run.dir, expected.dir)
-    if differences and not (SITES[draw.site].is_range and has_same_samples(run)):
+    if differences and not (SITES[draw.site].is_range and has_same_samples(run, expected)):
         return "divergent", "; ".join(differences)
     causes_are_explained(run, draw, end)
     redoes_no_more_than_it_may(victim, draw)
@@ -33,11 +35,16 @@ def judged(victim: Victim, draw: Draw, expected: Run) -> tuple[str, str]:
     return "ok", ""
 
 
-def has_same_samples(run: Run) -> bool:
-    """Whether the number of nodes has changed, and nothing else on which bits depend."""
-    result = run.result()
-    reason = str(result.get("exactness_reason"))
-    return result["exactness"] == "same samples" and reason.startswith("world size was 3, then 2")
+def has_same_samples(run: Run, expected: Run) -> bool:
+    """Whether only the number of nodes has changed, or was another one than of the other run.
+
+    Row 48 compares the samples. Here the run must have learned about the same from them.
+    """
+    result, plain = run.result(), expected.result()
+    learned = [each["metrics"]["eval_accuracy"] for each in (result, plain)]
+    counts = {len(attempt["nodes"]) for attempt in run.attempts()}
+    is_close = abs(learned[0] - learned[1]) < MAX_OTHER_ACCURACY
+    return is_close and counts <= {2, 3} and result["global_step"] == plain["global_step"]
 
 
 def causes_are_explained(run: Run, draw: Draw, end: str) -> None:

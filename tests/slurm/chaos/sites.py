@@ -38,7 +38,8 @@ class Site:
 
 SITES: dict[str, Site] = {
     "plain": Site(),
-    OWN_SIGNAL: Site(rows=(3,)),
+    # Without an answer of Slurm the signal looks like the time limit's.
+    OWN_SIGNAL: Site(rows=(3,), causes=("time_limit",)),
     # Slurm has requeued the job by then, and no longer shows the preemption. The batch shell may
     # die before it records the attempt.
     "no_grace": Site(

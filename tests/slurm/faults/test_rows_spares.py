@@ -11,7 +11,7 @@ from ..kit import Kit, Run
 from . import harm_nodes, harm_slurm, harm_storage, oracles, recorded
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, begin, start
-from .test_rows_spec import GLOBAL_BATCH, expected_samples, trained_on
+from .test_rows_spec import UNEVEN_BATCH, expected_samples, trained_on
 
 SPARE = ("slurm.spare_nodes=1", "checkpoint.every_steps=5")
 # As on real sites Slurm notices after minutes that a node is lost.
@@ -122,7 +122,7 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
     paced = begin(
         kit,
         row,
-        *("slurm.nodes=2-3", "checkpoint.every_steps=5", f"train.global_batch_size={GLOBAL_BATCH}"),
+        *("slurm.nodes=2-3", "checkpoint.every_steps=5", f"train.global_batch_size={UNEVEN_BATCH}"),
         *(
             "train.dataset=tests.slurm.faults.recorded:digits",
             f"launch.env.{recorded.FOLDER}={folder}",
@@ -136,7 +136,8 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
     cluster.wait_for(lambda: len(run.attempts()) == 1, "the end of the attempt", 60)
     run.wait_for_step(12)
     assert harm_slurm.restarts(run) == 0
-    harm_slurm.requeue(run)
+    harm_slurm.begin_preemption(run, "--nodes=2")
+    harm_slurm.wait_for_restarts(run, 1)
     run.wait_for_step(17)
     cluster.power_on("n4")  # not n2: Slurm 22.05 ends there what later starts of the job begin
     harm_slurm.begin_preemption(run, "--nodes=3")
@@ -145,12 +146,15 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
 
     nodes = [" ".join(attempt["nodes"]) for attempt in run.attempts()]
     assert nodes == ["n1 n2 n3", "n1 n3", "n1 n3", "n1 n3 n4"]
-    oracles.causes(run, ["node", "requeued", "preemption", "completed"])
+    oracles.causes(run, ["node", "preemption", "preemption", "completed"])
     oracles.requeues(run, 2)
-    samples = expected_samples()
-    trained = trained_on(run, folder, (2, 3))
-    assert trained == {step: samples[step] for step in trained}
+    samples = expected_samples(UNEVEN_BATCH)
+    _, after, _, last = (attempt["first_step"] for attempt in run.attempts())
+    trained = trained_on(run, folder, (2, 2, 3), UNEVEN_BATCH)
+    assert trained == {step: samples[step] for step in samples if step >= after - 1}
     result = run.result()
     assert result["exactness"] == "same samples"
+    steps = f"then 2 after step {after - 1}, then 3 after step {last - 1}"
+    assert result["exactness_reason"] == f"world size was 3, {steps}"
     oracles.at_most_one_interval(run)
     oracles.nothing_left(run)

@@ -16,24 +16,28 @@ from tests.checkout import copy_checkout
 from ..kit import Kit, Run
 from . import harm_slurm, harm_storage, oracles, recorded
 from .rows import Row
-from .scenario import STEPS, STEPS_PER_EPOCH, ReferenceRuns, begin, start
+from .scenario import STEPS_PER_EPOCH, ReferenceRuns, begin, start
 from .test_rows_storage import loaded
 
 GLOBAL_BATCH, NUM_SAMPLES = 48, 1437
+UNEVEN_BATCH = 47  # that two or three ranks cannot share evenly
 NODES = (2, 3, 1)  # by attempt
 
 
 def trained_on(
-    run: Run, folder: Path, nodes_by_attempt: Sequence[int] = NODES
+    run: Run,
+    folder: Path,
+    nodes_by_attempt: Sequence[int] = NODES,
+    size: int = GLOBAL_BATCH,
 ) -> dict[int, list[int]]:
     """The samples of each global step, sorted, over all ranks and the last attempts.
 
-    nodes_by_attempt: of these attempts; all before them were cut off.
+    nodes_by_attempt: of these attempts; all before them were cut off. size: of a step.
     """
     attempts = run.attempts()[-len(nodes_by_attempt) :]
     steps_of: dict[int, list[int]] = defaultdict(list)  # rank -> the step of each of its batches
     for attempt, nodes in zip(attempts, nodes_by_attempt, strict=True):
-        train = Train(micro_batch_size=16, global_batch_size=GLOBAL_BATCH)
+        train = Train(micro_batch_size=16, global_batch_size=size)
         batches = Batches.of(train, NUM_SAMPLES, nodes)
         for step in range(attempt["first_step"] - 1, attempt["last_step"]):
             for rank in range(nodes):
@@ -48,15 +52,13 @@ def trained_on(
     return {step: sorted(indices) for step, indices in seen.items()}
 
 
-def expected_samples() -> dict[int, list[int]]:
-    """The samples of each global step, sorted, of a run on one node."""
-    batches = Batches.of(Train(micro_batch_size=GLOBAL_BATCH), NUM_SAMPLES, 1)
-    assert batches.steps_per_epoch == STEPS_PER_EPOCH
+def expected_samples(size: int = GLOBAL_BATCH) -> dict[int, list[int]]:
+    """The samples of each global step, sorted, of a run on one node; size: of a step."""
+    batches = Batches.of(Train(micro_batch_size=size), NUM_SAMPLES, 1)
+    per_epoch = NUM_SAMPLES // size
     return {
-        step: sorted(
-            batches.micro_batches(batches.order(step // STEPS_PER_EPOCH), step, 0)[0].tolist()
-        )
-        for step in range(STEPS)
+        step: sorted(batches.micro_batches(batches.order(step // per_epoch), step, 0)[0].tolist())
+        for step in range(2 * per_epoch)
     }
 
 

@@ -293,6 +293,7 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
         (Slurm(nodes=2, spare_nodes=1), [], False),
         (Slurm(nodes="1-2"), [], True),
         (Slurm(nodes="2-3"), [], False),
+        (Slurm(nodes="2-3"), ["c"], True),
         (Slurm(nodes=1), [], False),  # plain sbatch asked for more
     ],
 )
@@ -322,6 +323,24 @@ def test_srun_is_ended_where_a_node_is_silent_and_the_run_can_go_on_without_it(
         assert looks == []
         waiter.kill()
         watching.join(10)
+
+
+def test_srun_goes_on_where_more_nodes_are_silent_than_the_run_can_do_without(
+    run, waiter, watch, monkeypatch
+):
+    """The network may come back."""
+    run.spec.write_text(Spec(slurm=Slurm(nodes="1-2")).to_json())
+    run_files.opened(run)
+    for rank in range(2):
+        node(run, rank, None)
+    monkeypatch.setattr(srun_step, "LOOK_INTERVAL_S", 0.05)
+    looks = []
+    monkeypatch.setattr(client, "is_silent", lambda host, _port: not looks.append(host))
+    watching = watch(waiter)
+    watching.join(1)
+    assert len(looks) > 4 * srun_step.SILENT_LOOKS and watching.is_alive()
+    waiter.kill()
+    watching.join(10)
 
 
 def test_srun_does_not_wait_for_lost_nodes_after_an_agent_failed(run, waiter, watch, monkeypatch):

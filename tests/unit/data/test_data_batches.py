@@ -72,6 +72,22 @@ def test_the_last_step_of_an_epoch_takes_the_rounds_that_are_left():
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "limit", "ranks", "rounds", "micro"),
+    [
+        (1104, 16, 56, 2, "9 or 10"),
+        (1104, 16, 48, 2, "11 or 12"),  # even: 23 rounds of 1
+        (96, 16, 4, 2, "12"),
+        (120, 16, 6, 2, "10"),
+        (72, 16, 4, 2, "9"),
+        (56, 8, 2, 4, "7"),
+    ],
+)
+def test_even_shares_are_taken_where_they_need_few_rounds(size, limit, ranks, rounds, micro):
+    batches = batches_of(2000, ranks, global_batch_size=size, micro_batch_size=limit)
+    assert (batches.grad_accum_steps, batches.micro_batch_sizes) == (rounds, micro)
+
+
 @pytest.mark.parametrize("limit", [1, 2, 5, 12, 100])
 def test_an_elastic_sequence_of_global_batches_is_the_same_at_any_world_size(limit):
     def of(world_size):
