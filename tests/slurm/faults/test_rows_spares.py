@@ -139,6 +139,7 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
     harm_slurm.begin_preemption(run, "--nodes=2")
     harm_slurm.wait_for_restarts(run, 1)
     run.wait_for_step(17)
+    paced.pace.write_text("4")  # seconds a step: Slurm needs some until it gives the node to a job
     cluster.power_on("n4")  # not n2: Slurm 22.05 ends there what later starts of the job begin
     harm_slurm.begin_preemption(run, "--nodes=3")
     harm_slurm.wait_for_restarts(run, 2)
