@@ -43,7 +43,14 @@ class BatchSizes:
         if not rest:
             even = (each for each in range(rounds, 2 * rounds + 1) if share % each == 0)
             rounds = next(even, rounds)
-        return cls(size, rounds, world_size)
+        sizes = cls(size, rounds, world_size)
+        if train.sync_batchnorm and sizes.idle_rounds(world_size - 1):
+            # A rank without a sample computes one that counts in the statistics all the same.
+            raise UserError(
+                f"train.sync_batchnorm: {world_size} ranks cannot share train.global_batch_size "
+                f"{size} evenly in micro batches of 1: raise train.micro_batch_size"
+            )
+        return sizes
 
     @property
     def is_even(self) -> bool:

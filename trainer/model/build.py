@@ -82,11 +82,6 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     if initial is not None:
         module.load_state_dict(initial)
     sizes = data.train_batches.sizes
-    if spec.sync_batchnorm and sizes.idle_rounds(sizes.world_size - 1):
-        raise UserError(
-            f"train.sync_batchnorm: {sizes.world_size} ranks cannot share train.global_batch_size "
-            f"{sizes.global_batch_size} evenly in micro batches of 1: raise train.micro_batch_size"
-        )
     return Replica(
         wrapped=wrapped,
         module=module,

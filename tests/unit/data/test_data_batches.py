@@ -88,6 +88,16 @@ def test_even_shares_are_taken_where_they_need_few_rounds(size, limit, ranks, ro
     assert (batches.grad_accum_steps, batches.micro_batch_sizes) == (rounds, micro)
 
 
+def test_synchronised_statistics_exclude_a_rank_without_a_sample():
+    sizes = {"global_batch_size": 7, "micro_batch_size": 1}
+    assert batches_of(100, 3, **sizes).grad_accum_steps == 3
+    with pytest.raises(
+        UserError, match="sync_batchnorm: 3 ranks cannot share .* raise train.micro"
+    ):
+        batches_of(100, 3, **sizes, sync_batchnorm=True)
+    batches_of(100, 7, **sizes, sync_batchnorm=True)
+
+
 @pytest.mark.parametrize("limit", [1, 2, 5, 12, 100])
 def test_an_elastic_sequence_of_global_batches_is_the_same_at_any_world_size(limit):
     def of(world_size):
