@@ -22,11 +22,14 @@ class BatchSizes:
     world_size: int
 
     @classmethod
-    def for_ranks(cls, train: Train, world_size: int) -> BatchSizes:
+    def for_ranks(
+        cls, train: Train, world_size: int, is_even_at_any_cost: bool = False
+    ) -> BatchSizes:
         """Return the batch of a spec; of train.global_batch_size the fewest rounds that fit.
 
         Then train.micro_batch_size is the limit of each micro batch. Even shares are taken where
-        they need at most twice the rounds: 1,104 samples on 48 ranks would be 23 rounds of 1.
+        they need at most twice the rounds: 1,104 samples on 48 ranks would be 23 rounds of 1. Or at
+        any cost, where the ranks can share a step evenly at all.
         Raises: UserError for more ranks than train.global_batch_size.
         """
         size, limit = train.global_batch_size, train.micro_batch_size
@@ -41,7 +44,8 @@ class BatchSizes:
         share, rest = divmod(size, world_size)
         rounds = math.ceil(size / (world_size * limit))
         if not rest:
-            even = (each for each in range(rounds, 2 * rounds + 1) if share % each == 0)
+            most = share if is_even_at_any_cost else 2 * rounds
+            even = (each for each in range(rounds, most + 1) if share % each == 0)
             rounds = next(even, rounds)
         sizes = cls(size, rounds, world_size)
         if train.sync_batchnorm and sizes.idle_rounds(world_size - 1):

@@ -237,7 +237,9 @@ class StreamBatches:
         self._to_device = ToDevice(transform, context)
         self._num_workers = min(1, context.run.spec.launch.num_workers)
         self._share = share
-        self.sizes = BatchSizes.for_ranks(context.train, context.distributed.world_size)
+        self.sizes = BatchSizes.for_ranks(
+            context.train, context.distributed.world_size, is_even_at_any_cost=share.is_own_stream
+        )
         if share.is_own_stream and (slurm := context.run.spec.slurm).is_range:
             raise UserError(
                 f"slurm.nodes {slurm.nodes} lets the number of ranks change, and each rank has a "

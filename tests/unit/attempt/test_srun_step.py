@@ -286,6 +286,15 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
     assert silent == tuple(node for node in nodes if node != "n7")
 
 
+def train_on_two_nodes(run, monkeypatch, slurm, spares=()):
+    """An attempt on a and b, at which the watch looks often."""
+    run.spec.write_text(Spec(slurm=slurm).to_json())
+    run_files.opened(run, spares=spares)
+    for rank in range(2):
+        node(run, rank, None)
+    monkeypatch.setattr(srun_step, "LOOK_INTERVAL_S", 0.05)
+
+
 @pytest.mark.parametrize(
     ("slurm", "spares", "is_ended"),
     [
@@ -300,11 +309,7 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
 def test_srun_is_ended_where_a_node_is_silent_and_the_run_can_go_on_without_it(
     run, waiter, watch, monkeypatch, capfd, slurm, spares, is_ended
 ):
-    run.spec.write_text(Spec(slurm=slurm).to_json())
-    run_files.opened(run, spares=spares)
-    for rank in range(2):
-        node(run, rank, None)
-    monkeypatch.setattr(srun_step, "LOOK_INTERVAL_S", 0.05)
+    train_on_two_nodes(run, monkeypatch, slurm, spares)
     looks = []
 
     def is_silent(host, _port):
@@ -329,11 +334,7 @@ def test_srun_goes_on_where_more_nodes_are_silent_than_the_run_can_do_without(
     run, waiter, watch, monkeypatch
 ):
     """The network may come back."""
-    run.spec.write_text(Spec(slurm=Slurm(nodes="1-2")).to_json())
-    run_files.opened(run)
-    for rank in range(2):
-        node(run, rank, None)
-    monkeypatch.setattr(srun_step, "LOOK_INTERVAL_S", 0.05)
+    train_on_two_nodes(run, monkeypatch, Slurm(nodes="1-2"))
     looks = []
 
     def is_silent(host, _port):

@@ -419,6 +419,8 @@ def test_sizes_of_the_batches_follow_from_the_spec(capsys):
     batches = stream_of(Numbers(), 0, 2, micro_batch_size=5, global_batch_size=24, workers=3)
     assert (batches.batch_size, batches.num_micro_batches(0)) == (4, 3)
     assert "one process reads a stream: launch.num_workers counts as 1" in capsys.readouterr().out
+    own = stream_of(Numbers(), 1, 2, is_own=True, micro_batch_size=10, global_batch_size=46)
+    assert (own.batch_size, own.num_micro_batches(0)) == (1, 23)  # 3 rounds are uneven
     words = "global_batch_size 9 cannot be shared evenly by 2 ranks, each of which has a stream of"
     with pytest.raises(UserError, match=words):
         stream_of(Numbers(), 1, 2, is_own=True, global_batch_size=9)
