@@ -474,6 +474,12 @@ class Spec:
         return STANDBY_AFTER_S if is_plain else None
 
     @property
+    def spare_standby_s(self) -> int | None:
+        """Seconds until a spare node prepares and tests itself: no training is beside it."""
+        seconds = self.launch.standby_after_s
+        return STANDBY_AFTER_S if seconds == "auto" else seconds
+
+    @property
     def runs_inside(self) -> bool:
         """Whether a command prefix or a container of srun may hide the host's files from agents."""
         options = self.slurm.srun_args

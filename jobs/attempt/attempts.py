@@ -80,13 +80,14 @@ class Sruns:
         return self._wake((*words, *named)) or self._start(spec, options, words, subprocess.DEVNULL)
 
     def start_standby(self, spec: Spec, plan: AttemptPlan) -> None:
-        """Start the agents that wait for the next attempt, if the spec asks for them.
+        """Start the agents that wait for the next attempt, as far as the spec asks for them.
 
-        They also wait on the spare nodes.
+        They also wait on the spare nodes, or only there.
         """
-        if spec.standby_s is None or not self._can_overlap:
+        spares = () if spec.spare_standby_s is None else plan.spares
+        self._waiting = sorted({*(() if spec.standby_s is None else plan.nodes), *spares})
+        if not self._waiting or not self._can_overlap:
             return
-        self._waiting = sorted({*plan.nodes, *plan.spares})
         # The step shares the memory of the attempt: where memory is a resource, the attempt's step
         # has all of it. srun takes one of these options and no second one.
         shared = [each for each in self._options if not each.startswith(("--mem=", "--mem-per-"))]

@@ -209,7 +209,8 @@ def _write_plan(run_dir: RunDir, facts: AttemptFacts, plan: AttemptPlan) -> None
     attempt_dir = run_dir.attempt(plan.attempt)
     with contextlib.suppress(FileExistsError):
         attempt_dir.path.mkdir()
-    _write_standby(run_dir, facts.spec.standby_s)
+    spec = facts.spec
+    _write_standby(run_dir, spec.spare_standby_s if plan.spares else spec.standby_s)
     records.write(attempt_dir.plan, plan)
 
 

@@ -309,6 +309,31 @@ def test_nothing_is_decided_where_the_shell_was_killed(begin):
 
 
 @pytest.mark.parametrize(
+    ("launch", "nodes"),
+    [
+        (Launch(), "n1,n2,n3"),
+        (Launch(script="mine.py"), "n3"),
+        (Launch(script="mine.py", standby_after_s=None), None),
+    ],
+)
+def test_an_agent_waits_on_a_spare_node_whatever_trains_on_the_others(
+    tmp_path, fake_slurm, launch, nodes
+):
+    fake_slurm.install("srun", "case $1 in --help) echo --overlap ;; *) exec cat ;; esac")
+    spec = Spec(slurm=Slurm(nodes=2, spare_nodes=1), launch=launch)
+    fields = {"nodes": ["n1", "n2"], "spares": ["n3"]}
+    plan = records.decode(AttemptPlan, run_files.plan(**fields), "here")
+    sruns = Sruns(RunDir(tmp_path), ["srun"])
+    srun = sruns.start(spec, plan)
+    sruns.start_standby(spec, plan)
+    sruns.end_standby()
+    srun.wait(60)
+    waiting = [call for call in fake_slurm.calls if f"agent.sh {tmp_path} standby n3 " in call]
+    assert len(waiting) == (nodes is not None)
+    assert all(f"--nodelist={nodes} " in call for call in waiting)
+
+
+@pytest.mark.parametrize(
     ("left_out", "is_by_standby"), [(["n1"], True), ([], False)], ids=["it answers", "it is lost"]
 )
 def test_a_retry_without_a_node_is_started_by_the_agents_that_wait_unless_it_is_lost(
