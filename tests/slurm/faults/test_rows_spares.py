@@ -16,6 +16,12 @@ from .test_rows_spec import UNEVEN_BATCH, expected_samples, trained_on
 SPARE = ("slurm.spare_nodes=1", "checkpoint.every_steps=5")
 # As on real sites Slurm notices after minutes that a node is lost.
 LATE = "SlurmdTimeout=150"
+# A script that goes on for ever in its first attempt.
+WAITS = """
+import os, time
+print("up", flush=True)
+time.sleep(10**6 if os.environ["KIT_ATTEMPT"] == "1" else 0)
+"""
 
 
 SEES_N1_FAIL = ("train.model=tests.slurm.faults.crashing:Crashing", "launch.env.CRASH_NODE=n1")
@@ -85,6 +91,32 @@ def test_row_45_the_spare_fails_its_own_test_and_is_lost_too(
     oracles.causes(run, ["node", "node", "completed"])
     oracles.requeues(run, 2)
     oracles.bitwise(run, reference())
+    oracles.nothing_left(run)
+
+
+def test_row_45_a_script_has_two_spares_and_one_fails_its_test(
+    kit: Kit, row: Row, tmp_path: Path
+) -> None:
+    """The other one takes the place of the lost node."""
+    script = tmp_path / "outside/waits.py"
+    script.parent.mkdir()
+    script.write_text(WAITS)
+    words = ("configs/own_script.yaml", f"launch.script={script}", "slurm.spare_nodes=2")
+    with harm_storage.small_disk(tmp_path / "disk", mib=1) as disk:
+        harm_storage.fill(disk)
+        kit.cluster.restart(extra_conf=LATE)
+        full = f"setup=['[ \"$SLURMD_NODENAME\" != n3 ] || export TMPDIR={disk}']"
+        run = kit.submit(*words, full)
+        row.record(run)
+        run.cluster.wait_for(run.dir.unfit_spare("n3").exists, "the test of n3", 120)
+        run.cluster.wait_for(lambda: "up" in run.log(), "the script", 60)
+        harm_nodes.lose_power(run, 1)
+        run.wait()
+
+    assert [attempt["nodes"] for attempt in run.attempts()] == [["n1", "n2"], ["n1", "n4"]]
+    assert not run.dir.unfit_spare("n4").exists()
+    oracles.causes(run, ["node", "completed"])
+    oracles.requeues(run, 0)
     oracles.nothing_left(run)
 
 

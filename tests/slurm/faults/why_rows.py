@@ -130,6 +130,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_45_a_node_loses_power_and_a_spare_takes_its_place": ("node_failure",),
     "test_row_45_the_first_node_is_left_out": ("user_code|unknown",),
     "test_row_45_the_spare_fails_its_own_test_and_is_lost_too": ("node_failure",),
+    "test_row_45_a_script_has_two_spares_and_one_fails_its_test": ("node_failure",),
     "test_row_45_the_node_of_the_batch_script_is_lost": ("batch_script_killed",),
     "test_row_46_a_stop_that_meets_a_save": ("preemption",),
     "test_row_47_a_script_that_hangs_on_one_node": ("hang",),
