@@ -75,9 +75,12 @@ def test_row_22_hang_of_a_rank_in_a_loop(
     oracles.retried(paced.run, reference(BROKEN), "hang")
 
 
+# On all nodes of the cluster, so that no other one can take the place of the node that crashes.
+RAISING = ("configs/cancer.yaml", "train.model=tests.slurm.raising:Raising", "slurm.nodes=4")
+
+
 def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) -> None:
-    bad = ("train.model=tests.slurm.raising:Raising", "slurm.nodes=2", "launch.max_crashes=3")
-    run = kit.submit("configs/cancer.yaml", *bad)
+    run = kit.submit(*RAISING, "launch.max_crashes=3")
     row.record(run)
     run.wait("FAILED")
     oracles.causes(run, ["crash"] * 3)
@@ -110,8 +113,7 @@ def test_row_24_a_held_run_is_not_started_again_because_of_its_exit_code(
 ) -> None:
     """Slurm would start the job again, or leave it in the queue as REQUEUE_HOLD."""
     kit.cluster.restart(extra_conf=setting)
-    bad = ("train.model=tests.slurm.raising:Raising", "slurm.nodes=2", "launch.max_crashes=2")
-    run = kit.submit("configs/cancer.yaml", *bad, *words)
+    run = kit.submit(*RAISING, "launch.max_crashes=2", *words)
     row.record(run)
     assert run.wait("FAILED")["ExitCode"] == ("1:0" if words else "3:0")
     assert run.result()["status"] == "held"
