@@ -79,7 +79,7 @@ class Run:
             partition_nodes=(PartitionNodes(PARTITION, slurm.num_nodes),),
         )
         spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes))
-        return cls(RunDir(Path("/nonexistent/run")), spec, site)
+        return cls(RunDir(Path("/nonexistent/runs/simulated/run")), spec, site)
 
     @property
     def checkpoint(self) -> str | None:
