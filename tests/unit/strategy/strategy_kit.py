@@ -40,7 +40,7 @@ from slurm_job_kit.trainer.strategy.sharding import Rows
 from tests.unit import forked_ranks
 
 CPU = torch.device("cpu")
-STEPS = 3
+STEPS = 2
 UNFUSED = {"fused": False, "foreach": False}
 GPT = Train(
     model="gpt",  # its head has the weights of its embedding
@@ -102,7 +102,7 @@ CASES: dict[str, Train] = {
 SHARDED = ("zero1", "fsdp")
 ALWAYS = ("gpt", "accumulation", "uneven", "uneven clipped")
 AT_THREE = (*ALWAYS, "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
-AT_TWO = (*ALWAYS, *(case for case in CASES if case not in AT_THREE))
+AT_TWO = ("gpt", "accumulation", *(case for case in CASES if case not in AT_THREE))
 # (number of ranks, case, strategy, number of the run)
 RUNS = [
     *((1, case, "ddp", 0) for case in ALWAYS if case.startswith("uneven")),
@@ -232,7 +232,7 @@ def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
         num_batches = batches.num_micro_batches(step)
         micro_batches = list(batches.micro_batches(step))
         seeds.seed_generators(step * world_size + rank, CPU)
-        with Collectives() as collectives:
+        with Collectives() as collectives:  # the last step's are kept
             rows = train_step(replica, iter(micro_batches), num_batches, train.lr, train)
         losses.append(float(sum(row[0] for row in rows)))
     final = whole(replica.module)
@@ -329,8 +329,8 @@ def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
 def rank_main(rank: int, folder: str) -> None:
     """Join a group of each size in turn; write what this rank found."""
     torch.set_num_threads(1)
-    # Without a C++ compiler, which takes seconds.
-    torch.compile = functools.partial(torch.compile, backend="aot_eager")
+    # The compilers behind the tracing take seconds.
+    torch.compile = functools.partial(torch.compile, backend="eager")
     results: dict[Any, Any] = {}
     try:
         for world_size in (1, 2, 3, 4):
