@@ -16,6 +16,7 @@ from .test_rows_spec import UNEVEN_BATCH, expected_samples, trained_on
 SPARE = ("slurm.spare_nodes=1", "checkpoint.every_steps=5")
 # As on real sites Slurm notices after minutes that a node is lost.
 LATE = "SlurmdTimeout=150"
+DISK = ".disk"  # hidden: no folder of runs, in which `why` would look after it is gone
 # A script that goes on for ever in its first attempt.
 WAITS = """
 import os, time
@@ -71,7 +72,7 @@ def test_row_45_the_spare_fails_its_own_test_and_is_lost_too(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     """Each time the job starts again, as without spares; here it waits until a node is back."""
-    with harm_storage.small_disk(tmp_path / "disk", mib=1) as disk:
+    with harm_storage.small_disk(tmp_path / DISK, mib=1) as disk:
         harm_storage.fill(disk)
         kit.cluster.restart(extra_conf=LATE)
         full = f"setup=['[ \"$SLURMD_NODENAME\" != n4 ] || export TMPDIR={disk}']"
@@ -102,7 +103,7 @@ def test_row_45_a_script_has_two_spares_and_one_fails_its_test(
     script.parent.mkdir()
     script.write_text(WAITS)
     words = ("configs/own_script.yaml", f"launch.script={script}", "slurm.spare_nodes=2")
-    with harm_storage.small_disk(tmp_path / "disk", mib=1) as disk:
+    with harm_storage.small_disk(tmp_path / DISK, mib=1) as disk:
         harm_storage.fill(disk)
         kit.cluster.restart(extra_conf=LATE)
         full = f"setup=['[ \"$SLURMD_NODENAME\" != n3 ] || export TMPDIR={disk}']"
