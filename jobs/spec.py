@@ -224,7 +224,7 @@ class Launch:
         "Seconds from the start of an attempt until a torchrun for the next one imports torch on "
         "each node: after a crash it starts sooner. It waits with 0.3 GB, where 2 GB are free. The "
         "lines of setup run a second time then, beside the training. null: never; auto: 20, but "
-        "never with setup, command_prefix or srun_args.",
+        "with setup, command_prefix, srun_args or a script of your own on spare nodes only.",
     )
     max_crashes: int = key(
         3, "Crashes in a row without a new checkpoint after which the run is held.", ge=1
