@@ -1,0 +1,13 @@
+"""Rehearses the stop and the resume of any training: harms it, starts it again, compares the end.
+
+- traces: what the ranks did, as the probe recorded it
+- subjects: what is rehearsed, a command or a spec: how it starts, and starts again
+- harming: one start of it: its processes, a harm at a moment, its end
+- scenarios: the harms that are tried, each in a run of its own
+- final_state: the files of the final state, and how those of two runs differ
+- metrics: the lines with numbers that a training printed or wrote
+- judge: what a disturbed run shows beside the undisturbed one
+- causes: the faults that are recognised, with what to change
+- controls: spoils the restore of exact trainings; each verdict must be no
+- verdict: the questions and their answers, as a table, JSON and JUnit XML
+"""

@@ -1,0 +1,468 @@
+"""Records what each rank of a rehearsed training does, and holds a rank where a harm shall come.
+
+Python imports a module of this name at its start: the folder is on PYTHONPATH. A rank writes its
+events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
+
+    begin     pid
+    group     the process group exists
+    step      what the optimizer step began and ended with: check sums of weights and optimizer
+              state, of the inputs of the model, of the random states; learning rates; loss scale
+    eval      the first forward pass in evaluation mode after a training step
+    save      a state file is written: by torch.save or safetensors (`save`), by Python (`open`), or
+              gets its final name (`rename`)
+    outside   a file is opened for writing outside of the working directory
+
+At the moment KIT_REHEARSE_MOMENT a rank creates the file `held-<rank>.<pid>`, and waits until
+the file `go` exists.
+
+KIT_REHEARSE_SPOIL spoils the state that the training has just restored: momentum, data, generator.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import io
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = str(Path(__file__).resolve().parent)
+FOLDER = os.environ.get("KIT_REHEARSE", "")
+STATE_SUFFIXES = (
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".pkl", ".pickle"),
+    *(".distcp", ".tar", ".model", ".state"),
+)
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+INSIDE = tuple(filter(None, os.environ.get("KIT_REHEARSE_INSIDE", "").split(os.pathsep)))
+MAX_OUTSIDE = 20
+
+
+class EventLog:
+    """Writes the events of this rank; one for each process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        name = f"rank-{os.environ['RANK']}.{self.pid}.jsonl"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self.file = os.open(os.path.join(FOLDER, name), flags, 0o600)
+        self.moment = os.environ.get("KIT_REHEARSE_MOMENT", "")
+        self.spoil = os.environ.get("KIT_REHEARSE_SPOIL", "")
+        self.counts: dict[str, int] = {}
+        self.begun: dict[int, tuple[str, str]] = {}  # of each optimizer, before its first step
+        self.fed: list[str] = []
+        # The module of each input before the first step, and a check sum of its weights then.
+        self.fed_to: list[tuple[Any, str]] = []
+        self.random: str | None = None
+        self.scale: float | None = None
+        self.stepping: Any = None
+        self.steps = 0
+        self.depth = 0
+        self.is_evaluating = False
+        self.outside: set[str] = set()
+        self.is_opening = False
+        self.event("begin", world=int(os.environ.get("WORLD_SIZE", "1")))
+
+    def event(self, name: str, **values: Any) -> None:
+        line = {"t": time.time(), "event": name, "pid": self.pid, **values}
+        os.write(self.file, (json.dumps(line) + "\n").encode())
+
+    def reach(self, name: str) -> None:
+        """Count a moment of this name; hold the rank there if it is the chosen one."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if self.moment == f"{name} {self.counts[name]}":
+            Path(FOLDER, f"held-{os.environ['RANK']}.{self.pid}").touch()
+            while not os.path.exists(os.path.join(FOLDER, "go")):
+                time.sleep(0.01)
+
+    def is_at(self, name: str) -> bool:
+        """Return whether the next moment of this name is the chosen one."""
+        return self.moment == f"{name} {self.counts.get(name, 0) + 1}"
+
+
+_recorder: EventLog | None = None
+
+
+def recorder() -> EventLog | None:
+    """Return the recorder of this process; None in a process that is no rank, such as torchrun."""
+    global _recorder
+    if _recorder is None and "RANK" in os.environ:
+        _recorder = EventLog()
+    return _recorder if _recorder is not None and _recorder.pid == os.getpid() else None
+
+
+def forget() -> None:
+    """Let a fork of this process have a recorder of its own."""
+    global _recorder, FOLDER, INSIDE
+    _recorder, FOLDER = None, os.environ["KIT_REHEARSE"]
+    INSIDE = tuple(os.environ["KIT_REHEARSE_INSIDE"].split(os.pathsep))
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield the tensors in nested lists, tuples, mappings and objects like a mapping."""
+    if hasattr(value, "untyped_storage"):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from tensors_in(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_in(each)
+
+
+def check_sum(tensors: Iterable[Any]) -> str:
+    """Return a check sum of the bytes of tensors; of a sharded one the bytes of this rank."""
+    total = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        data = local.detach().cpu().contiguous()
+        total.update(ctypes.string_at(data.data_ptr(), data.numel() * data.element_size()))
+    return total.hexdigest()
+
+
+def random_states(torch: ModuleType) -> str:
+    """Return a check sum of the states of the global random generators."""
+    total = hashlib.blake2b(digest_size=8)
+    states = [torch.get_rng_state()]
+    states += torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    total.update(check_sum(states).encode())
+    total.update(repr(random.getstate()).encode())
+    if (numpy := sys.modules.get("numpy")) is not None and hasattr(numpy, "random"):
+        total.update(numpy.random.get_state()[1].tobytes())
+    return total.hexdigest()
+
+
+def sums(optimizer: Any) -> tuple[str, str]:
+    """Return the check sums of an optimizer's weights and of its state."""
+    weights = [each for group in optimizer.param_groups for each in group["params"]]
+    state = [optimizer.state.get(each, {}) for each in weights]
+    return check_sum(weights), check_sum(tensors_in(state))
+
+
+def watch_steps(torch: ModuleType) -> None:
+    """Record each optimizer step, also those that a GradScaler leaves out."""
+
+    def before(optimizer: Any, *_: Any) -> None:
+        own = recorder()
+        if own is None or own.stepping is not None:  # an optimizer inside of another one
+            return
+        own.stepping = optimizer
+        begin_step(own, optimizer)
+        own.reach("step")
+
+    def after(optimizer: Any, *_: Any) -> None:
+        own = recorder()
+        if own is not None and own.stepping is optimizer:
+            own.stepping = None
+            end_step(own, optimizer)
+
+    hooks = import_module("torch.optim.optimizer")
+    hooks.register_optimizer_step_pre_hook(before)
+    hooks.register_optimizer_step_post_hook(after)
+    scaler = torch.amp.GradScaler
+    scaled_step = scaler.step
+
+    def step(self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        if (own := recorder()) is None:
+            return scaled_step(self, optimizer, *arguments, **options)
+        own.scale, taken = self.get_scale(), own.steps
+        result = scaled_step(self, optimizer, *arguments, **options)
+        if own.steps == taken:
+            begin_step(own, optimizer)
+            end_step(own, optimizer)
+        return result
+
+    scaler.step = step
+
+
+def begin_step(own: EventLog, optimizer: Any) -> None:
+    """Note the state that the first step of an optimizer begins with."""
+    if not own.begun:
+        drop_trials(own)
+    if id(optimizer) not in own.begun:
+        if own.spoil == "momentum":
+            zero_momentum(optimizer)
+        own.begun[id(optimizer)] = sums(optimizer)
+
+
+def end_step(own: EventLog, optimizer: Any) -> None:
+    """Record a step."""
+    began, ended = own.begun[id(optimizer)], sums(optimizer)
+    own.begun[id(optimizer)] = ended
+    own.event(
+        "step",
+        began=began,
+        ended=ended,
+        lr=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+        scale=own.scale,
+        random=own.random,
+        fed=own.fed,
+        has_handler=callable(signal.getsignal(signal.SIGTERM)),
+    )
+    own.fed, own.random, own.is_evaluating = [], None, False
+    own.steps += 1
+
+
+def drop_trials(own: EventLog) -> None:
+    """Forget the inputs of forward passes before the weights were loaded: they trained nothing."""
+    known = zip(own.fed, own.fed_to, strict=True)
+    own.fed = [fed for fed, (called, sum_) in known if check_sum(called.parameters()) == sum_]
+    own.fed_to = []
+
+
+def zero_momentum(optimizer: Any) -> None:
+    """Spoil a restored state: momentum of 0."""
+    for values in optimizer.state.values():
+        for name in values.keys() & {"exp_avg", "momentum_buffer"}:
+            if values[name] is not None:
+                values[name].zero_()
+
+
+def watch_forward(torch: ModuleType) -> None:
+    """Record what each outermost module is fed in training, and when an evaluation begins."""
+    module = torch.nn.Module
+    original = module.__call__
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling() or (own := recorder()) is None or own.depth:
+            return original(self, *arguments, **options)
+        own.depth += 1
+        try:
+            enter(own, self, (arguments, options))
+            return original(self, *arguments, **options)
+        finally:
+            own.depth -= 1
+
+    def enter(own: EventLog, called: Any, inputs: Any) -> None:
+        if called.training and torch.is_grad_enabled():
+            if next(called.parameters(), None) is None:  # a loss
+                return
+            spoil_inputs(torch, own, inputs)
+            own.random = own.random or random_states(torch)
+            own.fed.append(check_sum(each for each in tensors_in(inputs) if is_data(each)))
+            if not own.begun:
+                own.fed_to.append((called, check_sum(called.parameters())))
+        elif not called.training and not own.is_evaluating:
+            own.is_evaluating = True
+            own.event("eval")
+            own.reach("evaluation")
+
+    module.__call__ = call
+
+
+def is_data(tensor: Any) -> bool:
+    """Return whether a tensor comes from the data, and not from another module."""
+    return not tensor.requires_grad
+
+
+def spoil_inputs(torch: ModuleType, own: EventLog, inputs: Any) -> None:
+    """Spoil what a restored training is fed: other samples, or stale random numbers."""
+    if own.spoil == "generator":
+        torch.manual_seed(0)
+    for tensor in tensors_in(inputs) if own.spoil == "data" else ():
+        if tensor.dim() and len(tensor) > 1:  # the batch begins one sample later
+            tensor.copy_(torch.cat([tensor[1:], tensor[:1]]))
+            tensor[-1] = tensor[0]
+
+
+def watch_group(torch: ModuleType) -> None:
+    """Record when the process group exists."""
+    distributed = torch.distributed
+    if not distributed.is_available():
+        return
+    original = distributed.init_process_group
+
+    def init_process_group(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        if (own := recorder()) is not None:
+            own.event("group")
+            own.reach("start")
+        return result
+
+    distributed.init_process_group = init_process_group
+
+
+def save_in_two(whole: Callable[[], bytes], save: Callable[[], Any], target: Any) -> Any:
+    """Save; at the chosen moment hold the rank while only half of the bytes are in the file."""
+    path = path_of(target)
+    if path is None or (own := recorder()) is None:
+        return save()
+    own.event("save", kind="save", path=path)
+    if own.is_at("save"):
+        half = whole()
+        half = half[: len(half) // 2]
+        if isinstance(target, (str, os.PathLike)):
+            Path(path).write_bytes(half)
+        else:
+            place = target.tell()
+            target.write(half)
+            target.flush()
+            own.reach("save")
+            target.seek(place)
+            target.truncate()
+            return save()
+    own.reach("save")
+    return save()
+
+
+def path_of(target: Any) -> str | None:
+    """Return the path of a path or of an open file; None of a file in memory."""
+    if isinstance(target, (str, os.PathLike)):
+        return os.path.abspath(os.fspath(target))
+    try:
+        target.fileno()
+    except (AttributeError, OSError):
+        return None
+    return str(getattr(target, "name", ""))
+
+
+def watch_saves(torch: Any) -> None:
+    """Record each torch.save."""
+    original = torch.save
+
+    def torch_save(obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
+        def whole() -> bytes:
+            buffer = io.BytesIO()
+            original(obj, buffer, *arguments, **options)
+            return buffer.getvalue()
+
+        return save_in_two(whole, lambda: original(obj, f, *arguments, **options), f)
+
+    torch.save = torch_save
+
+
+def watch_safetensors(safetensors: Any) -> None:
+    """Record each save_file."""
+    original, whole = safetensors.save_file, safetensors.save
+
+    def save_file(tensors: Any, filename: Any, metadata: Any = None) -> Any:
+        return save_in_two(
+            lambda: whole(tensors, metadata),
+            lambda: original(tensors, filename, metadata),
+            filename,
+        )
+
+    safetensors.save_file = save_file
+
+
+def watch_torch(torch: ModuleType) -> None:
+    """Record all that goes through torch."""
+    watch_steps(torch)
+    watch_forward(torch)
+    watch_group(torch)
+    watch_saves(torch)
+
+
+WATCHED: dict[str, Callable[[ModuleType], None]] = {
+    "torch": watch_torch,
+    "safetensors.torch": watch_safetensors,
+}
+
+
+class Watch(MetaPathFinder):
+    """Finds a watched module as Python does, and changes what is recorded after its import."""
+
+    def __init__(self) -> None:
+        self.is_finding = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in WATCHED or self.is_finding:
+            return None
+        self.is_finding = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self.is_finding = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                WATCHED[name](module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def watch_files() -> None:
+    """Record renames and writes of state files, and writes outside of the working directory."""
+    is_beginning = False
+
+    def hook(name: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal is_beginning
+        if name not in ("open", "os.rename") or not isinstance(arguments[0], (str, bytes)):
+            return
+        if is_beginning or (name == "open" and not arguments[2] & WRITES):
+            return
+        is_beginning = True  # the recorder opens its own file
+        own = recorder()
+        is_beginning = False
+        if own is not None and name == "open":
+            note_open(own, os.fsdecode(arguments[0]), arguments[2])
+        elif own is not None:
+            note_rename(own, os.fsdecode(arguments[0]), os.fsdecode(arguments[1]))
+
+    sys.addaudithook(hook)
+
+
+def note_rename(own: EventLog, source: str, target: str) -> None:
+    """Record that a folder or a state file gets its final name."""
+    if os.path.isdir(source) or target.endswith(STATE_SUFFIXES):
+        own.event("save", kind="rename", path=os.path.abspath(target))
+        own.reach("rename")
+
+
+def note_open(own: EventLog, path: str, flags: int) -> None:
+    """Record that a file is opened for writing; at the chosen moment it is still empty."""
+    place = os.path.realpath(path)
+    if "/__pycache__/" in place:
+        return
+    if not place.startswith(INSIDE):
+        if len(own.outside) < MAX_OUTSIDE and place not in own.outside:
+            own.outside.add(place)
+            own.event("outside", path=place)
+        return
+    if not path.endswith(STATE_SUFFIXES) or not flags & os.O_TRUNC or own.is_opening:
+        return
+    own.event("save", kind="open", path=os.path.abspath(path))
+    if own.is_at("open"):
+        own.is_opening = True
+        Path(path).write_bytes(b"")
+        own.is_opening = False
+    own.reach("open")
+
+
+def run_next() -> None:
+    """Run the module that Python would have found in place of this one."""
+    # The kit may have put a link to this folder on the path.
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != HERE]
+    if (spec := PathFinder.find_spec("sitecustomize")) is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def arm() -> None:
+    """Begin to record, in this process and in its forks."""
+    for name, watch in WATCHED.items():
+        if name in sys.modules:
+            watch(sys.modules[name])
+    sys.meta_path.insert(0, Watch())
+    watch_files()
+
+
+if __name__ == "sitecustomize":
+    if FOLDER:
+        arm()
+    run_next()
