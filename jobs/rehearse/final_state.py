@@ -1,0 +1,119 @@
+"""The files of a training's final state: which they are, and how two runs differ in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.rehearse.probe.sitecustomize import STATE_SUFFIXES
+from slurm_job_kit.jobs.rehearse.subjects import PROBE
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the final files of a run differ from those of the undisturbed run.
+
+    tensors: how many differ; most: the one that differs most, and by how much.
+    """
+
+    tensors: int = 0
+    most: str = ""
+    by: float = 0.0
+    values: frozenset[str] = frozenset()
+    missing: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether there is any difference."""
+        return bool(self.tensors or self.values or self.missing)
+
+    def without(self, values: frozenset[str]) -> Difference:
+        """Return the difference without values that never are the same."""
+        return replace(self, values=self.values - values)
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"it did not write {self.missing[0]}"
+        if self.tensors:
+            by = "" if self.by == float("inf") else f" by {self.by:.2g}"
+            number = "one tensor differs" if self.tensors == 1 else f"{self.tensors} tensors differ"
+            return f"{number}, {self.most} most{by}"
+        return f"{sorted(self.values)[0]} differs"
+
+
+def find(home: Path, cwd: Path, pattern: str | None, begun: float, last_step: float) -> list[str]:
+    """Return the names of the files of the final state, relative to `home`.
+
+    pattern: which they are, from `cwd`; None for the state files that were written after the last
+    step, or else the newest one. Raises: UserError without any.
+    """
+    if pattern is not None:
+        paths = [path for path in cwd.glob(pattern) if path.is_file()]
+        if not paths:
+            raise UserError(f"--final {pattern}: the undisturbed run wrote no such file")
+        return sorted(str(path.relative_to(home)) for path in paths)
+    times = {path: path.stat().st_mtime for path in _state_files(home)}
+    times = {path: time for path, time in times.items() if time >= begun}
+    if not times:
+        raise UserError(
+            "the undisturbed run wrote no file that could be the final state\n"
+            "  hint: --final PATTERN names the files, relative to the working directory"
+        )
+    after = [path for path, time in times.items() if time >= last_step]
+    newest = max(times, key=lambda path: times[path])
+    return sorted(str(path.relative_to(home)) for path in (after or [newest]))
+
+
+def visible_name(name: str) -> str:
+    """Return the name of a file as the user knows it."""
+    return name.removeprefix("code/")
+
+
+def _state_files(home: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(home):
+        folders[:] = [name for name in folders if name not in (".git", "__pycache__")]
+        for name in names:
+            path = Path(folder, name)
+            if path.suffix in STATE_SUFFIXES and path.is_file() and not path.is_symlink():
+                yield path
+
+
+def compare(
+    python: str, names: Sequence[str], reference: Path, homes: Mapping[str, Path]
+) -> dict[str, Difference]:
+    """Return for each run how its final files differ from those of the reference."""
+    pairs = [
+        [json.dumps([run, name]), str(home / name), str(reference / name)]
+        for run, home in homes.items()
+        for name in names
+    ]
+    command = [python, str(PROBE / "compare_files.py")]
+    request = json.dumps({"pairs": pairs})
+    done = subprocess.run(command, input=request, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FailedError(f"the final files cannot be compared:\n{done.stderr[-2000:]}")
+    answers = json.loads(done.stdout)
+    found: dict[str, Difference] = {run: Difference() for run in homes}
+    for key, answer in answers.items():
+        run, name = json.loads(key)
+        found[run] = _with(found[run], name, answer)
+    return found
+
+
+def _with(known: Difference, name: str, answer: dict[str, Any]) -> Difference:
+    """Return a difference with that of one more file."""
+    name = visible_name(name)
+    count, most, by = answer["tensors"]
+    is_more = bool(count) and (by > known.by or not known.tensors)
+    return Difference(
+        tensors=known.tensors + count,
+        most=f"{name}: {most}" if is_more else known.most,
+        by=by if is_more else known.by,
+        values=known.values | {f"{name}: {key}" for key, _, _ in answer["values"]},
+        missing=(*known.missing, *([name] if answer["how"] == "missing" else ())),
+    )

@@ -1,0 +1,72 @@
+"""What the probe records, and the course of states that a training took over its starts."""
+
+import json
+
+import pytest
+
+from slurm_job_kit.jobs.rehearse import traces
+
+
+def write(folder, pid, states, t=0.0, rank=0, rest=""):
+    """The file of a process that goes through these states, each `(weights, optimizer)`."""
+    lines = [{"t": t, "event": "begin"}]
+    lines += [
+        {
+            "event": "step",
+            "t": t + place,
+            "began": before,
+            "ended": after,
+            "lr": [0.1],
+            "scale": None,
+            "random": "r",
+            "fed": [f"batch {after[0]}"],
+            "has_handler": True,
+        }
+        for place, (before, after) in enumerate(zip(states, states[1:], strict=False), 1)
+    ]
+    text = "".join(json.dumps({"pid": pid, **line}) + "\n" for line in lines)
+    (folder / f"rank-{rank}.{pid}.jsonl").write_text(text + rest, encoding="utf-8")
+
+
+def states(text):
+    return [(letter, letter) for letter in text]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "position", "taken"),
+    [
+        ("abc", "cde", 2, "bcde"),  # where the first start ended
+        ("abc", "bcde", 1, "bcde"),  # from an older checkpoint
+        ("abc", "abcde", 0, "bcde"),  # from the beginning
+        ("abbc", "bc", 2, "bbc"),  # after a step that changed nothing
+        ("abc", "xy", None, "bcy"),  # from a state that no step had
+    ],
+)
+def test_a_start_goes_on_where_its_first_state_is_that_of_a_step(
+    tmp_path, first, second, position, taken
+):
+    write(tmp_path, 1, states(first))
+    write(tmp_path, 2, states(second), t=10.0)
+    course = traces.course(traces.read(tmp_path), 0)
+    assert [each.position for each in course.continuations] == [position]
+    assert "".join(step.ended.weights for step in course.steps) == taken
+
+
+def test_weights_alone_tell_the_place_if_the_optimizer_was_not_saved(tmp_path):
+    write(tmp_path, 1, states("abcd"))
+    write(tmp_path, 2, [("b", "new"), ("c", "new")], t=10.0)
+    (where,) = traces.course(traces.read(tmp_path), 0).continuations
+    assert (where.position, where.reached) == (1, 3)
+
+
+def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path):
+    write(tmp_path, 1, states("abc"), rest='{"t": 5, "event": "st')
+    (process,) = traces.read(tmp_path)
+    assert len(process.steps) == 2
+
+
+@pytest.mark.parametrize(("order", "is_one"), [("bcbcb", True), ("bcdef", False), ("bbbbb", False)])
+def test_the_same_order_in_each_epoch_is_seen(tmp_path, order, is_one):
+    write(tmp_path, 1, states("a" + order))
+    (process,) = traces.read(tmp_path)
+    assert traces.has_one_order(process.steps) == is_one
