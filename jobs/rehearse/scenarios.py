@@ -1,0 +1,240 @@
+"""The harms that are tried, each in a run of its own, after two runs that nothing disturbs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_job_kit.jobs.console import quantity
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.known_causes import known_cause
+from slurm_job_kit.jobs.log_text import first_line
+from slurm_job_kit.jobs.node.last_error import last_error
+from slurm_job_kit.jobs.rehearse import final_state, harming
+from slurm_job_kit.jobs.rehearse.harming import Ended, Harm
+from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, Subject
+from slurm_job_kit.jobs.rehearse.traces import Course, Process, course
+
+FEWEST_STEPS = 6
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # CUDA and ROCm do not work in a fork
+UNDISTURBED = ("undisturbed", "undisturbed again")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run and its harms, one for each start but the last.
+
+    untried: why it cannot be tried. ranks: of the later starts, if other than of the first one.
+    """
+
+    name: str
+    harms: tuple[Harm, ...] = ()
+    untried: str = ""
+    ranks: int | None = None
+    spoil: str = ""
+
+
+@dataclass
+class Tried:
+    """What a scenario gave: its starts, and the folders of what the training wrote."""
+
+    scenario: Scenario
+    starts: list[Ended] = field(default_factory=list)
+    home: Path = Path()
+    cwd: Path = Path()
+    final: list[str] = field(default_factory=list)
+
+    @property
+    def processes(self) -> list[Process]:
+        """The processes of all ranks in all starts, in their order."""
+        return [process for start in self.starts for process in start.processes]
+
+    def course(self, rank: int = 0) -> Course:
+        """Return the course of a rank over all starts."""
+        return course(self.processes, rank)
+
+    @property
+    def untried(self) -> str:
+        """Why the scenario was not tried; empty if it was."""
+        if self.scenario.untried or not self.scenario.harms:
+            return self.scenario.untried
+        missed = [each for each in self.starts if each.harm and each.harmed_at is None]
+        return "the moment did not come again" if missed else ""
+
+
+def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
+    """Return what is tried, from what the undisturbed run did."""
+    steps = len(reference.course().steps)
+    middle = f"step {_middle(reference, steps)}"
+    evaluation = _evaluation(reference, steps)
+    save = _save(reference, steps)
+    has_group = all(each.has_group for each in reference.processes)
+    no_evaluation = "" if evaluation else "no evaluation between two steps was seen"
+    no_save = "" if save else "no save between two steps was seen"
+    found = [
+        Scenario("stop in the middle", (Harm(middle),)),
+        Scenario(
+            "stop after the start-up",
+            (Harm("start 1"),),
+            "" if has_group else "no process group is made",
+        ),
+        Scenario("stop in the first step", (Harm("step 1"),)),
+        Scenario("stop in an evaluation", (Harm(evaluation),), no_evaluation),
+        Scenario("stop during a save", (Harm(save),), no_save),
+        Scenario("stop twice in a row", (Harm(middle, "stop twice"), Harm("step 2"))),
+        Scenario("SIGKILL of one rank", (Harm(middle, "kill"),)),
+        Scenario("SIGKILL during a save", (Harm(save, "kill"),), no_save),
+    ]
+    if resize is not None:
+        found.append(Scenario(f"continue with {resize}", (Harm(middle),), ranks=resize))
+    return found
+
+
+def _middle(reference: Tried, steps: int) -> int:
+    """Return a step in the middle before which there is something to lose: no save just before."""
+    saved = {save.after + 1 for process in reference.processes for save in process.saves}
+    wanted = max(2, steps * 3 // 5)
+    found = [step for step in range(2, steps) if step not in saved]
+    return min(found, key=lambda step: abs(step - wanted), default=wanted)
+
+
+def _evaluation(reference: Tried, steps: int) -> str:
+    """Return the moment of the last evaluation between two steps; empty without one."""
+    first = reference.processes[0]
+    places = [place for place, (_, after) in enumerate(first.evaluations, 1) if 0 < after < steps]
+    return f"evaluation {places[-1]}" if places else ""
+
+
+def _save(reference: Tried, steps: int) -> str:
+    """Return the moment of the last save between two steps; empty without one."""
+    for name in ("save", "open", "rename"):
+        for process in reference.processes:
+            kind = [save for save in process.saves if save.kind == name]
+            places = [place for place, each in enumerate(kind, 1) if 0 < each.after < steps]
+            if places:
+                return f"{name} {places[-1]}"
+    return ""
+
+
+@dataclass
+class Rehearsal:
+    """Runs the scenarios of a subject. `show` gets a line for each."""
+
+    subject: Subject
+    grace_s: float
+    limit_s: float
+    final: str | None
+    show: Callable[[str], None]
+
+    def undisturbed(self) -> tuple[Tried, Tried]:
+        """Run the training twice. Raises: UserError if it cannot be rehearsed."""
+        first = self.run(Scenario(UNDISTURBED[0]))
+        _check(first, self.limit_s)
+        last = max(process.last for process in first.processes)
+        begun = first.processes[0].t
+        first.final = final_state.find(first.home, first.cwd, self.final, begun, last)
+        if isinstance(self.subject, CommandSubject):
+            self.subject.is_forked = not any(map(os.path.exists, GPU_DEVICES))
+        again = self.run(Scenario(UNDISTURBED[1]))
+        if isinstance(self.subject, CommandSubject) and not _is_same(first, again):
+            # A fork may be what differs: a second process of its own decides.
+            self.subject.is_forked = False
+            shutil.rmtree(again.home.parent, ignore_errors=True)
+            again = self.run(Scenario(UNDISTURBED[1]))
+            self.subject.is_forked = not _is_same(first, again)
+        return first, again
+
+    def disturbed(
+        self, reference: Tried, resize: int | None, only: Sequence[str] = ()
+    ) -> Iterator[Tried]:
+        """Run each scenario, or `only` those with these words. Raises: UserError."""
+        known = scenarios(reference, resize)
+        chosen = [
+            scenario
+            for scenario in known
+            if not only or any(word in scenario.name for word in only)
+        ]
+        if not chosen:
+            names = ", ".join(scenario.name for scenario in known)
+            raise UserError(f"--only {only[0]}: no scenario has this in its name; they are {names}")
+        for scenario in chosen:
+            if scenario.untried:
+                self.show(f"{scenario.name}: not tried: {scenario.untried}")
+                yield Tried(scenario)
+            else:
+                yield self.run(scenario)
+
+    def run(self, scenario: Scenario) -> Tried:
+        """Run a scenario, and move what the training wrote to the folder of the scenario."""
+        done, begun = Tried(scenario), time.time()
+        folder = self.subject.place.parent / scenario.name.replace(" ", "-")
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.subject.place, ignore_errors=True)
+        self.subject.prepare()
+        for number, harm in enumerate([*scenario.harms, None], 1):
+            ranks = self.subject.ranks if number == 1 else scenario.ranks or self.subject.ranks
+            spoil = scenario.spoil if number > 1 else ""
+            limits = (self.grace_s, self.limit_s)
+            ended = harming.run(self.subject, number, harm, folder, ranks, limits, spoil)
+            done.starts.append(ended)
+            is_missed = harm is not None and ended.harmed_at is None
+            if is_missed or ended.marker == "completed" or ended.is_over_limit:
+                break
+        self._keep(done, folder, begun)
+        return done
+
+    def _keep(self, done: Tried, folder: Path, begun: float) -> None:
+        home = self.subject.home
+        place, cwd = self.subject.place, self.subject.cwd
+        shutil.move(place, folder / "work")
+        done.home, done.cwd = (folder / "work" / each.relative_to(place) for each in (home, cwd))
+        seconds = f"{time.time() - begun:.0f} s"
+        number = quantity(len(done.starts), "start")
+        self.show(f"{done.scenario.name}: {number}, {seconds}")
+
+
+def _check(first: Tried, limit_s: float) -> None:
+    """Refuse what cannot be rehearsed. Raises: UserError."""
+    start, steps = first.starts[0], len(first.course().steps)
+    if start.is_over_limit:
+        raise UserError(
+            f"undisturbed it takes longer than --limit {limit_s:.0f} s\n"
+            "  hint: give the training flags with which it takes few steps, or a higher limit"
+        )
+    if start.code:
+        raise UserError(f"undisturbed it fails: {failure(start)}")
+    if not first.processes or not steps:
+        raise UserError(
+            "undisturbed it ends without a step of a torch optimizer; nothing can be rehearsed"
+        )
+    if steps < FEWEST_STEPS:
+        raise UserError(
+            f"undisturbed it takes {quantity(steps, 'optimizer step')}, and a stop in the middle "
+            f"needs {FEWEST_STEPS}\n  hint: give it flags with which it takes more"
+        )
+
+
+def failure(start: Ended) -> str:
+    """Return in one line why a start failed."""
+    lines = start.output.splitlines()
+    error = last_error(lines)
+    words = error.text if error else (lines[-1] if lines else f"exit code {start.code}, no output")
+    first = first_line(words)
+    if "EOFError" in words:
+        return f"it asks for input, and a job has none ({first})"
+    cause = known_cause(words)
+    return first if cause is None or cause.is_plain else f"{first} (cause: {cause.what})"
+
+
+def _is_same(first: Tried, again: Tried) -> bool:
+    """Return whether two runs took the same course, on each rank."""
+    ranks = {process.rank for process in first.processes}
+    return all(
+        [step.ended for step in first.course(rank).steps]
+        == [step.ended for step in again.course(rank).steps]
+        for rank in ranks
+    )

@@ -1,0 +1,342 @@
+"""What is rehearsed, a command or a spec of the kit: how it starts, stops, and starts again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rehearse.traces import Process
+from slurm_job_kit.jobs.runs import code_snapshot
+
+PROBE = Path(__file__).resolve().parent / "probe"
+MARK = "KIT_REHEARSAL"  # a variable of all processes of a rehearsal
+
+
+class Running(Protocol):
+    """A start that runs, like subprocess.Popen."""
+
+    @property
+    def pid(self) -> int:
+        """The process that was started."""
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+
+
+class Subject(Protocol):
+    """A training that is rehearsed. All its runs have the same path, one after the other."""
+
+    ranks: int
+
+    @property
+    def place(self) -> Path:
+        """The folder of the run, which is moved away after it."""
+
+    def prepare(self) -> None:
+        """Make what a run needs before its first start."""
+
+    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
+        """Start the run, or start it again, from `number` 2 on."""
+
+    def stop(self, running: Running, processes: Iterable[Process]) -> None:
+        """Warn the training, as a site does before it kills."""
+
+    def marker(self, number: int) -> str:
+        """Return what the training recorded at its end: stopped, completed, or nothing."""
+
+    def close(self) -> None:
+        """End what runs between the starts."""
+
+    @property
+    def home(self) -> Path:
+        """The folder of the files that the training writes."""
+
+    @property
+    def cwd(self) -> Path:
+        """The folder that relative paths of the training begin in."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the training."""
+
+
+@dataclass(frozen=True)
+class ForkedTorchrun:
+    """A torchrun that the launcher has forked."""
+
+    pid: int
+    code: Path
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        return int(self.code.read_text()) if self.code.exists() else None
+
+
+@dataclass
+class CommandSubject:
+    """A command that knows nothing of the kit: `python SCRIPT WORDS`, started by torchrun.
+
+    again: words for the later starts; `{newest:PATTERN}` is the newest file that fits.
+    """
+
+    words: Sequence[str]
+    again: Sequence[str]
+    ranks: int
+    folder: Path
+    links: Sequence[Path] = ()
+    started_in: Path = field(default_factory=Path.cwd)
+    is_forked: bool = False
+    launcher: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Check the words. Raises: UserError."""
+        name = Path(self.words[0]).name if self.words else ""
+        if not name.startswith("python") or len(self.words) < 2:
+            raise UserError(
+                f"cannot rehearse {shlex.join(self.words) or 'nothing'}: only Python under torchrun"
+                "\n  hint: write the script and its flags as in\n"
+                "    rehearse --ranks 2 -- python train.py --epochs 2"
+            )
+        python = shutil.which(self.words[0])
+        if python is None:
+            raise UserError(f"{self.words[0]}: command not found")
+        self.words = [os.path.abspath(python), *self.words[1:]]
+        script = self.words[1]
+        if script.startswith("-") and script != "-m":
+            raise UserError(f"python's option {script} does not go through torchrun; leave it out")
+
+    @property
+    def place(self) -> Path:
+        """The folder of the run: `code`, the working directory, and `kit`."""
+        return self.folder / "work"
+
+    @property
+    def home(self) -> Path:
+        """The same folder."""
+        return self.place
+
+    @cached_property
+    def _source(self) -> tuple[Path, list[Path]]:
+        """The top of the repository, or the working directory, and its files. Raises: UserError."""
+        top = installation.top_of(self.started_in) or self.started_in
+        if top in (Path.home(), Path("/")):
+            raise UserError(f"{top} is no repository\n  hint: run it in the folder of your code")
+        sizes = {
+            path: size
+            for path, size in code_snapshot.source_files(top).items()
+            if self.folder not in path.parents
+        }
+        if (mib := sum(sizes.values()) // 2**20) > code_snapshot.MAX_MIB:
+            largest = max(sizes, key=lambda path: sizes[path])
+            raise UserError(
+                f"{top} has {mib} MiB to copy, more than {code_snapshot.MAX_MIB}; the largest file "
+                f"is {largest.relative_to(top)}\n  hint: name it in .gitignore, and give the "
+                "training a link to it by --link"
+            )
+        return top, list(sizes)
+
+    @property
+    def python(self) -> str:
+        """The interpreter that the command names."""
+        return self.words[0]
+
+    @property
+    def cwd(self) -> Path:
+        """The copy of the working directory."""
+        return self.place / "code" / self.started_in.relative_to(self._source[0])
+
+    def prepare(self) -> None:
+        """Copy the files that submit would freeze."""
+        top, paths = self._source
+        for path in paths:
+            target = self.place / "code" / path.relative_to(top)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target, follow_symlinks=False)
+        self.cwd.mkdir(parents=True, exist_ok=True)
+        for link in self.links:
+            target = self.cwd / link
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to((self.started_in / link).resolve())
+        for name in ("checkpoints", "timeline"):
+            (self.place / "kit" / name).mkdir(parents=True)
+
+    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
+        """Start torchrun, as a fork of the launcher or by exec."""
+        attempt = self._attempt(number)
+        attempt.mkdir()
+        own = {
+            "KIT_RUN_DIR": str(self.place / "kit"),
+            "KIT_CHECKPOINT_DIR": str(self.place / "kit/checkpoints"),
+            "KIT_WORK_DIR": str(self.cwd),
+            "KIT_ATTEMPT": str(number),
+            "KIT_STOP_FILE": str(attempt / "stop_requested"),
+            "KIT_DEADLINE": "",
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as torchrun does
+            "PYTHONUNBUFFERED": "1",
+        }
+        env = {**os.environ, **env, **own}
+        options = ["--standalone", f"--nproc-per-node={ranks}"]
+        words = [
+            *self.words[1:],
+            *(self._filled(each) for each in (self.again if number > 1 else ())),
+        ]
+        if self.is_forked and (forked := self._fork([*options, *words], env, log)):
+            return forked
+        command = [self.words[0], "-m", "torch.distributed.run", *options, *words]
+        with open(log, "ab") as output:
+            return subprocess.Popen(
+                command,
+                cwd=self.cwd,
+                env=env | _probe_path(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _fork(self, argv: list[str], env: Mapping[str, str], log: Path) -> ForkedTorchrun | None:
+        if self.launcher is None:
+            with open(self.folder / "launcher.log", "wb") as output:
+                self.launcher = subprocess.Popen(
+                    [self.words[0], "-u", str(PROBE / "launcher.py")],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    env={**env, "KIT_REHEARSE": str(self.folder)},
+                    start_new_session=True,
+                )
+        pid, code = (Path(env["KIT_REHEARSE"], name) for name in ("pid", "code"))
+        call = {"argv": argv, "env": dict(env), "cwd": str(self.cwd), "log": str(log)}
+        line = json.dumps({**call, "pid": str(pid), "code": str(code)})
+        assert self.launcher.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.launcher.stdin.write(line.encode() + b"\n")
+            self.launcher.stdin.flush()
+        while not pid.exists():
+            if self.launcher.poll() is not None:
+                self.is_forked = False  # with this torch each start is a process of its own
+                return None
+            time.sleep(0.01)
+        return ForkedTorchrun(int(pid.read_text()), code)
+
+    def _filled(self, word: str) -> str:
+        """Return a word with `{newest:PATTERN}` filled in. Raises: UserError."""
+        before, found, rest = word.partition("{newest:")
+        if not found:
+            return word
+        pattern, _, after = rest.partition("}")
+        paths = sorted(self.cwd.glob(pattern), key=lambda path: path.stat().st_mtime)
+        return f"{before}{paths[-1] if paths else pattern}{after}"
+
+    def _attempt(self, number: int) -> Path:
+        return self.place / "kit" / f"attempt-{number}"
+
+    def stop(self, running: Running, processes: Iterable[Process]) -> None:
+        """Create KIT_STOP_FILE, and send SIGTERM to the ranks, not to their torchrun."""
+        attempts = [int(each.name.partition("-")[2]) for each in self.place.glob("kit/attempt-*")]
+        (self._attempt(max(attempts)) / "stop_requested").touch()
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+
+    def marker(self, number: int) -> str:
+        """Return the marker of kit_stop."""
+        return _status(self._attempt(number) / "outcome.json")
+
+    def close(self) -> None:
+        """End the launcher."""
+        if self.launcher is not None and self.launcher.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.launcher.stdin.close()
+            self.launcher.wait()
+
+
+@dataclass
+class SpecSubject:
+    """A spec of the kit: `submit --cluster local`, and later `resume`."""
+
+    config: Path
+    overrides: Sequence[str]
+    ranks: int
+    folder: Path
+    started_in: Path
+
+    @property
+    def place(self) -> Path:
+        """The runs root of the run."""
+        return self.folder / "work"
+
+    def prepare(self) -> None:
+        """Make the runs root."""
+        self.place.mkdir(parents=True)
+
+    @property
+    def home(self) -> Path:
+        """The run directory; the runs root before there is one."""
+        return next(self.place.glob("[!.]*/*/spec.json"), self.place / "x").parent
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the kit."""
+        return sys.executable
+
+    @property
+    def cwd(self) -> Path:
+        """The run directory."""
+        return self.home
+
+    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
+        """Submit the spec, or resume the run."""
+        if number == 1:
+            words = ["submit", str(self.config), *self.overrides]
+        else:
+            words = ["resume", str(self.home)]
+            words += [] if ranks == self.ranks else [f"slurm.nodes={ranks}", "--yes"]
+        with open(log, "ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"],
+                cwd=self.started_in,
+                env={**os.environ, **env, **_probe_path(), "KIT_RUNS": str(self.place)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def stop(self, running: Running, processes: Iterable[Process]) -> None:
+        """Do what Ctrl-C does."""
+        os.kill(running.pid, signal.SIGTERM)
+
+    def marker(self, number: int) -> str:
+        """Return how the run ended."""
+        return _status(self.home / "result.json") or "stopped"
+
+    def close(self) -> None:
+        """Nothing of it runs between two starts."""
+
+
+def _probe_path() -> dict[str, str]:
+    """Return the variable by which the training's processes find the probe."""
+    search = [str(PROBE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(search)}
+
+
+def _status(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["status"])
+    except (OSError, ValueError, KeyError):
+        return ""
