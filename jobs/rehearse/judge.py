@@ -1,0 +1,142 @@
+"""What a disturbed run shows, beside the undisturbed one: pure functions of what was recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_job_kit.jobs.rehearse.final_state import Difference
+from slurm_job_kit.jobs.rehearse.harming import Ended
+from slurm_job_kit.jobs.rehearse.scenarios import Tried
+from slurm_job_kit.jobs.rehearse.traces import Update
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first step whose result differs, and which of its inputs differ already.
+
+    step: counted from 1. inputs: optimizer, scale, lr, position, random.
+    """
+
+    step: int
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one scenario shows.
+
+    stopped: the starts that were warned. failed: the first start that was not harmed and failed, or
+    did not end. redone: steps that were taken twice. begins_again: a start took its first step from
+    the beginning, although a state had been saved. samples: how many inputs of the model were taken
+    more and less often than in the undisturbed run; None if that cannot be told.
+    """
+
+    run: Tried
+    stopped: tuple[Ended, ...]
+    failed: Ended | None
+    ends_early: bool
+    positions: tuple[int | None, ...]
+    redone: int
+    begins_again: bool
+    saved: bool
+    samples: tuple[int, int] | None
+    divergence: Divergence | None
+    difference: Difference
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the last start came to the end."""
+        return self.failed is None and not self.ends_early
+
+    @property
+    def stop_s(self) -> float:
+        """The longest time from a warning to the end, in seconds."""
+        return max((each.stop_s or 0.0 for each in self.stopped), default=0.0)
+
+
+def judge(run: Tried, reference: Tried, difference: Difference) -> Judgement:
+    """Return what a run shows."""
+    course, expected = run.course(), reference.course()
+    harmed = [start for start in run.starts if start.harmed_at is not None]
+    stopped = tuple(each for each in harmed if each.harm and each.harm.kind != "kill")
+    free = [start for start in run.starts if start.harm is None]
+    failed = next((each for each in free if each.code or each.is_over_limit), None)
+    positions = tuple(each.position for each in course.continuations)
+    is_nothing_lost = all(each.position == each.reached for each in course.continuations)
+    saves = [save for process in run.processes for save in process.saves]
+    redone = sum(each.reached - (each.position or 0) for each in course.continuations)
+    return Judgement(
+        run=run,
+        stopped=stopped,
+        failed=failed,
+        ends_early=failed is None and _ends_early(run, reference),
+        positions=positions,
+        redone=redone,
+        begins_again=any(
+            each.position == 0 < each.reached and any(save.t < each.t for save in saves)
+            for each in course.continuations
+        ),
+        saved=is_nothing_lost or all(map(_has_saved, stopped)),
+        samples=_samples(run, reference),
+        divergence=_divergence(course.steps, expected.steps),
+        difference=difference,
+    )
+
+
+def _has_saved(start: Ended) -> bool:
+    """Return whether a state file was written or renamed after the warning."""
+    assert start.harmed_at is not None
+    saves = [save for process in start.processes for save in process.saves]
+    return any(save.t >= start.harmed_at for save in saves)
+
+
+def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence | None:
+    """Return where the weights differ first; or else where what follows from the steps does."""
+    pairs = list(enumerate(zip(steps, expected, strict=False), 1))
+    for place, (ours, theirs) in pairs:
+        if ours.ended.weights != theirs.ended.weights:
+            return Divergence(place, tuple(_inputs(ours, theirs, expected)))
+    for place, (ours, theirs) in pairs:
+        if (ours.ended, ours.scale, ours.lr) != (theirs.ended, theirs.scale, theirs.lr):
+            return Divergence(place, tuple(_inputs(ours, theirs, expected)))
+    return None
+
+
+def _inputs(ours: Update, theirs: Update, expected: Sequence[Update]) -> list[str]:
+    """Return which inputs of a step differ, the likeliest first."""
+    mine, other = ours.fed, theirs.fed
+    known = {each for step in expected for each in step.fed}
+    is_elsewhere = bool(mine) and {*mine} <= known
+    differ = {
+        "optimizer": ours.began.optimizer != theirs.began.optimizer,
+        "scale": ours.scale != theirs.scale,
+        "lr": ours.lr != theirs.lr,
+        "position": mine != other and is_elsewhere,
+        "random": ours.random != theirs.random or (mine != other and not is_elsewhere),
+    }
+    return [name for name, is_different in differ.items() if is_different]
+
+
+def _fed(run: Tried, rank: int) -> Counter[str]:
+    """Return how often a rank took each input."""
+    return Counter(each for step in run.course(rank).steps for each in step.fed)
+
+
+def _samples(run: Tried, reference: Tried) -> tuple[int, int] | None:
+    """Return how many inputs all ranks took too often, and how many too rarely."""
+    if not _fed(reference, 0):
+        return None
+    ranks = sorted({process.rank for process in reference.processes})
+    pairs = [(_fed(run, rank), _fed(reference, rank)) for rank in ranks]
+    more = sum((ours - theirs).total() for ours, theirs in pairs)
+    return more, sum((theirs - ours).total() for ours, theirs in pairs)
+
+
+def _ends_early(run: Tried, reference: Tried) -> bool:
+    """Return whether a run took fewer inputs; a GradScaler may have skipped more or fewer steps."""
+    if run.scenario.ranks:  # with other ranks there are other steps
+        return False
+    taken, wanted = (_fed(each, 0).total() or len(each.course().steps) for each in (run, reference))
+    return taken < wanted

@@ -1,0 +1,278 @@
+"""The questions about a training and their answers, as a table, as JSON and as JUnit XML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from xml.etree import ElementTree
+
+from slurm_job_kit.jobs.console import quantity
+from slurm_job_kit.jobs.rehearse.causes import Fault, leaves_as_done, ran_on, recognised
+from slurm_job_kit.jobs.rehearse.final_state import visible_name
+from slurm_job_kit.jobs.rehearse.judge import Judgement
+from slurm_job_kit.jobs.rehearse.scenarios import Tried, failure
+
+YES, NO, NOT_TRIED = "yes", "no", "not tried"
+GRACE_MARGIN = 2  # what a site should give, over what was measured here
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to one question. changes: what to change, a line for each cause."""
+
+    question: str
+    answer: str
+    detail: str = ""
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All answers, the scenarios behind them, and what was noticed beside."""
+
+    answers: tuple[Reply, ...]
+    scenarios: dict[str, dict[str, Any]]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Return whether no answer is no."""
+        return all(each.answer != NO for each in self.answers)
+
+    def table(self) -> str:
+        """Return the table, with a line below each answer for each thing to change."""
+        width = max(len(each.question) for each in self.answers)
+        lines = []
+        for each in self.answers:
+            lines.append(f"{each.question:{width}}  {each.answer:9}  {each.detail}".rstrip())
+            lines += [f"{'':{width}}  - {change}" for change in each.changes]
+        return "\n".join([*lines, *self.notes])
+
+    def json(self) -> dict[str, Any]:
+        """Return the verdict as JSON."""
+        answers = [asdict(each) for each in self.answers]
+        rest = {"scenarios": self.scenarios, "notes": self.notes, "seconds": round(self.seconds, 1)}
+        return {"good": self.is_good, "answers": answers, **rest}
+
+    def junit(self) -> str:
+        """Return the verdict as JUnit XML: a test case for each question."""
+        suite = ElementTree.Element("testsuite", name="rehearse", time=f"{self.seconds:.1f}")
+        suite.set("tests", str(len(self.answers)))
+        for name, answer in (("failures", NO), ("skipped", NOT_TRIED)):
+            suite.set(name, str(sum(each.answer == answer for each in self.answers)))
+        for each in self.answers:
+            case = ElementTree.SubElement(suite, "testcase", classname="rehearse")
+            case.set("name", each.question)
+            if each.answer == NO:
+                found = ElementTree.SubElement(case, "failure", message=each.detail)
+                found.text = "\n".join(each.changes)
+            elif each.answer == NOT_TRIED:
+                ElementTree.SubElement(case, "skipped", message=each.detail)
+        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+
+
+@dataclass
+class Observed:
+    """All that was tried. repeats: whether the undisturbed training repeats itself, or why not."""
+
+    reference: Tried
+    judgements: Sequence[Judgement]
+    untried: dict[str, str]
+    repeats: str
+    metrics: tuple[int, int, str] | None
+    seconds: float
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def verdict(seen: Observed) -> Verdict:
+    """Return the answers to all questions."""
+    answers = [
+        _repeats(seen),
+        _stops(seen),
+        _saves(seen),
+        _continues(seen),
+        _bits(seen),
+        _samples(seen),
+        _metrics(seen),
+        _site(seen),
+    ]
+    scenarios = {
+        each.run.scenario.name: _scenario(each, seen.judgements) for each in seen.judgements
+    }
+    scenarios |= {name: {"untried": why} for name, why in seen.untried.items()}
+    notes = [*seen.notes, *_untried(seen)]
+    return Verdict(tuple(answers), scenarios, tuple(notes), seen.seconds)
+
+
+def _untried(seen: Observed) -> list[str]:
+    return [f"not tried: {name}: {why}" for name, why in seen.untried.items()]
+
+
+def _scenario(shown: Judgement, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    return {
+        "starts": [
+            {"exit_code": each.code, "seconds": round(each.seconds, 2), "killed": each.was_killed}
+            for each in shown.run.starts
+        ],
+        "stop_s": round(shown.stop_s, 2) if shown.stopped else None,
+        "continued_after_step": shown.positions,
+        "steps_redone": shown.redone,
+        "differs": str(shown.difference) if shown.difference else None,
+        "differs_from_step": shown.divergence.step if shown.divergence else None,
+        "causes": [cause.name for cause in recognised(shown, judgements)],
+    }
+
+
+def _names(judgements: Sequence[Judgement]) -> str:
+    return ", ".join(each.run.scenario.name for each in judgements)
+
+
+def _changes(seen: Observed, bad: Sequence[Judgement], names: Sequence[str]) -> tuple[str, ...]:
+    """Return a line for each of these causes that the scenarios show."""
+    found: dict[str, Fault] = {}
+    for each in bad:
+        causes = recognised(each, seen.judgements)
+        found |= {cause.name: cause for cause in causes if cause.name in names}
+    return tuple(f"{cause.what}: {cause.change}" for cause in found.values())
+
+
+OF_STOPS = ("does not stop", "flag read in steps only", "exit code 0 before the end")
+OF_SAVES = ("no handler", "handler on some ranks")
+OF_CONTINUING = ("checkpoint is not loaded", "saved to the final name")
+OF_BITS = (
+    *("optimizer not saved", "scheduler not saved", "loss scale not saved"),
+    *("position in the data not kept", "random state not saved"),
+)
+UNFINISHED = "no disturbed run with the same ranks came to its end"
+UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps what was recorded",)
+
+
+def _repeats(seen: Observed) -> Reply:
+    question = "repeats itself undisturbed"
+    if not seen.repeats:
+        return Reply(question, YES, f"{len(seen.reference.course().steps)} steps, twice")
+    change = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
+    return Reply(question, NO, seen.repeats, (change,))
+
+
+def _stops(seen: Observed) -> Reply:
+    question = "stops when asked"
+    tried = [each for each in seen.judgements if each.stopped]
+    if not tried:
+        return Reply(question, NOT_TRIED, _untried_why(seen))
+    killed = [each for each in tried if any(start.was_killed for start in each.stopped)]
+    early = [each for each in tried if any(leaves_as_done(each, start) for start in each.stopped)]
+    on = [each for each in tried if any(ran_on(each, start) for start in each.stopped)]
+    if killed:
+        detail = f"was killed at the end of the grace: {_names(killed)}"
+    elif on:
+        detail = f"went on to its end: {_names(on)}"
+    elif early:
+        detail = f"looks complete to the site: {_names(early)}"
+    else:
+        return Reply(question, YES, f"after at most {max(each.stop_s for each in tried):.1f} s")
+    return Reply(question, NO, detail, _changes(seen, [*killed, *on, *early], OF_STOPS) or UNKNOWN)
+
+
+def _untried_why(seen: Observed) -> str:
+    return next(iter(seen.untried.values()), "no stop was asked for")
+
+
+def _saves(seen: Observed) -> Reply:
+    question = "saves when asked"
+    tried = [each for each in seen.judgements if each.stopped]
+    bad = [each for each in tried if not each.saved]
+    if not tried:
+        return Reply(question, NOT_TRIED, _untried_why(seen))
+    if not bad:
+        return Reply(question, YES)
+    return Reply(question, NO, _names(bad), _changes(seen, bad, (*OF_SAVES, *OF_STOPS)))
+
+
+def _continues(seen: Observed) -> Reply:
+    question = "continues"
+    tried = seen.judgements
+    bad = [each for each in tried if not each.is_complete or each.begins_again]
+    if not tried:
+        return Reply(question, NOT_TRIED, _untried_why(seen))
+    if bad:
+        changes = _changes(seen, bad, OF_CONTINUING) or UNKNOWN
+        return Reply(question, NO, _why_not(bad[0]), changes)
+    redone = {each.run.scenario.name: each.redone for each in tried}
+    most = max(redone, key=lambda name: redone[name])
+    detail = "no step is redone"
+    if redone[most]:
+        detail = f"at most {quantity(redone[most], 'step')} redone ({most})"
+    if None in [place for each in tried for place in each.positions]:
+        detail += "; from a state that no step had"
+    return Reply(question, YES, detail)
+
+
+def _why_not(shown: Judgement) -> str:
+    name = shown.run.scenario.name
+    if shown.failed is not None and shown.failed.is_over_limit:
+        return f"{name}: the start after it did not end within the limit"
+    if shown.failed is not None:
+        return f"{name}: the start after it fails: {failure(shown.failed)}"
+    if shown.ends_early:
+        return f"{name}: it ends before the last step"
+    return f"{name}: it begins again at the first step"
+
+
+def _bits(seen: Observed) -> Reply:
+    question = "ends with the same bits"
+    tried = [each for each in seen.judgements if each.is_complete and not each.run.scenario.ranks]
+    if seen.repeats:
+        return Reply(question, NOT_TRIED, "it does not repeat itself without any stop")
+    if not tried:
+        return Reply(question, NOT_TRIED, UNFINISHED)
+    bad = [each for each in tried if each.difference]
+    if not bad:
+        return Reply(question, YES, ", ".join(map(visible_name, seen.reference.final)))
+    first = next((each for each in bad if each.divergence), bad[0])
+    since = f" from step {first.divergence.step} on" if first.divergence else ""
+    detail = f"{first.run.scenario.name}: differs{since}: {first.difference}"
+    known = (*OF_BITS, *OF_CONTINUING)
+    return Reply(question, NO, detail, _changes(seen, bad, known) or UNKNOWN)
+
+
+def _samples(seen: Observed) -> Reply:
+    question = "takes the same samples"
+    tried = [each for each in seen.judgements if each.is_complete and not each.run.scenario.ranks]
+    known = [each for each in tried if each.samples is not None]
+    if not known:
+        why = "no input of a model was seen" if tried else UNFINISHED
+        return Reply(question, NOT_TRIED, why)
+    if seen.repeats:
+        return Reply(question, NOT_TRIED, "it does not repeat itself without any stop")
+    bad = [each for each in known if each.samples != (0, 0)]
+    if not bad:
+        return Reply(question, YES)
+    more, less = max(each.samples or (0, 0) for each in bad)
+    detail = f"{quantity(more, 'batch')} too often, {less} too rarely ({_names(bad)})"
+    return Reply(question, NO, detail.replace("batchs", "batches"), _changes(seen, bad, OF_BITS))
+
+
+def _metrics(seen: Observed) -> Reply:
+    question = "writes the same metrics"
+    if seen.metrics is None:
+        return Reply(question, NOT_TRIED, "no line with a number is the same in both runs")
+    missing, total, first = seen.metrics
+    if not missing:
+        return Reply(question, YES, f"{total} lines")
+    return Reply(question, NO, f"{missing} of {total} lines have other numbers, first: {first}")
+
+
+def _site(seen: Observed) -> Reply:
+    question = "a site must give"
+    tried = [each for each in seen.judgements if each.stopped]
+    killed = [start for each in tried for start in each.stopped if start.was_killed]
+    if not tried:
+        return Reply(question, NOT_TRIED)
+    if killed:
+        return Reply(question, NO, "more seconds of grace than were tried")
+    seconds = math.ceil(GRACE_MARGIN * max(each.stop_s for each in tried))
+    return Reply(question, f"{seconds} s", "of grace, twice what was measured here")
