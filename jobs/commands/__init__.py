@@ -10,6 +10,7 @@
 - run_jobs: finds the Slurm jobs of runs.
 - submit_claim: lets one command at a time queue or cancel the jobs of a run.
 - freeze: makes a run directory without starting it.
+- rehearse: whether a training survives a stop, and ends the same.
 - compare: compares two runs bit for bit.
 - cancel: stops a run.
 - clean: deletes what ended and never-started runs no longer need.

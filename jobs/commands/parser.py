@@ -26,6 +26,7 @@ COMMANDS = {
     "completion": "print a script with which bash or zsh completes all of this",
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
+    "rehearse": "stop, kill and start again any training, and compare how it ends",
     "compare": "compare a run bit for bit with a reference run",
     "export": "write a checkpoint's weights as safetensors",
     "shell": "a shell, a command or the stacks beside a running rank",
@@ -36,7 +37,7 @@ ONLY_PRINT = ("status", "why", "logs", "report", "explain")
 # These also run on another host, over ssh.
 OVER_SSH = ("submit", "status", "logs", "why", "cancel", "resume", "report", "sweep")
 # What follows `--` is another command, with options of its own: `args.words`.
-TAKES_A_COMMAND = ("shell",)
+TAKES_A_COMMAND = ("shell", "rehearse")
 
 
 class Command(Protocol):

@@ -26,8 +26,9 @@ kit_takes_shell := RUN FLAGS
 kit_takes_cancel := RUN HOST
 kit_takes_resume := RUN SET CODE CHECKPOINT YES FLAGS HOST
 kit_takes_compare := RUN WITH
+kit_takes_rehearse := CONFIG RUN SET FLAGS
 kit_takes_export := RUN CHECKPOINT DCP FLAGS
-kit_targets := submit dry-run sweep status why logs report explain cancel resume shell compare export
+kit_targets := submit dry-run sweep status why logs report explain cancel resume shell compare export rehearse
 .PHONY: kit-help $(kit_targets)
 
 # kit_typed NAME: what stands on the command line. The environment and other Makefiles do not count: a
@@ -113,6 +114,9 @@ compare: ## Compare RUN=... bit for bit with WITH=..., a run without interruptio
 	$(call kit_need,RUN,make compare RUN=... WITH=...)
 	$(call kit_need,WITH,make compare RUN=... WITH=...)
 	@$(KIT) compare "$$KIT_RUN" "$$KIT_WITH"
+rehearse: ## Stop and kill a small training, compare how it ends: CONFIG=... or RUN=... [SET=] [FLAGS=]
+	$(if $(KIT_CONFIG)$(KIT_RUN),,$(error missing, as in `make rehearse CONFIG=$(KIT_EXAMPLE)`))
+	@$(KIT) rehearse "$${KIT_RUN:-$$KIT_CONFIG}" --set="$$KIT_SET" $(call kit_typed,FLAGS)
 export: ## Weights of the newest run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
 	@$(KIT) export $${KIT_RUN:+"$$KIT_RUN"} $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} \
 	    $(call kit_if,DCP,--dcp) $(call kit_typed,FLAGS)

@@ -37,13 +37,14 @@ TOP_OF_CONTRACT = {
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CHECKPOINT = {name for name in FILES if name.startswith("jobs.checkpoint")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS | CHECKPOINT
-BELOW_COMMANDS = {"attempt", "runs", "config", "node", "slurm"}
+BELOW_COMMANDS = {"attempt", "rehearse", "runs", "config", "node", "slurm"}
 # The rooms that each room may import. "" is the top of the package.
 MAY_IMPORT = {
     "jobs": {
         "": {"commands", *BELOW_COMMANDS},
         "commands": BELOW_COMMANDS,
         "attempt": {"runs", "node", "slurm"},
+        "rehearse": {"runs", "node"},
         "runs": {"config", "node", "slurm"},
         "config": {"slurm"},
         "node": set(),
@@ -291,6 +292,9 @@ PARSES_OTHER_JSON = {
         "jobs.node.script_failure",
         "jobs.node.stacks",
     ),
+    # What the processes of a rehearsal write and send.
+    *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
+    *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
     *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
 }
@@ -322,6 +326,9 @@ STARTS_PROCESSES = {
     "jobs.node.stacks": "py-spy, which looks into the ranks",
     "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",
     "jobs.commands.local": "the agents of a run without Slurm",
+    "jobs.rehearse.subjects": "the training that is rehearsed",
+    "jobs.rehearse.final_state": "the comparison of files, which needs torch",
+    "jobs.rehearse.probe.launcher": "forks: torchrun, and its ranks",
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
     "jobs.attempt.attempts": "srun, which starts the agents",
     "jobs.attempt.srun_step": "asks env(1) for --block-signal",
@@ -443,6 +450,8 @@ RENAMES = {
     "jobs.runs.run_lock": "a hard link fails if the file exists; a rename would replace it",
     "jobs.runs.code_snapshot": "directories",
     "jobs.commands.clean": "directories, before it deletes them",
+    "jobs.rehearse.scenarios": "directories",
+    "jobs.rehearse.probe.launcher": "imports no other module",
     "jobs.runs.checkpoint_files": "directories",
     "jobs.checkpoint.names": "temporary names that a later attempt removes",
     "trainer.checkpoint.commit": "directories",

@@ -1,0 +1,195 @@
+"""The command rehearse: whether a training survives a stop, and ends the same."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from slurm_job_kit.jobs.commands import arguments
+from slurm_job_kit.jobs.config import load
+from slurm_job_kit.jobs.console import print_line
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rehearse import controls, final_state, judge, metrics, traces
+from slurm_job_kit.jobs.rehearse.scenarios import UNDISTURBED, Rehearsal, Tried
+from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, SpecSubject
+from slurm_job_kit.jobs.rehearse.verdict import Observed, Verdict, verdict
+from slurm_job_kit.jobs.runs import lookup, spec_changes
+
+RANKS = 2
+GRACE_S = 30.0
+LIMIT_S = 300.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of rehearse."""
+    parser.usage = (
+        "%(prog)s [options] CONFIG [KEY=VALUE ...] | RUN\n"
+        "       %(prog)s [options] -- python SCRIPT [WORD ...]"
+    )
+    parser.add_argument("what", nargs="?", metavar="CONFIG|RUN", help="a spec, or a run of the kit")
+    arguments.add_overrides(parser, "train.max_steps=20")
+    add = parser.add_argument
+    add("--ranks", type=int, default=RANKS, metavar="N", help=f"how many ranks ({RANKS})")
+    add("--resize", type=int, metavar="N", help="also stop, and continue with N ranks")
+    help_of_it = "try this scenario alone, such as middle or save; may be given again"
+    add("--only", action="append", default=[], metavar="WORD", help=help_of_it)
+    help_of_it = "more words for later starts; {newest:PATTERN} is the newest such file"
+    add("--again", default="", metavar="WORDS", help=help_of_it)
+    help_of_it = "files of the final state; else the state files that were written last"
+    add("--final", metavar="PATTERN", help=help_of_it)
+    help_of_it = "a file or folder that git ignores: the copy has a link to it"
+    add("--link", action="append", default=[], type=Path, metavar="PATH", help=help_of_it)
+    help_of_it = f"seconds from SIGTERM to SIGKILL ({GRACE_S:.0f})"
+    add("--grace", type=float, default=GRACE_S, metavar="S", help=help_of_it)
+    help_of_it = f"seconds that one start may take ({LIMIT_S:.0f})"
+    add("--limit", type=float, default=LIMIT_S, metavar="S", help=help_of_it)
+    add("--self-test", action="store_true", help="spoil exact trainings; each verdict must be no")
+    add("--keep", type=arguments.path, metavar="DIR", help="keep all that was written")
+    help_of_it = "write the verdict as JUnit XML, too"
+    add("--junit", type=arguments.path, metavar="FILE", help=help_of_it)
+    arguments.add_json(parser)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print the verdict; returns 1 if an answer is no."""
+    words = getattr(args, "words", [])
+    if bool(words) + (args.what is not None) + args.self_test != 1:
+        raise UserError(
+            "give a spec, a run, or a command behind --, as in\n"
+            "    rehearse --ranks 2 -- python train.py --epochs 2"
+        )
+    for name in ("ranks", "resize"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise UserError(f"--{name} {getattr(args, name)}: at least 1")
+    folder = _folder(args.keep)
+    try:
+        if args.self_test:
+            return self_test(folder, (args.grace, args.limit))
+        subject = _command(args, words, folder) if words else _kit_run(args, folder)
+        with closing(subject):
+            found = rehearse(subject, args)
+    finally:
+        if args.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps(found.json(), indent=2) if args.json else found.table())
+    if args.junit is not None:
+        args.junit.write_text(found.junit(), encoding="utf-8")
+    return 0 if found.is_good else 1
+
+
+def self_test(folder: Path, limits: tuple[float, float]) -> int:
+    """Print what the verdict is on exact trainings that are spoiled; returns 1 if one is wrong."""
+    wrong = 0
+    for name, subject in controls.subjects(folder):
+        if isinstance(subject, str):
+            print(f"{name:13} not tried    {subject}")
+            continue
+        with closing(subject):
+            for each in controls.control(name, subject, limits, print_line):
+                print(each, flush=True)
+                wrong += not each.is_right
+    print(f"{wrong} wrong" if wrong else "each verdict is right")
+    return 1 if wrong else 0
+
+
+def _folder(keep: Path | None) -> Path:
+    """Return a new folder. Raises: UserError."""
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="rehearse-")).resolve()
+    if keep.exists() and any(keep.iterdir()):
+        raise UserError(f"--keep {keep}: the folder is not empty")
+    keep.mkdir(parents=True, exist_ok=True)
+    return keep.resolve()
+
+
+def _command(args: argparse.Namespace, words: Sequence[str], folder: Path) -> CommandSubject:
+    missing = next((each for each in args.link if not each.exists()), None)
+    if missing is not None:
+        raise UserError(f"--link {missing}: no such file")
+    again = shlex.split(args.again)
+    return CommandSubject(words, again, args.ranks, folder, args.link)
+
+
+# What makes a training of the kit small; the user's own KEY=VALUE come after them.
+FEW_STEPS = (
+    *("train.max_steps=20", "train.eval_every_steps=8", "train.eval_every_epochs=null"),
+    *("checkpoint.every_steps=6", "checkpoint.every_epochs=null", "log.every_steps=2"),
+)
+MOST_WARMUP_STEPS = 5
+
+
+def _kit_run(args: argparse.Namespace, folder: Path) -> SpecSubject:
+    """Return a spec, or that of a run, made small. Raises: UserError."""
+    overrides, cwd = arguments.overrides_of(args), Path.cwd()
+    if Path(args.what).suffix in (".yaml", ".yml"):
+        config = arguments.path(args.what).resolve()
+        loaded = load.load(config, overrides)
+    else:
+        run_dir = lookup.find(args.what)
+        config, cwd = run_dir.spec_yaml, run_dir.code.resolve()
+        loaded = spec_changes.reload(run_dir, overrides)
+    spec = loaded.spec
+    few = [f"slurm.nodes={args.ranks}", "slurm.spare_nodes=0", "launch.nproc_per_node=1"]
+    if spec.launch.is_trainer:
+        few += FEW_STEPS
+        few.append(f"train.warmup_steps={min(spec.train.warmup_steps, MOST_WARMUP_STEPS)}")
+    return SpecSubject(config, [*few, *loaded.overrides], args.ranks, folder, cwd)
+
+
+def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) -> Verdict:
+    """Run all scenarios and return the verdict."""
+    begun = time.monotonic()
+    rehearsal = Rehearsal(subject, args.grace, args.limit, args.final, print_line)
+    first, again = rehearsal.undisturbed()
+    runs = [*rehearsal.disturbed(first, args.resize, args.only)]
+    tried = [run for run in runs if not run.untried]
+    homes = {run.scenario.name: run.home for run in [again, *tried]}
+    differences = final_state.compare(subject.python, first.final, first.home, homes)
+    varying = differences[UNDISTURBED[1]]
+    judgements = []
+    for run in tried:
+        difference = differences[run.scenario.name].without(varying.values)
+        if run.scenario.ranks:  # other ranks give other bits
+            difference = final_state.Difference()
+        judgements.append(judge.judge(run, first, difference))
+    seen = Observed(
+        reference=first,
+        judgements=judgements,
+        untried={run.scenario.name: run.untried for run in runs if run.untried},
+        repeats=_not_repeated(first, again, varying),
+        metrics=metrics.compare(first, again, [run for run in tried if not run.scenario.ranks]),
+        seconds=time.monotonic() - begun,
+        notes=_notes([first, again, *tried], varying),
+    )
+    return verdict(seen)
+
+
+def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -> str:
+    """Return how the second undisturbed run differs; empty if it ends with the same bits."""
+    if not varying.tensors and not varying.missing:
+        return ""
+    other = judge.judge(again, first, varying).divergence
+    return f"differs from step {other.step} on: {varying}" if other else str(varying)
+
+
+def _notes(runs: Sequence[Tried], varying: final_state.Difference) -> list[str]:
+    outside = sorted({path for run in runs for each in run.processes for path in each.outside})
+    left = sorted({each for run in runs for start in run.starts for each in start.left})
+    notes = [f"writes outside of its directory: {path}" for path in outside]
+    if traces.has_one_order(runs[0].course().steps):
+        notes.append(
+            "each epoch has the samples in the same order: sampler.set_epoch(epoch) is not called, "
+            "or the data are not shuffled"
+        )
+    notes += [f"left a process behind, which was killed: {each}" for each in left]
+    if varying.values:
+        shown = ", ".join(sorted(varying.values)[:3])
+        notes.append(f"not compared, as the undisturbed runs differ in it: {shown}")
+    return notes

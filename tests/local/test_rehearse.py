@@ -1,0 +1,209 @@
+"""The command rehearse on small scripts: one without a fault, and others with one fault each."""
+
+import json
+import os
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.local.local_kit import FOREIGN, REPOSITORY
+
+GOOD = (REPOSITORY / "tests/rehearsed/good.py").read_text(encoding="utf-8")
+# The fault, the line of good.py, what stands in its place, the scenarios that show it, the question
+# whose answer is no, and words of what to change.
+FAULTS = {
+    "no handler": (
+        "signal.signal(signal.SIGTERM, note)",
+        "pass",
+        ["middle"],
+        "saves when asked",
+    ),
+    "handler on some ranks": (
+        "signal.signal(signal.SIGTERM, note)",
+        "rank == 0 and signal.signal(signal.SIGTERM, note)",
+        ["middle"],
+        "saves when asked",
+    ),
+    "does not stop": (
+        "    is_asked = True",
+        "    pass",
+        ["middle"],
+        "stops when asked",
+    ),
+    "flag read in steps only": (
+        "            stop_if_asked()",
+        "            time.sleep(is_asked)",
+        ["middle", "evaluation"],
+        "stops when asked",
+    ),
+    "exit code 0 before the end": (
+        "        os._exit(1)",
+        "        os._exit(0)",
+        ["middle"],
+        "stops when asked",
+    ),
+    "checkpoint is not loaded": (
+        "if os.path.exists(PATH):",
+        'if "--resume" in sys.argv:',
+        ["middle"],
+        "continues",
+    ),
+    "saved to the final name": (
+        '        target = f"{path}.tmp"',
+        "        target = path",
+        ["SIGKILL during"],
+        "continues",
+    ),
+    "optimizer not saved": (
+        '    optimizer.load_state_dict(state["optimizer"])',
+        "    pass",
+        ["middle"],
+        "ends with the same bits",
+    ),
+    "scheduler not saved": (
+        '    scheduler.load_state_dict(state["scheduler"])',
+        "    pass",
+        ["middle"],
+        "ends with the same bits",
+    ),
+    "loss scale not saved": (
+        '    scaler.load_state_dict(state["scaler"])',
+        "    pass",
+        ["middle"],
+        "ends with the same bits",
+    ),
+    "position in the data not kept": (
+        '    epoch, taken = state["epoch"], state["taken"]',
+        '    epoch, taken = state["epoch"], 0',
+        ["middle"],
+        "takes the same samples",
+    ),
+    "random state not saved": (
+        '    torch.set_rng_state(state["random"][rank % len(state["random"])])',
+        "    pass",
+        ["middle"],
+        "ends with the same bits",
+    ),
+}
+
+
+def rehearse(folder, text, *words, flags=()):
+    """Rehearse a script; returns the exit status and the verdict."""
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    command = [sys.executable, "-m", "slurm_job_kit.jobs", "rehearse", "--json", *words]
+    done = subprocess.run(
+        [*command, "--", sys.executable, "train.py", *flags],
+        cwd=folder,
+        env=env | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def answers(verdict):
+    return {each["question"]: each["answer"] for each in verdict["answers"]}
+
+
+def only(*scenarios):
+    return [word for scenario in scenarios for word in ("--only", scenario)]
+
+
+def test_a_training_without_a_fault_gets_no_no(tmp_path):
+    junit = tmp_path / "verdict.xml"
+    status, verdict = rehearse(tmp_path, GOOD, *only("middle"), "--junit", str(junit))
+    assert (status, verdict["good"], {*answers(verdict).values()} & {"no"}) == (0, True, set())
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("failures"), len(suite)) == ("0", len(verdict["answers"]))
+
+
+@pytest.mark.slow
+def test_all_scenarios_are_tried_on_a_training_without_a_fault(tmp_path):
+    status, verdict = rehearse(tmp_path, GOOD, "--resize", "3")
+    assert status == 0
+    assert not [name for name, scenario in verdict["scenarios"].items() if "untried" in scenario]
+    assert [scenario["causes"] for scenario in verdict["scenarios"].values()] == [[]] * 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(fault, tmp_path):
+    line, instead, scenarios, question = FAULTS[fault]
+    assert GOOD.count(f"{line}\n") == 1
+    text = GOOD.replace(f"{line}\n", f"{instead}\n").replace("import sys\n", "import sys, time\n")
+    status, verdict = rehearse(tmp_path, text, *only(*scenarios), "--grace", "4")
+    assert (status, answers(verdict)[question]) == (1, "no")
+    causes = {cause for scenario in verdict["scenarios"].values() for cause in scenario["causes"]}
+    assert causes == {fault}
+
+
+IMPORTS = "import torch\nimport time\n"
+STEPS = """
+weight = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range({steps}):
+    optimizer.zero_grad(), (weight**2).sum().backward(), optimizer.step()
+"""
+REFUSED = {
+    "ends at once": ("print('done')", "without a step"),
+    "asks for input": ("input('continue? ')", "asks for input"),
+    "needs a GPU": ("raise RuntimeError('No CUDA GPUs are available')", "No CUDA GPUs"),
+    "takes too long": (f"{IMPORTS}time.sleep(100)", "--limit"),
+    "takes few steps": (IMPORTS + STEPS.format(steps=2), "2 optimizer steps"),
+    "writes no state": (IMPORTS + STEPS.format(steps=9), "--final"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_rehearsed_is_refused_in_one_line(reason, tmp_path):
+    text, words = REFUSED[reason]
+    limit = ("--limit", "8") if reason == "takes too long" else ()
+    status, output = rehearse(tmp_path, text, "--ranks", "1", *limit)
+    errors = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert (status, len(errors)) == (2, 1)
+    assert words in output
+
+
+@pytest.mark.slow
+def test_what_a_training_does_beside_is_noted(tmp_path):
+    """It writes elsewhere, starts a process that stays, and does not shuffle in each epoch."""
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "own").mkdir()
+    text = GOOD.replace(
+        'dist.init_process_group("gloo")\n',
+        f"open({str(elsewhere)!r}, 'w').close()\n"
+        "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        'dist.init_process_group("gloo")\n',
+    ).replace("sampler.set_epoch(epoch)", "sampler.set_epoch(0)")
+    status, verdict = rehearse(tmp_path / "own", text, *only("middle"))
+    notes = "\n".join(verdict["notes"])
+    assert status == 0
+    assert f"writes outside of its directory: {elsewhere}" in notes
+    assert "sleep 1000" in notes
+    assert "set_epoch" in notes
+
+
+@pytest.mark.slow
+def test_a_flag_for_the_later_starts_is_given(tmp_path):
+    text = GOOD.replace("if os.path.exists(PATH):", 'if "--resume" in sys.argv:')
+    words = ("--again", "--resume {newest:*.pt}")
+    status, verdict = rehearse(tmp_path, text, *only("middle"), *words)
+    assert status == 0, verdict
+
+
+@pytest.mark.slow
+def test_a_spec_is_rehearsed_and_so_is_its_run(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    command = [sys.executable, "-m", "jobs", "rehearse", "--json", "--keep", str(tmp_path / "kept")]
+    words = ["configs/cancer.yaml", "--only", "middle", "--only", "SIGKILL of"]
+    done = subprocess.run(
+        [*command, *words], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
+    )
+    verdict = json.loads(done.stdout)
+    assert (done.returncode, verdict["good"]) == (0, True)
+    assert [each["starts"][-1]["exit_code"] for each in verdict["scenarios"].values()] == [0, 0]
