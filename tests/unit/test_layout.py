@@ -60,6 +60,7 @@ MAY_IMPORT = {
         "logging": {"data", "process"},
         "data": {"process"},
         "health": {"process"},
+        "integrations": set(),
         "process": set(),
     },
 }
@@ -71,6 +72,7 @@ WITHOUT_TORCH = [
         f"trainer.checkpoint.{name}"
         for name in ("commit", "ownership", "recovery", "space", "writer")
     ),
+    "trainer.integrations.whole",
 ]
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
@@ -222,6 +224,12 @@ def test_what_must_not_wait_for_torch_does_not_import_it():
     assert {module: names for module, names in imported.items() if names} == {}
 
 
+@pytest.mark.parametrize("library", ["accelerate", "fabric", "lightning", "transformers"])
+def test_an_integration_needs_its_own_library_only(library):
+    name = "lightning" if library == "fabric" else library
+    assert foreign(reached(f"trainer.integrations.{library}")) == {"torch", name}
+
+
 FOLDERS = [name for name, path in FILES.items() if path.stem == "__init__" and "." in name]
 
 
@@ -295,6 +303,7 @@ PARSES_OTHER_JSON = {
     # What the processes of a rehearsal write and send.
     *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
     *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
+    "trainer.integrations.whole",
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
     *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
 }
@@ -457,6 +466,8 @@ RENAMES = {
     "trainer.checkpoint.commit": "directories",
     "trainer.checkpoint.recovery": "a directory, to quarantine it",
     "trainer.checkpoint.dcp": "a directory",
+    "trainer.integrations.whole": "directories",
+    "trainer.integrations.kit_stop": "replaces files; a script's copy of it imports no replacing()",
     "trainer.logging.profiling": "torch writes the file itself, compressed where it ends in .gz",
     "trainer.logging.progress": "the new file stays open",
     "trainer.logging.reporter": "the new file stays open",

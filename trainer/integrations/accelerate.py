@@ -1,0 +1,35 @@
+"""For a loop of one's own with accelerate: it stops, saves and resumes whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from slurm_job_kit.trainer.integrations.own_loop import OwnLoop
+
+
+class AccelerateLoop(OwnLoop):
+    """Saves by `Accelerator.save_state` what `prepare` got; made after `prepare`.
+
+    Its `batches` have is_split=False, because `prepare` makes each rank take its own part.
+    """
+
+    def __init__(self, accelerator: Accelerator, total: int, **options: Any) -> None:
+        super().__init__(total, **options)
+        self.accelerator = accelerator
+
+    def after_batch(self, is_step: bool | None = None, **metrics: Any) -> None:
+        """Call it last in the loop's body, on all ranks."""
+        super().after_batch(
+            self.accelerator.sync_gradients if is_step is None else is_step, **metrics
+        )
+
+    def write(self, folder: Path) -> None:
+        """Save models, optimizers, schedulers and registered objects."""
+        self.accelerator.save_state(str(folder))
+
+    def read(self, folder: Path) -> None:
+        """Load what `write` saved."""
+        self.accelerator.load_state(str(folder))

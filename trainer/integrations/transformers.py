@@ -1,0 +1,62 @@
+"""A callback of Hugging Face's Trainer: the training stops, saves and resumes whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from slurm_job_kit.trainer.integrations import whole
+from slurm_job_kit.trainer.integrations.keeper import Keeper, barrier
+
+
+class TransformersCallback(TrainerCallback):
+    """`Trainer(callbacks=[kit])`, then `train(resume_from_checkpoint=kit.newest())`.
+
+    The Trainer writes `checkpoint-STEP` in its output_dir, with its random generators. The callback
+    adds `whole.json`, without which a checkpoint is put aside. every: as in Keeper.
+    """
+
+    def __init__(self, arguments: TrainingArguments, every: int = 10) -> None:
+        if arguments.save_total_limit == 1:  # it deletes the other one before this one is whole
+            raise ValueError("save_total_limit=1 may leave no whole checkpoint: take 2 or more")
+        self.keeper = Keeper(arguments.output_dir, every=every)
+        self.is_stop, self.metrics = False, dict[str, float]()
+
+    def newest(self) -> str | None:
+        """Return the newest whole checkpoint for `train`."""
+        checkpoint = self.keeper.newest()
+        return None if checkpoint is None else str(checkpoint)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Keep the numbers for the next report."""
+        numbers = {name: n for name, n in (logs or {}).items() if isinstance(n, (int, float))}
+        self.metrics |= numbers
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Report the step; at a stop let the Trainer save."""
+        stop = self.keeper.stop
+        stop.progress(state.global_step, state.max_steps, **self.metrics)
+        if stop.should_stop(state.global_step):
+            self.is_stop = control.should_save = True
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Make the checkpoint whole; at a stop leave."""
+        barrier()  # each rank has written its file
+        stop = self.keeper.stop
+        if args.should_save:
+            whole.seal(self.keeper.folder / f"checkpoint-{state.global_step}")
+            stop.saved(state.global_step)
+        if self.is_stop:
+            stop.stopped()

@@ -1,0 +1,105 @@
+"""The checkpoints of a script: each is whole, which a file with check sums shows, or is put aside.
+
+A checkpoint is a folder `checkpoint-STEP` of any files. `whole.json` in it, which is written last,
+has the size and SHA-256 of each other file. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from slurm_job_kit.jobs import shared_files
+from slurm_job_kit.jobs.checkpoint.names import QUARANTINE_PREFIX, TEMPORARY_PREFIX, free_name
+from slurm_job_kit.jobs.rundir import fsync_directory, write_atomic
+
+WHOLE = "whole.json"
+_NAME = re.compile(r"checkpoint-(\d+)")
+_BLOCK_BYTES = 2**20
+
+
+def new_folder(root: Path, step: int) -> Path:
+    """Return an empty folder with a temporary name, for the checkpoint of a step."""
+    folder = temporary_folder(root, step)
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed
+    folder.mkdir(parents=True)
+    return folder
+
+
+def temporary_folder(root: Path, step: int) -> Path:
+    """Return the path of `new_folder`."""
+    return root / f"{TEMPORARY_PREFIX}checkpoint-{step}"
+
+
+def commit(root: Path, step: int, keep: int) -> None:
+    """Seal the folder of `new_folder`, rename it, and delete all but the `keep` newest ones."""
+    folder = temporary_folder(root, step)
+    seal(folder)
+    os.rename(folder, root / f"checkpoint-{step}")
+    fsync_directory(root)
+    for name in names(root)[keep:]:
+        shutil.rmtree(root / name)
+
+
+def seal(folder: Path) -> None:
+    """Write `whole.json`, after all other files are durable."""
+    files = {}
+    for name in _files(folder):
+        with open(folder / name, "rb") as file:
+            os.fsync(file.fileno())
+        files[name] = _digest(folder / name)
+        fsync_directory((folder / name).parent)
+    write_atomic(folder / WHOLE, json.dumps({"files": files}, indent=1))
+
+
+def names(root: Path) -> list[str]:
+    """Return the names of the checkpoints in a folder, newest first."""
+    found = filter(_NAME.fullmatch, shared_files.names_in(root))
+    return sorted(found, key=lambda name: int(name.partition("-")[2]), reverse=True)
+
+
+def newest(root: Path) -> Path | None:
+    """Return the newest whole checkpoint; a newer one that is not whole is renamed and reported."""
+    for name in names(root):
+        if (reason := damage(root / name)) is None:
+            return root / name
+        aside = free_name(root / name, QUARANTINE_PREFIX)
+        os.rename(root / name, aside)
+        print(f"checkpoint {root / name} is not whole and now {aside.name}: {reason}", flush=True)
+    return None
+
+
+def damage(folder: Path) -> str | None:
+    """Return how a checkpoint differs from its `whole.json`; None if it does not."""
+    try:
+        files = json.loads(shared_files.read_text(folder / WHOLE))["files"]
+        for name, digest in files.items():
+            if _digest(folder / name) != digest:
+                return f"{name} has other bytes than those that were written"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the relative paths of all files in a folder and below, but for `whole.json`."""
+    found = []
+    for name in shared_files.names_in(folder):
+        if (folder / name).is_dir():
+            found += [f"{name}/{inner}" for inner in _files(folder / name)]
+        elif name != WHOLE:
+            found.append(name)
+    return found
+
+
+def _digest(path: Path) -> list[int | str]:
+    sha256, size = hashlib.sha256(), 0
+    with shared_files.open_binary(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            sha256.update(block)
+            size += len(block)
+    return [size, sha256.hexdigest()]
