@@ -40,13 +40,14 @@ class Kit:
     def __init__(self, root, repository=REPOSITORY):
         self.root = root
         self.repository = repository
+        self.command = [sys.executable, "-m", "jobs"]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
         self.env = inherited | {"KIT_RUNS": str(root)}
 
     def start(self, *words):
         """A command that runs, with its output in pipes."""
         return subprocess.Popen(
-            [sys.executable, "-m", "jobs", *map(str, words)],
+            [*self.command, *map(str, words)],
             cwd=self.repository,
             env=self.env,
             stdout=subprocess.PIPE,
