@@ -3,6 +3,7 @@
 tests/local/test_integrations.py trains by the libraries themselves.
 """
 
+import errno
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.records.training import SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.trainer.integrations import whole
@@ -63,6 +64,16 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_next_older_one_taken(root, ha
     assert "checkpoint-10 is not whole and now quarantined-checkpoint-10" in capsys.readouterr().out
     assert (root / "quarantined-checkpoint-10").is_dir()
     assert whole.newest(root) == root / "checkpoint-9"
+
+
+def test_a_disk_with_an_error_puts_no_checkpoint_aside(root, monkeypatch):
+    def fail(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(shared_files, "open_binary", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        whole.newest(root)
+    assert whole.names(root) == ["checkpoint-10", "checkpoint-9"]
 
 
 def sampler(monkeypatch, rank=0, world_size=1, **options):

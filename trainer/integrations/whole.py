@@ -18,6 +18,9 @@ from slurm_job_kit.jobs.checkpoint.names import QUARANTINE_PREFIX, TEMPORARY_PRE
 from slurm_job_kit.jobs.rundir import fsync_directory, write_atomic
 
 WHOLE = "whole.json"
+# What shows a damage. Any other error of a disk may pass: it ends the attempt.
+_DAMAGES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
 _NAME = re.compile(r"checkpoint-(\d+)")
 _BLOCK_BYTES = 2**20
 
@@ -74,13 +77,13 @@ def newest(root: Path) -> Path | None:
 
 
 def damage(folder: Path) -> str | None:
-    """Return how a checkpoint differs from its `whole.json`; None if it does not."""
+    """Return how a checkpoint differs from its `whole.json`, or None. Raises: OSError."""
     try:
         files = json.loads(shared_files.read_text(folder / WHOLE))["files"]
         for name, digest in files.items():
             if _digest(folder / name) != digest:
                 return f"{name} has other bytes than those that were written"
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (*_DAMAGES, *_MALFORMED) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
