@@ -64,7 +64,13 @@ def subjects(folder: Path) -> Iterator[tuple[str, Subject | str]]:
             yield name, f"{library} is not installed"
         else:
             words = (sys.executable, script.name)
-            yield name, CommandSubject(words, (), 2, folder / name, (), script.parent)
+            path = str(installation.ROOT)
+            yield (
+                name,
+                CommandSubject(
+                    words, (), 2, folder / name, started_in=script.parent, search_path=path
+                ),
+            )
 
 
 def control(

@@ -99,6 +99,7 @@ class CommandSubject:
     folder: Path
     links: Sequence[Path] = ()
     started_in: Path = field(default_factory=Path.cwd)
+    search_path: str = field(default_factory=lambda: os.environ.get("PYTHONPATH", ""))
     is_forked: bool = False
     launcher: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -187,6 +188,7 @@ class CommandSubject:
             "KIT_DEADLINE": "",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as torchrun does
             "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": self.search_path,
         }
         env = {**os.environ, **env, **own}
         options = ["--standalone", f"--nproc-per-node={ranks}"]
@@ -201,7 +203,7 @@ class CommandSubject:
             return subprocess.Popen(
                 command,
                 cwd=self.cwd,
-                env=env | _probe_path(),
+                env=env | _probe_path(self.search_path),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -310,7 +312,12 @@ class SpecSubject:
             return subprocess.Popen(
                 [sys.executable, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"],
                 cwd=self.started_in,
-                env={**os.environ, **env, **_probe_path(), "KIT_RUNS": str(self.place)},
+                env={
+                    **os.environ,
+                    **env,
+                    **_probe_path(os.environ.get("PYTHONPATH", "")),
+                    "KIT_RUNS": str(self.place),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -329,10 +336,9 @@ class SpecSubject:
         """Nothing of it runs between two starts."""
 
 
-def _probe_path() -> dict[str, str]:
+def _probe_path(search_path: str) -> dict[str, str]:
     """Return the variable by which the training's processes find the probe."""
-    search = [str(PROBE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(search)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PROBE), search_path]))}
 
 
 def _status(path: Path) -> str:
