@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resize", type=int, metavar="N", help="also stop, and continue with N ranks")
     help_of_it = "try this scenario alone, such as middle or save; may be given again"
     add("--only", action="append", default=[], metavar="WORD", help=help_of_it)
-    help_of_it = "more words for later starts; {newest:PATTERN} is the newest such file"
+    help_of_it = "more words for later starts; {newest:PATTERN} is the newest such file, if any"
     add("--again", default="", metavar="WORDS", help=help_of_it)
     help_of_it = "files of the final state; else the state files that were written last"
     add("--final", metavar="PATTERN", help=help_of_it)

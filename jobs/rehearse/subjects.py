@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -23,6 +24,7 @@ from slurm_job_kit.jobs.rehearse.traces import Process
 from slurm_job_kit.jobs.runs import code_snapshot
 
 PROBE = Path(__file__).resolve().parent / "probe"
+_PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
 MARK = "KIT_REHEARSAL"  # a variable of all processes of a rehearsal
 
 
@@ -90,7 +92,8 @@ class ForkedTorchrun:
 class CommandSubject:
     """A command that knows nothing of the kit: `python SCRIPT WORDS`, started by torchrun.
 
-    again: words for the later starts; `{newest:PATTERN}` is the newest file that fits.
+    again: words for the later starts; `{newest:PATTERN}` is the newest file that fits, and
+    `{if:PATTERN}` nothing. No word is given while there is no such file.
     """
 
     words: Sequence[str]
@@ -192,10 +195,7 @@ class CommandSubject:
         }
         env = {**os.environ, **env, **own}
         options = ["--standalone", f"--nproc-per-node={ranks}"]
-        words = [
-            *self.words[1:],
-            *(self._filled(each) for each in (self.again if number > 1 else ())),
-        ]
+        words = [*self.words[1:], *(self._again() if number > 1 else ())]
         if self.is_forked and (forked := self._fork([*options, *words], env, log)):
             return forked
         command = [self.words[0], "-m", "torch.distributed.run", *options, *words]
@@ -235,14 +235,19 @@ class CommandSubject:
             time.sleep(0.01)
         return ForkedTorchrun(int(pid.read_text()), code)
 
-    def _filled(self, word: str) -> str:
-        """Return a word with `{newest:PATTERN}` filled in. Raises: UserError."""
-        before, found, rest = word.partition("{newest:")
-        if not found:
-            return word
-        pattern, _, after = rest.partition("}")
-        paths = sorted(self.cwd.glob(pattern), key=lambda path: path.stat().st_mtime)
-        return f"{before}{paths[-1] if paths else pattern}{after}"
+    def _again(self) -> list[str]:
+        """Return the words for a later start, filled in; none if there is no file to fill in."""
+        words = []
+        for word in self.again:
+            if (found := _PATTERN.search(word)) is None:
+                words.append(word)
+                continue
+            paths = sorted(self.cwd.glob(found["pattern"]), key=lambda path: path.stat().st_mtime)
+            if not paths:  # a start that has nothing to load is like the first one
+                return []
+            newest = str(paths[-1]) if found["name"] == "newest" else ""
+            words.append(word[: found.start()] + newest + word[found.end() :])
+        return [word for word in words if word]
 
     def _attempt(self, number: int) -> Path:
         return self.place / "kit" / f"attempt-{number}"

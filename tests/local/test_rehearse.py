@@ -197,6 +197,14 @@ def test_a_flag_for_the_later_starts_is_given(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("words", ["--resume {newest:*.pt}", "--resume {if:*.pt}"])
+def test_no_flag_is_given_while_there_is_no_checkpoint(tmp_path, words):
+    text = GOOD.replace("if os.path.exists(PATH):", 'if "--resume" in sys.argv:')
+    status, verdict = rehearse(tmp_path, text, *only("start-up"), "--again", words)
+    assert status == 0, verdict
+
+
+@pytest.mark.slow
 def test_a_spec_is_rehearsed_and_so_is_its_run(tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
     command = [sys.executable, "-m", "jobs", "rehearse", "--json", "--keep", str(tmp_path / "kept")]
