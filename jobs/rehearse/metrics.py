@@ -18,22 +18,29 @@ def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> tuple[int, i
     """Return how many lines have other numbers in a disturbed run, of how many, and the first one.
 
     A line counts if it has a whole number, such as a step, and a fraction, and if both undisturbed
-    runs have it. Another run may lack it, as where it was stopped; None without any such line.
+    runs have the same lines that differ from it in fractions only. Another run may lack it, as
+    where it was stopped, or where two ranks wrote into one line. None without any such line.
     """
-    expected = sorted({*_lines(first)} & {*_lines(again)})
-    counted = [line for line in expected if _key(line)]
-    if not counted:
+    expected, repeated = _by_key(first), _by_key(again)
+    expected = {key: lines for key, lines in expected.items() if repeated.get(key) == lines}
+    if not expected:
         return None
     wrong: dict[str, str] = {}
     for run in others:
-        found = defaultdict(set)
-        for line in _lines(run):
-            found[_key(line)].add(line)
-        for line in counted:
-            same = found.get(_key(line))
-            if same and line not in same:
-                wrong.setdefault(line, f"{run.scenario.name}: {min(same)} is not {line}")
-    return len(wrong), len(counted), next(iter(wrong.values()), "")
+        for key, lines in _by_key(run).items():
+            known = expected.get(key, lines)
+            for line in sorted(known - lines or known) if lines - known else ():
+                wrong.setdefault(line, f"{run.scenario.name}: {min(lines - known)} is not {line}")
+    number = sum(map(len, expected.values()))
+    return len(wrong), number, next(iter(wrong.values()), "")
+
+
+def _by_key(run: Tried) -> dict[str, set[str]]:
+    found = defaultdict(set)
+    for line in _lines(run):
+        if key := _key(line):
+            found[key].add(line)
+    return found
 
 
 def _key(line: str) -> str:
