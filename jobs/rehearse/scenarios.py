@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ from slurm_job_kit.jobs.rehearse.traces import Course, Process, course
 
 FEWEST_STEPS = 6
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # CUDA and ROCm do not work in a fork
+# torchrun's report of a failed rank, behind the errors of the ranks.
+_REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
 UNDISTURBED = ("undisturbed", "undisturbed again")
 
 
@@ -220,7 +223,7 @@ def _check(first: Tried, limit_s: float) -> None:
 
 def failure(start: Ended) -> str:
     """Return in one line why a start failed."""
-    lines = start.output.splitlines()
+    lines = _REPORT.split(start.output, maxsplit=1)[0].splitlines()
     error = last_error(lines)
     words = error.text if error else (lines[-1] if lines else f"exit code {start.code}, no output")
     first = first_line(words)
