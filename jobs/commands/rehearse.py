@@ -153,17 +153,17 @@ def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) ->
     homes = {run.scenario.name: run.home for run in [again, *tried]}
     differences = final_state.compare(subject.python, first.final, first.home, homes)
     varying = differences[UNDISTURBED[1]]
-    judgements = []
+    repeats, judgements = _not_repeated(first, again, varying), []
     for run in tried:
         difference = differences[run.scenario.name].without(varying.values)
-        if run.scenario.ranks:  # other ranks give other bits
+        if run.scenario.ranks or repeats:  # other ranks give other bits
             difference = final_state.Difference()
         judgements.append(judge.judge(run, first, difference))
     seen = Observed(
         reference=first,
         judgements=judgements,
         untried={run.scenario.name: run.untried for run in runs if run.untried},
-        repeats=_not_repeated(first, again, varying),
+        repeats=repeats,
         metrics=metrics.compare(first, again, [run for run in tried if not run.scenario.ranks]),
         seconds=time.monotonic() - begun,
         notes=_notes([first, again, *tried], varying),
