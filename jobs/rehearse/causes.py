@@ -93,8 +93,11 @@ def _is_half_written(shown: Judgement, _: Sequence[Judgement]) -> bool:
 
 def _differs_in(name: str) -> Callable[[Judgement, Sequence[Judgement]], bool]:
     def is_shown(shown: Judgement, _: Sequence[Judgement]) -> bool:
-        inputs = shown.divergence.inputs if shown.divergence else ()
-        return bool(shown.difference) and not shown.begins_again and inputs[:1] == (name,)
+        if not shown.divergence or not shown.difference or shown.begins_again:
+            return False
+        # A generator that begins again may draw the data, too: then both are named.
+        first = shown.divergence.inputs[: 2 if shown.divergence.is_replayed else 1]
+        return name in first
 
     return is_shown
 

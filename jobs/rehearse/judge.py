@@ -16,11 +16,13 @@ from slurm_job_kit.jobs.rehearse.traces import Update
 class Divergence:
     """The first step whose result differs, and which of its inputs differ already.
 
-    step: counted from 1. inputs: optimizer, scale, lr, position, random.
+    step: counted from 1. inputs: optimizer, scale, lr, position, random. is_replayed: the data and
+    the random state are both those of another step.
     """
 
     step: int
     inputs: tuple[str, ...]
+    is_replayed: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,10 @@ class Judgement:
     """What one scenario shows.
 
     stopped: the starts that were warned. failed: the first start that was not harmed and failed, or
-    did not end. redone: steps that were taken twice. begins_again: a start took its first step from
-    the beginning, although a state had been saved. samples: how many inputs of the model were taken
-    more and less often than in the undisturbed run; None if that cannot be told.
+    did not end. is_certain: whether the positions are. redone: steps that were taken twice.
+    begins_again: a start took its first step from the beginning, although a state had been saved.
+    samples: how many inputs of the model were taken more and less often than in the undisturbed
+    run; None if that cannot be told.
     """
 
     run: Tried
@@ -38,6 +41,7 @@ class Judgement:
     failed: Ended | None
     ends_early: bool
     positions: tuple[int | None, ...]
+    is_certain: bool
     redone: int
     begins_again: bool
     saved: bool
@@ -64,7 +68,9 @@ def judge(run: Tried, reference: Tried, difference: Difference) -> Judgement:
     free = [start for start in run.starts if start.harm is None]
     failed = next((each for each in free if each.code or each.is_over_limit), None)
     positions = tuple(each.position for each in course.continuations)
-    is_nothing_lost = all(each.position == each.reached for each in course.continuations)
+    is_nothing_lost = all(
+        each.position == each.reached and each.is_certain for each in course.continuations
+    )
     saves = [save for process in run.processes for save in process.saves]
     redone = sum(each.reached - (each.position or 0) for each in course.continuations)
     return Judgement(
@@ -73,6 +79,7 @@ def judge(run: Tried, reference: Tried, difference: Difference) -> Judgement:
         failed=failed,
         ends_early=failed is None and _ends_early(run, reference),
         positions=positions,
+        is_certain=all(each.is_certain for each in course.continuations),
         redone=redone,
         begins_again=any(
             each.position == 0 < each.reached and any(save.t < each.t for save in saves)
@@ -97,11 +104,18 @@ def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergen
     pairs = list(enumerate(zip(steps, expected, strict=False), 1))
     for place, (ours, theirs) in pairs:
         if ours.ended.weights != theirs.ended.weights:
-            return Divergence(place, tuple(_inputs(ours, theirs, expected)))
+            return _diverging(place, ours, expected)
     for place, (ours, theirs) in pairs:
         if (ours.ended, ours.scale, ours.lr) != (theirs.ended, theirs.scale, theirs.lr):
-            return Divergence(place, tuple(_inputs(ours, theirs, expected)))
+            return _diverging(place, ours, expected)
     return None
+
+
+def _diverging(place: int, ours: Update, expected: Sequence[Update]) -> Divergence:
+    theirs = expected[place - 1]
+    alike = {step.random for step in expected if step.fed == ours.fed}
+    is_replayed = ours.random != theirs.random and ours.random in alike
+    return Divergence(place, tuple(_inputs(ours, theirs, expected)), is_replayed)
 
 
 def _inputs(ours: Update, theirs: Update, expected: Sequence[Update]) -> list[str]:
@@ -125,13 +139,19 @@ def _fed(run: Tried, rank: int) -> Counter[str]:
 
 
 def _samples(run: Tried, reference: Tried) -> tuple[int, int] | None:
-    """Return how many inputs all ranks took too often, and how many too rarely."""
+    """Return how many inputs all ranks took too often, and how many too rarely.
+
+    None without inputs; and if all those too often are new, as where random numbers change samples.
+    """
     if not _fed(reference, 0):
         return None
     ranks = sorted({process.rank for process in reference.processes})
     pairs = [(_fed(run, rank), _fed(reference, rank)) for rank in ranks]
-    more = sum((ours - theirs).total() for ours, theirs in pairs)
-    return more, sum((theirs - ours).total() for ours, theirs in pairs)
+    added = sum((ours - theirs for ours, theirs in pairs), Counter[str]())
+    known = {each for _, theirs in pairs for each in theirs}
+    if added and not known & {*added}:
+        return None
+    return added.total(), sum((theirs - ours).total() for ours, theirs in pairs)
 
 
 def _ends_early(run: Tried, reference: Tried) -> bool:

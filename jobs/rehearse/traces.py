@@ -108,12 +108,14 @@ def _add(process: Process, values: dict[str, Any]) -> None:
 class Continuation:
     """Where a process went on: after so many steps of the course; None: from another state.
 
-    reached: how many steps the course had then. t: when the process began.
+    reached: how many steps the course had then. t: when the process began. is_certain: False if
+    more steps than one had this state, as where training changes no weight.
     """
 
     position: int | None
     reached: int
     t: float
+    is_certain: bool
 
 
 @dataclass
@@ -140,25 +142,29 @@ def course(processes: Iterable[Process], rank: int) -> Course:
         if initial is None:
             initial = began
         else:
-            place = position([initial, *(step.ended for step in path.steps)], process, path.steps)
-            path.continuations.append(Continuation(place, len(path.steps), process.t))
+            states = [initial, *(step.ended for step in path.steps)]
+            place, is_certain = position(states, process, path.steps)
+            own = Continuation(place, len(path.steps), process.t, is_certain)
+            path.continuations.append(own)
             path.steps = path.steps[: len(path.steps) if place is None else place]
         path.steps = [*path.steps, *process.steps]
     return path
 
 
-def position(states: Sequence[State], process: Process, steps: Sequence[Update]) -> int | None:
-    """Return the last place of the state with which a process goes on; None if it is nowhere.
+def position(
+    states: Sequence[State], process: Process, steps: Sequence[Update]
+) -> tuple[int | None, bool]:
+    """Return the last place of the state with which a process goes on, and whether it is the only.
 
-    Of its weights alone if the optimizer's part differs. A GradScaler may have left out steps,
-    which change no state: then the loss scale of the next of `steps` tells the place.
+    Of its weights alone if the optimizer's part differs; None if they are nowhere. A GradScaler may
+    have left out steps, which change no state: then the loss scale of the next of `steps` tells it.
     """
     began, scale = process.steps[0].began, process.steps[0].scale
     places = [place for place, each in enumerate(states) if each == began]
     places = places or [place for place, each in enumerate(states) if each.weights == began.weights]
-    fitting = [place for place in places if place < len(steps) and steps[place].scale == scale]
-    at_end = [place for place in places if place == len(steps)]
-    return next(iter([*at_end, *reversed(fitting), *reversed(places)]), None)
+    fitting = [each for each in places if each == len(steps) or steps[each].scale == scale]
+    places = fitting or places
+    return (places[-1] if places else None), len(places) == 1
 
 
 def has_one_order(steps: Sequence[Update]) -> bool:

@@ -112,6 +112,7 @@ def _untried(seen: Observed) -> list[str]:
 
 
 def _scenario(shown: Judgement, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    differs = bool(shown.difference)
     return {
         "starts": [
             {"exit_code": each.code, "seconds": round(each.seconds, 2), "killed": each.was_killed}
@@ -120,8 +121,8 @@ def _scenario(shown: Judgement, judgements: Sequence[Judgement]) -> dict[str, An
         "stop_s": round(shown.stop_s, 2) if shown.stopped else None,
         "continued_after_step": shown.positions,
         "steps_redone": shown.redone,
-        "differs": str(shown.difference) if shown.difference else None,
-        "differs_from_step": shown.divergence.step if shown.divergence else None,
+        "differs": str(shown.difference) if differs else None,
+        "differs_from_step": shown.divergence.step if differs and shown.divergence else None,
         "causes": [cause.name for cause in recognised(shown, judgements)],
     }
 
@@ -147,6 +148,7 @@ OF_BITS = (
     *("position in the data not kept", "random state not saved"),
 )
 UNFINISHED = "no disturbed run with the same ranks came to its end"
+NEW_INPUTS = "other samples, or the same ones changed by other random numbers: that cannot be seen"
 UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps what was recorded",)
 
 
@@ -206,6 +208,8 @@ def _continues(seen: Observed) -> Reply:
     detail = "no step is redone"
     if redone[most]:
         detail = f"at most {quantity(redone[most], 'step')} redone ({most})"
+    if not all(each.is_certain for each in tried):
+        detail = "the steps that are redone cannot be counted: steps end with the same state"
     if None in [place for each in tried for place in each.positions]:
         detail += "; from a state that no step had"
     return Reply(question, YES, detail)
@@ -243,12 +247,14 @@ def _samples(seen: Observed) -> Reply:
     question = "takes the same samples"
     tried = [each for each in seen.judgements if each.is_complete and not each.run.scenario.ranks]
     known = [each for each in tried if each.samples is not None]
-    if not known:
-        why = "no input of a model was seen" if tried else UNFINISHED
-        return Reply(question, NOT_TRIED, why)
+    bad = [each for each in known if each.samples != (0, 0)]
+    if not tried:
+        return Reply(question, NOT_TRIED, UNFINISHED)
     if seen.repeats:
         return Reply(question, NOT_TRIED, "it does not repeat itself without any stop")
-    bad = [each for each in known if each.samples != (0, 0)]
+    if not bad and len(known) < len(tried):
+        is_fed = any(step.fed for step in seen.reference.course().steps)
+        return Reply(question, NOT_TRIED, NEW_INPUTS if is_fed else "no input of a model was seen")
     if not bad:
         return Reply(question, YES)
     more, less = max(each.samples or (0, 0) for each in bad)
@@ -262,7 +268,7 @@ def _metrics(seen: Observed) -> Reply:
         return Reply(question, NOT_TRIED, "no line with a number is the same in both runs")
     missing, total, first = seen.metrics
     if not missing:
-        return Reply(question, YES, f"{total} lines")
+        return Reply(question, YES, quantity(total, "line"))
     return Reply(question, NO, f"{missing} of {total} lines have other numbers, first: {first}")
 
 

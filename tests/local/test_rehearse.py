@@ -141,6 +141,51 @@ def test_a_fault_is_named(fault, tmp_path):
     assert causes == {fault}
 
 
+@pytest.mark.slow
+def test_a_training_that_changes_no_weight_has_not_saved_when_asked(tmp_path):
+    text = GOOD.replace("signal.signal(signal.SIGTERM, note)", "pass")
+    text = text.replace("scaler.scale(loss).backward()", "(loss * 0).backward()")
+    text = text.replace("scaler.step(optimizer)", "optimizer.step()").replace("scaler.update()", "")
+    _, verdict = rehearse(tmp_path, text, *only("middle"))
+    assert answers(verdict)["saves when asked"] == "no"
+
+
+@pytest.mark.slow
+def test_data_from_a_generator_that_begins_again_names_the_generator_too(tmp_path):
+    restored = '    torch.set_rng_state(state["random"][rank % len(state["random"])])\n'
+    line = "        loss = (model("
+    text = GOOD.replace(restored, "").replace(line, f"        inputs = torch.randn(8, 20)\n{line}")
+    _, verdict = rehearse(tmp_path, text, *only("middle"))
+    causes = verdict["scenarios"]["stop in the middle"]["causes"]
+    assert causes == ["position in the data not kept", "random state not saved"]
+
+
+@pytest.mark.slow
+def test_samples_that_random_numbers_change_cannot_be_compared(tmp_path):
+    restored = '    torch.set_rng_state(state["random"][rank % len(state["random"])])\n'
+    line = "        loss = (model("
+    text = GOOD.replace(restored, "").replace(line, f"        inputs += torch.rand(8, 20)\n{line}")
+    _, verdict = rehearse(tmp_path, text, *only("middle"))
+    assert answers(verdict)["takes the same samples"] == "not tried"
+    assert answers(verdict)["ends with the same bits"] == "no"
+
+
+@pytest.mark.slow
+def test_no_cause_of_other_bits_is_named_if_they_are_never_the_same(tmp_path):
+    text = GOOD.replace("torch.manual_seed(rank)", "torch.seed()")
+    _, verdict = rehearse(tmp_path, text, *only("middle"))
+    scenario = verdict["scenarios"]["stop in the middle"]
+    assert (scenario["causes"], scenario["differs"]) == ([], None)
+
+
+@pytest.mark.slow
+def test_the_error_of_a_rank_is_shown_where_a_later_start_fails(tmp_path):
+    text = GOOD.replace('        target = f"{path}.tmp"', "        target = path")
+    _, verdict = rehearse(tmp_path, text, *only("SIGKILL during"))
+    (continues,) = [each for each in verdict["answers"] if each["question"] == "continues"]
+    assert "PytorchStreamReader" in continues["detail"]
+
+
 IMPORTS = "import torch\nimport time\n"
 STEPS = """
 weight = torch.nn.Parameter(torch.ones(3))

@@ -52,6 +52,14 @@ def test_a_start_goes_on_where_its_first_state_is_that_of_a_step(
     assert "".join(step.ended.weights for step in course.steps) == taken
 
 
+@pytest.mark.parametrize(("first", "is_certain"), [("abc", True), ("abcc", False)])
+def test_a_place_is_uncertain_if_two_steps_have_its_state(tmp_path, first, is_certain):
+    write(tmp_path, 1, states(first))
+    write(tmp_path, 2, states("cd"), t=10.0)
+    (continuation,) = traces.course(traces.read(tmp_path), 0).continuations
+    assert continuation.is_certain == is_certain
+
+
 def test_weights_alone_tell_the_place_if_the_optimizer_was_not_saved(tmp_path):
     write(tmp_path, 1, states("abcd"))
     write(tmp_path, 2, [("b", "new"), ("c", "new")], t=10.0)
