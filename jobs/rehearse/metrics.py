@@ -19,7 +19,8 @@ def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> tuple[int, i
 
     A line counts if it has a whole number, such as a step, and a fraction, and if both undisturbed
     runs have the same lines that differ from it in fractions only. Another run may lack it, as
-    where it was stopped, or where two ranks wrote into one line. None without any such line.
+    where it was stopped, or where two ranks wrote into one line; it is wrong if it has another
+    line in its place. None without any such line.
     """
     expected, repeated = _by_key(first), _by_key(again)
     expected = {key: lines for key, lines in expected.items() if repeated.get(key) == lines}
@@ -29,7 +30,7 @@ def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> tuple[int, i
     for run in others:
         for key, lines in _by_key(run).items():
             known = expected.get(key, lines)
-            for line in sorted(known - lines or known) if lines - known else ():
+            for line in sorted(known - lines) if lines - known else ():
                 wrong.setdefault(line, f"{run.scenario.name}: {min(lines - known)} is not {line}")
     number = sum(map(len, expected.values()))
     return len(wrong), number, next(iter(wrong.values()), "")
