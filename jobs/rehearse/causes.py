@@ -35,6 +35,11 @@ def _has_some_handlers(shown: Judgement, _: Sequence[Judgement]) -> bool:
     return any(_handlers(start) == {False, True} for start in shown.stopped)
 
 
+def _saves_nothing(shown: Judgement, _: Sequence[Judgement]) -> bool:
+    has_left = [start for start in shown.stopped if not start.was_killed]
+    return not shown.saved and any(_handlers(start) == {True} for start in has_left)
+
+
 def _is_killed(shown: Judgement) -> bool:
     return any(start.was_killed for start in shown.stopped)
 
@@ -115,6 +120,12 @@ FAULTS = (
         "install the handler on every rank, and let all ranks agree on the step after which they "
         "stop",
         _has_some_handlers,
+    ),
+    Fault(
+        "stops without a save",
+        "the ranks stop when asked, and save nothing then",
+        "save before they leave; a library may have a flag for it",
+        _saves_nothing,
     ),
     Fault(
         "does not stop",

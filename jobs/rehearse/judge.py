@@ -112,25 +112,43 @@ def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergen
 
 
 def _diverging(place: int, ours: Update, expected: Sequence[Update]) -> Divergence:
-    theirs = expected[place - 1]
-    alike = {step.random for step in expected if step.fed == ours.fed}
-    is_replayed = ours.random != theirs.random and ours.random in alike
-    return Divergence(place, tuple(_inputs(ours, theirs, expected)), is_replayed)
+    used = _used(expected)
+    alike = [step for step in expected if step.fed == ours.fed]
+    mine = _random(ours, used)
+    is_replayed = bool(mine) and mine in [_random(step, used) for step in alike]
+    inputs = _inputs(ours, expected[place - 1], expected)
+    return Divergence(place, tuple(inputs), is_replayed and "random" in inputs)
 
 
 def _inputs(ours: Update, theirs: Update, expected: Sequence[Update]) -> list[str]:
     """Return which inputs of a step differ, the likeliest first."""
-    mine, other = ours.fed, theirs.fed
+    used, mine, other = _used(expected), ours.fed, theirs.fed
     known = {each for step in expected for each in step.fed}
     is_elsewhere = bool(mine) and {*mine} <= known
+    is_random = _random(ours, used) != _random(theirs, used)
     differ = {
         "optimizer": ours.began.optimizer != theirs.began.optimizer,
         "scale": ours.scale != theirs.scale,
         "lr": ours.lr != theirs.lr,
         "position": mine != other and is_elsewhere,
-        "random": ours.random != theirs.random or (mine != other and not is_elsewhere),
+        "random": is_random or (mine != other and not is_elsewhere),
     }
     return [name for name, is_different in differ.items() if is_different]
+
+
+def _generators(step: Update) -> list[str]:
+    return step.random.split(".") if step.random else []
+
+
+def _used(expected: Sequence[Update]) -> list[int]:
+    """Return which random generators the training draws from: their states change."""
+    states = zip(*filter(None, map(_generators, expected)), strict=False)
+    return [number for number, each in enumerate(states) if len({*each}) > 1]
+
+
+def _random(step: Update, used: Sequence[int]) -> list[str]:
+    states = _generators(step)
+    return [states[number] for number in used if number < len(states)]
 
 
 def _fed(run: Tried, rank: int) -> Counter[str]:

@@ -141,7 +141,10 @@ def _changes(seen: Observed, bad: Sequence[Judgement], names: Sequence[str]) -> 
 
 
 OF_STOPS = ("does not stop", "flag read in steps only", "exit code 0 before the end")
-OF_SAVES = ("no handler", "handler on some ranks")
+OF_SAVES = (
+    *("no handler", "handler on some ranks", "stops without a save"),
+    *("does not stop", "flag read in steps only"),
+)
 OF_CONTINUING = ("checkpoint is not loaded", "saved to the final name")
 OF_BITS = (
     *("optimizer not saved", "scheduler not saved", "loss scale not saved"),
@@ -191,7 +194,7 @@ def _saves(seen: Observed) -> Reply:
         return Reply(question, NOT_TRIED, _untried_why(seen))
     if not bad:
         return Reply(question, YES)
-    return Reply(question, NO, _names(bad), _changes(seen, bad, (*OF_SAVES, *OF_STOPS)))
+    return Reply(question, NO, _names(bad), _changes(seen, bad, OF_SAVES))
 
 
 def _continues(seen: Observed) -> Reply:

@@ -26,6 +26,12 @@ FAULTS = {
         ["middle"],
         "saves when asked",
     ),
+    "stops without a save": (
+        "        save()\n        os._exit(1)",
+        "        os._exit(1)",
+        ["middle"],
+        "saves when asked",
+    ),
     "does not stop": (
         "    is_asked = True",
         "    pass",
@@ -168,6 +174,17 @@ def test_samples_that_random_numbers_change_cannot_be_compared(tmp_path):
     _, verdict = rehearse(tmp_path, text, *only("middle"))
     assert answers(verdict)["takes the same samples"] == "not tried"
     assert answers(verdict)["ends with the same bits"] == "no"
+
+
+@pytest.mark.slow
+def test_the_inputs_of_a_wrapper_in_another_mode_are_seen(tmp_path):
+    """Lightning switches the mode of the wrapped model, and leaves that of the wrapper."""
+    text = GOOD.replace(
+        "    sampler.set_epoch(epoch)\n",
+        "    sampler.set_epoch(epoch)\n    model.training = False\n",
+    )
+    _, verdict = rehearse(tmp_path, text, *only("middle", "evaluation"))
+    assert answers(verdict)["takes the same samples"] == "yes"
 
 
 @pytest.mark.slow

@@ -132,15 +132,15 @@ def check_sum(tensors: Iterable[Any]) -> str:
 
 
 def random_states(torch: ModuleType) -> str:
-    """Return a check sum of the states of the global random generators."""
-    total = hashlib.blake2b(digest_size=8)
+    """Return check sums of the states of the global random generators: torch, Python and NumPy."""
     states = [torch.get_rng_state()]
     states += torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    total.update(check_sum(states).encode())
-    total.update(repr(random.getstate()).encode())
+    others = [repr(random.getstate()).encode()]
     if (numpy := sys.modules.get("numpy")) is not None and hasattr(numpy, "random"):
-        total.update(numpy.random.get_state()[1].tobytes())
-    return total.hexdigest()
+        others.append(repr(numpy.random.get_state()[2:]).encode())
+        others[-1] += numpy.random.get_state()[1].tobytes()
+    sums = [hashlib.blake2b(each, digest_size=8).hexdigest() for each in others]
+    return ".".join([check_sum(states), *sums])
 
 
 def sums(optimizer: Any) -> tuple[str, str]:
@@ -245,7 +245,8 @@ def watch_forward(torch: ModuleType) -> None:
             own.depth -= 1
 
     def enter(own: EventLog, called: Any, inputs: Any) -> None:
-        if called.training and torch.is_grad_enabled():
+        is_training = is_in_training(called)
+        if is_training and torch.is_grad_enabled():
             if next(called.parameters(), None) is None:  # a loss
                 return
             spoil_inputs(torch, own, inputs)
@@ -253,12 +254,17 @@ def watch_forward(torch: ModuleType) -> None:
             own.fed.append(check_sum(each for each in tensors_in(inputs) if is_data(each)))
             if not own.begun:
                 own.fed_to.append((called, check_sum(called.parameters())))
-        elif not called.training and not own.is_evaluating:
+        elif not is_training and not own.is_evaluating:
             own.is_evaluating = True
             own.event("eval")
             own.reach("evaluation")
 
     module.__call__ = call
+
+
+def is_in_training(called: Any) -> bool:
+    """Return whether a layer is in training; a wrapper around the model may keep another mode."""
+    return any(each.training for each in called.modules() if not each._modules)
 
 
 def is_data(tensor: Any) -> bool:
