@@ -188,6 +188,13 @@ def test_the_inputs_of_a_wrapper_in_another_mode_are_seen(tmp_path):
 
 
 @pytest.mark.slow
+def test_an_evaluation_in_training_mode_is_seen(tmp_path):
+    text = GOOD.replace("    model.eval()\n", "")
+    _, verdict = rehearse(tmp_path, text, *only("evaluation"))
+    assert "untried" not in verdict["scenarios"]["stop in an evaluation"]
+
+
+@pytest.mark.slow
 def test_no_cause_of_other_bits_is_named_if_they_are_never_the_same(tmp_path):
     text = GOOD.replace("torch.manual_seed(rank)", "torch.seed()")
     _, verdict = rehearse(tmp_path, text, *only("middle"))

@@ -7,7 +7,7 @@ events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
     group     the process group exists
     step      what the optimizer step began and ended with: check sums of weights and optimizer
               state, of the inputs of the model, of the random states; learning rates; loss scale
-    eval      the first forward pass in evaluation mode after a training step
+    eval      the first forward pass without gradients, or in evaluation mode, after a step
     save      a state file is written: by torch.save or safetensors (`save`), by Python (`open`), or
               gets its final name (`rename`)
     outside   a file is opened for writing outside of the working directory
@@ -245,16 +245,15 @@ def watch_forward(torch: ModuleType) -> None:
             own.depth -= 1
 
     def enter(own: EventLog, called: Any, inputs: Any) -> None:
-        is_training = is_in_training(called)
-        if is_training and torch.is_grad_enabled():
-            if next(called.parameters(), None) is None:  # a loss
-                return
+        if next(called.parameters(), None) is None:  # a loss
+            return
+        if torch.is_grad_enabled() and is_in_training(called):
             spoil_inputs(torch, own, inputs)
             own.random = own.random or random_states(torch)
             own.fed.append(check_sum(each for each in tensors_in(inputs) if is_data(each)))
             if not own.begun:
                 own.fed_to.append((called, check_sum(called.parameters())))
-        elif not is_training and not own.is_evaluating:
+        elif not own.is_evaluating:
             own.is_evaluating = True
             own.event("eval")
             own.reach("evaluation")
