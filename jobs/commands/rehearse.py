@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -65,10 +66,16 @@ def command(args: argparse.Namespace) -> int:
             "give a spec, a run, or a command behind --, as in\n"
             "    rehearse --ranks 2 -- python train.py --epochs 2"
         )
+    if args.final is not None and (not args.final or Path(args.final).is_absolute()):
+        raise UserError(f"--final {args.final}: a pattern relative to the working directory")
+    if args.junit is not None and not args.junit.parent.is_dir():
+        raise UserError(f"--junit {args.junit}: {args.junit.parent} is no folder")
     for name in ("ranks", "resize"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: at least 1")
     folder = _folder(args.keep)
+    # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if args.self_test:
             return self_test(folder, (args.grace, args.limit))
@@ -173,7 +180,12 @@ def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) ->
 
 def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -> str:
     """Return how the second undisturbed run differs; empty if it ends with the same bits."""
-    if not varying.tensors and not varying.missing:
+    if varying.missing:
+        raise UserError(
+            f"the second undisturbed run wrote no {varying.missing[0]}\n"
+            "  hint: --final PATTERN names the files of the final state, such as 'out/*/final.pt'"
+        )
+    if not varying.tensors:
         return ""
     other = judge.judge(again, first, varying).divergence
     return f"differs from step {other.step} on: {varying}" if other else str(varying)

@@ -28,7 +28,8 @@ def _handlers(start: Ended) -> set[bool]:
 
 
 def _has_no_handler(shown: Judgement, _: Sequence[Judgement]) -> bool:
-    return not shown.saved and any(_handlers(start) == {False} for start in shown.stopped)
+    has_left = [start for start in shown.stopped if not start.was_killed]
+    return not shown.saved and any(_handlers(start) == {False} for start in has_left)
 
 
 def _has_some_handlers(shown: Judgement, _: Sequence[Judgement]) -> bool:

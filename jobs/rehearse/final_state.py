@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import subprocess
@@ -53,7 +54,8 @@ def find(home: Path, cwd: Path, pattern: str | None, begun: float, last_step: fl
     step, or else the newest one. Raises: UserError without any.
     """
     if pattern is not None:
-        paths = [path for path in cwd.glob(pattern) if path.is_file()]
+        paths = [cwd / name for name in glob.glob(pattern, root_dir=cwd, recursive=True)]
+        paths = [path for path in paths if path.is_file() and path.stat().st_mtime >= begun]
         if not paths:
             raise UserError(f"--final {pattern}: the undisturbed run wrote no such file")
         return sorted(str(path.relative_to(home)) for path in paths)

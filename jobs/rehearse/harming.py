@@ -18,6 +18,7 @@ from slurm_job_kit.jobs.rehearse.traces import Process
 
 POLL_S = 0.02
 ALL_HELD_S = 2.0  # for the other ranks to come to the moment, after the first one
+LAUNCHER, FORK = "probe/launcher.py", "a fork of a rank, such as a data worker"
 LEFT_S = 2.0  # for what a training started to end by itself
 KILL_S = 40.0  # for torchrun to end after a rank was killed; it waits 30 s for the others
 
@@ -80,7 +81,11 @@ def run(  # noqa: PLR0913
     log = own / "output.log"
     running = subject.start(number, env, log, ranks)
     watch = _Watch(subject, running, harm, own, ranks, limits)
-    watch.wait()
+    try:
+        watch.wait()
+    except BaseException:  # Ctrl-C
+        kill(marked(subject, running))
+        raise
     ended = time.time()
     left = end_left(subject, running)
     output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
@@ -205,4 +210,4 @@ def end_left(subject: Subject, running: Running) -> list[str]:
         time.sleep(POLL_S)
     commands = [" ".join(procfs.command_line(pid)) for pid in pids]
     kill(pids)
-    return [each for each in commands if each]
+    return [FORK if LAUNCHER in each else each for each in commands if each]

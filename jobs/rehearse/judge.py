@@ -11,13 +11,15 @@ from slurm_job_kit.jobs.rehearse.harming import Ended
 from slurm_job_kit.jobs.rehearse.scenarios import Tried
 from slurm_job_kit.jobs.rehearse.traces import Update
 
+INPUTS = ("optimizer", "scale", "lr", "position", "random")  # the likeliest first
+
 
 @dataclass(frozen=True)
 class Divergence:
     """The first step whose result differs, and which of its inputs differ already.
 
-    step: counted from 1. inputs: optimizer, scale, lr, position, random. is_replayed: the data and
-    the random state are both those of another step.
+    step: counted from 1. inputs: of INPUTS. is_replayed: the data and the random state are both
+    those of another step.
     """
 
     step: int
@@ -48,6 +50,12 @@ class Judgement:
     samples: tuple[int, int] | None
     divergence: Divergence | None
     difference: Difference
+    is_same_at_end: bool
+
+    @property
+    def ends_with_other_weights(self) -> bool:
+        """Return whether the last step of the run ended with other weights."""
+        return self.divergence is not None and not self.is_same_at_end
 
     @property
     def is_complete(self) -> bool:
@@ -62,16 +70,15 @@ class Judgement:
 
 def judge(run: Tried, reference: Tried, difference: Difference) -> Judgement:
     """Return what a run shows."""
-    course, expected = run.course(), reference.course()
+    course = run.course()
     harmed = [start for start in run.starts if start.harmed_at is not None]
     stopped = tuple(each for each in harmed if each.harm and each.harm.kind != "kill")
-    free = [start for start in run.starts if start.harm is None]
+    free = [start for start in run.starts if start.harmed_at is None]
     failed = next((each for each in free if each.code or each.is_over_limit), None)
     positions = tuple(each.position for each in course.continuations)
-    is_nothing_lost = all(
+    is_nothing_lost = bool(course.continuations) and all(
         each.position == each.reached and each.is_certain for each in course.continuations
     )
-    saves = [save for process in run.processes for save in process.saves]
     redone = sum(each.reached - (each.position or 0) for each in course.continuations)
     return Judgement(
         run=run,
@@ -82,25 +89,49 @@ def judge(run: Tried, reference: Tried, difference: Difference) -> Judgement:
         is_certain=all(each.is_certain for each in course.continuations),
         redone=redone,
         begins_again=any(
-            each.position == 0 < each.reached and any(save.t < each.t for save in saves)
+            each.position == 0 < each.reached
+            and any(process.has_saved(each.t) for process in run.processes)
             for each in course.continuations
         ),
-        saved=is_nothing_lost or all(map(_has_saved, stopped)),
+        saved=is_nothing_lost or all(_has_saved(run, start) for start in stopped),
         samples=_samples(run, reference),
-        divergence=_divergence(course.steps, expected.steps),
+        divergence=_divergence(run, reference),
         difference=difference,
+        is_same_at_end=_last_weights(run) == _last_weights(reference),
     )
 
 
-def _has_saved(start: Ended) -> bool:
-    """Return whether a state file was written or renamed after the warning."""
+def _last_weights(run: Tried) -> list[str]:
+    return [step.ended.weights for step in run.course().steps[-1:]]
+
+
+def _has_saved(run: Tried, start: Ended) -> bool:
+    """Return whether a state file was written after the warning, or there was nothing to save."""
     assert start.harmed_at is not None
+    earlier = [process for each in run.starts[: start.number] for process in each.processes]
+    if not any(process.steps for process in earlier):
+        return True
     saves = [save for process in start.processes for save in process.saves]
-    return any(save.t >= start.harmed_at for save in saves)
+    return not start.was_killed and any(save.t >= start.harmed_at for save in saves)
 
 
-def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence | None:
-    """Return where the weights differ first; or else where what follows from the steps does."""
+def _divergence(run: Tried, reference: Tried) -> Divergence | None:
+    """Return where the weights of a rank differ first; or else where what follows from them does.
+
+    Where several ranks differ first at this step, the likeliest input of any of them comes first.
+    """
+    ranks = sorted({process.rank for process in reference.processes})
+    found = [_of_rank(run.course(rank).steps, reference.course(rank).steps) for rank in ranks]
+    known = [each for each in found if each is not None]
+    if not known:
+        return None
+    step = min(each.step for each in known)
+    first = [each for each in known if each.step == step]
+    inputs = [name for name in INPUTS if any(name in each.inputs for each in first)]
+    return Divergence(step, tuple(inputs), any(each.is_replayed for each in first))
+
+
+def _of_rank(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence | None:
     pairs = list(enumerate(zip(steps, expected, strict=False), 1))
     for place, (ours, theirs) in pairs:
         if ours.ended.weights != theirs.ended.weights:
@@ -175,6 +206,6 @@ def _samples(run: Tried, reference: Tried) -> tuple[int, int] | None:
 def _ends_early(run: Tried, reference: Tried) -> bool:
     """Return whether a run took fewer inputs; a GradScaler may have skipped more or fewer steps."""
     if run.scenario.ranks:  # with other ranks there are other steps
-        return False
+        return not any(process.steps for process in run.starts[-1].processes)
     taken, wanted = (_fed(each, 0).total() or len(each.course().steps) for each in (run, reference))
     return taken < wanted

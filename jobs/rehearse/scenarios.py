@@ -21,6 +21,7 @@ from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, Subject
 from slurm_job_kit.jobs.rehearse.traces import Course, Process, course
 
 FEWEST_STEPS = 6
+STEPS_LEFT = 4  # after a moment, so that a training that does not stop is seen to go on
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # CUDA and ROCm do not work in a fork
 # torchrun's report of a failed rank, behind the errors of the ranks.
 _REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
@@ -66,6 +67,7 @@ class Tried:
         if self.scenario.untried or not self.scenario.harms:
             return self.scenario.untried
         missed = [each for each in self.starts if each.harm and each.harmed_at is None]
+        missed = [each for each in missed if each.code == 0]  # else it failed, which is a result
         return "the moment did not come again" if missed else ""
 
 
@@ -106,21 +108,25 @@ def _middle(reference: Tried, steps: int) -> int:
 
 
 def _evaluation(reference: Tried, steps: int) -> str:
-    """Return the moment of the last evaluation between two steps; empty without one."""
-    first = reference.processes[0]
-    places = [place for place, (_, after) in enumerate(first.evaluations, 1) if 0 < after < steps]
-    return f"evaluation {places[-1]}" if places else ""
+    """Return the moment of a late evaluation between two steps; empty without one."""
+    return _late("evaluation", [after for _, after in reference.processes[0].evaluations], steps)
 
 
 def _save(reference: Tried, steps: int) -> str:
-    """Return the moment of the last save between two steps; empty without one."""
+    """Return the moment of a late save between two steps; empty without one."""
     for name in ("save", "open", "rename"):
         for process in reference.processes:
-            kind = [save for save in process.saves if save.kind == name]
-            places = [place for place, each in enumerate(kind, 1) if 0 < each.after < steps]
-            if places:
-                return f"{name} {places[-1]}"
+            kind = [save.after for save in process.saves if save.kind == name]
+            if moment := _late(name, kind, steps):
+                return moment
     return ""
+
+
+def _late(name: str, after: Sequence[int], steps: int) -> str:
+    """Return the last moment of a kind, if possible with STEPS_LEFT; empty if none is between."""
+    places = [place for place, each in enumerate(after, 1) if 0 < each < steps]
+    early = [place for place in places if after[place - 1] <= steps - STEPS_LEFT]
+    return f"{name} {(early or places)[-1]}" if places else ""
 
 
 @dataclass
@@ -156,14 +162,11 @@ class Rehearsal:
     ) -> Iterator[Tried]:
         """Run each scenario, or `only` those with these words. Raises: UserError."""
         known = scenarios(reference, resize)
-        chosen = [
-            scenario
-            for scenario in known
-            if not only or any(word in scenario.name for word in only)
-        ]
-        if not chosen:
-            names = ", ".join(scenario.name for scenario in known)
-            raise UserError(f"--only {only[0]}: no scenario has this in its name; they are {names}")
+        chosen = [each for each in known if not only or any(word in each.name for word in only)]
+        for word in only:
+            if not any(word in each.name for each in known):
+                names = ", ".join(each.name for each in known)
+                raise UserError(f"--only {word}: not in the name of a scenario; they are {names}")
         for scenario in chosen:
             if scenario.untried:
                 self.show(f"{scenario.name}: not tried: {scenario.untried}")

@@ -120,6 +120,8 @@ class CommandSubject:
             raise UserError(f"{self.words[0]}: command not found")
         self.words = [os.path.abspath(python), *self.words[1:]]
         script = self.words[1]
+        if not script.startswith("-") and not (self.started_in / script).exists():
+            raise UserError(f"{script}: no such file")
         if script.startswith("-") and script != "-m":
             raise UserError(f"python's option {script} does not go through torchrun; leave it out")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ class Update:
     """An optimizer step of one rank.
 
     fed: check sums of the inputs of each forward pass since the step before; random: of the
-    generators' states before the first of them; scale: the loss scale of a GradScaler.
+    generators' states before the first of them; scale: the loss scale of a GradScaler. optimizer:
+    its number, in the order of their first steps.
     """
 
     t: float
@@ -33,13 +35,15 @@ class Update:
     random: str | None
     fed: tuple[str, ...]
     has_handler: bool
+    optimizer: int
 
 
 @dataclass(frozen=True)
 class Save:
     """A state file that a rank began to write, after so many steps of its process.
 
-    kind: `save` by torch.save or safetensors, `open` by Python, `rename` to its final name.
+    kind: `save` by torch.save or safetensors, and `done` at its end; `open` by Python; `rename` to
+    its final name.
     """
 
     t: float
@@ -60,6 +64,14 @@ class Process:
     evaluations: list[tuple[float, int]] = field(default_factory=list)  # time, steps before
     outside: list[str] = field(default_factory=list)
     has_group: bool = False
+
+    def has_saved(self, before: float) -> bool:
+        """Return whether it had a whole file by then: a save that ended, or steps after it."""
+        last = self.steps[-1].t if self.steps else 0.0
+        return any(
+            save.t < before and (save.kind in ("done", "rename") or save.t < last)
+            for save in self.saves
+        )
 
     @property
     def last(self) -> float:
@@ -83,6 +95,9 @@ def _process(path: Path) -> Process | None:
             rank = int(path.name.removeprefix("rank-").partition(".")[0])
             process = Process(rank, values["pid"], values["t"])
         _add(process, values)
+    if process is not None and any(step.fed for step in process.steps):
+        # To load a state, torch's DCP first takes a step that makes the optimizer's state.
+        process.steps = list(dropwhile(lambda step: not step.fed, process.steps))
     return process
 
 
@@ -93,7 +108,8 @@ def _add(process: Process, values: dict[str, Any]) -> None:
             began, ended = State(*values["began"]), State(*values["ended"])
             rest = (values["scale"], values["random"], tuple(values["fed"]))
             lr, has_handler = tuple(values["lr"]), values["has_handler"]
-            process.steps.append(Update(at, began, ended, lr, *rest, has_handler))
+            optimizer = values.get("optimizer", 0)
+            process.steps.append(Update(at, began, ended, lr, *rest, has_handler, optimizer))
         case "save":
             process.saves.append(Save(at, values["path"], values["kind"], after))
         case "eval":
@@ -125,11 +141,6 @@ class Course:
     steps: list[Update] = field(default_factory=list)
     continuations: list[Continuation] = field(default_factory=list)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether each process went on from a state of the course."""
-        return all(each.position is not None for each in self.continuations)
-
 
 def course(processes: Iterable[Process], rank: int) -> Course:
     """Return the course of a rank: each process goes on where its first state is that of a step."""
@@ -142,8 +153,7 @@ def course(processes: Iterable[Process], rank: int) -> Course:
         if initial is None:
             initial = began
         else:
-            states = [initial, *(step.ended for step in path.steps)]
-            place, is_certain = position(states, process, path.steps)
+            place, is_certain = position(initial, process, path.steps)
             own = Continuation(place, len(path.steps), process.t, is_certain)
             path.continuations.append(own)
             path.steps = path.steps[: len(path.steps) if place is None else place]
@@ -151,18 +161,21 @@ def course(processes: Iterable[Process], rank: int) -> Course:
     return path
 
 
-def position(
-    states: Sequence[State], process: Process, steps: Sequence[Update]
-) -> tuple[int | None, bool]:
+def position(initial: State, process: Process, steps: Sequence[Update]) -> tuple[int | None, bool]:
     """Return the last place of the state with which a process goes on, and whether it is the only.
 
-    Of its weights alone if the optimizer's part differs; None if they are nowhere. A GradScaler may
-    have left out steps, which change no state: then the loss scale of the next of `steps` tells it.
+    Of several optimizers the one that steps first counts. Of the weights alone if the optimizer's
+    part differs; None if they are nowhere. A GradScaler may have left out steps, which change no
+    state: then the loss scale of the next of `steps` tells the place.
     """
-    began, scale = process.steps[0].began, process.steps[0].scale
-    places = [place for place, each in enumerate(states) if each == began]
-    places = places or [place for place, each in enumerate(states) if each.weights == began.weights]
-    fitting = [each for each in places if each == len(steps) or steps[each].scale == scale]
+    first = process.steps[0]
+    own = [place for place, step in enumerate(steps) if step.optimizer == first.optimizer]
+    # A state, and the place of the step that began with it.
+    states = zip([initial, *(steps[place].ended for place in own)], [*own, len(steps)], strict=True)
+    same = [(state, place) for state, place in states if state.weights == first.began.weights]
+    same = [each for each in same if each[0] == first.began] or same
+    places = [place for _, place in same]
+    fitting = [each for each in places if each == len(steps) or steps[each].scale == first.scale]
     places = fitting or places
     return (places[-1] if places else None), len(places) == 1
 

@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.rehearse.final_state import visible_name
 from slurm_job_kit.jobs.rehearse.judge import Judgement
 from slurm_job_kit.jobs.rehearse.scenarios import Tried, failure
 
+REPEATS = "repeats itself undisturbed"
 YES, NO, NOT_TRIED = "yes", "no", "not tried"
 GRACE_MARGIN = 2  # what a site should give, over what was measured here
 
@@ -39,8 +40,8 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        """Return whether no answer is no."""
-        return all(each.answer != NO for each in self.answers)
+        """Return whether no answer is no; a training need not repeat itself to survive a stop."""
+        return all(each.answer != NO for each in self.answers if each.question != REPEATS)
 
     def table(self) -> str:
         """Return the table, with a line below each answer for each thing to change."""
@@ -156,7 +157,7 @@ UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps w
 
 
 def _repeats(seen: Observed) -> Reply:
-    question = "repeats itself undisturbed"
+    question = REPEATS
     if not seen.repeats:
         return Reply(question, YES, f"{len(seen.reference.course().steps)} steps, twice")
     change = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
@@ -188,7 +189,8 @@ def _untried_why(seen: Observed) -> str:
 
 def _saves(seen: Observed) -> Reply:
     question = "saves when asked"
-    tried = [each for each in seen.judgements if each.stopped]
+    stopped = [each for each in seen.judgements if each.stopped]
+    tried = [each for each in stopped if not any(ran_on(each, start) for start in each.stopped)]
     bad = [each for each in tried if not each.saved]
     if not tried:
         return Reply(question, NOT_TRIED, _untried_why(seen))
@@ -214,7 +216,9 @@ def _continues(seen: Observed) -> Reply:
     if not all(each.is_certain for each in tried):
         detail = "the steps that are redone cannot be counted: steps end with the same state"
     if None in [place for each in tried for place in each.positions]:
-        detail += "; from a state that no step had"
+        return Reply(question, NOT_TRIED, "a start goes on from a state that no step had")
+    if any(0 in each.positions for each in tried if each.redone):
+        detail += ", from the beginning: nothing had been saved yet"
     return Reply(question, YES, detail)
 
 
@@ -237,6 +241,10 @@ def _bits(seen: Observed) -> Reply:
     if not tried:
         return Reply(question, NOT_TRIED, UNFINISHED)
     bad = [each for each in tried if each.difference]
+    other = [each.run.scenario.name for each in tried if each.ends_with_other_weights]
+    if not bad and other:
+        why = "the files are the same, but the last step ended with other weights: see --final"
+        return Reply(question, NO, f"{other[0]}: {why}")
     if not bad:
         return Reply(question, YES, ", ".join(map(visible_name, seen.reference.final)))
     first = next((each for each in bad if each.divergence), bad[0])
@@ -282,6 +290,6 @@ def _site(seen: Observed) -> Reply:
     if not tried:
         return Reply(question, NOT_TRIED)
     if killed:
-        return Reply(question, NO, "more seconds of grace than were tried")
+        return Reply(question, NO, "it was killed at the end of the grace")
     seconds = math.ceil(GRACE_MARGIN * max(each.stop_s for each in tried))
     return Reply(question, f"{seconds} s", "of grace, twice what was measured here")

@@ -1,14 +1,16 @@
 """The command rehearse on small scripts: one without a fault, and others with one fault each."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.local.local_kit import FOREIGN, REPOSITORY
+from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
 
 GOOD = (REPOSITORY / "tests/rehearsed/good.py").read_text(encoding="utf-8")
 # The fault, the line of good.py, what stands in its place, the scenarios that show it, the question
@@ -284,3 +286,38 @@ def test_a_spec_is_rehearsed_and_so_is_its_run(tmp_path):
     verdict = json.loads(done.stdout)
     assert (done.returncode, verdict["good"]) == (0, True)
     assert [each["starts"][-1]["exit_code"] for each in verdict["scenarios"].values()] == [0, 0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
+def test_nothing_stays_after_a_signal(number, tmp_path):
+    """A job of CI that is cancelled gets SIGTERM. The second start hangs: it is a fork."""
+    again = tmp_path / "again"
+    text = GOOD.replace(
+        "EPOCHS, STEPS",
+        f"if os.path.exists({str(again)!r}):\n    open('begun', 'w')\n    time.sleep(100)\n"
+        "EPOCHS, STEPS",
+    ).replace("os._exit(0)", f"open({str(again)!r}, 'w')\nos._exit(0)")
+    (tmp_path / "train.py").write_text(text.replace("import sys\n", "import sys, time\n"))
+    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    command = [sys.executable, "-m", "slurm_job_kit.jobs", "rehearse", "--ranks", "2", "--"]
+    process = subprocess.Popen(
+        [*command, sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=env | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+    )
+    wait_for(lambda: [*tmp_path.glob("rehearse-*/work/code/begun")], "a rank has begun")
+    process.send_signal(number)
+    assert process.wait(30) == 130
+    assert [*tmp_path.glob("rehearse-*")] == []
+    wait_for(lambda: not ranks_in(tmp_path), "all ranks have ended", 10)
+
+
+def ranks_in(folder):
+    """The processes whose working directory is below a folder, also a deleted one."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{entry}/cwd").startswith(f"{folder}/rehearse-"):
+                found.append(entry)
+    return found

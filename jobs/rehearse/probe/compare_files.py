@@ -10,8 +10,10 @@ differs most, and by how much; `values`: what else differs, as [key, value, valu
 from __future__ import annotations
 
 import json
+import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,38 @@ def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return tensors and values of a file by their keys. Raises: whatever its reader raises."""
+    """Return tensors and values of a file by their keys. Raises: whatever its reader raises.
+
+    The training of the user has just written the file, so its pickles may be loaded.
+    """
     if path.suffix == ".safetensors":
         return dict(import_module("safetensors.torch").load_file(path))
+    if path.suffix in (".npz", ".npy"):
+        found = import_module("numpy").load(path)
+        return with_tensors(flat(dict(found) if path.suffix == ".npz" else found))
+    if path.suffix in (".pkl", ".pickle"):
+        return with_tensors(flat(pickle.loads(path.read_bytes())))
+    read = partial(import_module("torch").load, path, map_location="cpu")
+    try:
+        state = read(weights_only=True)
+    except pickle.UnpicklingError:
+        state = read(weights_only=False)
+    return with_tensors(flat(state))
+
+
+def with_tensors(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the values by their keys, with tensors in place of NumPy's arrays."""
     torch = import_module("torch")
-    return dict(flat(torch.load(path, map_location="cpu", weights_only=True)))
+    return {
+        key: torch.from_numpy(each.astype(each.dtype.newbyteorder("="))) if is_array(each) else each
+        for key, each in found
+    }
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array of NumPy with numbers that torch has, too."""
+    known = ("bool", "int", "uint8", "float16", "float32", "float64", "complex")
+    return type(value).__name__ == "ndarray" and str(value.dtype).startswith(known)
 
 
 def distance(ours: Any, theirs: Any) -> float:

@@ -66,6 +66,7 @@ class EventLog:
         self.fed_to: list[tuple[Any, str]] = []
         self.random: str | None = None
         self.scale: float | None = None
+        self.numbers: dict[int, int] = {}  # of the optimizers
         self.stepping: Any = None
         self.steps = 0
         self.depth = 0
@@ -83,7 +84,7 @@ class EventLog:
         self.counts[name] = self.counts.get(name, 0) + 1
         if self.moment == f"{name} {self.counts[name]}":
             Path(FOLDER, f"held-{os.environ['RANK']}.{self.pid}").touch()
-            while not os.path.exists(os.path.join(FOLDER, "go")):
+            while os.path.isdir(FOLDER) and not os.path.exists(os.path.join(FOLDER, "go")):
                 time.sleep(0.01)
 
     def is_at(self, name: str) -> bool:
@@ -198,8 +199,9 @@ def begin_step(own: EventLog, optimizer: Any) -> None:
 
 def end_step(own: EventLog, optimizer: Any) -> None:
     """Record a step."""
-    began, ended = own.begun[id(optimizer)], sums(optimizer)
-    own.begun[id(optimizer)] = ended
+    began, ended = own.begun.pop(id(optimizer)), sums(optimizer)
+    if own.fed:  # else what loads a state may follow: torch's DCP first takes a step
+        own.begun[id(optimizer)] = ended
     own.event(
         "step",
         began=began,
@@ -208,7 +210,8 @@ def end_step(own: EventLog, optimizer: Any) -> None:
         scale=own.scale,
         random=own.random,
         fed=own.fed,
-        has_handler=callable(signal.getsignal(signal.SIGTERM)),
+        optimizer=own.numbers.setdefault(id(optimizer), len(own.numbers)),
+        has_handler=signal.getsignal(signal.SIGTERM) != signal.SIG_DFL,
     )
     own.fed, own.random, own.is_evaluating = [], None, False
     own.steps += 1
@@ -298,6 +301,14 @@ def watch_group(torch: ModuleType) -> None:
     distributed.init_process_group = init_process_group
 
 
+def save_and_note(whole: Callable[[], bytes], save: Callable[[], Any], target: Any) -> Any:
+    """Save, and record when the file is whole."""
+    result = save_in_two(whole, save, target)
+    if (path := path_of(target)) is not None and (own := recorder()) is not None:
+        own.event("save", kind="done", path=path)
+    return result
+
+
 def save_in_two(whole: Callable[[], bytes], save: Callable[[], Any], target: Any) -> Any:
     """Save; at the chosen moment hold the rank while only half of the bytes are in the file."""
     path = path_of(target)
@@ -342,7 +353,7 @@ def watch_saves(torch: Any) -> None:
             original(obj, buffer, *arguments, **options)
             return buffer.getvalue()
 
-        return save_in_two(whole, lambda: original(obj, f, *arguments, **options), f)
+        return save_and_note(whole, lambda: original(obj, f, *arguments, **options), f)
 
     torch.save = torch_save
 
@@ -352,7 +363,7 @@ def watch_safetensors(safetensors: Any) -> None:
     original, whole = safetensors.save_file, safetensors.save
 
     def save_file(tensors: Any, filename: Any, metadata: Any = None) -> Any:
-        return save_in_two(
+        return save_and_note(
             lambda: whole(tensors, metadata),
             lambda: original(tensors, filename, metadata),
             filename,

@@ -7,8 +7,11 @@ import pytest
 from slurm_job_kit.jobs.rehearse import traces
 
 
-def write(folder, pid, states, t=0.0, rank=0, rest=""):
-    """The file of a process that goes through these states, each `(weights, optimizer)`."""
+def write(folder, pid, states, t=0.0, rank=0, rest="", optimizers=1):
+    """The file of a process that goes through these states, each `(weights, optimizer)`.
+
+    optimizers: they take the steps in turn; a step of the second one begins with state z.
+    """
     lines = [{"t": t, "event": "begin"}]
     lines += [
         {
@@ -21,6 +24,7 @@ def write(folder, pid, states, t=0.0, rank=0, rest=""):
             "random": "r",
             "fed": [f"batch {after[0]}"],
             "has_handler": True,
+            "optimizer": (place - 1) % optimizers,
         }
         for place, (before, after) in enumerate(zip(states, states[1:], strict=False), 1)
     ]
@@ -78,3 +82,29 @@ def test_the_same_order_in_each_epoch_is_seen(tmp_path, order, is_one):
     write(tmp_path, 1, states("a" + order))
     (process,) = traces.read(tmp_path)
     assert traces.has_one_order(process.steps) == is_one
+
+
+def test_of_two_optimizers_the_one_that_steps_first_tells_the_place(tmp_path):
+    """A generator's and a discriminator's steps in turn: b and c are of the first one."""
+    write(tmp_path, 1, [*states("abz"), ("c", "c"), ("z", "z")], optimizers=2)
+    write(tmp_path, 2, [("c", "c"), ("d", "d"), ("z", "z")], t=10.0, optimizers=2)
+    course = traces.course(traces.read(tmp_path), 0)
+    assert [(each.position, each.reached) for each in course.continuations] == [(4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("events", "is_saved"),
+    [
+        ([("save", 1.5)], False),  # a kill came in it
+        ([("save", 1.5), ("done", 1.6)], True),
+        ([("open", 0.5)], True),  # steps followed
+        ([("rename", 1.5)], True),
+    ],
+)
+def test_a_save_counts_when_it_has_ended(tmp_path, events, is_saved):
+    lines = [
+        {"t": t, "event": "save", "pid": 1, "kind": kind, "path": "x.pt"} for kind, t in events
+    ]
+    write(tmp_path, 1, states("ab"), rest="".join(json.dumps(line) + "\n" for line in lines))
+    (process,) = traces.read(tmp_path)
+    assert process.has_saved(before=5.0) == is_saved
