@@ -158,7 +158,7 @@ class _Watch:
         if not held:
             return False
         self.first_held = self.first_held or time.time()
-        is_for_all = self.harm.moment.startswith(("start", "step"))
+        is_for_all = not self.harm.moment.startswith(("save", "open", "rename"))
         is_late = time.time() > self.first_held + ALL_HELD_S
         return not is_for_all or held >= self.ranks or is_late
 

@@ -28,12 +28,6 @@ FAULTS = {
         ["middle"],
         "saves when asked",
     ),
-    "stops without a save": (
-        "        save()\n        os._exit(1)",
-        "        os._exit(1)",
-        ["middle"],
-        "saves when asked",
-    ),
     "does not stop": (
         "    is_asked = True",
         "    pass",
@@ -197,6 +191,15 @@ def test_an_evaluation_in_training_mode_is_seen(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_stop_without_a_save_is_named(tmp_path):
+    text = GOOD.replace("        save()\n        os._exit(1)\n", "        os._exit(1)\n")
+    text = text.replace("if taken % 2 == 0:", "if taken == 4:")
+    _, verdict = rehearse(tmp_path, text, *only("middle"))
+    assert answers(verdict)["saves when asked"] == "no"
+    assert verdict["scenarios"]["stop in the middle"]["causes"] == ["stops without a save"]
+
+
+@pytest.mark.slow
 def test_no_cause_of_other_bits_is_named_if_they_are_never_the_same(tmp_path):
     text = GOOD.replace("torch.manual_seed(rank)", "torch.seed()")
     _, verdict = rehearse(tmp_path, text, *only("middle"))
@@ -209,7 +212,7 @@ def test_the_error_of_a_rank_is_shown_where_a_later_start_fails(tmp_path):
     text = GOOD.replace('        target = f"{path}.tmp"', "        target = path")
     _, verdict = rehearse(tmp_path, text, *only("SIGKILL during"))
     (continues,) = [each for each in verdict["answers"] if each["question"] == "continues"]
-    assert "PytorchStreamReader" in continues["detail"]
+    assert "Error: " in continues["detail"]
 
 
 IMPORTS = "import torch\nimport time\n"
