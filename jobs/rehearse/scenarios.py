@@ -107,15 +107,23 @@ def _middle(reference: Tried, steps: int) -> int:
     return min(found, key=lambda step: abs(step - wanted), default=wanted)
 
 
+def _by_rank(reference: Tried) -> list[Process]:
+    """Return the processes, rank 0 first: it alone may evaluate, and saves more than others."""
+    return sorted(reference.processes, key=lambda each: each.rank)
+
+
 def _evaluation(reference: Tried, steps: int) -> str:
     """Return the moment of a late evaluation between two steps; empty without one."""
-    return _late("evaluation", [after for _, after in reference.processes[0].evaluations], steps)
+    for process in _by_rank(reference):
+        if moment := _late("evaluation", [after for _, after in process.evaluations], steps):
+            return moment
+    return ""
 
 
 def _save(reference: Tried, steps: int) -> str:
     """Return the moment of a late save between two steps; empty without one."""
     for name in ("save", "open", "rename"):
-        for process in reference.processes:
+        for process in _by_rank(reference):
             kind = [save.after for save in process.saves if save.kind == name]
             if moment := _late(name, kind, steps):
                 return moment
