@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,7 @@ class Tried:
     home: Path = Path()
     cwd: Path = Path()
     final: list[str] = field(default_factory=list)
+    usual: int = 0  # inputs of a step; see `traces.course`
 
     @property
     def processes(self) -> list[Process]:
@@ -59,7 +61,7 @@ class Tried:
 
     def course(self, rank: int = 0) -> Course:
         """Return the course of a rank over all starts."""
-        return course(self.processes, rank)
+        return course(self.processes, rank, self.usual)
 
     @property
     def untried(self) -> str:
@@ -146,11 +148,14 @@ class Rehearsal:
     limit_s: float
     final: str | None
     show: Callable[[str], None]
+    usual: int = field(default=0, init=False)
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
         first = self.run(Scenario(UNDISTURBED[0]))
         _check(first, self.limit_s)
+        counts = Counter(len(step.fed) for step in first.course().steps)
+        first.usual = self.usual = counts.most_common(1)[0][0]
         last = max(process.last for process in first.processes)
         begun = first.processes[0].t
         first.final = final_state.find(first.home, first.cwd, self.final, begun, last)
@@ -184,7 +189,7 @@ class Rehearsal:
 
     def run(self, scenario: Scenario) -> Tried:
         """Run a scenario, and move what the training wrote to the folder of the scenario."""
-        done, begun = Tried(scenario), time.time()
+        done, begun = Tried(scenario, usual=self.usual), time.time()
         folder = self.subject.place.parent / scenario.name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.subject.place, ignore_errors=True)

@@ -296,7 +296,7 @@ class SpecSubject:
     @property
     def home(self) -> Path:
         """The run directory; the runs root before there is one."""
-        return next(self.place.glob("[!.]*/*/spec.json"), self.place / "x").parent
+        return next(self.place.glob("[!.]*/*/spec.json"), self.place / "x").parent.resolve()
 
     @property
     def python(self) -> str:

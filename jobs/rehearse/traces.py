@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -142,8 +142,12 @@ class Course:
     continuations: list[Continuation] = field(default_factory=list)
 
 
-def course(processes: Iterable[Process], rank: int) -> Course:
-    """Return the course of a rank: each process goes on where its first state is that of a step."""
+def course(processes: Iterable[Process], rank: int, usual: int = 0) -> Course:
+    """Return the course of a rank: each process goes on where its first state is that of a step.
+
+    usual: how many inputs a step has. A process may try a forward pass before it loads the state:
+    the first step has this input, too, and it is left out.
+    """
     path = Course()
     initial: State | None = None
     for process in processes:
@@ -157,7 +161,8 @@ def course(processes: Iterable[Process], rank: int) -> Course:
             own = Continuation(place, len(path.steps), process.t, is_certain)
             path.continuations.append(own)
             path.steps = path.steps[: len(path.steps) if place is None else place]
-        path.steps = [*path.steps, *process.steps]
+        first, *others = process.steps
+        path.steps = [*path.steps, replace(first, fed=first.fed[-usual:]), *others]
     return path
 
 

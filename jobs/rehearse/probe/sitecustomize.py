@@ -62,8 +62,6 @@ class EventLog:
         self.counts: dict[str, int] = {}
         self.begun: dict[int, tuple[str, str]] = {}  # of each optimizer, before its first step
         self.fed: list[str] = []
-        # The module of each input before the first step, and a check sum of its weights then.
-        self.fed_to: list[tuple[Any, str]] = []
         self.random: str | None = None
         self.scale: float | None = None
         self.numbers: dict[int, int] = {}  # of the optimizers
@@ -189,8 +187,6 @@ def watch_steps(torch: ModuleType) -> None:
 
 def begin_step(own: EventLog, optimizer: Any) -> None:
     """Note the state that the first step of an optimizer begins with."""
-    if not own.begun:
-        drop_trials(own)
     if id(optimizer) not in own.begun:
         if own.spoil == "momentum":
             zero_momentum(optimizer)
@@ -215,13 +211,6 @@ def end_step(own: EventLog, optimizer: Any) -> None:
     )
     own.fed, own.random, own.is_evaluating = [], None, False
     own.steps += 1
-
-
-def drop_trials(own: EventLog) -> None:
-    """Forget the inputs of forward passes before the weights were loaded: they trained nothing."""
-    known = zip(own.fed, own.fed_to, strict=True)
-    own.fed = [fed for fed, (called, sum_) in known if check_sum(called.parameters()) == sum_]
-    own.fed_to = []
 
 
 def zero_momentum(optimizer: Any) -> None:
@@ -254,8 +243,6 @@ def watch_forward(torch: ModuleType) -> None:
             spoil_inputs(torch, own, inputs)
             own.random = own.random or random_states(torch)
             own.fed.append(check_sum(each for each in tensors_in(inputs) if is_data(each)))
-            if not own.begun:
-                own.fed_to.append((called, check_sum(called.parameters())))
         elif not own.is_evaluating:
             own.is_evaluating = True
             own.event("eval")

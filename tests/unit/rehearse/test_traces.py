@@ -1,5 +1,6 @@
 """What the probe records, and the course of states that a training took over its starts."""
 
+import dataclasses
 import json
 
 import pytest
@@ -108,3 +109,11 @@ def test_a_save_counts_when_it_has_ended(tmp_path, events, is_saved):
     write(tmp_path, 1, states("ab"), rest="".join(json.dumps(line) + "\n" for line in lines))
     (process,) = traces.read(tmp_path)
     assert process.has_saved(before=5.0) == is_saved
+
+
+def test_an_input_of_a_trial_before_the_state_is_loaded_is_left_out(tmp_path):
+    write(tmp_path, 1, states("abc"))
+    (process,) = traces.read(tmp_path)
+    first = process.steps[0]
+    process.steps[0] = dataclasses.replace(first, fed=("trial", *first.fed))
+    assert traces.course([process], 0, usual=1).steps[0].fed == first.fed
