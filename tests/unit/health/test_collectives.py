@@ -294,9 +294,15 @@ def call_collectives(rank, port, folder):
     if rank != 1:
         dist.all_reduce(torch.ones(4, 2), group=part)
         dist.all_reduce(torch.ones(6, 5), async_op=True)
-    (state,) = states_of(collectives_of_process())
-    records.write(attempt.rank_hang(rank), dataclasses.replace(state, rank=rank))
     deadline = time.monotonic() + LIMIT_S
+    while True:  # a thread of gloo records the end of a collective after the call has returned
+        (state,) = states_of(collectives_of_process())
+        waits = [each.waits_in.number for each in state.collectives or () if each.waits_in]
+        if waits == ([] if rank == 1 else [2]):
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    records.write(attempt.rank_hang(rank), dataclasses.replace(state, rank=rank))
     while not all(attempt.rank_hang(each).exists() for each in range(NUM_RANKS)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
