@@ -57,7 +57,7 @@ class Ended:
     left: Sequence[str]
 
 
-def run(  # noqa: PLR0913
+def run(
     subject: Subject,
     number: int,
     harm: Harm | None,
@@ -119,7 +119,7 @@ def _inside(subject: Subject, own: Path) -> list[str]:
 class _Watch:
     """Waits for the end of a start, and harms it meanwhile."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         subject: Subject,
         running: Running,

@@ -324,3 +324,16 @@ def ranks_in(folder):
             if os.readlink(f"/proc/{entry}/cwd").startswith(f"{folder}/rehearse-"):
                 found.append(entry)
     return found
+
+
+@pytest.mark.slow
+def test_the_controls_of_the_kits_trainer_are_right():
+    """Not spoiled the same bits, and other bits in each of the three ways to spoil the restore."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    command = [sys.executable, "-m", "jobs", "rehearse", "--self-test"]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
+    )
+    own = [line for line in done.stdout.splitlines() if line.startswith("the kit")]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [" differs from step " in line for line in own] == [False, True, True, True]
