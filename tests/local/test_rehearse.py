@@ -210,7 +210,12 @@ def test_no_cause_of_other_bits_is_named_if_they_are_never_the_same(tmp_path):
 @pytest.mark.slow
 def test_the_error_of_a_rank_is_shown_where_a_later_start_fails(tmp_path):
     text = GOOD.replace('        target = f"{path}.tmp"', "        target = path")
-    _, verdict = rehearse(tmp_path, text, *only("SIGKILL during"))
+    bar = "import atexit\natexit.register(print, '  0%|    | 0/40 [00:00<?, ?it/s]')\n"
+    _, verdict = rehearse(
+        tmp_path,
+        f"{text[: text.index('import os')]}{bar}{text[text.index('import os') :]}",
+        *only("SIGKILL during"),
+    )
     (continues,) = [each for each in verdict["answers"] if each["question"] == "continues"]
     assert "Error: " in continues["detail"]
 
@@ -222,6 +227,7 @@ optimizer = torch.optim.SGD([weight], lr=0.1)
 for step in range({steps}):
     optimizer.zero_grad(), (weight**2).sum().backward(), optimizer.step()
 """
+SAVED = "\ntorch.save(weight.detach(), 'end.pt')\n"
 REFUSED = {
     "ends at once": ("print('done')", "without a step"),
     "asks for input": ("input('continue? ')", "asks for input"),
@@ -241,6 +247,15 @@ def test_what_cannot_be_rehearsed_is_refused_in_one_line(reason, tmp_path):
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert (status, len(errors)) == (2, 1)
     assert words in output
+
+
+@pytest.mark.slow
+def test_a_start_ends_with_a_thread_that_waits_for_work(tmp_path):
+    waiting = "torch.pool = __import__('concurrent.futures').futures.ThreadPoolExecutor()"
+    text = IMPORTS + STEPS.format(steps=9) + SAVED + f"{waiting}\ntorch.pool.submit(int)\n"
+    _, verdict = rehearse(tmp_path, text, "--ranks", "1", *only("middle"), "--limit", "30")
+    starts = verdict["scenarios"]["stop in the middle"]["starts"]
+    assert [(each["exit_code"], each["killed"]) for each in starts] == [(1, False), (0, False)]
 
 
 @pytest.mark.slow

@@ -45,20 +45,21 @@ def run(become: Callable[[], Any]) -> NoReturn:
         if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace and trace.tb_next and trace.tb_frame.f_code.co_name != "<module>":
+            trace = trace.tb_next  # without the frames of this file
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         code = 1
     finish(code)
 
 
 def finish(code: int) -> NoReturn:
-    """End this fork: run what is registered with atexit, which os._exit would leave out."""
+    """End this fork as Python ends: its threads, and what is registered with atexit."""
     import atexit
-    import threading
 
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading: Any = importlib.import_module("threading")
+    threading._shutdown()  # it ends the workers of executors, and waits for other threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
