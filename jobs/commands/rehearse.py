@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rehearse import controls, final_state, judge, metrics, traces
 from slurm_job_kit.jobs.rehearse.scenarios import UNDISTURBED, Rehearsal, Tried
 from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, SpecSubject
-from slurm_job_kit.jobs.rehearse.verdict import Observed, Verdict, verdict
+from slurm_job_kit.jobs.rehearse.verdict import Observed, Verdict, is_comparable, verdict
 from slurm_job_kit.jobs.runs import lookup, spec_changes
 
 RANKS = 2
@@ -173,7 +173,7 @@ def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) ->
         judgements=judgements,
         untried={run.scenario.name: run.untried for run in runs if run.untried},
         repeats=repeats,
-        metrics=metrics.compare(first, again, [run for run in tried if not run.scenario.ranks]),
+        metrics=metrics.compare(first, again, finished),
         seconds=time.monotonic() - begun,
         notes=_notes([first, again, *tried], varying),
     )
@@ -194,6 +194,7 @@ def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -
 
 
 def _notes(runs: Sequence[Tried], varying: final_state.Difference) -> list[str]:
+    finished = [each.run for each in judgements if is_comparable(each)]
     outside = sorted({path for run in runs for each in run.processes for path in each.outside})
     left = sorted({each for run in runs for start in run.starts for each in start.left})
     notes = [f"writes outside of its directory: {path}" for path in outside]

@@ -4,57 +4,155 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from slurm_job_kit.jobs.rehearse.final_state import visible_name
 from slurm_job_kit.jobs.rehearse.scenarios import Tried
 
-_FRACTION = re.compile(
-    r"-?\d+\.\d+(?:[eE][-+]?\d+)?|-?\d+[eE][-+]?\d+|\bnan\b|\binf\b", re.IGNORECASE
-)
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt", ".log")
+_CLOCK = re.compile(
+    r"\b\d{4}-\d\d-\d\d|\b\d\d/\d\d/\d{4}\b|\b\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\b"
+    r"|\b1\d{9}(?:\.\d+)?\b"  # Unix time
+)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\bnan\b|\binf\b", re.IGNORECASE)
+_WHOLE = re.compile(r"-?\d+")
+FEWEST_DIGITS = 3  # of a fraction: two times such as 0.03 s may be equal by chance
+
+Numbers = tuple[str, ...]
 
 
-def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> tuple[int, int, str] | None:
-    """Return how many lines have other numbers in a disturbed run, of how many, and the first one.
+@dataclass(frozen=True)
+class Line:
+    """A line and its numbers, and the file that has it; empty if it was printed."""
 
-    A line counts if it has a whole number, such as a step, and a fraction, and if both undisturbed
-    runs have the same lines that differ from it in fractions only. Another run may lack it, as
-    where it was stopped, or where two ranks wrote into one line; it is wrong if it has another
-    line in its place. None without any such line.
+    text: str
+    numbers: Numbers
+    file: str
+
+
+@dataclass
+class Compared:
+    """What disturbed runs wrote beside the undisturbed one.
+
+    lines: how many can be compared. wrong: the scenario and the line in place of each line that has
+    other numbers in a disturbed run. lost: what a run lacks of a file at its end; empty if nothing.
     """
-    expected, repeated = _by_key(first), _by_key(again)
-    expected = {key: lines for key, lines in expected.items() if repeated.get(key) == lines}
-    if not expected:
-        return None
-    wrong: dict[str, str] = {}
-    for run in others:
-        for key, lines in _by_key(run).items():
-            known = expected.get(key, lines)
-            for line in sorted(known - lines) if lines - known else ():
-                wrong.setdefault(line, f"{run.scenario.name}: {min(lines - known)} is not {line}")
-    number = sum(map(len, expected.values()))
-    return len(wrong), number, next(iter(wrong.values()), "")
+
+    lines: int
+    wrong: dict[str, str]
+    lost: str
 
 
-def _by_key(run: Tried) -> dict[str, set[str]]:
-    found = defaultdict(set)
-    for line in _lines(run):
-        if key := _key(line):
-            found[key].add(line)
+def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> Compared | None:
+    """Return how disturbed runs differ in their lines; None if no line can be compared.
+
+    A line counts if a whole number in it, such as a step, and a fraction of FEWEST_DIGITS are those
+    of the second undisturbed run, too; other numbers in it are left out, such as a time. Another
+    run may lack a printed line, as where it was stopped, or where two ranks wrote into one line; it
+    is wrong if it has another line in its place. Its files may lack one line for each harm.
+    """
+    expected, repeated = _by_kind(first), _by_kind(again)
+    runs = [(run, _by_kind(run)) for run in others]
+    found = Compared(0, {}, "")
+    for kind, lines in expected.items():
+        twins = repeated.get(kind, [])
+        keys, values = _columns(lines, twins)
+        own, also = (_by_key(each, keys, values) for each in (lines, twins))
+        known = {key: own[key] for key in own if values and own[key].keys() == also[key].keys()}
+        found.lines += sum(map(len, known.values()))
+        for run, kinds in runs:
+            name, theirs = run.scenario.name, kinds.get(kind, [])
+            found.wrong |= _wrong(name, known, _by_key(theirs, keys, values))
+            if known and len(_in_files(lines)) == len(_in_files(twins)):
+                found.lost = found.lost or _lost(run, _in_files(lines), _in_files(theirs))
+    return found if found.lines else None
+
+
+def _columns(lines: Sequence[Line], twins: Sequence[Line]) -> tuple[list[int], list[int]]:
+    """Return which numbers say where a line of this kind belongs, and which are compared."""
+    keys, fractions, values = [], [], []
+    for place in range(len(lines[0].numbers)):
+        own, also = ({each.numbers[place] for each in some} for some in (lines, twins))
+        if not all(map(_WHOLE.fullmatch, own)):
+            fractions += [place] if max(map(_digits, own)) >= FEWEST_DIGITS else []
+        elif own == also:
+            keys.append(place)
+    for place in fractions if keys else ():
+        pairs = [_by_key(each, keys, [place]) for each in (lines, twins)]
+        # One line of several may lack; a time is another one at each key.
+        if all(pairs[0][key].keys() & pairs[1][key].keys() for key in {*pairs[0]} & {*pairs[1]}):
+            values.append(place)
+    return keys, values
+
+
+def _digits(number: str) -> int:
+    """Return how many significant digits a number has."""
+    mantissa = number.lower().partition("e")[0]
+    return len(re.sub(r"\D", "", mantissa).lstrip("0"))
+
+
+def _by_key(
+    lines: Iterable[Line], keys: Sequence[int], values: Sequence[int]
+) -> defaultdict[Numbers, dict[Numbers, str]]:
+    """Return by their numbers at `keys` the texts of lines, by their numbers at `values`."""
+    found = defaultdict[Numbers, dict[Numbers, str]](dict)
+    for line in lines:
+        key, value = (tuple(line.numbers[place] for place in each) for each in (keys, values))
+        found[key].setdefault(value, line.text)
     return found
 
 
-def _key(line: str) -> str:
-    """Return a line without its fractions; empty if it has none, or no other digit."""
-    key, count = _FRACTION.subn("#", line)
-    return key if count and re.search(r"\d", key) else ""
+def _wrong(
+    name: str,
+    known: Mapping[Numbers, Mapping[Numbers, str]],
+    theirs: Mapping[Numbers, Mapping[Numbers, str]],
+) -> dict[str, str]:
+    """Return the lines of the undisturbed run that a run has with other numbers."""
+    wrong = {}
+    for key in sorted(known.keys() & theirs.keys()):
+        instead = theirs[key].keys() - known[key].keys()
+        for value in sorted(known[key].keys() - theirs[key].keys()) if instead else ():
+            line = known[key][value]
+            wrong[line] = f"{name}: {theirs[key][min(instead)]} is not {line}"
+    return wrong
 
 
-def _lines(run: Tried) -> Iterator[str]:
+def _lost(run: Tried, lines: Sequence[Line], theirs: Sequence[Line]) -> str:
+    """Return how many lines the files of a run lack; empty if none but those at a harm."""
+    files = {each.file for each in lines}
+    harms = len([start for start in run.starts if start.harmed_at is not None])
+    if len(theirs) + harms * len(files) >= len(lines):
+        return ""
+    return f"{run.scenario.name}: {min(files)} has {len(theirs)} of {len(lines)} lines"
+
+
+def _in_files(lines: Sequence[Line]) -> list[Line]:
+    return [each for each in lines if each.file]
+
+
+def _by_kind(run: Tried) -> dict[str, list[Line]]:
+    """Return the lines of a run that have numbers, by what else is in them."""
+    found = defaultdict(list)
+    for file, text in _texts(run):
+        for line in map(str.strip, text.splitlines()):
+            kind, count = _NUMBER.subn("#", bare := _CLOCK.sub("@", line))
+            if count > 1:
+                found[kind].append(Line(line, tuple(_NUMBER.findall(bare)), file))
+    return found
+
+
+def _texts(run: Tried) -> Iterator[tuple[str, str]]:
+    """Yield what a run printed, and the name and the text of each file that it wrote."""
     for start in run.starts:
-        yield from map(str.strip, start.output.splitlines())
+        yield "", start.output
     begun = min((process.t for process in run.processes), default=0.0)
-    for path in run.home.rglob("*"):
-        if path.suffix in SUFFIXES and path.is_file() and path.stat().st_mtime >= begun:
-            text = path.read_text(encoding="utf-8", errors="replace")
-            yield from map(str.strip, text.splitlines())
+    seen = set()  # a link may name a file again
+    for path in sorted(run.home.rglob("*")):
+        if path.suffix not in SUFFIXES or not path.is_file():
+            continue
+        status = path.stat()
+        if status.st_mtime >= begun and status.st_ino not in seen:
+            seen.add(status.st_ino)
+            name = visible_name(str(path.relative_to(run.home)))
+            yield name, path.read_text(encoding="utf-8", errors="replace")

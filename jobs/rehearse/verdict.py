@@ -12,6 +12,7 @@ from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.rehearse.causes import Fault, leaves_as_done, ran_on, recognised
 from slurm_job_kit.jobs.rehearse.final_state import visible_name
 from slurm_job_kit.jobs.rehearse.judge import Judgement
+from slurm_job_kit.jobs.rehearse.metrics import Compared
 from slurm_job_kit.jobs.rehearse.scenarios import Tried, failure
 
 REPEATS = "repeats itself undisturbed"
@@ -83,7 +84,7 @@ class Observed:
     judgements: Sequence[Judgement]
     untried: dict[str, str]
     repeats: str
-    metrics: tuple[int, int, str] | None
+    metrics: Compared | None
     seconds: float
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -136,6 +137,11 @@ def _changes(seen: Observed, bad: Sequence[Judgement], names: Sequence[str]) -> 
     """Return a line for each of these causes that the scenarios show."""
     found: dict[str, Fault] = {}
     for each in bad:
+def is_comparable(shown: Judgement) -> bool:
+    """Return whether a run came to its end, with the ranks of the undisturbed one."""
+    return shown.is_complete and not shown.run.scenario.ranks
+
+
         causes = recognised(each, seen.judgements)
         found |= {cause.name: cause for cause in causes if cause.name in names}
     return tuple(f"{cause.what}: {cause.change}" for cause in found.values())
@@ -159,7 +165,11 @@ UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps w
 def _repeats(seen: Observed) -> Reply:
     question = REPEATS
     if not seen.repeats:
+NOT_REPEATED = "it does not repeat itself without any stop"
         return Reply(question, YES, f"{len(seen.reference.course().steps)} steps, twice")
+LOST_LINES = (
+    "lines of the first start are gone: open the file to append, and flush it with each save"
+)
     change = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
     return Reply(question, NO, seen.repeats, (change,))
 
@@ -235,9 +245,9 @@ def _why_not(shown: Judgement) -> str:
 
 def _bits(seen: Observed) -> Reply:
     question = "ends with the same bits"
-    tried = [each for each in seen.judgements if each.is_complete and not each.run.scenario.ranks]
+    tried = [each for each in seen.judgements if is_comparable(each)]
     if seen.repeats:
-        return Reply(question, NOT_TRIED, "it does not repeat itself without any stop")
+        return Reply(question, NOT_TRIED, NOT_REPEATED)
     if not tried:
         return Reply(question, NOT_TRIED, UNFINISHED)
     bad = [each for each in tried if each.difference]
@@ -256,13 +266,13 @@ def _bits(seen: Observed) -> Reply:
 
 def _samples(seen: Observed) -> Reply:
     question = "takes the same samples"
-    tried = [each for each in seen.judgements if each.is_complete and not each.run.scenario.ranks]
+    tried = [each for each in seen.judgements if is_comparable(each)]
     known = [each for each in tried if each.samples is not None]
     bad = [each for each in known if each.samples != (0, 0)]
     if not tried:
         return Reply(question, NOT_TRIED, UNFINISHED)
     if seen.repeats:
-        return Reply(question, NOT_TRIED, "it does not repeat itself without any stop")
+        return Reply(question, NOT_TRIED, NOT_REPEATED)
     if not bad and len(known) < len(tried):
         is_fed = any(step.fed for step in seen.reference.course().steps)
         return Reply(question, NOT_TRIED, NEW_INPUTS if is_fed else "no input of a model was seen")
@@ -274,13 +284,20 @@ def _samples(seen: Observed) -> Reply:
 
 
 def _metrics(seen: Observed) -> Reply:
-    question = "writes the same metrics"
-    if seen.metrics is None:
+    question, found = "writes the same metrics", seen.metrics
+    if not any(map(is_comparable, seen.judgements)):
+        return Reply(question, NOT_TRIED, UNFINISHED)
+    if seen.repeats:
+        return Reply(question, NOT_TRIED, NOT_REPEATED)
+    if found is None:
         return Reply(question, NOT_TRIED, "no line with a number is the same in both runs")
-    missing, total, first = seen.metrics
-    if not missing:
-        return Reply(question, YES, quantity(total, "line"))
-    return Reply(question, NO, f"{missing} of {total} lines have other numbers, first: {first}")
+    if found.wrong:
+        first = next(iter(found.wrong.values()))
+        detail = f"{len(found.wrong)} of {found.lines} lines have other numbers, first: {first}"
+        return Reply(question, NO, detail)
+    if found.lost:
+        return Reply(question, NO, found.lost, (LOST_LINES,))
+    return Reply(question, YES, quantity(found.lines, "line"))
 
 
 def _site(seen: Observed) -> Reply:

@@ -259,6 +259,21 @@ def test_a_start_ends_with_a_thread_that_waits_for_work(tmp_path):
 
 
 @pytest.mark.slow
+def test_lost_lines_of_a_file_are_named(tmp_path):
+    """It opens its metrics anew in each start."""
+    text = GOOD.replace("EPOCHS, STEPS", "metrics = open('loss.csv', 'w')\nEPOCHS, STEPS")
+    line = "        scaler.step(optimizer)\n"
+    assert text.count(line) == 1
+    text = text.replace(
+        line, f"{line}        rank or print(epoch, taken, loss.item(), file=metrics, flush=True)\n"
+    )
+    status, verdict = rehearse(tmp_path, text, *only("middle"))
+    (found,) = [each for each in verdict["answers"] if "metrics" in each["question"]]
+    assert (status, found["answer"]) == (1, "no")
+    assert "loss.csv has" in found["detail"]
+
+
+@pytest.mark.slow
 def test_what_a_training_does_beside_is_noted(tmp_path):
     """It writes elsewhere, starts a process that stays, and does not shuffle in each epoch."""
     elsewhere = tmp_path / "elsewhere"
