@@ -16,11 +16,17 @@ from pathlib import Path
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.config import load
 from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rehearse import controls, final_state, judge, metrics, traces
 from slurm_job_kit.jobs.rehearse.scenarios import UNDISTURBED, Rehearsal, Tried
-from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, SpecSubject
-from slurm_job_kit.jobs.rehearse.verdict import Observed, Verdict, is_comparable, verdict
+from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, SpecSubject, patterns_of
+from slurm_job_kit.jobs.rehearse.verdict import (
+    Observed,
+    Verdict,
+    is_comparable,
+    junit_of_error,
+    verdict,
+)
 from slurm_job_kit.jobs.runs import lookup, spec_changes
 
 RANKS = 2
@@ -66,13 +72,7 @@ def command(args: argparse.Namespace) -> int:
             "give a spec, a run, or a command behind --, as in\n"
             "    rehearse --ranks 2 -- python train.py --epochs 2"
         )
-    if args.final is not None and (not args.final or Path(args.final).is_absolute()):
-        raise UserError(f"--final {args.final}: a pattern relative to the working directory")
-    if args.junit is not None and not args.junit.parent.is_dir():
-        raise UserError(f"--junit {args.junit}: {args.junit.parent} is no folder")
-    for name in ("ranks", "resize"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)}: at least 1")
+    _check(args)
     folder = _folder(args.keep)
     # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -82,6 +82,10 @@ def command(args: argparse.Namespace) -> int:
         subject = _command(args, words, folder) if words else _kit_run(args, folder)
         with closing(subject):
             found = rehearse(subject, args)
+    except (UserError, FailedError) as error:
+        if args.junit is not None:
+            args.junit.write_text(junit_of_error(str(error)), encoding="utf-8")
+        raise
     finally:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -106,12 +110,39 @@ def self_test(folder: Path, limits: tuple[float, float]) -> int:
     return 1 if wrong else 0
 
 
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options that cannot be meant. Raises: UserError."""
+    patterns = [("--final", args.final)] if args.final is not None else []
+    patterns += [("--again", each) for each in patterns_of(_again(args))]
+    for name, pattern in patterns:
+        if not pattern or Path(pattern).is_absolute():
+            raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
+    if args.junit is not None and not args.junit.parent.is_dir():
+        raise UserError(f"--junit {args.junit}: {args.junit.parent} is no folder")
+    for name in ("ranks", "resize"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise UserError(f"--{name} {getattr(args, name)}: at least 1")
+    for name in ("grace", "limit"):
+        if not getattr(args, name) > 0:
+            raise UserError(f"--{name} {getattr(args, name):g}: more than 0 s")
+
+
+def _again(args: argparse.Namespace) -> list[str]:
+    """Return the words for the later starts. Raises: UserError."""
+    try:
+        return shlex.split(args.again)
+    except ValueError as error:
+        raise UserError(f"--again {args.again}: {error}") from None
+
+
 def _folder(keep: Path | None) -> Path:
     """Return a new folder. Raises: UserError."""
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="rehearse-")).resolve()
     if keep.exists() and any(keep.iterdir()):
-        raise UserError(f"--keep {keep}: the folder is not empty")
+        raise UserError(
+            f"--keep {keep}: the folder is not empty\n  hint: remove it, or name another one"
+        )
     keep.mkdir(parents=True, exist_ok=True)
     return keep.resolve()
 
@@ -120,8 +151,7 @@ def _command(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Co
     missing = next((each for each in args.link if not each.exists()), None)
     if missing is not None:
         raise UserError(f"--link {missing}: no such file")
-    again = shlex.split(args.again)
-    return CommandSubject(words, again, args.ranks, folder, args.link)
+    return CommandSubject(words, _again(args), args.ranks, folder, args.link)
 
 
 # What makes a training of the kit small; the user's own KEY=VALUE come after them. Its ranks agree
@@ -159,6 +189,8 @@ def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) ->
     first, again = rehearsal.undisturbed()
     runs = [*rehearsal.disturbed(first, args.resize, args.only)]
     tried = [run for run in runs if not run.untried]
+    if not tried:
+        raise UserError(f"no harm could be tried; {runs[0].scenario.name}: {runs[0].untried}")
     homes = {run.scenario.name: run.home for run in [again, *tried]}
     differences = final_state.compare(subject.python, first.final, first.home, homes)
     varying = differences[UNDISTURBED[1]]
@@ -168,6 +200,7 @@ def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) ->
         if run.scenario.ranks or repeats:  # other ranks give other bits
             difference = final_state.Difference()
         judgements.append(judge.judge(run, first, difference))
+    finished = [each.run for each in judgements if is_comparable(each)]
     seen = Observed(
         reference=first,
         judgements=judgements,
@@ -194,7 +227,6 @@ def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -
 
 
 def _notes(runs: Sequence[Tried], varying: final_state.Difference) -> list[str]:
-    finished = [each.run for each in judgements if is_comparable(each)]
     outside = sorted({path for run in runs for each in run.processes for path in each.outside})
     left = sorted({each for run in runs for start in run.starts for each in start.left})
     notes = [f"writes outside of its directory: {path}" for path in outside]

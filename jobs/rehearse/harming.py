@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from slurm_job_kit.jobs import procfs
+from slurm_job_kit.jobs.node import stacks
 from slurm_job_kit.jobs.rehearse import traces
 from slurm_job_kit.jobs.rehearse.subjects import MARK, Running, Subject
 from slurm_job_kit.jobs.rehearse.traces import Process
@@ -40,6 +41,7 @@ class Ended:
 
     stop_s: from the harm to the end of the last rank; None without a harm. marker: what the
     training recorded: stopped, completed, or nothing. left: commands of what it left running.
+    place: where a rank was that had to be killed, for its grace or the limit was over.
     """
 
     number: int
@@ -55,6 +57,7 @@ class Ended:
     processes: Sequence[Process]
     output: str
     left: Sequence[str]
+    place: str = ""
 
 
 def run(
@@ -103,6 +106,7 @@ def run(
         processes=traces.read(own),
         output=output,
         left=left,
+        place=watch.place,
     )
 
 
@@ -136,6 +140,7 @@ class _Watch:
         self.harmed_at: float | None = None
         self.kill_at: float | None = None
         self.was_killed = self.is_over_limit = False
+        self.place = ""
 
     def wait(self) -> None:
         """Wait for the end; kill all at the end of the grace, or at the limit."""
@@ -145,11 +150,18 @@ class _Watch:
             now = time.time()
             if self.kill_at is not None and now > self.kill_at:
                 self.was_killed, self.kill_at = True, None
-                kill(marked(self.subject, self.running))
+                self._kill()
             elif now > self.deadline and not self.is_over_limit:
                 self.is_over_limit = True
-                kill(marked(self.subject, self.running))
+                self._kill()
             time.sleep(POLL_S)
+
+    def _kill(self) -> None:
+        """Kill all processes of the start; note where the first rank is, and write all stacks."""
+        (found,) = stacks.stacks_of([self.running.pid])
+        (self.folder / "stacks.txt").write_text(found.text, encoding="utf-8")
+        self.place = found.where
+        kill(marked(self.subject, self.running))
 
     def _is_held(self) -> bool:
         """Return whether the moment has come, on all ranks that reach it."""

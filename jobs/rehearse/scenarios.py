@@ -78,7 +78,7 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     steps = len(reference.course().steps)
     middle = f"step {_middle(reference, steps)}"
     evaluation = _evaluation(reference, steps)
-    save = _save(reference, steps)
+    first_file, save = _save(reference, steps)
     has_group = all(each.has_group for each in reference.processes)
     no_evaluation = "" if evaluation else "no evaluation between two steps was seen"
     no_save = "" if save else "no save between two steps was seen"
@@ -96,6 +96,8 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
         Scenario("SIGKILL of one rank", (Harm(middle, "kill"),)),
         Scenario("SIGKILL during a save", (Harm(save, "kill"),), no_save),
     ]
+    if first_file != save:
+        found.append(Scenario("SIGKILL at the begin of a save", (Harm(first_file, "kill"),)))
     if resize is not None:
         found.append(Scenario(f"continue with {resize}", (Harm(middle),), ranks=resize))
     return found
@@ -122,14 +124,18 @@ def _evaluation(reference: Tried, steps: int) -> str:
     return ""
 
 
-def _save(reference: Tried, steps: int) -> str:
-    """Return the moment of a late save between two steps; empty without one."""
+def _save(reference: Tried, steps: int) -> tuple[str, str]:
+    """Return the moments of the first and the last file of a late save between two steps.
+
+    Both are empty without one.
+    """
     for name in ("save", "open", "rename"):
         for process in _by_rank(reference):
-            kind = [save.after for save in process.saves if save.kind == name]
-            if moment := _late(name, kind, steps):
-                return moment
-    return ""
+            after = [save.after for save in process.saves if save.kind == name]
+            if moment := _late(name, after, steps):
+                last = int(moment.removeprefix(name))
+                return f"{name} {after.index(after[last - 1]) + 1}", moment
+    return "", ""
 
 
 def _late(name: str, after: Sequence[int], steps: int) -> str:

@@ -343,6 +343,11 @@ class SpecSubject:
         """Nothing of it runs between two starts."""
 
 
+def patterns_of(words: Sequence[str]) -> list[str]:
+    """Return the patterns in words for later starts."""
+    return [found["pattern"] for word in words if (found := _PATTERN.search(word))]
+
+
 def _probe_path(search_path: str) -> dict[str, str]:
     """Return the variable by which the training's processes find the probe."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PROBE), search_path]))}

@@ -76,6 +76,14 @@ class Verdict:
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
+def junit_of_error(why: str) -> str:
+    """Return JUnit XML of a training that cannot be rehearsed."""
+    suite = ElementTree.Element("testsuite", name="rehearse", tests="1", errors="1")
+    case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name="rehearse")
+    ElementTree.SubElement(case, "error", message=why)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+
+
 @dataclass
 class Observed:
     """All that was tried. repeats: whether the undisturbed training repeats itself, or why not."""
@@ -129,6 +137,11 @@ def _scenario(shown: Judgement, judgements: Sequence[Judgement]) -> dict[str, An
     }
 
 
+def is_comparable(shown: Judgement) -> bool:
+    """Return whether a run came to its end, with the ranks of the undisturbed one."""
+    return shown.is_complete and not shown.run.scenario.ranks
+
+
 def _names(judgements: Sequence[Judgement]) -> str:
     return ", ".join(each.run.scenario.name for each in judgements)
 
@@ -137,11 +150,6 @@ def _changes(seen: Observed, bad: Sequence[Judgement], names: Sequence[str]) -> 
     """Return a line for each of these causes that the scenarios show."""
     found: dict[str, Fault] = {}
     for each in bad:
-def is_comparable(shown: Judgement) -> bool:
-    """Return whether a run came to its end, with the ranks of the undisturbed one."""
-    return shown.is_complete and not shown.run.scenario.ranks
-
-
         causes = recognised(each, seen.judgements)
         found |= {cause.name: cause for cause in causes if cause.name in names}
     return tuple(f"{cause.what}: {cause.change}" for cause in found.values())
@@ -157,7 +165,11 @@ OF_BITS = (
     *("optimizer not saved", "scheduler not saved", "loss scale not saved"),
     *("position in the data not kept", "random state not saved"),
 )
+NOT_REPEATED = "it does not repeat itself without any stop"
 UNFINISHED = "no disturbed run with the same ranks came to its end"
+LOST_LINES = (
+    "lines of the first start are gone: open the file to append, and flush it with each save"
+)
 NEW_INPUTS = "other samples, or the same ones changed by other random numbers: that cannot be seen"
 UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps what was recorded",)
 
@@ -165,11 +177,7 @@ UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps w
 def _repeats(seen: Observed) -> Reply:
     question = REPEATS
     if not seen.repeats:
-NOT_REPEATED = "it does not repeat itself without any stop"
         return Reply(question, YES, f"{len(seen.reference.course().steps)} steps, twice")
-LOST_LINES = (
-    "lines of the first start are gone: open the file to append, and flush it with each save"
-)
     change = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
     return Reply(question, NO, seen.repeats, (change,))
 
@@ -183,7 +191,8 @@ def _stops(seen: Observed) -> Reply:
     early = [each for each in tried if any(leaves_as_done(each, start) for start in each.stopped)]
     on = [each for each in tried if any(ran_on(each, start) for start in each.stopped)]
     if killed:
-        detail = f"was killed at the end of the grace: {_names(killed)}"
+        place = next(start.place for each in killed for start in each.stopped if start.was_killed)
+        detail = f"was killed at the end of the grace: {_names(killed)}; it was at {place}"
     elif on:
         detail = f"went on to its end: {_names(on)}"
     elif early:
@@ -235,7 +244,8 @@ def _continues(seen: Observed) -> Reply:
 def _why_not(shown: Judgement) -> str:
     name = shown.run.scenario.name
     if shown.failed is not None and shown.failed.is_over_limit:
-        return f"{name}: the start after it did not end within the limit"
+        place = shown.failed.place
+        return f"{name}: the start after it did not end within the limit; it was at {place}"
     if shown.failed is not None:
         return f"{name}: the start after it fails: {failure(shown.failed)}"
     if shown.ends_early:

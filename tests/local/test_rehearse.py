@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from slurm_job_kit.jobs.__main__ import main
 from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
 
 GOOD = (REPOSITORY / "tests/rehearsed/good.py").read_text(encoding="utf-8")
@@ -228,25 +229,32 @@ for step in range({steps}):
     optimizer.zero_grad(), (weight**2).sum().backward(), optimizer.step()
 """
 SAVED = "\ntorch.save(weight.detach(), 'end.pt')\n"
-REFUSED = {
-    "ends at once": ("print('done')", "without a step"),
-    "asks for input": ("input('continue? ')", "asks for input"),
-    "needs a GPU": ("raise RuntimeError('No CUDA GPUs are available')", "No CUDA GPUs"),
-    "takes too long": (f"{IMPORTS}time.sleep(100)", "--limit"),
-    "takes few steps": (IMPORTS + STEPS.format(steps=2), "2 optimizer steps"),
-    "writes no state": (IMPORTS + STEPS.format(steps=9), "--final"),
+REFUSED = {  # the script, options, and words of the reason
+    "ends at once": ("print('done')", (), "without a step"),
+    "asks for input": ("input('continue? ')", (), "asks for input"),
+    "needs a GPU": ("raise RuntimeError('No CUDA GPUs are available')", (), "No CUDA GPUs"),
+    "takes too long": (f"{IMPORTS}time.sleep(100)", ("--limit", "8"), "--limit"),
+    "takes few steps": (IMPORTS + STEPS.format(steps=2), (), "2 optimizer steps"),
+    "writes no state": (IMPORTS + STEPS.format(steps=9), (), "--final"),
+    "cannot be harmed": (
+        IMPORTS + STEPS.format(steps=9) + SAVED,
+        only("evaluation"),
+        "no evaluation between two steps was seen",
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_be_rehearsed_is_refused_in_one_line(reason, tmp_path):
-    text, words = REFUSED[reason]
-    limit = ("--limit", "8") if reason == "takes too long" else ()
-    status, output = rehearse(tmp_path, text, "--ranks", "1", *limit)
+    text, options, words = REFUSED[reason]
+    junit = tmp_path / "verdict.xml"
+    status, output = rehearse(tmp_path, text, "--ranks", "1", "--junit", str(junit), *options)
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert (status, len(errors)) == (2, 1)
     assert words in output
+    (error,) = ElementTree.parse(junit).getroot().iter("error")
+    assert words in error.get("message", "")
 
 
 @pytest.mark.slow
@@ -256,6 +264,17 @@ def test_a_start_ends_with_a_thread_that_waits_for_work(tmp_path):
     _, verdict = rehearse(tmp_path, text, "--ranks", "1", *only("middle"), "--limit", "30")
     starts = verdict["scenarios"]["stop in the middle"]["starts"]
     assert [(each["exit_code"], each["killed"]) for each in starts] == [(1, False), (0, False)]
+
+
+@pytest.mark.slow
+def test_the_place_of_a_start_that_must_be_killed_is_shown(tmp_path):
+    """A rank hangs after a warning."""
+    text = GOOD.replace("    is_asked = True\n", "    time.sleep(100)\n")
+    text = text.replace("import sys\n", "import sys, time\n")
+    _, verdict = rehearse(tmp_path, text, *only("middle"), "--grace", "2")
+    (stops,) = [each for each in verdict["answers"] if each["question"] == "stops when asked"]
+    place = text.splitlines().index("    time.sleep(100)") + 1
+    assert f"train.py:{place} note" in stops["detail"]
 
 
 @pytest.mark.slow
@@ -271,6 +290,22 @@ def test_lost_lines_of_a_file_are_named(tmp_path):
     (found,) = [each for each in verdict["answers"] if "metrics" in each["question"]]
     assert (status, found["answer"]) == (1, "no")
     assert "loss.csv has" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--grace", "-1"),
+        ("--limit", "nan"),
+        ("--ranks", "0"),
+        ("--final", "/tmp/*.pt"),
+        ("--again", "--resume {newest:/tmp/*.pt}"),
+        ("--again", "it's"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_named(option, tmp_path, capsys):
+    assert main(["rehearse", *option, "--", sys.executable, "train.py"]) == 2
+    assert f"error: {option[0]} " in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -310,15 +345,22 @@ def test_no_flag_is_given_while_there_is_no_checkpoint(tmp_path, words):
 
 @pytest.mark.slow
 def test_a_spec_is_rehearsed_and_so_is_its_run(tmp_path):
+    kept = tmp_path / "kept"
+    status, verdict = rehearse_spec("configs/cancer.yaml", *only("middle"), "--keep", str(kept))
+    assert (status, verdict["good"]) == (0, True)
+    (spec,) = kept.glob("undisturbed/work/cancer/[0-9]*/spec.json")
+    status, verdict = rehearse_spec(str(spec.parent), *only("SIGKILL of"))
+    assert (status, verdict["good"]) == (0, True)
+
+
+def rehearse_spec(*words):
+    """Rehearse what the kit runs; returns the exit status and the verdict."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
-    command = [sys.executable, "-m", "jobs", "rehearse", "--json", "--keep", str(tmp_path / "kept")]
-    words = ["configs/cancer.yaml", "--only", "middle", "--only", "SIGKILL of"]
+    command = [sys.executable, "-m", "jobs", "rehearse", "--json", *words]
     done = subprocess.run(
-        [*command, *words], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
+        command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
     )
-    verdict = json.loads(done.stdout)
-    assert (done.returncode, verdict["good"]) == (0, True)
-    assert [each["starts"][-1]["exit_code"] for each in verdict["scenarios"].values()] == [0, 0]
+    return done.returncode, json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

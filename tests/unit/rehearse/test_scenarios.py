@@ -14,5 +14,5 @@ def test_rank_0_decides_where_a_save_and_an_evaluation_are():
     first.evaluations = [(1.5, 2)]
     start: Any = type("Start", (), {"processes": [other, first]})
     reference = scenarios.Tried(scenarios.Scenario("undisturbed"), [start])
-    assert scenarios._save(reference, 9) == "save 2"
+    assert scenarios._save(reference, 9) == ("save 1", "save 2")
     assert scenarios._evaluation(reference, 9) == "evaluation 1"
