@@ -266,6 +266,42 @@ def test_a_start_ends_with_a_thread_that_waits_for_work(tmp_path):
     assert [(each["exit_code"], each["killed"]) for each in starts] == [(1, False), (0, False)]
 
 
+GROUPS = """
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(steps):
+    group = dist.new_group()
+    model = DistributedDataParallel(torch.nn.Linear(8, 1), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(8, 8)).sum().backward()
+        optimizer.step()
+    torch.save(model.state_dict(), "end.pt")
+    dist.destroy_process_group(group)
+
+
+dist.init_process_group("gloo")
+for _ in range(12):
+    torch.manual_seed(0)
+    train(9)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_start_does_not_hang_where_torch_ends_its_groups(tmp_path):
+    """The destructor of a gloo group hangs now and then in plain torch (2.13)."""
+    _, verdict = rehearse(tmp_path, GROUPS, *only("SIGKILL of"), "--limit", "60")
+    starts = verdict["scenarios"]["SIGKILL of one rank"]["starts"]
+    assert [each["exit_code"] for each in starts] == [1, 0]
+
+
 @pytest.mark.slow
 def test_the_place_of_a_start_that_must_be_killed_is_shown(tmp_path):
     """A rank hangs after a warning."""

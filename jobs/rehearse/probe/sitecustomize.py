@@ -272,11 +272,25 @@ def spoil_inputs(torch: ModuleType, own: EventLog, inputs: Any) -> None:
 
 
 def watch_group(torch: ModuleType) -> None:
-    """Record when the process group exists."""
+    """Record when the process group exists, and keep each group to the end of the process.
+
+    The destructor of a gloo group waits with the GIL for a thread that may wait for the GIL (torch
+    2.13): then a training with DistributedDataParallel hangs after its last step, now and then.
+    """
     distributed = torch.distributed
     if not distributed.is_available():
         return
     original = distributed.init_process_group
+    module: Any = import_module("torch.distributed.distributed_c10d")
+    make: Any = getattr(module, "_new_process_group_helper", None)
+
+    def make_and_keep(*arguments: Any, **options: Any) -> Any:
+        result = make(*arguments, **options)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(result))
+        return result
+
+    if make is not None:
+        module._new_process_group_helper = make_and_keep
 
     def init_process_group(*arguments: Any, **options: Any) -> Any:
         result = original(*arguments, **options)
