@@ -126,8 +126,9 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 	@python3 -m jobs.commands.packages $< >&2 && touch $@
 .venv/.ready-dev: requirements-dev.lock .venv/.ready
 	@python3 -m jobs.commands.packages $< >&2 && touch $@
-.venv/.ready-bench: requirements-bench.lock requirements-torchx.lock .venv/.ready-dev
-	@python3 -m jobs.commands.packages $< >&2
+.venv/.ready-libraries: requirements-bench.lock .venv/.ready-dev
+	@python3 -m jobs.commands.packages $< >&2 && touch $@
+.venv/.ready-bench: requirements-torchx.lock .venv/.ready-libraries
 	@python3 -m venv .venv/torchx && .venv/torchx/bin/pip install --quiet \
 	    --disable-pip-version-check -r requirements-torchx.lock >&2 && touch $@
 OLD := Python 3.11 or newer is needed, python3 is
