@@ -38,12 +38,13 @@ def train(task: Task, folder: Path) -> None:
     )
     model = WithLoss(task.model())
     optimizer = task.optimizer(model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     trainer = Trainer(
         model=model,
         args=arguments,
         train_dataset=task.samples,
         data_collator=_collate,
-        optimizers=(optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)),
+        optimizers=(optimizer, schedule),
     )
     trainer.train()
 
