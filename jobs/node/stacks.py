@@ -26,7 +26,10 @@ LIMIT_S = 20.0
 MAX_PROCESSES = 4  # of a rank: the training and some of its data workers
 # Code in which a rank waits for its peers: a collective, DDP's backward, or the device.
 WAITING_IN = tuple(f"/torch/{name}/" for name in ("distributed", "autograd", "cuda", "nn/parallel"))
-LIBRARIES = ("/site-packages/", "/dist-packages/", sysconfig.get_path("stdlib"), "<")
+LIBRARIES = (
+    *("/site-packages/", "/dist-packages/", sysconfig.get_path("stdlib"), "<"),
+    "/jobs/rehearse/probe/",
+)
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,11 @@ class Compared:
 def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> Compared | None:
     """Return how disturbed runs differ in their lines; None if no line can be compared.
 
-    A line counts if a whole number in it, such as a step, and a fraction of FEWEST_DIGITS are those
-    of the second undisturbed run, too; other numbers in it are left out, such as a time. Another
-    run may lack a printed line, as where it was stopped, or where two ranks wrote into one line; it
-    is wrong if it has another line in its place. Its files may lack one line for each harm.
+    A line counts if a number of its place in the training, such as a step, and a fraction of
+    FEWEST_DIGITS are those of the second undisturbed run, too; other numbers in it are left out,
+    such as a time. Another run may lack a printed line, as where it was stopped, or where two ranks
+    wrote into one line; it is wrong if it has another line in its place. Its files may lack one
+    line for each harm.
     """
     expected, repeated = _by_kind(first), _by_kind(again)
     runs = [(run, _by_kind(run)) for run in others]
@@ -74,8 +75,8 @@ def _columns(lines: Sequence[Line], twins: Sequence[Line]) -> tuple[list[int], l
     keys, fractions, values = [], [], []
     for place in range(len(lines[0].numbers)):
         own, also = ({each.numbers[place] for each in some} for some in (lines, twins))
-        if not all(map(_WHOLE.fullmatch, own)):
-            fractions += [place] if max(map(_digits, own)) >= FEWEST_DIGITS else []
+        if not all(map(_WHOLE.fullmatch, own)) and max(map(_digits, own)) >= FEWEST_DIGITS:
+            fractions.append(place)
         elif own == also:
             keys.append(place)
     for place in fractions if keys else ():

@@ -44,6 +44,15 @@ def test_lines_that_differ_between_undisturbed_runs_do_not_count(tmp_path):
     assert metrics.compare(*pair, []) is None
 
 
+@pytest.mark.parametrize(("loss", "wrong"), [("2.104", 0), ("2.105", 1)])
+def test_a_part_of_an_epoch_says_where_a_line_belongs(tmp_path, loss, wrong):
+    first, again = (wrote(tmp_path, "{'loss': '2.104', 'epoch': '0.25'}") for _ in range(2))
+    disturbed = wrote(tmp_path, f"{{'loss': '{loss}', 'epoch': '0.25'}}")
+    found = metrics.compare(first, again, [disturbed])
+    assert found is not None
+    assert (len(found.wrong), found.lines) == (wrong, 1)
+
+
 def test_a_time_that_is_the_same_by_chance_does_not_count(tmp_path):
     first, again = (wrote(tmp_path, "step 6 saved in 0.03 s") for _ in range(2))
     assert metrics.compare(first, again, []) is None
