@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,30 +17,33 @@ _CLOCK = re.compile(
 )
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\bnan\b|\binf\b", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d+")
+_BAR = re.compile(r"[\s█▉▊▋▌▍▎▏#=>-]+")  # of a progress bar, and spaces that align numbers
 FEWEST_DIGITS = 3  # of a fraction: two times such as 0.03 s may be equal by chance
+FEWEST_MORE = 4  # digits beyond two, of all lines of a kind: one of 6 digits, or 4 of 3 digits
 
 Numbers = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line and its numbers, and the file that has it; empty if it was printed."""
+    """A line and its numbers."""
 
     text: str
     numbers: Numbers
-    file: str
 
 
 @dataclass
 class Compared:
     """What disturbed runs wrote beside the undisturbed one.
 
-    lines: how many can be compared. wrong: the scenario and the line in place of each line that has
-    other numbers in a disturbed run. lost: what a run lacks of a file at its end; empty if nothing.
+    lines: how many can be compared; wrong: the scenario and the line in place of each line that has
+    other numbers in a disturbed run; absent: the most lines that have none in place in a run. lost:
+    what a run lacks of a file at its end; empty if nothing.
     """
 
     lines: int
     wrong: dict[str, str]
+    absent: int
     lost: str
 
 
@@ -55,19 +58,23 @@ def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> Compared | N
     """
     expected, repeated = _by_kind(first), _by_kind(again)
     runs = [(run, _by_kind(run)) for run in others]
-    found = Compared(0, {}, "")
+    wrong: dict[str, str] = {}
+    number, absent = 0, dict.fromkeys((run.scenario.name for run in others), 0)
     for kind, lines in expected.items():
         twins = repeated.get(kind, [])
         keys, values = _columns(lines, twins)
         own, also = (_by_key(each, keys, values) for each in (lines, twins))
         known = {key: own[key] for key in own if values and own[key].keys() == also[key].keys()}
-        found.lines += sum(map(len, known.values()))
+        number += sum(map(len, known.values()))
         for run, kinds in runs:
-            name, theirs = run.scenario.name, kinds.get(kind, [])
-            found.wrong |= _wrong(name, known, _by_key(theirs, keys, values))
-            if known and len(_in_files(lines)) == len(_in_files(twins)):
-                found.lost = found.lost or _lost(run, _in_files(lines), _in_files(theirs))
-    return found if found.lines else None
+            theirs = _by_key(kinds.get(kind, []), keys, values)
+            wrong |= _wrong(run.scenario.name, known, theirs)
+            absent[run.scenario.name] += sum(
+                len(known[key]) for key in known.keys() - theirs.keys()
+            )
+    lost = next(filter(None, (_lost(run, first, again) for run in others)), "")
+    found = Compared(number, wrong, max(absent.values(), default=0), lost)
+    return found if number or lost else None
 
 
 def _columns(lines: Sequence[Line], twins: Sequence[Line]) -> tuple[list[int], list[int]]:
@@ -81,8 +88,11 @@ def _columns(lines: Sequence[Line], twins: Sequence[Line]) -> tuple[list[int], l
             keys.append(place)
     for place in fractions if keys else ():
         pairs = [_by_key(each, keys, [place]) for each in (lines, twins)]
+        both = {*pairs[0]} & {*pairs[1]}
         # One line of several may lack; a time is another one at each key.
-        if all(pairs[0][key].keys() & pairs[1][key].keys() for key in {*pairs[0]} & {*pairs[1]}):
+        is_same = all(pairs[0][key].keys() & pairs[1][key].keys() for key in both)
+        more = sum(max(_digits(value) - 2 for (value,) in pairs[0][key]) for key in both)
+        if is_same and more >= FEWEST_MORE:
             values.append(place)
     return keys, values
 
@@ -119,27 +129,37 @@ def _wrong(
     return wrong
 
 
-def _lost(run: Tried, lines: Sequence[Line], theirs: Sequence[Line]) -> str:
-    """Return how many lines the files of a run lack; empty if none but those at a harm."""
-    files = {each.file for each in lines}
+def _lost(run: Tried, first: Tried, again: Tried) -> str:
+    """Return which file of a run lacks lines with numbers, but for one at each harm; or nothing."""
+    own, expected, repeated = map(_in_files, (run, first, again))
     harms = len([start for start in run.starts if start.harmed_at is not None])
-    if len(theirs) + harms * len(files) >= len(lines):
-        return ""
-    return f"{run.scenario.name}: {min(files)} has {len(theirs)} of {len(lines)} lines"
+    for name, lines in expected.items():
+        if lines == repeated[name] and own[name] + harms < lines:
+            return f"{run.scenario.name}: {name} has {own[name]} of {lines} lines"
+    return ""
 
 
-def _in_files(lines: Sequence[Line]) -> list[Line]:
-    return [each for each in lines if each.file]
+def _in_files(run: Tried) -> Counter[str]:
+    """Return how many lines have numbers, by the names of files without the numbers in them.
+
+    A start may have a file, or a folder, of its own.
+    """
+    found = Counter[str]()
+    for file, text in _texts(run):
+        if file:
+            found[re.sub(r"\d+", "*", file)] += len(re.findall(r"\d.*", text))
+    return found
 
 
 def _by_kind(run: Tried) -> dict[str, list[Line]]:
     """Return the lines of a run that have numbers, by what else is in them."""
     found = defaultdict(list)
-    for file, text in _texts(run):
+    for _, text in _texts(run):
         for line in map(str.strip, text.splitlines()):
             kind, count = _NUMBER.subn("#", bare := _CLOCK.sub("@", line))
             if count > 1:
-                found[kind].append(Line(line, tuple(_NUMBER.findall(bare)), file))
+                kind = _BAR.sub(" ", kind)
+                found[kind].append(Line(line, tuple(_NUMBER.findall(bare))))
     return found
 
 

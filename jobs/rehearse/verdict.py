@@ -307,7 +307,10 @@ def _metrics(seen: Observed) -> Reply:
         return Reply(question, NO, detail)
     if found.lost:
         return Reply(question, NO, found.lost, (LOST_LINES,))
-    return Reply(question, YES, quantity(found.lines, "line"))
+    if found.absent == found.lines:
+        return Reply(question, NOT_TRIED, "a stopped run has other lines")
+    rest = f"; {found.absent} of them a stopped run does not have" if found.absent else ""
+    return Reply(question, YES, quantity(found.lines, "line") + rest)
 
 
 def _site(seen: Observed) -> Reply:

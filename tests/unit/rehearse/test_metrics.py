@@ -19,7 +19,7 @@ def wrote(folder, *lines, file=""):
     return Tried(Scenario("stop"), [start], folder)
 
 
-EPOCHS = ("epoch 1 loss 0.512", "top1 75.0", "top1 87.5")
+EPOCHS = ("epoch 1 loss 0.512345", "top1 75.0123", "top1 87.5123")
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,12 @@ EPOCHS = ("epoch 1 loss 0.512", "top1 75.0", "top1 87.5")
     [
         (EPOCHS, 0),
         (EPOCHS[:2], 0),  # the others were lost
-        (("epoch 1 loss 0.512", "top1 87.5", "top1 75.0top1 75.0"), 0),  # two ranks in one line
-        (("epoch 1 loss 0.612", *EPOCHS[1:]), 1),
-        (("epoch 1 loss 0.512", "top1 75.0", "top1 87.6"), 1),
+        (
+            ("epoch 1 loss 0.512345", "top1 87.5123", "top1 75.0top1 75.0123"),
+            0,
+        ),  # two ranks in one line
+        (("epoch 1 loss 0.612345", *EPOCHS[1:]), 1),
+        (("epoch 1 loss 0.512345", "top1 75.0123", "top1 87.6123"), 1),
     ],
 )
 def test_a_line_is_wrong_if_no_undisturbed_run_has_it(tmp_path, lines, wrong):
@@ -44,17 +47,37 @@ def test_lines_that_differ_between_undisturbed_runs_do_not_count(tmp_path):
     assert metrics.compare(*pair, []) is None
 
 
-@pytest.mark.parametrize(("loss", "wrong"), [("2.104", 0), ("2.105", 1)])
+@pytest.mark.parametrize(("loss", "wrong"), [("2.104567", 0), ("2.105567", 1)])
 def test_a_part_of_an_epoch_says_where_a_line_belongs(tmp_path, loss, wrong):
-    first, again = (wrote(tmp_path, "{'loss': '2.104', 'epoch': '0.25'}") for _ in range(2))
+    first, again = (wrote(tmp_path, "{'loss': '2.104567', 'epoch': '0.25'}") for _ in range(2))
     disturbed = wrote(tmp_path, f"{{'loss': '{loss}', 'epoch': '0.25'}}")
     found = metrics.compare(first, again, [disturbed])
     assert found is not None
     assert (len(found.wrong), found.lines) == (wrong, 1)
 
 
+def test_a_line_counts_as_compared_only_if_it_has_its_place(tmp_path):
+    lines = [f"step {step} seen {8 * step} loss 0.{step}12345" for step in (1, 2, 3)]
+    first, again = (wrote(tmp_path, *lines) for _ in range(2))
+    disturbed = wrote(tmp_path, lines[0], "step 2 seen 8 loss 0.777777", "step 3 seen 16 loss 0.5")
+    found = metrics.compare(first, again, [disturbed])
+    assert found is not None
+    assert (found.lines, found.absent, found.wrong) == (3, 2, {})
+
+
+def test_lines_that_are_aligned_by_spaces_are_of_one_kind(tmp_path):
+    lines = ["step   1 loss  9.123456 time 123.4 ms", "step   2 loss 10.123456 time  12.4 ms"]
+    first = wrote(tmp_path / "1", *lines, file="train.log")
+    again = wrote(
+        tmp_path / "2", *[each.replace("4 ms", "5 ms") for each in lines], file="train.log"
+    )
+    found = metrics.compare(first, again, [wrote(tmp_path / "3", *lines, file="train.log")])
+    assert found is not None
+    assert (found.lines, found.wrong, found.lost) == (2, {}, "")
+
+
 def test_a_time_that_is_the_same_by_chance_does_not_count(tmp_path):
-    first, again = (wrote(tmp_path, "step 6 saved in 0.03 s") for _ in range(2))
+    first, again = (wrote(tmp_path, "step 6 saved in 1.23 s") for _ in range(2))
     assert metrics.compare(first, again, []) is None
 
 
@@ -66,10 +89,12 @@ def at(clock, seconds, *losses):
     ]
 
 
-@pytest.mark.parametrize(("losses", "wrong"), [((0.501, 0.251), 0), ((0.501, 0.751), 1)])
+@pytest.mark.parametrize(
+    ("losses", "wrong"), [((0.501234, 0.251234), 0), ((0.501234, 0.751234), 1)]
+)
 def test_a_time_in_a_line_is_left_out_and_the_rest_is_compared(tmp_path, losses, wrong):
-    first = wrote(tmp_path, *at("10:59", 1, 0.501, 0.251))
-    again = wrote(tmp_path, *at("11:00", 2, 0.501, 0.251))
+    first = wrote(tmp_path, *at("10:59", 1, 0.501234, 0.251234))
+    again = wrote(tmp_path, *at("11:00", 2, 0.501234, 0.251234))
     found = metrics.compare(first, again, [wrote(tmp_path, *at("11:01", 3, *losses))])
     assert found is not None
     assert (len(found.wrong), found.lines) == (wrong, 2)
