@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -113,12 +114,20 @@ def self_test(folder: Path, limits: tuple[float, float]) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Refuse options that cannot be meant. Raises: UserError."""
     patterns = [("--final", args.final)] if args.final is not None else []
-    patterns += [("--again", each) for each in patterns_of(_again(args))]
+    words = _again(args)
+    patterns += [("--again", each) for each in patterns_of(words)]
+    if any(re.search(r"\{(?!newest:|if:)\w*:", word) for word in words):
+        raise UserError(
+            f"--again {args.again}: the braces are {{newest:PATTERN}} or {{if:PATTERN}}"
+        )
     for name, pattern in patterns:
         if not pattern or Path(pattern).is_absolute():
             raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
     if args.junit is not None and not args.junit.parent.is_dir():
         raise UserError(f"--junit {args.junit}: {args.junit.parent} is no folder")
+    for name, path in (("--junit", args.junit), ("--keep", args.keep)):
+        if path is not None and path.exists() and path.is_dir() != (name == "--keep"):
+            raise UserError(f"{name} {path}: {'a file' if path.is_file() else 'a folder'}")
     for name in ("ranks", "resize"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: at least 1")
@@ -167,12 +176,16 @@ MOST_WARMUP_STEPS = 5
 def _kit_run(args: argparse.Namespace, folder: Path) -> SpecSubject:
     """Return a spec, or that of a run, made small. Raises: UserError."""
     overrides, cwd = arguments.overrides_of(args), Path.cwd()
+    if args.what.startswith("python"):
+        raise UserError(f"a command stands behind --, as in\n    rehearse -- {args.what} train.py")
     if Path(args.what).suffix in (".yaml", ".yml"):
         config = arguments.path(args.what).resolve()
         loaded = load.load(config, overrides)
     else:
         run_dir = lookup.find(args.what)
-        config, cwd = run_dir.spec_yaml, run_dir.code.resolve()
+        config, cwd = run_dir.spec_yaml, folder / "source"
+        # Elsewhere, as git may ignore the folder of the runs, and what is ignored is not frozen.
+        shutil.copytree(run_dir.code.resolve(), cwd, symlinks=True)
         loaded = spec_changes.reload(run_dir, overrides)
     spec = loaded.spec
     few = [f"slurm.nodes={args.ranks}", "slurm.spare_nodes=0", "launch.nproc_per_node=1"]
@@ -208,9 +221,15 @@ def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) ->
         repeats=repeats,
         metrics=metrics.compare(first, again, finished),
         seconds=time.monotonic() - begun,
-        notes=_notes([first, again, *tried], varying),
+        notes=[*_notes([first, again, *tried], varying), *_left_out(args.only)],
     )
     return verdict(seen)
+
+
+def _left_out(only: Sequence[str]) -> list[str]:
+    return (
+        [f"not tried, for --only: harms without {' or '.join(only)} in their name"] if only else []
+    )
 
 
 def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -> str:

@@ -36,7 +36,20 @@ def _has_some_handlers(shown: Judgement, _: Sequence[Judgement]) -> bool:
     return any(_handlers(start) == {False, True} for start in shown.stopped)
 
 
-def _saves_nothing(shown: Judgement, _: Sequence[Judgement]) -> bool:
+def _does_not_agree(shown: Judgement, judgements: Sequence[Judgement]) -> bool:
+    """Return whether only a stop fails of which one rank hears later than the others."""
+    in_steps = _in_steps(judgements)
+    is_good = bool(in_steps) and not any(map(_is_killed, in_steps)) and in_steps[0].saved
+    return _is_apart(shown) and is_good and (_is_killed(shown) or not shown.saved)
+
+
+def _is_apart(shown: Judgement) -> bool:
+    return any(each.kind == "stop apart" for each in shown.run.scenario.harms)
+
+
+def _saves_nothing(shown: Judgement, judgements: Sequence[Judgement]) -> bool:
+    if _does_not_agree(shown, judgements):
+        return False
     has_left = [start for start in shown.stopped if not start.was_killed]
     return not shown.saved and any(_handlers(start) == {True} for start in has_left)
 
@@ -66,7 +79,8 @@ def ran_on(shown: Judgement, start: Ended) -> bool:
 
 def _is_deaf_outside_of_steps(shown: Judgement, judgements: Sequence[Judgement]) -> bool:
     in_steps = _in_steps(judgements)
-    return _is_killed(shown) and bool(in_steps) and not any(map(_is_killed, in_steps))
+    is_here_only = bool(in_steps) and not any(map(_is_killed, in_steps))
+    return _is_killed(shown) and is_here_only and not _is_apart(shown)
 
 
 def _leaves_as_done(shown: Judgement, _: Sequence[Judgement]) -> bool:
@@ -112,7 +126,8 @@ FAULTS = (
     Fault(
         "no handler",
         "SIGTERM ends the ranks at once: they have no handler for it",
-        "install one on every rank that sets a flag; read it after each step, save, and leave",
+        "install one on every rank that sets a flag; after each step let all ranks agree whether "
+        "one has it set, then save, and leave with an exit code other than 0",
         _has_no_handler,
     ),
     Fault(
@@ -123,6 +138,12 @@ FAULTS = (
         _has_some_handlers,
     ),
     Fault(
+        "ranks do not agree",
+        "a rank that hears of the stop one step later waits for ranks that have stopped",
+        "after each step let all ranks agree whether one has the flag set, by an all_reduce",
+        _does_not_agree,
+    ),
+    Fault(
         "stops without a save",
         "the ranks stop when asked, and save nothing then",
         "save before they leave; a library may have a flag for it",
@@ -131,7 +152,8 @@ FAULTS = (
     Fault(
         "does not stop",
         "the training goes on after SIGTERM, in its steps, too",
-        "let the handler set a flag, read the flag after each step on all ranks, save, and leave",
+        "let the handler set a flag; after each step let all ranks agree whether one has it set, "
+        "then save, and leave with an exit code other than 0",
         _is_deaf,
     ),
     Fault(
@@ -143,7 +165,8 @@ FAULTS = (
     Fault(
         "exit code 0 before the end",
         "a stopped training leaves with exit code 0, as a complete one does",
-        "leave with another code, such as 1, or use kit_stop.py, whose marker says which",
+        "leave with another code, such as 1, or use the kit's configs/own_script/kit_stop.py, "
+        "whose marker says which",
         _leaves_as_done,
     ),
     Fault(
@@ -187,7 +210,7 @@ FAULTS = (
         "random state not saved",
         "the random numbers are not those of the undisturbed run",
         "save and restore the states of torch, numpy and random on each rank, or seed them from "
-        "the step",
+        "the step; a DataLoader draws from torch's when it begins, unless it has a generator",
         _differs_in("random"),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,9 @@ from typing import Any
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rehearse.probe.sitecustomize import STATE_SUFFIXES
 from slurm_job_kit.jobs.rehearse.subjects import PROBE
+
+# Values beside the tensors that another start has otherwise: times, and its own words.
+_OF_THE_START = re.compile(r"(?i)time|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume")
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,9 @@ class Difference:
         return bool(self.tensors or self.values or self.missing)
 
     def without(self, values: frozenset[str]) -> Difference:
-        """Return the difference without values that never are the same."""
-        return replace(self, values=self.values - values)
+        """Return the difference without `values`, times, and words of the start."""
+        kept = [each for each in self.values - values if not _OF_THE_START.search(each)]
+        return replace(self, values=frozenset(kept))
 
     def __str__(self) -> str:
         if self.missing:

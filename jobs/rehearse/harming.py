@@ -19,6 +19,7 @@ from slurm_job_kit.jobs.rehearse.traces import Process
 
 POLL_S = 0.02
 ALL_HELD_S = 2.0  # for the other ranks to come to the moment, after the first one
+LATER_S = 0.3  # from a step of the rank that is not warned yet to its next one
 LAUNCHER, FORK = "probe/launcher.py", "a fork of a rank, such as a data worker"
 LEFT_S = 2.0  # for what a training started to end by itself
 KILL_S = 40.0  # for torchrun to end after a rank was killed; it waits 30 s for the others
@@ -28,11 +29,12 @@ KILL_S = 40.0  # for torchrun to end after a rank was killed; it waits 30 s for 
 class Harm:
     """What happens to the training, and when.
 
-    moment: `start 1`, `step 3`, `evaluation 1`, `save 2`, `rename 1`, counted in the start.
+    moment: `start 1`, `step 3`, `end 3` of a step, `evaluation 1`, `save 2`, `rename 1`, counted in
+    the start. `stop apart`: one rank is warned LATER_S after the others.
     """
 
     moment: str
-    kind: Literal["stop", "stop twice", "kill"] = "stop"
+    kind: Literal["stop", "stop twice", "stop apart", "kill"] = "stop"
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def run(
     try:
         watch.wait()
     except BaseException:  # Ctrl-C
-        kill(marked(subject, running))
+        kill_all(subject, running)
         raise
     ended = time.time()
     left = end_left(subject, running)
@@ -160,8 +162,8 @@ class _Watch:
         """Kill all processes of the start; note where the first rank is, and write all stacks."""
         (found,) = stacks.stacks_of([self.running.pid])
         (self.folder / "stacks.txt").write_text(found.text, encoding="utf-8")
-        self.place = found.where
-        kill(marked(self.subject, self.running))
+        self.place = f"; it was at {found.where}" if found.where != stacks.Stack("").where else ""
+        kill_all(self.subject, self.running)
 
     def _is_held(self) -> bool:
         """Return whether the moment has come, on all ranks that reach it."""
@@ -181,6 +183,12 @@ class _Watch:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._victim(), signal.SIGKILL)
             self.kill_at = self.harmed_at + max(self.grace_s, KILL_S)
+        elif harm.kind == "stop apart":
+            self.subject.stop(self.running, processes[:-1])
+            self.kill_at = self.harmed_at + self.grace_s
+            (self.folder / "go").touch()
+            time.sleep(LATER_S)
+            self.subject.stop(self.running, processes[-1:])
         else:
             self.subject.stop(self.running, processes)
             self.kill_at = self.harmed_at + self.grace_s
@@ -213,6 +221,14 @@ def kill(pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def kill_all(subject: Subject, running: Running) -> None:
+    """Kill the processes of a start, also those that one of them starts meanwhile."""
+    deadline = time.time() + LEFT_S
+    while (pids := marked(subject, running)) and time.time() < deadline:
+        kill(pids)
+        time.sleep(POLL_S)
 
 
 def end_left(subject: Subject, running: Running) -> list[str]:

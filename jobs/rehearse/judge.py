@@ -63,6 +63,18 @@ class Judgement:
         return self.failed is None and not self.ends_early
 
     @property
+    def stop_steps(self) -> int:
+        """The most steps that a rank took from a warning to the end."""
+        return max(
+            (
+                sum(step.t > (start.harmed_at or 0.0) for step in process.steps)
+                for start in self.stopped
+                for process in start.processes
+            ),
+            default=0,
+        )
+
+    @property
     def stop_s(self) -> float:
         """The longest time from a warning to the end, in seconds."""
         return max((each.stop_s or 0.0 for each in self.stopped), default=0.0)
@@ -79,6 +91,12 @@ def judge(run: Tried, reference: Tried, difference: Difference) -> Judgement:
     is_nothing_lost = bool(course.continuations) and all(
         each.position == each.reached and each.is_certain for each in course.continuations
     )
+    # What a start does not go on from is no checkpoint. A save in a step has the state before it;
+    # a start that goes on from none is another fault.
+    is_little_lost = all(
+        not (each.is_certain and each.position) or each.reached - each.position <= 1
+        for each in course.continuations
+    )
     redone = sum(each.reached - (each.position or 0) for each in course.continuations)
     return Judgement(
         run=run,
@@ -93,7 +111,8 @@ def judge(run: Tried, reference: Tried, difference: Difference) -> Judgement:
             and any(process.has_saved(each.t) for process in run.processes)
             for each in course.continuations
         ),
-        saved=is_nothing_lost or all(_has_saved(run, start) for start in stopped),
+        saved=is_nothing_lost
+        or (is_little_lost and all(_has_saved(run, start) for start in stopped)),
         samples=_samples(run, reference),
         divergence=_divergence(run, reference),
         difference=difference,

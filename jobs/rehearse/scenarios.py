@@ -6,15 +6,14 @@ import os
 import re
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.errors import PEER_TEXTS, UserError
 from slurm_job_kit.jobs.known_causes import known_cause
-from slurm_job_kit.jobs.log_text import first_line
+from slurm_job_kit.jobs.log_text import first_line, visible
 from slurm_job_kit.jobs.node.last_error import last_error
 from slurm_job_kit.jobs.rehearse import final_state, harming
 from slurm_job_kit.jobs.rehearse.harming import Ended, Harm
@@ -25,6 +24,7 @@ FEWEST_STEPS = 6
 STEPS_LEFT = 4  # after a moment, so that a training that does not stop is seen to go on
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # CUDA and ROCm do not work in a fork
 # torchrun's report of a failed rank, behind the errors of the ranks.
+_RANK = re.compile(r"\[rank\d+\]: ")
 _REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
 UNDISTURBED = ("undisturbed", "undisturbed again")
 
@@ -52,7 +52,7 @@ class Tried:
     home: Path = Path()
     cwd: Path = Path()
     final: list[str] = field(default_factory=list)
-    usual: int = 0  # inputs of a step; see `traces.course`
+    inputs: Sequence[int] = ()  # of each undisturbed step; see `traces.course`
 
     @property
     def processes(self) -> list[Process]:
@@ -61,7 +61,7 @@ class Tried:
 
     def course(self, rank: int = 0) -> Course:
         """Return the course of a rank over all starts."""
-        return course(self.processes, rank, self.usual)
+        return course(self.processes, rank, self.inputs)
 
     @property
     def untried(self) -> str:
@@ -78,8 +78,10 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     steps = len(reference.course().steps)
     middle = f"step {_middle(reference, steps)}"
     evaluation = _evaluation(reference, steps)
-    first_file, save = _save(reference, steps)
-    has_group = all(each.has_group for each in reference.processes)
+    first_file, save, end = _save(reference, steps)
+    # A data worker may think that it is a rank.
+    has_group = all(each.has_group for each in reference.processes if each.steps)
+    apart = "" if len({each.rank for each in reference.processes}) > 1 else "there is one rank"
     no_evaluation = "" if evaluation else "no evaluation between two steps was seen"
     no_save = "" if save else "no save between two steps was seen"
     found = [
@@ -93,11 +95,15 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
         Scenario("stop in an evaluation", (Harm(evaluation),), no_evaluation),
         Scenario("stop during a save", (Harm(save),), no_save),
         Scenario("stop twice in a row", (Harm(middle, "stop twice"), Harm("step 2"))),
-        Scenario("SIGKILL of one rank", (Harm(middle, "kill"),)),
+        Scenario("stop of one rank after the others", (Harm(middle, "stop apart"),), apart),
+        # After a step: the others may end the step of a rank that is killed in it.
+        Scenario("SIGKILL of one rank", (Harm(middle.replace("step", "end"), "kill"),)),
         Scenario("SIGKILL during a save", (Harm(save, "kill"),), no_save),
     ]
     if first_file != save:
         found.append(Scenario("SIGKILL at the begin of a save", (Harm(first_file, "kill"),)))
+    if end != save:
+        found.append(Scenario("SIGKILL at the end of a save", (Harm(end, "kill"),)))
     if resize is not None:
         found.append(Scenario(f"continue with {resize}", (Harm(middle),), ranks=resize))
     return found
@@ -124,18 +130,30 @@ def _evaluation(reference: Tried, steps: int) -> str:
     return ""
 
 
-def _save(reference: Tried, steps: int) -> tuple[str, str]:
-    """Return the moments of the first and the last file of a late save between two steps.
+def _save(reference: Tried, steps: int) -> tuple[str, str, str]:
+    """Return moments of a late save between two steps; empty without one.
 
-    Both are empty without one.
+    They are in its first and in its last file that torch writes, and before the last of its files
+    is begun or gets its name. The same one stands for all if there is one file.
     """
     for name in ("save", "open", "rename"):
         for process in _by_rank(reference):
             after = [save.after for save in process.saves if save.kind == name]
             if moment := _late(name, after, steps):
-                last = int(moment.removeprefix(name))
-                return f"{name} {after.index(after[last - 1]) + 1}", moment
-    return "", ""
+                at = after[int(moment.removeprefix(name)) - 1]
+                return f"{name} {after.index(at) + 1}", moment, _end(process, at, moment)
+    return "", "", ""
+
+
+def _end(process: Process, at: int, moment: str) -> str:
+    """Return the last moment of the save after so many steps, or `moment` if it has one file."""
+    before = [save for save in process.saves if save.after <= at and save.kind != "done"]
+    own = [save for save in before if save.after == at]
+    files = {save.path for save in own if save.kind == "rename"} or {save.path for save in own}
+    kind = own[-1].kind
+    if len(files) == 1 or moment.startswith(kind):
+        return moment
+    return f"{kind} {sum(save.kind == kind for save in before)}"
 
 
 def _late(name: str, after: Sequence[int], steps: int) -> str:
@@ -154,17 +172,19 @@ class Rehearsal:
     limit_s: float
     final: str | None
     show: Callable[[str], None]
-    usual: int = field(default=0, init=False)
+    inputs: Sequence[int] = field(default=(), init=False)
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
         first = self.run(Scenario(UNDISTURBED[0]))
-        _check(first, self.limit_s)
-        counts = Counter(len(step.fed) for step in first.course().steps)
-        first.usual = self.usual = counts.most_common(1)[0][0]
-        last = max(process.last for process in first.processes)
-        begun = first.processes[0].t
-        first.final = final_state.find(first.home, first.cwd, self.final, begun, last)
+        try:
+            _check(first, self.limit_s)
+            self._find_final(first)
+        except UserError as error:
+            outside = sorted({path for each in first.processes for path in each.outside})
+            notes = [f"\n  it wrote outside of its directory: {path}" for path in outside]
+            raise UserError(f"{error}{''.join(notes)}") from None
+        self.inputs = [len(step.fed) for step in first.course().steps]
         if isinstance(self.subject, CommandSubject):
             self.subject.is_forked = not any(map(os.path.exists, GPU_DEVICES))
         again = self.run(Scenario(UNDISTURBED[1]))
@@ -176,11 +196,18 @@ class Rehearsal:
             self.subject.is_forked = not _is_same(first, again)
         return first, again
 
+    def _find_final(self, first: Tried) -> None:
+        last = max(process.last for process in first.processes)
+        begun = first.processes[0].t
+        first.final = final_state.find(first.home, first.cwd, self.final, begun, last)
+
     def disturbed(
         self, reference: Tried, resize: int | None, only: Sequence[str] = ()
     ) -> Iterator[Tried]:
         """Run each scenario, or `only` those with these words. Raises: UserError."""
         known = scenarios(reference, resize)
+        if not isinstance(self.subject, CommandSubject):  # the kit warns all of its ranks
+            known = [each for each in known if each.harms[0].kind != "stop apart"]
         chosen = [each for each in known if not only or any(word in each.name for word in only)]
         for word in only:
             if not any(word in each.name for each in known):
@@ -195,7 +222,7 @@ class Rehearsal:
 
     def run(self, scenario: Scenario) -> Tried:
         """Run a scenario, and move what the training wrote to the folder of the scenario."""
-        done, begun = Tried(scenario, usual=self.usual), time.time()
+        done, begun = Tried(scenario, inputs=self.inputs), time.time()
         folder = self.subject.place.parent / scenario.name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.subject.place, ignore_errors=True)
@@ -231,7 +258,10 @@ def _check(first: Tried, limit_s: float) -> None:
             "  hint: give the training flags with which it takes few steps, or a higher limit"
         )
     if start.code:
-        raise UserError(f"undisturbed it fails: {failure(start)}")
+        raise UserError(
+            f"undisturbed it fails: {failure(start)}\n  hint: --keep DIR keeps what it printed; "
+            "--link PATH gives the copy what git ignores"
+        )
     if not first.processes or not steps:
         raise UserError(
             "undisturbed it ends without a step of a torch optimizer; nothing can be rehearsed"
@@ -245,20 +275,30 @@ def _check(first: Tried, limit_s: float) -> None:
 
 def failure(start: Ended) -> str:
     """Return in one line why a start failed."""
-    lines = _REPORT.split(start.output, maxsplit=1)[0].splitlines()
-    error = last_error(lines)
-    words = error.text if error else (lines[-1] if lines else f"exit code {start.code}, no output")
-    first = first_line(words)
+    lines = [visible(each) for each in _REPORT.split(start.output, maxsplit=1)[0].splitlines()]
+    words = _error(lines)
+    first = first_line(words) or f"exit code {start.code}"
     if "EOFError" in words:
         return f"it asks for input, and a job has none ({first})"
     cause = known_cause(words)
     return first if cause is None or cause.is_plain else f"{first} (cause: {cause.what})"
 
 
+def _error(lines: Sequence[str]) -> str:
+    """Return the last error; if that is the end of a peer, the error of the peer."""
+    words = last_error(lines).text
+    ranks = sorted({found[0] for line in lines if (found := _RANK.match(line))})
+    for rank in ranks if any(each in words for each in PEER_TEXTS) else ():
+        own = last_error([line for line in lines if line.startswith(rank)]).text
+        if own and not any(each in own for each in PEER_TEXTS):
+            return own
+    return words
+
+
 def _is_same(first: Tried, again: Tried) -> bool:
     """Return whether two runs took the same course, on each rank."""
     ranks = {process.rank for process in first.processes}
-    return all(
+    return first.starts[0].code == again.starts[0].code and all(
         [step.ended for step in first.course(rank).steps]
         == [step.ended for step in again.course(rank).steps]
         for rank in ranks

@@ -119,6 +119,10 @@ class CommandSubject:
         if python is None:
             raise UserError(f"{self.words[0]}: command not found")
         self.words = [os.path.abspath(python), *self.words[1:]]
+        if Path(self.words[1]).is_absolute() and self.started_in in Path(self.words[1]).parents:
+            # Its copy, so that what it writes beside itself is in the copy, too.
+            script = os.path.relpath(self.words[1], self.started_in)
+            self.words = [self.words[0], script, *self.words[2:]]
         script = self.words[1]
         if not script.startswith("-") and not (self.started_in / script).exists():
             raise UserError(f"{script}: no such file")

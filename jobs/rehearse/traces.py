@@ -66,10 +66,10 @@ class Process:
     has_group: bool = False
 
     def has_saved(self, before: float) -> bool:
-        """Return whether it had a whole file by then: a save that ended, or steps after it."""
+        """Return whether it had a whole file of some step by then: the save ended, or steps did."""
         last = self.steps[-1].t if self.steps else 0.0
         return any(
-            save.t < before and (save.kind in ("done", "rename") or save.t < last)
+            save.after and save.t < before and (save.kind in ("done", "rename") or save.t < last)
             for save in self.saves
         )
 
@@ -142,11 +142,11 @@ class Course:
     continuations: list[Continuation] = field(default_factory=list)
 
 
-def course(processes: Iterable[Process], rank: int, usual: int = 0) -> Course:
+def course(processes: Iterable[Process], rank: int, inputs: Sequence[int] = ()) -> Course:
     """Return the course of a rank: each process goes on where its first state is that of a step.
 
-    usual: how many inputs a step has. A process may try a forward pass before it loads the state:
-    the first step has this input, too, and it is left out.
+    inputs: how many each step has, undisturbed. A process may try a forward pass before it loads
+    the state: its first step has this input, too, and it is left out.
     """
     path = Course()
     initial: State | None = None
@@ -162,7 +162,9 @@ def course(processes: Iterable[Process], rank: int, usual: int = 0) -> Course:
             path.continuations.append(own)
             path.steps = path.steps[: len(path.steps) if place is None else place]
         first, *others = process.steps
-        path.steps = [*path.steps, replace(first, fed=first.fed[-usual:]), *others]
+        known = [*inputs[len(path.steps) :], len(first.fed)][0]
+        own_fed = first.fed[len(first.fed) - known :] if known < len(first.fed) else first.fed
+        path.steps = [*path.steps, replace(first, fed=own_fed), *others]
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -73,7 +74,7 @@ class Verdict:
                 found.text = "\n".join(each.changes)
             elif each.answer == NOT_TRIED:
                 ElementTree.SubElement(case, "skipped", message=each.detail)
-        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+        return _xml(suite)
 
 
 def junit_of_error(why: str) -> str:
@@ -81,7 +82,13 @@ def junit_of_error(why: str) -> str:
     suite = ElementTree.Element("testsuite", name="rehearse", tests="1", errors="1")
     case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name="rehearse")
     ElementTree.SubElement(case, "error", message=why)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+    return _xml(suite)
+
+
+def _xml(suite: ElementTree.Element) -> str:
+    """Return XML, without the control characters that it cannot have."""
+    text = ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", text)
 
 
 @dataclass
@@ -155,9 +162,12 @@ def _changes(seen: Observed, bad: Sequence[Judgement], names: Sequence[str]) -> 
     return tuple(f"{cause.what}: {cause.change}" for cause in found.values())
 
 
-OF_STOPS = ("does not stop", "flag read in steps only", "exit code 0 before the end")
+OF_STOPS = (
+    *("does not stop", "flag read in steps only", "ranks do not agree"),
+    "exit code 0 before the end",
+)
 OF_SAVES = (
-    *("no handler", "handler on some ranks", "stops without a save"),
+    *("no handler", "handler on some ranks", "ranks do not agree", "stops without a save"),
     *("does not stop", "flag read in steps only"),
 )
 OF_CONTINUING = ("checkpoint is not loaded", "saved to the final name")
@@ -192,13 +202,15 @@ def _stops(seen: Observed) -> Reply:
     on = [each for each in tried if any(ran_on(each, start) for start in each.stopped)]
     if killed:
         place = next(start.place for each in killed for start in each.stopped if start.was_killed)
-        detail = f"was killed at the end of the grace: {_names(killed)}; it was at {place}"
+        detail = f"was killed at the end of the grace: {_names(killed)}{place}"
     elif on:
         detail = f"went on to its end: {_names(on)}"
     elif early:
         detail = f"looks complete to the site: {_names(early)}"
     else:
-        return Reply(question, YES, f"after at most {max(each.stop_s for each in tried):.1f} s")
+        seconds, steps = max(each.stop_s for each in tried), max(each.stop_steps for each in tried)
+        later = f", {steps} steps later" if steps > 1 else ""
+        return Reply(question, YES, f"after at most {seconds:.1f} s{later}")
     return Reply(question, NO, detail, _changes(seen, [*killed, *on, *early], OF_STOPS) or UNKNOWN)
 
 
@@ -245,7 +257,7 @@ def _why_not(shown: Judgement) -> str:
     name = shown.run.scenario.name
     if shown.failed is not None and shown.failed.is_over_limit:
         place = shown.failed.place
-        return f"{name}: the start after it did not end within the limit; it was at {place}"
+        return f"{name}: the start after it did not end within the limit{place}"
     if shown.failed is not None:
         return f"{name}: the start after it fails: {failure(shown.failed)}"
     if shown.ends_early:
@@ -322,4 +334,7 @@ def _site(seen: Observed) -> Reply:
     if killed:
         return Reply(question, NO, "it was killed at the end of the grace")
     seconds = math.ceil(GRACE_MARGIN * max(each.stop_s for each in tried))
-    return Reply(question, f"{seconds} s", "of grace, twice what was measured here")
+    steps = max(each.stop_steps for each in tried)
+    detail = "of grace, twice what was measured here"
+    detail += f" in {steps} steps; yours may be longer" if steps > 1 else ""
+    return Reply(question, f"{seconds} s", detail)

@@ -41,6 +41,12 @@ FAULTS = {
         ["middle", "evaluation"],
         "stops when asked",
     ),
+    "ranks do not agree": (
+        "    dist.all_reduce(flag, op=dist.ReduceOp.MAX)",
+        "    pass",
+        ["middle", "one rank after"],
+        "stops when asked",
+    ),
     "exit code 0 before the end": (
         "        os._exit(1)",
         "        os._exit(0)",
@@ -129,7 +135,7 @@ def test_all_scenarios_are_tried_on_a_training_without_a_fault(tmp_path):
     status, verdict = rehearse(tmp_path, GOOD, "--resize", "3")
     assert status == 0
     assert not [name for name, scenario in verdict["scenarios"].items() if "untried" in scenario]
-    assert [scenario["causes"] for scenario in verdict["scenarios"].values()] == [[]] * 9
+    assert [scenario["causes"] for scenario in verdict["scenarios"].values()] == [[]] * 10
 
 
 @pytest.mark.slow
@@ -142,6 +148,49 @@ def test_a_fault_is_named(fault, tmp_path):
     assert (status, answers(verdict)[question]) == (1, "no")
     causes = {cause for scenario in verdict["scenarios"].values() for cause in scenario["causes"]}
     assert causes == {fault}
+
+
+# Lines of good.py, and what stands in their place: the training is exact all the same.
+LOSS = "        loss = (model(inputs) - targets).square().mean()"
+EXACT = {
+    "more inputs in some steps": (LOSS, f"        taken % 3 or network(inputs)\n{LOSS}"),
+    "closed output": ("os._exit(0)", "sys.stdout = open('log.txt', 'a')\nsys.stdout.close()  #"),
+    "a cache and no save": ("        if taken % 2 == 0:", "        if taken == epoch == 9:"),
+    "a time in the checkpoint": (
+        '            "model": model.state_dict(),',
+        '            "model": model.state_dict(), "seconds": os.times().elapsed,',
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXACT)
+def test_an_exact_training_gets_no_no(name, tmp_path):
+    line, instead = EXACT[name]
+    assert GOOD.count(line) == 1
+    text = GOOD.replace(line, instead).replace(
+        "epoch, taken = 0, 0\n",
+        "epoch, taken = 0, 0\nrank or numpy.save('cache.npy', data.numpy())\n",
+    )
+    words = only("middle", "SIGKILL of")
+    status, verdict = rehearse(tmp_path, text, *words, "--final", "checkpoint.pt")
+    assert status == 0, [each for each in verdict["answers"] if each["answer"] == "no"]
+
+
+@pytest.mark.slow
+def test_a_script_with_an_absolute_path_writes_into_the_copy(tmp_path):
+    where = "os.chdir(os.path.dirname(os.path.abspath(__file__)))\n"
+    (tmp_path / "train.py").write_text(GOOD.replace("EPOCHS, STEPS", f"{where}EPOCHS, STEPS"))
+    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    command = [sys.executable, "-m", "slurm_job_kit.jobs", "rehearse", *only("middle"), "--"]
+    done = subprocess.run(
+        [*command, sys.executable, str(tmp_path / "train.py")],
+        cwd=tmp_path,
+        env=env | {"PYTHONPATH": str(REPOSITORY)},
+        check=False,
+    )
+    assert done.returncode == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
 
 
 @pytest.mark.slow
@@ -337,6 +386,8 @@ def test_lost_lines_of_a_file_are_named(tmp_path):
         ("--final", "/tmp/*.pt"),
         ("--again", "--resume {newest:/tmp/*.pt}"),
         ("--again", "it's"),
+        ("--again", "--resume {last:*.pt}"),
+        ("--junit", "/"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_named(option, tmp_path, capsys):

@@ -62,7 +62,8 @@ def finish(code: int) -> NoReturn:
     threading._shutdown()  # it ends the workers of executors, and waits for other threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(ValueError):  # it is closed
+            stream.flush()
     os._exit(code)
 
 

@@ -20,6 +20,7 @@ KIT_REHEARSE_SPOIL spoils the state that the training has just restored: momentu
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import io
@@ -47,6 +48,7 @@ STATE_SUFFIXES = (
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 INSIDE = tuple(filter(None, os.environ.get("KIT_REHEARSE_INSIDE", "").split(os.pathsep)))
 MAX_OUTSIDE = 20
+LEAVE_S = 0.1  # for gloo's threads to free what they hold, before the interpreter ends
 
 
 class EventLog:
@@ -165,6 +167,7 @@ def watch_steps(torch: ModuleType) -> None:
         if own is not None and own.stepping is optimizer:
             own.stepping = None
             end_step(own, optimizer)
+            own.reach("end")
 
     hooks = import_module("torch.optim.optimizer")
     hooks.register_optimizer_step_pre_hook(before)
@@ -285,6 +288,9 @@ def watch_group(torch: ModuleType) -> None:
     make: Any = getattr(module, "_new_process_group_helper", None)
 
     def make_and_keep(*arguments: Any, **options: Any) -> Any:
+        if not distributed.is_initialized():
+            # A thread that frees a Python object while the interpreter ends aborts the process.
+            atexit.register(time.sleep, LEAVE_S)
         result = make(*arguments, **options)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(result))
         return result
@@ -321,7 +327,7 @@ def save_in_two(whole: Callable[[], bytes], save: Callable[[], Any], target: Any
         half = half[: len(half) // 2]
         if isinstance(target, (str, os.PathLike)):
             Path(path).write_bytes(half)
-        else:
+        elif isinstance(target, (io.BufferedWriter, io.BufferedRandom, io.FileIO)):
             place = target.tell()
             target.write(half)
             target.flush()
