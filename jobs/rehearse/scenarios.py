@@ -264,7 +264,8 @@ def _check(first: Tried, limit_s: float) -> None:
         )
     if not first.processes or not steps:
         raise UserError(
-            "undisturbed it ends without a step of a torch optimizer; nothing can be rehearsed"
+            "undisturbed it ends without a step of a torch optimizer; nothing can be rehearsed\n"
+            "  hint: a checkpoint of a complete training in its folder is copied, too"
         )
     if steps < FEWEST_STEPS:
         raise UserError(

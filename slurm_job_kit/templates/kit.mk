@@ -116,6 +116,7 @@ compare: ## Compare RUN=... bit for bit with WITH=..., a run without interruptio
 	@$(KIT) compare "$$KIT_RUN" "$$KIT_WITH"
 rehearse: ## Stop and kill a small training, compare how it ends: CONFIG=... or RUN=... [SET=] [FLAGS=]
 	$(if $(KIT_CONFIG)$(KIT_RUN),,$(error missing, as in `make rehearse CONFIG=$(KIT_EXAMPLE)`))
+	$(if $(and $(KIT_CONFIG),$(KIT_RUN)),$(error CONFIG and RUN: give one of them))
 	@$(KIT) rehearse "$${KIT_RUN:-$$KIT_CONFIG}" --set="$$KIT_SET" $(call kit_typed,FLAGS)
 export: ## Weights of the newest run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
 	@$(KIT) export $${KIT_RUN:+"$$KIT_RUN"} $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} \
