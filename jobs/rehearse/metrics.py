@@ -25,7 +25,7 @@ Numbers = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Line:
+class MetricLine:
     """A line and its numbers."""
 
     text: str
@@ -77,7 +77,9 @@ def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> Compared | N
     return found if number or lost else None
 
 
-def _columns(lines: Sequence[Line], twins: Sequence[Line]) -> tuple[list[int], list[int]]:
+def _columns(
+    lines: Sequence[MetricLine], twins: Sequence[MetricLine]
+) -> tuple[list[int], list[int]]:
     """Return which numbers say where a line of this kind belongs, and which are compared."""
     keys, fractions, values = [], [], []
     for place in range(len(lines[0].numbers)):
@@ -104,7 +106,7 @@ def _digits(number: str) -> int:
 
 
 def _by_key(
-    lines: Iterable[Line], keys: Sequence[int], values: Sequence[int]
+    lines: Iterable[MetricLine], keys: Sequence[int], values: Sequence[int]
 ) -> defaultdict[Numbers, dict[Numbers, str]]:
     """Return by their numbers at `keys` the texts of lines, by their numbers at `values`."""
     found = defaultdict[Numbers, dict[Numbers, str]](dict)
@@ -151,7 +153,7 @@ def _in_files(run: Tried) -> Counter[str]:
     return found
 
 
-def _by_kind(run: Tried) -> dict[str, list[Line]]:
+def _by_kind(run: Tried) -> dict[str, list[MetricLine]]:
     """Return the lines of a run that have numbers, by what else is in them."""
     found = defaultdict(list)
     for _, text in _texts(run):
@@ -159,7 +161,7 @@ def _by_kind(run: Tried) -> dict[str, list[Line]]:
             kind, count = _NUMBER.subn("#", bare := _CLOCK.sub("@", line))
             if count > 1:
                 kind = _BAR.sub(" ", kind)
-                found[kind].append(Line(line, tuple(_NUMBER.findall(bare))))
+                found[kind].append(MetricLine(line, tuple(_NUMBER.findall(bare))))
     return found
 
 
