@@ -227,9 +227,8 @@ def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) ->
 
 
 def _left_out(only: Sequence[str]) -> list[str]:
-    return (
-        [f"not tried, for --only: harms without {' or '.join(only)} in their name"] if only else []
-    )
+    words = " or ".join(only)
+    return [f"not tried, for --only: harms without {words} in their name"] if only else []
 
 
 def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -> str:
