@@ -88,6 +88,8 @@ def _columns(
             fractions.append(place)
         elif own == also:
             keys.append(place)
+    # Such as the part of an epoch, where lines name no step.
+    keys = keys or [place for place in fractions if _is_rising(lines, place)][:1]
     for place in fractions if keys else ():
         pairs = [_by_key(each, keys, [place]) for each in (lines, twins)]
         both = {*pairs[0]} & {*pairs[1]}
@@ -97,6 +99,12 @@ def _columns(
         if is_same and more >= FEWEST_MORE:
             values.append(place)
     return keys, values
+
+
+def _is_rising(lines: Sequence[MetricLine], place: int) -> bool:
+    """Return whether a number never falls from line to line, and is not always the same."""
+    numbers = [float(each.numbers[place]) for each in lines]
+    return numbers == sorted(numbers) and numbers[0] < numbers[-1]
 
 
 def _digits(number: str) -> int:

@@ -47,13 +47,16 @@ def test_lines_that_differ_between_undisturbed_runs_do_not_count(tmp_path):
     assert metrics.compare(*pair, []) is None
 
 
-@pytest.mark.parametrize(("loss", "wrong"), [("2.104567", 0), ("2.105567", 1)])
+@pytest.mark.parametrize(("loss", "wrong"), [("2.104", 0), ("2.105", 1)])
 def test_a_part_of_an_epoch_says_where_a_line_belongs(tmp_path, loss, wrong):
-    first, again = (wrote(tmp_path, "{'loss': '2.104567', 'epoch': '0.25'}") for _ in range(2))
-    disturbed = wrote(tmp_path, f"{{'loss': '{loss}', 'epoch': '0.25'}}")
+    lines = [
+        f"{{'loss': '{2 + each % 1}04', 'epoch': '{each}'}}" for each in (0.25, 0.75, 1.1, 1.25)
+    ]
+    first, again = (wrote(tmp_path, *lines) for _ in range(2))
+    disturbed = wrote(tmp_path, *lines[:2], lines[2].replace("2.104", loss))
     found = metrics.compare(first, again, [disturbed])
     assert found is not None
-    assert (len(found.wrong), found.lines) == (wrong, 1)
+    assert (len(found.wrong), found.lines) == (wrong, 4)
 
 
 def test_a_line_counts_as_compared_only_if_it_has_its_place(tmp_path):
