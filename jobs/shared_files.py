@@ -23,6 +23,7 @@ from typing import TypeVar
 # do_linkat(); LOOKUP_EXCL in fs/fuse/dir.c and fs/nfs/dir.c.
 _ON_ANOTHER_FILE_SYSTEM = "/proc"
 REPLACED_TRIES = 2
+MAX_ASKED = 10_000
 
 Value = TypeVar("Value")
 
@@ -83,6 +84,26 @@ def listdir(folder: Path) -> list[str]:
     if _listed is not None:
         _listed[str(folder)] = names
     return names
+
+
+def ask_for_all(folder: Path, known: Path | None = None) -> None:
+    """Make this host's client ask the server about each name in a folder, and below.
+
+    A name in `known`, a folder with a part of the same names, is left out. Of MAX_ASKED names at
+    most. Raises: OSError.
+    """
+    left = [(folder, known)]
+    asked = 0
+    while left and asked < MAX_ASKED:
+        place, other = left.pop()
+        old = {*names_in(other)} if other is not None else set()
+        for name in names_in(place):
+            path, is_old = place / name, name in old
+            if not is_old:
+                asked += 1
+                ask_again(path)
+            if path.is_dir() and not path.is_symlink():
+                left.append((path, other / name if other is not None and is_old else None))
 
 
 def renew_mount(folder: Path) -> None:

@@ -319,6 +319,17 @@ def count_gpus(attempt_dir: AttemptDir, rank: int, num_nodes: int, count: int) -
             time.sleep(REPEAT_S / 4)
 
 
+def show_own_files(run_dir: RunDir) -> None:
+    """Let a script see on this node what its earlier attempts wrote on others.
+
+    A node where the first attempt looked for a snapshot before there was one may answer for a
+    minute that there is none: its ranks would begin at the first step, the others would not.
+    """
+    with BestEffort(f"agent on {node_name()}")():
+        shared_files.ask_for_all(run_dir.work, run_dir.code)
+        shared_files.ask_for_all(run_dir.checkpoints)
+
+
 def torch_file(attempt_dir: AttemptDir, rank: int) -> Path:
     """Return the file of the package torch; ends the agent of an interpreter without it."""
     torch = importlib.util.find_spec("torch")
@@ -447,5 +458,7 @@ def main(argv: list[str]) -> int:
             warn_of_missing_bytecode(str(torch))
             print_line(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
             warn_of_environment(spec)
+        if not spec.launch.is_trainer and plan.attempt > 1:
+            show_own_files(run_dir)
         watch = None if spec.launch.is_trainer else ScriptWatch(run_dir, plan.attempt, node, spec)
         return int(agent.run(command, env, stop_signal(spec.launch), watch, standby) != 0)
