@@ -89,15 +89,17 @@ def listdir(folder: Path) -> list[str]:
 def ask_for_all(folder: Path, known: Path | None = None) -> None:
     """Make this host's client ask the server about each name in a folder, and below.
 
-    A name in `known`, a folder with a part of the same names, is left out. Of MAX_ASKED names at
-    most. Raises: OSError.
+    A name in `known`, a folder with a part of the same names, is left out. It ends after MAX_ASKED
+    names, so that a folder with very many files does not delay a start. Raises: OSError.
     """
     left = [(folder, known)]
     asked = 0
-    while left and asked < MAX_ASKED:
+    while left:
         place, other = left.pop()
         old = {*names_in(other)} if other is not None else set()
         for name in names_in(place):
+            if asked >= MAX_ASKED:
+                return
             path, is_old = place / name, name in old
             if not is_old:
                 asked += 1
