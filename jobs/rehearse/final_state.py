@@ -17,7 +17,9 @@ from slurm_job_kit.jobs.rehearse.probe.sitecustomize import STATE_SUFFIXES
 from slurm_job_kit.jobs.rehearse.subjects import PROBE
 
 # Values beside the tensors that another start has otherwise: times, and its own words.
-_OF_THE_START = re.compile(r"(?i)time|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume")
+_OF_THE_START = re.compile(
+    r"(?i)time(?!step)|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume"
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,10 @@ class Difference:
 
     def without(self, values: frozenset[str]) -> Difference:
         """Return the difference without `values`, times, and words of the start."""
-        kept = [each for each in self.values - values if not _OF_THE_START.search(each)]
+        names = (
+            (each, each.partition(": ")[2]) for each in self.values - values
+        )  # without the file
+        kept = [each for each, name in names if not _OF_THE_START.search(name)]
         return replace(self, values=frozenset(kept))
 
     def __str__(self) -> str:
