@@ -112,7 +112,8 @@ bench-full: $(READY_BENCH) ## All of it, and other libraries beside the kit, whi
 bench-scale: $(READY_DEV) ## 10,000 simulated nodes; 2 to 64 ranks on a real Slurm (root)
 	@$(PYTHON) -m tests.scale $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
-	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
+	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
+	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch slurm/agent.sh .ci/run tests/slurm/*.sh
 schema: $(READY) ## Write configs/schema.json and the tables of the docs that come from code
 	@$(PYTHON) -m jobs.config.schema

@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from slurm_job_kit.jobs.commands.parser import ONLY_PRINT, OVER_SSH, load, parse
-from slurm_job_kit.jobs.console import discard_output, open_standard_streams, with_time
-from slurm_job_kit.jobs.errors import FailedError, UserError
+from .commands.parser import ONLY_PRINT, OVER_SSH, load, parse
+from .console import discard_output, open_standard_streams, with_time
+from .errors import FailedError, UserError
 
 EXIT_USER = 2
 EXIT_FAILED = 1
@@ -28,7 +28,7 @@ def run_on_host(args: argparse.Namespace, argv: Sequence[str] | None) -> int | N
     chosen = getattr(args, "host", None) or os.environ.get("KIT_HOST")
     if caller is None and (args.command not in OVER_SSH or not chosen):
         return None
-    from slurm_job_kit.jobs.commands import host
+    from .commands import host
 
     if caller is not None:
         host.compare(caller)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        from slurm_job_kit.jobs.commands import packages
+        from .commands import packages
 
         names = [*packages.COMMANDS, "submitit", *packages.TRAINER]
         absent = packages.missing(names)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.spec import Spec, Train
+from .errors import UserError
+from .spec import Spec, Train
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from slurm_job_kit.jobs.spec import Spec
+from .spec import Spec
 
 
 class Door(StrEnum):

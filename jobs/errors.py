@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Literal
 
-from slurm_job_kit.jobs.kinds import Kind
+from .kinds import Kind
 
 # What a person corrects before the run can go on. None: nothing, or it is not known.
 Mistake = Literal["code", "spec"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from slurm_job_kit.jobs.console import quantity
+from .console import quantity
 
 # Options whose value lists resources, and those whose value is a number of GPUs with a type or
 # without. A node has one task, so what is for each task is for each node.

@@ -1,7 +1,7 @@
 """Where the kit's own files are: in a clone of its repository, or where pip has installed them.
 
 All code imports the package slurm_job_kit, because a user's repository may have packages `jobs` and
-`trainer` of its own. In a clone its parts are links to the folders at the top.
+`trainer` of its own. In a clone its parts lie at the top: slurm_job_kit/__init__.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 
 NAME = "slurm_job_kit"
 DISTRIBUTION = "slurm-job-kit"  # for pip
-# The folder in which Python finds the package. Resolved last: in a clone the parts are links.
-ROOT = Path(__file__).absolute().parents[2].resolve()
-PACKAGE = ROOT / NAME
-IS_CLONE = (PACKAGE / "jobs").is_symlink()
+PARTS = ("jobs", "trainer", "slurm")
+HOME = Path(__file__).resolve().parents[1]  # the folder that has the parts
+IS_CLONE = (HOME / NAME / "__init__.py").is_file()
+PACKAGE = HOME / NAME if IS_CLONE else HOME
+ROOT = PACKAGE.parent  # the folder in which Python finds the package
 
 
 def _start() -> Path:
@@ -43,7 +44,7 @@ IS_BY_MAKE = _is_by_make()
 
 
 def is_in(folder: Path) -> bool:
-    """Return whether a folder has the kit: a clone, or the frozen code of one."""
+    """Return whether a folder is a frozen kit."""
     return (folder / NAME / "jobs/rundir.py").is_file()
 
 

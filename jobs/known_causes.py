@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.errors import HINT
-from slurm_job_kit.jobs.kinds import KINDS, Kind
+from .errors import HINT
+from .kinds import KINDS, Kind
 
 
 @dataclass(frozen=True)

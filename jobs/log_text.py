@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from slurm_job_kit.jobs import shared_files
+from . import shared_files
 
 BLOCK_BYTES = 1 << 16
 # The most that is read of the end of one file, and the most that is counted before it.

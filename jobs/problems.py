@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_job_kit.jobs.errors import UserError
+from .errors import UserError
 
 # The way to a key: names of mappings and positions in lists.
 KeyPath = tuple[str | int, ...]

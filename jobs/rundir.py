@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from slurm_job_kit.jobs import shared_files
+from . import shared_files
 
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
@@ -229,8 +229,7 @@ def folder_of(link: Path) -> Path | None:
 
 def code_folders(run_dir: RunDir) -> list[str]:
     """Return the folders of PYTHONPATH in which the ranks find the user's code and the kit."""
-    is_clone = run_dir.kit.resolve() == run_dir.code.resolve()
-    return [str(run_dir.code), *([] if is_clone else [str(run_dir.kit)])]
+    return [str(run_dir.code), str(run_dir.kit)]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import FORMAT
+from . import shared_files
+from .errors import UserError
+from .rundir import FORMAT
 
 Scalar = str | int | float | bool
 
@@ -151,7 +151,7 @@ class Slurm:
         return " and ".join(f"slurm.{key} is {values[key]}" for key in keys)
 
     def _asking_for_gpus(self) -> list[tuple[str, int]]:
-        from slurm_job_kit.jobs import gpus  # status, which is often called, does without
+        from . import gpus  # status, which is often called, does without
 
         return gpus.requested_gpus(self.gpus_per_node, self.sbatch_args, self.job_nodes)
 

@@ -2,10 +2,10 @@
 
 Read it in this order: `__main__` (stop handler), `run` (start, train, exit), `model/training_data`
 (the batches), `model/build` (model and optimizer), `checkpoint/checkpoints` (the state), `loop`
-(the steps). Of `jobs` it imports only the contract: the modules at its top but `__main__`, and the
-rooms records and checkpoint.
+(the steps). `contract` has all that it takes of `jobs`: of the
+modules at its top but `__main__`, and of the rooms records and checkpoint.
 
 top: run, loop, evaluation, saves, training_means, api, check, findings
 
-base: errors, stop, seeds, user_code, events
+base: contract, errors, stop, seeds, user_code, events
 """

@@ -7,10 +7,14 @@
 """
 
 import os
+import runpy
 import sys
 import time
 
-from slurm_job_kit.trainer.stop import StopSignal
+if __package__ == "trainer":  # typed in a clone: the kit's own name for this module is another
+    runpy.run_module("slurm_job_kit.trainer", run_name="__main__", alter_sys=True)
+
+from .stop import StopSignal
 
 
 def main() -> object:
@@ -24,13 +28,13 @@ def main() -> object:
     # cuBLAS reads it when CUDA starts; without it its sums may change from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # After the signals: a stop that arrives before its handler is installed is lost.
-    from slurm_job_kit.jobs.console import begin_lines_with_time
-    from slurm_job_kit.trainer.health.watchdog import Watchdog
+    from .contract import begin_lines_with_time
+    from .health.watchdog import Watchdog
 
     begin_lines_with_time()
     with Watchdog.of_process(os.environ) as watchdog:
         watchdog.open_early(sys.argv[1:], os.environ)
-        from slurm_job_kit.trainer.run import run
+        from .run import run
 
         return run(sys.argv[1:], stop, started, watchdog)
 

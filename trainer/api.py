@@ -23,8 +23,8 @@ A script of your own (`launch.script`) imports nothing from the kit: copy kit_st
 configs/own_script. Every other module of the kit may change without notice.
 """
 
-from slurm_job_kit.trainer.data.sample_rng import SampleRandom
-from slurm_job_kit.trainer.data.sources import Samples, Stream
-from slurm_job_kit.trainer.model.objectives import Sums
+from .data.sample_rng import SampleRandom
+from .data.sources import Samples, Stream
+from .model.objectives import Sums
 
 __all__ = ["SampleRandom", "Samples", "Stream", "Sums"]

@@ -21,19 +21,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.training import CheckReport, Finding
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer import seeds
-from slurm_job_kit.trainer.checkpoint import space
-from slurm_job_kit.trainer.data import transforms
-from slurm_job_kit.trainer.data.sources import Batch
-from slurm_job_kit.trainer.data.stream import StreamBatches
-from slurm_job_kit.trainer.data.to_device import move
-from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.findings import Findings
-from slurm_job_kit.trainer.model import (
+from . import seeds
+from .checkpoint import space
+from .contract import CheckReport, Finding, RunDir, Spec, records
+from .data import transforms
+from .data.sources import Batch
+from .data.stream import StreamBatches
+from .data.to_device import move
+from .events import Events
+from .findings import Findings
+from .model import (
     build,
     checkpoint_size,
     models,
@@ -41,17 +38,17 @@ from slurm_job_kit.trainer.model import (
     optim,
     precision,
 )
-from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums
-from slurm_job_kit.trainer.model.training_data import (
+from .model.objectives import DataFacts, Objective, Sums
+from .model.training_data import (
     Data,
     build_data,
     inexactness,
     resumes_exactly,
 )
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.strategy import fits
-from slurm_job_kit.trainer.user_code import load, user_code
+from .process.context import DistributedContext
+from .process.run_handle import RankContext, RunHandle
+from .strategy import fits
+from .user_code import load, user_code
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 # A larger model is not created in the memory of a login node, if its shapes alone can be computed.

@@ -18,25 +18,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.console import with_time
-from slurm_job_kit.jobs.errors import (
+from .contract import (
     DISK_FAULTS,
+    KIND_OF_MISTAKE,
     MEMORY_TEXTS,
     PEER_TEXTS,
     RUN_DIR_FAULTS,
     TRANSIENT_ERRNOS,
+    AttemptDir,
+    Kind,
+    KnownCause,
     Mistake,
+    RankError,
+    RecordError,
     in_words,
+    installation,
+    known_cause,
+    node_name,
+    on_a_screen,
+    records,
+    shared_files,
+    with_time,
 )
-from slurm_job_kit.jobs.errors import HINT as HINT
-from slurm_job_kit.jobs.errors import UserError as UserError
-from slurm_job_kit.jobs.kinds import KIND_OF_MISTAKE, Kind
-from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
-from slurm_job_kit.jobs.log_text import on_a_screen
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.nodes import RankError, node_name
-from slurm_job_kit.jobs.rundir import AttemptDir
+from .contract import HINT as HINT
+from .contract import UserError as UserError
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2

@@ -6,15 +6,15 @@ import math
 import time
 from collections.abc import Callable
 
-from slurm_job_kit.trainer import seeds
-from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
-from slurm_job_kit.trainer.health.lead_time import LeadTime
-from slurm_job_kit.trainer.health.phases import Beat
-from slurm_job_kit.trainer.logging.reporter import Reporter
-from slurm_job_kit.trainer.model.evaluate import evaluate
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.model.training_data import Data
-from slurm_job_kit.trainer.process.run_handle import RankContext
+from . import seeds
+from .checkpoint.saved_state import TrainState
+from .health.lead_time import LeadTime
+from .health.phases import Beat
+from .logging.reporter import Reporter
+from .model.evaluate import evaluate
+from .model.replica import Replica
+from .model.training_data import Data
+from .process.run_handle import RankContext
 
 
 class Evaluation:

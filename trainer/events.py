@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any
 
-from slurm_job_kit.jobs.rundir import RunDir, Timeline
+from .contract import RunDir, Timeline
 
 
 class Events:

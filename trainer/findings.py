@@ -18,12 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.records.training import Finding
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import OPTIMIZERS, Spec
-from slurm_job_kit.trainer.errors import HINT, CodeError, NoSamples, UserError, in_one_line
+from .contract import OPTIMIZERS, Finding, Provenance, RunDir, Spec, records
+from .errors import HINT, CodeError, NoSamples, UserError, in_one_line
 
 MAX_FRAMES = 3
 _TRAINER = Path(__file__).resolve().parent

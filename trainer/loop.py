@@ -11,26 +11,25 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer import seeds, training_means
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
-from slurm_job_kit.trainer.data.sources import Batch
-from slurm_job_kit.trainer.errors import NotFinite
-from slurm_job_kit.trainer.evaluation import Evaluation
-from slurm_job_kit.trainer.health.lead_time import LeadTime
-from slurm_job_kit.trainer.health.phases import Beat
-from slurm_job_kit.trainer.logging.profiling import Tracer
-from slurm_job_kit.trainer.logging.reporter import Reporter
-from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.model.training_data import Data
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.process.step_agreement import Agreement, StepAgreement
-from slurm_job_kit.trainer.saves import Saves
-from slurm_job_kit.trainer.user_code import has_user_code
+from . import seeds, training_means
+from .checkpoint.checkpoints import Checkpoints
+from .checkpoint.saved_state import TrainState
+from .contract import Train, checkpoint_name
+from .data.sources import Batch
+from .errors import NotFinite
+from .evaluation import Evaluation
+from .health.lead_time import LeadTime
+from .health.phases import Beat
+from .logging.profiling import Tracer
+from .logging.reporter import Reporter
+from .model import optim
+from .model.mean_gradient import MeanGradient
+from .model.replica import Replica
+from .model.training_data import Data
+from .process.run_handle import RankContext
+from .process.step_agreement import Agreement, StepAgreement
+from .saves import Saves
+from .user_code import has_user_code
 
 
 def train_step(

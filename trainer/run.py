@@ -12,44 +12,40 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.records.training import Best, Metric, Outcome
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.trainer.checkpoint import space
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
-from slurm_job_kit.trainer.checkpoint.ownership import check_owner
-from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
-from slurm_job_kit.trainer.errors import fail, log, storage_error
-from slurm_job_kit.trainer.health.preflight import preflight
-from slurm_job_kit.trainer.health.watchdog import Watchdog
-from slurm_job_kit.trainer.logging.first_lines import start_lines
-from slurm_job_kit.trainer.logging.reproducibility import (
+from .checkpoint import space
+from .checkpoint.checkpoints import Checkpoints
+from .checkpoint.digest import optimizer_sha256, weights_sha256
+from .checkpoint.ownership import check_owner
+from .checkpoint.read_ahead import ReadAhead
+from .contract import Best, Metric, Outcome, RunDir, checkpoint_name, quantity, records
+from .errors import fail, log, storage_error
+from .health.preflight import preflight
+from .health.watchdog import Watchdog
+from .logging.first_lines import start_lines
+from .logging.reproducibility import (
     RESUMED_DRAWS,
     RESUMED_STREAM,
     describe,
     exactness,
     extend_history,
 )
-from slurm_job_kit.trainer.loop import Loop
-from slurm_job_kit.trainer.model import checkpoint_size
-from slurm_job_kit.trainer.model.build import build_replica, set_up_torch
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.model.training_data import build_data, inexactness, resumes_exactly
-from slurm_job_kit.trainer.process.context import check_device, choose_device, init_process_group
-from slurm_job_kit.trainer.process.rank_process import RankProcess
-from slurm_job_kit.trainer.process.run_handle import (
+from .loop import Loop
+from .model import checkpoint_size
+from .model.build import build_replica, set_up_torch
+from .model.replica import Replica
+from .model.training_data import build_data, inexactness, resumes_exactly
+from .process.context import check_device, choose_device, init_process_group
+from .process.rank_process import RankProcess
+from .process.run_handle import (
     RankContext,
     close_by_hand,
     find_or_begin_run,
     is_run_dir,
     share_run,
 )
-from slurm_job_kit.trainer.process.step_agreement import StepAgreement
-from slurm_job_kit.trainer.stop import StopSignal
-from slurm_job_kit.trainer.strategy import is_divided
+from .process.step_agreement import StepAgreement
+from .stop import StopSignal
+from .strategy import is_divided
 
 
 def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchdog) -> Loop:

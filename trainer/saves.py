@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import time
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.interval import SaveInterval, failures_of
-from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
-from slurm_job_kit.trainer.health.lead_time import LeadTime, has_time_for_save
-from slurm_job_kit.trainer.health.phases import Beat
-from slurm_job_kit.trainer.logging.reporter import Reporter
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.model.training_data import Data
-from slurm_job_kit.trainer.process.context import of_first
-from slurm_job_kit.trainer.process.run_handle import RankContext
+from .checkpoint.checkpoints import Checkpoints
+from .checkpoint.interval import SaveInterval, failures_of
+from .checkpoint.saved_state import TrainState
+from .contract import quantity, shared_files
+from .health.lead_time import LeadTime, has_time_for_save
+from .health.phases import Beat
+from .logging.reporter import Reporter
+from .model.replica import Replica
+from .model.training_data import Data
+from .process.context import of_first
+from .process.run_handle import RankContext
 
 
 class Saves:

@@ -72,8 +72,8 @@ def _report() -> None:
     Where only ranks got the signal, the record is all that tells this stop from a crash.
     """
     # Not at the top: the signal handlers are installed before all that takes time.
-    from slurm_job_kit.jobs.rundir import RunDir
-    from slurm_job_kit.trainer.errors import StoppedInStartup, report
+    from .contract import RunDir
+    from .errors import StoppedInStartup, report
 
     rank, folder = os.environ.get("RANK"), os.environ.get("KIT_RUN_DIR")
     attempt = os.environ.get("KIT_ATTEMPT")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
-from slurm_job_kit.trainer.model.replica import Replica
+from .checkpoint.saved_state import TrainState
+from .model.replica import Replica
 
 
 def since_last_line(replica: Replica, state: TrainState) -> dict[str, float]:

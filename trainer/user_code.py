@@ -14,13 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.errors import in_words
-from slurm_job_kit.jobs.log_text import on_a_screen
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.errors import (
+from .contract import Provenance, RunDir, Train, in_words, on_a_screen, records
+from .errors import (
     MACHINE_TEXTS,
     CodeError,
     UserCodeError,

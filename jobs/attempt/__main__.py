@@ -18,16 +18,16 @@ import os
 import sys
 from pathlib import Path
 
-from slurm_job_kit.jobs.attempt import attempts
-from slurm_job_kit.jobs.attempt.open import HEAD_FOLLOWS, head_here
-from slurm_job_kit.jobs.attempt.srun_step import StopsOfShell
-from slurm_job_kit.jobs.console import begin_lines_with_time
-from slurm_job_kit.jobs.node import rendezvous
-from slurm_job_kit.jobs.node.stop_signals import block_stop_signals
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import code_snapshot, run_lock
-from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Spec
+from ..console import begin_lines_with_time
+from ..node import rendezvous
+from ..node.stop_signals import block_stop_signals
+from ..rundir import RunDir
+from ..runs import code_snapshot, run_lock
+from ..slurm import client
+from ..spec import Spec
+from . import attempts
+from .open import HEAD_FOLLOWS, head_here
+from .srun_step import StopsOfShell
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,24 +20,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from slurm_job_kit.jobs import environment
-from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.attempt.close import close
-from slurm_job_kit.jobs.attempt.decision import decision_of
-from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, end_for_good, end_run, execute
-from slurm_job_kit.jobs.attempt.open import open_attempt
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.node.prctl import die_with_parent
-from slurm_job_kit.jobs.node.standby import WORD
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
-from slurm_job_kit.jobs.records.ended import FINAL
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
-from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Spec
+from .. import environment
+from ..console import print_line
+from ..environment import Door
+from ..errors import FailedError, UserError
+from ..node.prctl import die_with_parent
+from ..node.standby import WORD
+from ..node.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from ..records.ended import FINAL
+from ..records.nodes import AttemptPlan
+from ..rundir import RunDir
+from ..runs import fact_reader, interpret, run_lock
+from ..slurm import client
+from ..spec import Spec
+from . import srun_step
+from .close import close
+from .decision import decision_of
+from .execute import EXIT_RETRY, end_for_good, end_run, execute
+from .open import open_attempt
 
 STANDBY_END_S = 3
 EXIT_NOT_STARTED, EXIT_KILLED = 127, 128 + signal.SIGKILL

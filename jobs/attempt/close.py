@@ -7,9 +7,16 @@ import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.attempt import collect_evidence, record_writer, srun_step
-from slurm_job_kit.jobs.attempt.decision import (
+from .. import shared_files
+from ..console import BestEffort, print_line
+from ..errors import FailedError, UserError
+from ..records.ended import FINAL
+from ..rundir import RunDir
+from ..runs import fact_reader, interpret, run_lock
+from ..runs.interpret import AttemptFacts
+from ..runs.state import RunState, read_files
+from . import collect_evidence, record_writer, srun_step
+from .decision import (
     COMPLETED,
     Action,
     Cause,
@@ -21,16 +28,9 @@ from slurm_job_kit.jobs.attempt.decision import (
     format_decision,
     is_automatic_start,
 )
-from slurm_job_kit.jobs.attempt.end_messages import report_error, report_quarantine
-from slurm_job_kit.jobs.attempt.execute import end_run, format_for_log
-from slurm_job_kit.jobs.attempt.notify import notify
-from slurm_job_kit.jobs.console import BestEffort, print_line
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records.ended import FINAL
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.runs.state import RunState, read_files
+from .end_messages import report_error, report_quarantine
+from .execute import end_run, format_for_log
+from .notify import notify
 
 
 def close_attempt(

@@ -6,14 +6,14 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from slurm_job_kit.jobs.attempt import exclude_nodes, requeue_policy, signs, srun_step, suspects
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.records.ended import Evidence
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import interpret, lookup, run_lock
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm import client, job_state
-from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
+from ..console import print_line
+from ..records.ended import Evidence
+from ..rundir import RunDir
+from ..runs import interpret, lookup, run_lock
+from ..runs.interpret import AttemptFacts
+from ..slurm import client, job_state
+from ..slurm.hostlist import expand_hostlist
+from . import exclude_nodes, requeue_policy, signs, srun_step, suspects
 
 # A slurmctld that is only busy answers in less time.
 SLOW_ANSWER_S = 5.0

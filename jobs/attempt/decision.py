@@ -9,13 +9,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.kinds import KINDS, Kind
-from slurm_job_kit.jobs.log_text import behind_first_line
-from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
-from slurm_job_kit.jobs.records.queued import RequeueAnswer
-from slurm_job_kit.jobs.slurm import job_state
-from slurm_job_kit.jobs.slurm.client import is_cancelled
-from slurm_job_kit.jobs.spec import Spec
+from ..kinds import KINDS, Kind
+from ..log_text import behind_first_line
+from ..records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
+from ..records.queued import RequeueAnswer
+from ..slurm import job_state
+from ..slurm.client import is_cancelled
+from ..spec import Spec
 
 __all__ = ["Action", "Cause", "Evidence"]  # of jobs.records.ended, for those who decide
 

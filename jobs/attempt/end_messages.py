@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import log_text, shared_files
-from slurm_job_kit.jobs.attempt.decision import Evidence
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import HINT
-from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs.interpret import (
+from .. import log_text, shared_files
+from ..console import print_line
+from ..errors import HINT
+from ..log_text import first_line
+from ..records.nodes import RankError
+from ..rundir import RunDir
+from ..runs.interpret import (
     AttemptFacts,
     first_error,
     format_error,
@@ -21,6 +20,7 @@ from slurm_job_kit.jobs.runs.interpret import (
     newly_quarantined,
     unfinished_reason,
 )
+from .decision import Evidence
 
 LOG_LINES = 15
 TRACE_LINES = 60

@@ -17,18 +17,18 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import environment, records
-from slurm_job_kit.jobs.attempt import suspects
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.slurm import client, sbatch
-from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
-from slurm_job_kit.jobs.spec import Spec
+from .. import environment, records
+from ..console import print_line
+from ..records.ended import read_attempts
+from ..records.queued import SlurmSite, Submission
+from ..rundir import RunDir
+from ..slurm import client, sbatch
+from ..slurm.hostlist import expand_hostlist
+from ..spec import Spec
+from . import suspects
 
 if TYPE_CHECKING:
-    from slurm_job_kit.jobs.runs.interpret import AttemptFacts
+    from ..runs.interpret import AttemptFacts
 
 
 def counted_since(spec: Spec, submission: Submission) -> float:

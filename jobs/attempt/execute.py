@@ -7,27 +7,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_job_kit.jobs.attempt import exclude_nodes, record_writer, successor
-from slurm_job_kit.jobs.attempt.decision import (
+from ..console import print_line
+from ..errors import Mistake
+from ..installation import command
+from ..kinds import Kind
+from ..log_text import behind_first_line
+from ..records.ended import AttemptRecord
+from ..records.queued import RequeueAnswer
+from ..rundir import RunDir
+from ..runs import run_lock
+from ..runs.interpret import AttemptFacts
+from ..slurm import client, site
+from ..slurm.hostlist import expand_hostlist
+from . import exclude_nodes, record_writer, successor
+from .decision import (
     Action,
     Cause,
     Decision,
     budget_used,
     format_decision,
 )
-from slurm_job_kit.jobs.attempt.notify import notify
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import Mistake
-from slurm_job_kit.jobs.installation import command
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.log_text import behind_first_line
-from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.records.queued import RequeueAnswer
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import run_lock
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm import client, site
-from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
+from .notify import notify
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL

@@ -11,11 +11,11 @@ import os
 import signal
 import subprocess
 
-from slurm_job_kit.jobs.console import STDERR, print_line
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
-from slurm_job_kit.jobs.records.training import Result
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
+from ..console import STDERR, print_line
+from ..node.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from ..records.training import Result
+from ..rundir import RunDir
+from ..spec import Spec
 
 LIMIT_S = 30.0
 

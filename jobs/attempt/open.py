@@ -11,25 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import gpus, installation, records, shared_files
-from slurm_job_kit.jobs.attempt import (
-    exclude_nodes,
-    record_writer,
-    srun_step,
-    successor,
-    suspects,
-)
-from slurm_job_kit.jobs.attempt.close import close_lost
-from slurm_job_kit.jobs.attempt.decision import COMPLETED, Action, Cause, refusal
-from slurm_job_kit.jobs.attempt.execute import end_run
-from slurm_job_kit.jobs.attempt.notify import notify
-from slurm_job_kit.jobs.console import print_line, quantity
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.node import interfaces, rendezvous
-from slurm_job_kit.jobs.node.stop_signals import is_passed_on
-from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head, node_name
-from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
-from slurm_job_kit.jobs.runs import (
+from .. import gpus, installation, records, shared_files
+from ..console import print_line, quantity
+from ..errors import FailedError, UserError
+from ..node import interfaces, rendezvous
+from ..node.stop_signals import is_passed_on
+from ..records.nodes import AttemptPlan, Head, node_name
+from ..rundir import RunDir, relink, write_atomic
+from ..runs import (
     code_digest,
     code_snapshot,
     fact_reader,
@@ -38,10 +27,21 @@ from slurm_job_kit.jobs.runs import (
     run_lock,
     scratch_purge,
 )
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm import client, job_list, sbatch
-from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
-from slurm_job_kit.jobs.spec import Launch, Slurm
+from ..runs.interpret import AttemptFacts
+from ..slurm import client, job_list, sbatch
+from ..slurm.hostlist import expand_hostlist
+from ..spec import Launch, Slurm
+from . import (
+    exclude_nodes,
+    record_writer,
+    srun_step,
+    successor,
+    suspects,
+)
+from .close import close_lost
+from .decision import COMPLETED, Action, Cause, refusal
+from .execute import end_run
+from .notify import notify
 
 
 def open_attempt(

@@ -12,19 +12,19 @@ import os
 import re
 from pathlib import Path
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.attempt.decision import CRASHES, EXTERNAL_STOPS, LOST_REASON
-from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS
-from slurm_job_kit.jobs.kinds import KINDS, OF_MEMORY, Kind
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, Evidence, NamedReason
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.records.nodes import HangConclusion, RankError, RankHang
-from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import fact_reader, interpret, places
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.runs.places import CodeFolders, FileLine
+from .. import records, shared_files
+from ..errors import RUN_DIR_FAULTS
+from ..kinds import KINDS, OF_MEMORY, Kind
+from ..records import RecordError
+from ..records.ended import AttemptRecord, Cause, Evidence, NamedReason
+from ..records.frozen import Provenance
+from ..records.nodes import HangConclusion, RankError, RankHang
+from ..records.training import read_events
+from ..rundir import AttemptDir, RunDir
+from ..runs import fact_reader, interpret, places
+from ..runs.interpret import AttemptFacts
+from ..runs.places import CodeFolders, FileLine
+from .decision import CRASHES, EXTERNAL_STOPS, LOST_REASON
 
 # A run directory that is full or gone: what libc calls these errors.
 DISK_TEXTS: dict[str, Kind] = {

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.attempt.decision import Decision
-from slurm_job_kit.jobs.attempt.reasons import reasons_of
-from slurm_job_kit.jobs.console import BestEffort
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import (
+from .. import records, shared_files
+from ..console import BestEffort
+from ..errors import UserError
+from ..kinds import Kind
+from ..records.ended import (
     ENDS,
     Action,
     AttemptRecord,
@@ -25,10 +23,12 @@ from slurm_job_kit.jobs.records.ended import (
     Evidence,
     NamedReason,
 )
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_atomic
-from slurm_job_kit.jobs.runs import interpret
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm.client import RequeueResult
+from ..rundir import RunDir, Timeline, write_atomic
+from ..runs import interpret
+from ..runs.interpret import AttemptFacts
+from ..slurm.client import RequeueResult
+from .decision import Decision
+from .reasons import reasons_of
 
 
 def record(

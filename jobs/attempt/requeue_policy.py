@@ -25,11 +25,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_job_kit.jobs.attempt.decision import Action, Evidence
-from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.slurm import client, site
-from slurm_job_kit.jobs.slurm.site import Config, Site
-from slurm_job_kit.jobs.spec import Slurm
+from ..records.ended import AttemptRecord
+from ..slurm import client, site
+from ..slurm.site import Config, Site
+from ..spec import Slurm
+from .decision import Action, Evidence
 
 SINCE_VERSION, BEFORE_VERSION = (24, 5), (26, 5)
 # Slurm also counts the job's first launch, and one empty start after a requeue by the kit.

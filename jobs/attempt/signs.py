@@ -12,15 +12,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.kinds import OF_MEMORY, Kind
-from slurm_job_kit.jobs.known_causes import known_cause
-from slurm_job_kit.jobs.records.ended import Evidence, Sign
-from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.runs import interpret
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm.client import is_cancelled
-from slurm_job_kit.jobs.slurm.job_state import has_no_allocation
+from ..console import quantity
+from ..kinds import OF_MEMORY, Kind
+from ..known_causes import known_cause
+from ..records.ended import Evidence, Sign
+from ..records.nodes import RankError
+from ..runs import interpret
+from ..runs.interpret import AttemptFacts
+from ..slurm.client import is_cancelled
+from ..slurm.job_state import has_no_allocation
 
 OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
 OF_ONE_NODE = (

@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from slurm_job_kit.jobs import gpus, installation, records
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.node.interfaces import is_reachable
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
-from slurm_job_kit.jobs.procfs import children
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, read_agents
-from slurm_job_kit.jobs.records.queued import SlurmSite
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Spec
+from .. import gpus, installation, records
+from ..console import print_line
+from ..node.interfaces import is_reachable
+from ..node.stop_signals import STOP_SIGNALS
+from ..procfs import children
+from ..records.nodes import AgentRecord, AttemptPlan, read_agents
+from ..records.queued import SlurmSite
+from ..rundir import RunDir
+from ..runs import fact_reader, interpret, run_lock
+from ..runs.interpret import AttemptFacts
+from ..slurm import client
+from ..spec import Spec
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
 END_LIMIT_S = 60

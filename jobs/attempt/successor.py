@@ -14,16 +14,16 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs import environment, installation, log_text, records
-from slurm_job_kit.jobs.attempt.decision import Action
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.records.queued import SlurmSite, Successor
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import interpret, lookup
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm import client, job_list, job_state, sbatch, site_warnings
-from slurm_job_kit.jobs.slurm import site as slurm_site
+from .. import environment, installation, log_text, records
+from ..console import print_line
+from ..errors import FailedError
+from ..records.queued import SlurmSite, Successor
+from ..rundir import RunDir
+from ..runs import interpret, lookup
+from ..runs.interpret import AttemptFacts
+from ..slurm import client, job_list, job_state, sbatch, site_warnings
+from ..slurm import site as slurm_site
+from .decision import Action
 
 
 class EndedError(FailedError):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import ENDS, AttemptRecord, Evidence, Sign
+from ..kinds import Kind
+from ..records.ended import ENDS, AttemptRecord, Evidence, Sign
 
 
 class DatedSign(NamedTuple):

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint.names import MANIFEST
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import AS_OBJECT
-from slurm_job_kit.jobs.records.training import Best, Metric
+from .. import records
+from ..errors import UserError
+from ..records import AS_OBJECT
+from ..records.training import Best, Metric
+from .names import MANIFEST
 
 FORMAT_VERSION = 5
 # What is raised where JSON that the kit did not write is taken apart.

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.errors import UserError
+from .. import shared_files
+from ..errors import UserError
 
 TEMPORARY_PREFIX = ".tmp-"  # of a file or directory that is not whole; removed at the next start
 QUARANTINE_PREFIX = "quarantined-"

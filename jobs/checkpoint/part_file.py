@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from slurm_job_kit.jobs.checkpoint.manifest import DamageError, FileDigest
+from .manifest import DamageError, FileDigest
 
 SUFFIX = ".safetensors"
 DIGESTS = "block_sha256"

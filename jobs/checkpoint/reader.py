@@ -19,12 +19,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint import manifest, part_file
-from slurm_job_kit.jobs.checkpoint.manifest import DamageError as DamageError
-from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest
-from slurm_job_kit.jobs.checkpoint.names import MANIFEST
-from slurm_job_kit.jobs.checkpoint.part_file import PartFile
+from .. import shared_files
+from . import manifest, part_file
+from .manifest import DamageError as DamageError
+from .manifest import FileDigest, Manifest
+from .names import MANIFEST
+from .part_file import PartFile
 
 PART_BYTES = 2**20
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)

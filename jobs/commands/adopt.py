@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from slurm_job_kit.jobs import gpus, records
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.console import begin_lines_with_time, print_line
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.runs.freeze import freeze
-from slurm_job_kit.jobs.slurm import client, duration, site, site_warnings
-from slurm_job_kit.jobs.spec import Slurm
+from .. import gpus, records
+from ..config.load import load
+from ..console import begin_lines_with_time, print_line
+from ..errors import UserError
+from ..records.queued import Submission
+from ..rundir import RunDir
+from ..runs import lookup
+from ..runs.freeze import freeze
+from ..slurm import client, duration, site, site_warnings
+from ..spec import Slurm
+from . import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import os
 import shlex
 from pathlib import Path
 
-from slurm_job_kit.jobs.errors import UserError
+from ..errors import UserError
 
 RUN = "run directory, run id, job id or name"
 

@@ -10,19 +10,19 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_job_kit.jobs import installation, shared_files
-from slurm_job_kit.jobs.attempt.close import end_between_attempts, write_missing_result
-from slurm_job_kit.jobs.attempt.decision import Action, Cause
-from slurm_job_kit.jobs.commands import arguments, run_jobs
-from slurm_job_kit.jobs.commands.submit_claim import block_signals, hold_claim
-from slurm_job_kit.jobs.console import BestEffort, quantity
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.rundir import RunDir, write_atomic
-from slurm_job_kit.jobs.runs import lookup, run_lock, state
-from slurm_job_kit.jobs.runs.state import RunPhase, RunState
-from slurm_job_kit.jobs.slurm import client, job_state
-from slurm_job_kit.jobs.slurm.client import Job
+from .. import installation, shared_files
+from ..attempt.close import end_between_attempts, write_missing_result
+from ..attempt.decision import Action, Cause
+from ..console import BestEffort, quantity
+from ..errors import FailedError, UserError
+from ..records import RecordError
+from ..rundir import RunDir, write_atomic
+from ..runs import lookup, run_lock, state
+from ..runs.state import RunPhase, RunState
+from ..slurm import client, job_state
+from ..slurm.client import Job
+from . import arguments, run_jobs
+from .submit_claim import block_signals, hold_claim
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
 

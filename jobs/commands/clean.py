@@ -16,19 +16,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, shared_files
-from slurm_job_kit.jobs.checkpoint.names import TEMPORARY_PREFIX
-from slurm_job_kit.jobs.commands import arguments, leftovers, run_jobs, unlinked
-from slurm_job_kit.jobs.commands.leftovers import Leftover
-from slurm_job_kit.jobs.commands.submit_claim import hold_claim
-from slurm_job_kit.jobs.console import display_path, print_line, quantity
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.rundir import RunDir, relink
-from slurm_job_kit.jobs.runs import code_snapshot, lookup, state
-from slurm_job_kit.jobs.runs.state import RunFiles, RunState
-from slurm_job_kit.jobs.shared_files import files_in
-from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.slurm.client import Life
+from .. import installation, shared_files
+from ..checkpoint.names import TEMPORARY_PREFIX
+from ..console import display_path, print_line, quantity
+from ..errors import FailedError, UserError
+from ..rundir import RunDir, relink
+from ..runs import code_snapshot, lookup, state
+from ..runs.state import RunFiles, RunState
+from ..shared_files import files_in
+from ..slurm import job_list
+from ..slurm.client import Life
+from . import arguments, leftovers, run_jobs, unlinked
+from .leftovers import Leftover
+from .submit_claim import hold_claim
 
 _AGE = re.compile(r"(\d+)([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.runs import compare, lookup
+from ..runs import compare, lookup
+from . import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

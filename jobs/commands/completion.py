@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.commands.parser import COMMANDS, build_parser
-from slurm_job_kit.jobs.errors import UserError
+from .. import installation
+from ..errors import UserError
+from .parser import COMMANDS, build_parser
 
 # Names and ids of runs and sweeps, one per line; a name with a space is left out. For bash and zsh.
 LIST_RUNS = r"""
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the script for a shell; returns 0. Raises: UserError without shtab."""
-    from slurm_job_kit.jobs.config.keys import keys, sections
+    from ..config.keys import keys, sections
 
     try:
         import shtab

@@ -11,20 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.attempt import record_writer
-from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
-from slurm_job_kit.jobs.commands import gpu_hours, local, packages, run_jobs
-from slurm_job_kit.jobs.commands.queue import queue
-from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here
-from slurm_job_kit.jobs.commands.submit_claim import hold_claim
-from slurm_job_kit.jobs.config.load import LoadedSpec
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import (
+from .. import installation, records, shared_files
+from ..attempt import record_writer
+from ..attempt.close import write_missing_result
+from ..checkpoint.names import checkpoint_step, find_checkpoint
+from ..config.load import LoadedSpec
+from ..console import print_line
+from ..errors import FailedError, UserError
+from ..records.queued import Submission
+from ..rundir import RunDir
+from ..runs import (
     check,
     checkpoint_files,
     checkpoint_lookup,
@@ -36,9 +32,13 @@ from slurm_job_kit.jobs.runs import (
     spec_changes,
     state,
 )
-from slurm_job_kit.jobs.runs.state import RunState
-from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.spec import Spec
+from ..runs.state import RunState
+from ..slurm import job_list
+from ..spec import Spec
+from . import gpu_hours, local, packages, run_jobs
+from .queue import queue
+from .submit import announce, choose_cluster, run_here
+from .submit_claim import hold_claim
 
 ENDING_WAIT_S = 30.0
 

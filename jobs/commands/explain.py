@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.views import table
-from slurm_job_kit.jobs.console import display_path
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.problems import printable
-from slurm_job_kit.jobs.runs import lookup
+from ..console import display_path
+from ..errors import UserError
+from ..problems import printable
+from ..runs import lookup
+from . import arguments
+from .views import table
 
 if TYPE_CHECKING:
-    from slurm_job_kit.jobs.config.keys import Key
-    from slurm_job_kit.jobs.config.load import LoadedSpec
+    from ..config.keys import Key
+    from ..config.load import LoadedSpec
 
 TOP = "top"  # the topic of the keys in no section
 MAX_NEAR = 3
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the keys that the words name; returns 0. Raises: UserError, SpecError."""
-    from slurm_job_kit.jobs.config.keys import keys
+    from ..config.keys import keys
 
     asked = question_of(arguments.overrides_of(args))
     loaded = _load(asked)
@@ -104,7 +104,7 @@ def question_of(words: Iterable[str]) -> Question:
 
 def topic_of(word: str) -> str:
     """Return the key or section that a word names, or ""; a name inside a mapping is its key's."""
-    from slurm_job_kit.jobs.config.keys import keys, sections
+    from ..config.keys import keys, sections
 
     if word == TOP or word in sections():
         return word
@@ -124,7 +124,7 @@ def is_asked(key: Key, topic: str) -> bool:
 
 
 def _unknown(word: str) -> str:
-    from slurm_job_kit.jobs.config.keys import keys, sections, unknown_key_hint
+    from ..config.keys import keys, sections, unknown_key_hint
 
     names = [key.dotted for key in keys().values()]
     last = {name.rpartition(".")[2]: name for name in names}
@@ -143,8 +143,8 @@ def _load(asked: Question) -> LoadedSpec | None:
     """Return the spec of a question; None without one. Raises: SpecError, UserError."""
     if not asked.source:
         return None
-    from slurm_job_kit.jobs.config.load import load
-    from slurm_job_kit.jobs.runs import spec_changes
+    from ..config.load import load
+    from ..runs import spec_changes
 
     if is_file(asked.source):
         return load(Path(asked.source), asked.overrides)
@@ -153,7 +153,7 @@ def _load(asked: Question) -> LoadedSpec | None:
 
 def key_value(key: Key, loaded: LoadedSpec) -> KeyValue:
     """Return the value of a key in a spec, and the places of the user's input that set it."""
-    from slurm_job_kit.jobs.commands.views.chosen import chosen_value
+    from .views.chosen import chosen_value
 
     value: Any = loaded.spec
     for name in key.path:
@@ -181,7 +181,7 @@ def _place(where: str) -> str:
 
 def print_key(key: Key, loaded: LoadedSpec | None) -> None:
     """Print all that is known of one key, a line for each fact."""
-    from slurm_job_kit.jobs.config.keys import default_text, limited_type_name
+    from ..config.keys import default_text, limited_type_name
 
     lines = {
         "type": limited_type_name(key),
@@ -198,7 +198,7 @@ def print_key(key: Key, loaded: LoadedSpec | None) -> None:
 
 def print_keys(chosen: Sequence[Key], loaded: LoadedSpec | None, has_meaning: bool) -> None:
     """Print a table of keys."""
-    from slurm_job_kit.jobs.config.keys import default_text, limited_type_name
+    from ..config.keys import default_text, limited_type_name
 
     columns = ["KEY", "TYPE", "DEFAULT"] if loaded is None else ["KEY", "VALUE", "FROM"]
     rows = []

@@ -7,13 +7,13 @@ import os
 import sys
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup, state
+from .. import installation
+from ..attempt.close import write_missing_result
+from ..checkpoint.names import checkpoint_names
+from ..errors import UserError
+from ..rundir import RunDir
+from ..runs import lookup, state
+from . import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

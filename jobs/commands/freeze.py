@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.runs.freeze import freeze
+from ..config.load import load
+from ..runs.freeze import freeze
+from . import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from slurm_job_kit.jobs.console import print_line, quantity
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.spec import Slurm
+from ..console import print_line, quantity
+from ..errors import FailedError, UserError
+from ..slurm import duration
+from ..spec import Slurm
 
 LIMIT = "KIT_CONFIRM_GPU_HOURS"
 

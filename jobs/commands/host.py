@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import FailedError, UserError
+from .. import installation
+from ..console import print_line
+from ..errors import FailedError, UserError
 
 CALLER = "KIT_CALLER"  # the version of the kit that calls this one over ssh
 CONNECT_S = 20

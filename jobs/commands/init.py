@@ -6,8 +6,8 @@ import argparse
 import shutil
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.errors import UserError
+from .. import installation
+from ..errors import UserError
 
 TEMPLATES = {"configs/first.yaml": "first.yaml", "kit.mk": "kit.mk"}
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
@@ -31,7 +31,7 @@ def init(folder: Path) -> int:
     Raises: UserError in a clone of the kit, which has all of this.
     """
     folder = installation.top_of(folder) or folder
-    if installation.is_in(folder):
+    if folder == installation.ROOT:
         raise UserError(
             f"{folder} is a clone of the kit\n  hint: make submit CONFIG=configs/resnet.yaml"
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.checkpoint.names import (
+from ..checkpoint.names import (
     ASIDE_PREFIX,
     BEST,
     LATEST,
@@ -18,10 +18,10 @@ from slurm_job_kit.jobs.checkpoint.names import (
     checkpoint_step,
     read_pointer,
 )
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoint_lookup
-from slurm_job_kit.jobs.shared_files import files_in
-from slurm_job_kit.jobs.spec import Spec
+from ..rundir import RunDir
+from ..runs import checkpoint_lookup
+from ..shared_files import files_in
+from ..spec import Spec
 
 # As jobs.rundir.replacing names it; a killed process leaves it behind.
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")

@@ -22,27 +22,27 @@ from contextlib import closing, contextmanager
 from types import FrameType
 from typing import IO, cast
 
-from slurm_job_kit.jobs import environment, gpus, installation, procfs, records
-from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.attempt.close import close_attempt, end_between_attempts
-from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
-from slurm_job_kit.jobs.attempt.execute import retry_delay_s
-from slurm_job_kit.jobs.attempt.notify import notify
-from slurm_job_kit.jobs.attempt.open import open_attempt
-from slurm_job_kit.jobs.commands.views.live_progress import ProgressLine
-from slurm_job_kit.jobs.console import print_line, quantity
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent
-from slurm_job_kit.jobs.node.standby import WORD
-from slurm_job_kit.jobs.node.torchrun import stop_signal
-from slurm_job_kit.jobs.procfs import children, has_ended
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.records.training import Result
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import run_lock
-from slurm_job_kit.jobs.runs.run_lock import release_on_disk_error
-from slurm_job_kit.jobs.spec import Launch, Spec
+from .. import environment, gpus, installation, procfs, records
+from ..attempt import srun_step
+from ..attempt.close import close_attempt, end_between_attempts
+from ..attempt.decision import Action, Cause, Decision
+from ..attempt.execute import retry_delay_s
+from ..attempt.notify import notify
+from ..attempt.open import open_attempt
+from ..console import print_line, quantity
+from ..errors import UserError
+from ..node.prctl import adopt_orphans, die_with_parent
+from ..node.standby import WORD
+from ..node.torchrun import stop_signal
+from ..procfs import children, has_ended
+from ..records.ended import read_attempts
+from ..records.nodes import AttemptPlan
+from ..records.training import Result
+from ..rundir import RunDir
+from ..runs import run_lock
+from ..runs.run_lock import release_on_disk_error
+from ..spec import Launch, Spec
+from .views.live_progress import ProgressLine
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4

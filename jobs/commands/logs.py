@@ -8,19 +8,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.attempt import end_messages
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.views import rank_logs, words
-from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile
-from slurm_job_kit.jobs.console import number_ranges, print_line
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.log_text import Screen
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import fact_reader, interpret, lookup, state
-from slurm_job_kit.jobs.runs.state import RunState
+from .. import installation, records
+from ..attempt import end_messages
+from ..console import number_ranges, print_line
+from ..errors import UserError
+from ..log_text import Screen
+from ..records.ended import read_attempts
+from ..records.nodes import AttemptPlan
+from ..rundir import RunDir
+from ..runs import fact_reader, interpret, lookup, state
+from ..runs.state import RunState
+from . import arguments
+from .views import rank_logs, words
+from .views.rank_logs import GrowingFile
 
 LOOK_AGAIN_S = 0.25  # at a log that is followed
 JUDGE_AGAIN_S = 2.0  # whether the run has ended

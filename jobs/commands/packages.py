@@ -16,10 +16,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node.__main__ import OLDEST
-from slurm_job_kit.jobs.spec import Spec
+from .. import installation
+from ..errors import UserError
+from ..node.__main__ import OLDEST
+from ..spec import Spec
 
 # Prints the version, and the modules that are missing. Every Python from 3.4 on can run it.
 LOOK_UP = """

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Protocol, cast
 
-from slurm_job_kit.jobs import installation
+from .. import installation
 
-KIT = "slurm_job_kit.jobs.commands"
 # What each command does, in the module of its name. Only that of the chosen one is imported.
 COMMANDS = {
     "submit": "freeze a spec and run it, on Slurm if there is one",
@@ -52,7 +51,7 @@ class Command(Protocol):
 
 def load(name: str) -> Command:
     """Return the module of a command."""
-    return cast(Command, importlib.import_module(f"{KIT}.{name}"))
+    return cast(Command, importlib.import_module(f".{name}", __package__))
 
 
 def build_parser(chosen: Collection[str] = ()) -> argparse.ArgumentParser:

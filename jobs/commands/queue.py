@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, gpus, records
-from slurm_job_kit.jobs.attempt import exclude_nodes
-from slurm_job_kit.jobs.commands.submit_claim import block_signals
-from slurm_job_kit.jobs.config.load import LoadedSpec
-from slurm_job_kit.jobs.console import BestEffort, print_line, quantity
-from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
-from slurm_job_kit.jobs.rundir import RunDir, Timeline
-from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import available, client, executor, refusals, site, site_warnings
-from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv, sbatch_options
-from slurm_job_kit.jobs.spec import Spec
+from .. import environment, gpus, records
+from ..attempt import exclude_nodes
+from ..config.load import LoadedSpec
+from ..console import BestEffort, print_line, quantity
+from ..environment import Door
+from ..errors import FailedError, UserError
+from ..records.queued import SlurmSite, Submission
+from ..rundir import RunDir, Timeline
+from ..runs import lookup
+from ..slurm import available, client, executor, refusals, site, site_warnings
+from ..slurm.sbatch import SCRIPT, sbatch_argv, sbatch_options
+from ..spec import Spec
+from .submit_claim import block_signals
 
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
 

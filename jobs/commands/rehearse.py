@@ -14,21 +14,21 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.config import load
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.rehearse import controls, final_state, judge, metrics, traces
-from slurm_job_kit.jobs.rehearse.scenarios import UNDISTURBED, Rehearsal, Tried
-from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, SpecSubject, patterns_of
-from slurm_job_kit.jobs.rehearse.verdict import (
+from ..config import load
+from ..console import print_line
+from ..errors import FailedError, UserError
+from ..rehearse import controls, final_state, judge, metrics, traces
+from ..rehearse.scenarios import UNDISTURBED, Rehearsal, Tried
+from ..rehearse.subjects import CommandSubject, SpecSubject, patterns_of
+from ..rehearse.verdict import (
     Observed,
     Verdict,
     is_comparable,
     junit_of_error,
     verdict,
 )
-from slurm_job_kit.jobs.runs import lookup, spec_changes
+from ..runs import lookup, spec_changes
+from . import arguments
 
 RANKS = 2
 GRACE_S = 30.0

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import installation, shared_files
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.times import curves, page, ranking, summary, terminal
-from slurm_job_kit.jobs.commands.times.summary import TimeSummary
-from slurm_job_kit.jobs.commands.views import tensorboard
-from slurm_job_kit.jobs.console import display_path, print_line
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
-from slurm_job_kit.jobs.runs import lookup, state
+from .. import installation, shared_files
+from ..console import display_path, print_line
+from ..errors import FailedError, UserError
+from ..rundir import RunDir, SweepDir, write_atomic
+from ..runs import lookup, state
+from . import arguments
+from .times import curves, page, ranking, summary, terminal
+from .times.summary import TimeSummary
+from .views import tensorboard
 
 MAX_COMMANDS = 8  # shown on the page, of all runs together
 

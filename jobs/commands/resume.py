@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.continuing import Request, resume
-from slurm_job_kit.jobs.commands.sweeps import runner
-from slurm_job_kit.jobs.runs import lookup
+from ..runs import lookup
+from . import arguments
+from .continuing import Request, resume
+from .sweeps import runner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

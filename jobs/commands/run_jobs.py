@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup, state
-from slurm_job_kit.jobs.runs.state import RunState
-from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.slurm.client import Job
+from ..console import print_line
+from ..rundir import RunDir
+from ..runs import lookup, state
+from ..runs.state import RunState
+from ..slurm import job_list
+from ..slurm.client import Job
 
 
 def live_jobs(runs: Sequence[RunState]) -> dict[RunDir, dict[str, Job | None]]:

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from slurm_job_kit.jobs import environment, installation, records, shared_files
-from slurm_job_kit.jobs.commands.arguments import RUN
-from slurm_job_kit.jobs.console import print_line, quantity
-from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.node.stacks import py_spy
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
-from slurm_job_kit.jobs.records.training import Event, read_events
-from slurm_job_kit.jobs.rundir import RunDir, code_folders
-from slurm_job_kit.jobs.runs import lookup, run_lock, state
-from slurm_job_kit.jobs.slurm import client
+from .. import environment, installation, records, shared_files
+from ..console import print_line, quantity
+from ..environment import Door
+from ..errors import FailedError, UserError
+from ..node.stacks import py_spy
+from ..records.nodes import AgentRecord, AttemptPlan
+from ..records.training import Event, read_events
+from ..rundir import RunDir, code_folders
+from ..runs import lookup, run_lock, state
+from ..slurm import client
+from .arguments import RUN
 
 ENDED = 9  # exit code of _BESIDE where the rank's process is gone
 # Arguments: setup.sh, the working directory, PYTHONPATH, the rank's pid, and the command. The exit

@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import installation, log_text
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.views import live_progress, nodes, table, tensorboard, words
-from slurm_job_kit.jobs.console import (
+from .. import installation, log_text
+from ..console import (
     display_path,
     format_duration,
     format_metric,
     format_metrics,
     print_line,
 )
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.log_text import further_lines
-from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup, state
-from slurm_job_kit.jobs.runs.interpret import start_up_warning
-from slurm_job_kit.jobs.runs.state import ASK_AGAIN_S, AnswerCache, Ask, RunState
-from slurm_job_kit.jobs.slurm import client, pending, site
+from ..errors import UserError
+from ..log_text import further_lines
+from ..records.ended import AttemptRecord
+from ..rundir import RunDir
+from ..runs import lookup, state
+from ..runs.interpret import start_up_warning
+from ..runs.state import ASK_AGAIN_S, AnswerCache, Ask, RunState
+from ..slurm import client, pending, site
+from . import arguments
+from .views import live_progress, nodes, table, tensorboard, words
 
 MAX_LISTED = 20
 MAX_ATTEMPTS = 5

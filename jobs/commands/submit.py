@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import environment, installation
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.console import display_path, format_metrics, print_line, quantity
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.slurm import client
+from .. import environment, installation
+from ..console import display_path, format_metrics, print_line, quantity
+from ..errors import UserError
+from ..records.queued import Submission
+from ..rundir import RunDir
+from ..slurm import client
+from . import arguments
 
 if TYPE_CHECKING:
-    from slurm_job_kit.jobs.config.load import LoadedSpec
-    from slurm_job_kit.jobs.records.training import Result
-    from slurm_job_kit.jobs.runs.origin import Origin
+    from ..config.load import LoadedSpec
+    from ..records.training import Result
+    from ..runs.origin import Origin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def command(args: argparse.Namespace) -> int:
         raise UserError(f"--dry-run prints no JSON\n  hint: {hint}")
     origin = None
     if args.origin is not None:
-        from slurm_job_kit.jobs.runs.origin import find
+        from ..runs.origin import find
 
         origin = find(args.origin, args.yes)
     options = Options(args.cluster, args.json, not args.no_check, args.yes, args.dry_run, origin)
@@ -98,15 +98,15 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
 
     Raises: UserError, FailedError; then there is no run.
     """
-    from slurm_job_kit.jobs.commands import packages
-    from slurm_job_kit.jobs.commands.queue import queue
-    from slurm_job_kit.jobs.commands.submit_claim import hold_claim
-    from slurm_job_kit.jobs.config.load import load
-    from slurm_job_kit.jobs.runs.freeze import planned_run_dir
+    from ..config.load import load
+    from ..runs.freeze import planned_run_dir
+    from . import packages
+    from .queue import queue
+    from .submit_claim import hold_claim
 
     loaded = load(config, overrides)
     if options.origin is not None:
-        from slurm_job_kit.jobs.runs import origin
+        from ..runs import origin
 
         for line in origin.check(options.origin, loaded.spec):
             print_line(line)
@@ -135,14 +135,14 @@ def new_runs(
     claim: the block in which no other command queues or cancels them.
     Raises: UserError, FailedError.
     """
-    from slurm_job_kit.jobs.commands import gpu_hours, packages
-    from slurm_job_kit.jobs.runs.freeze import freeze_all
-    from slurm_job_kit.jobs.slurm import executor
+    from ..runs.freeze import freeze_all
+    from ..slurm import executor
+    from . import gpu_hours, packages
 
     for loaded in runs.values():
         packages.check(loaded.spec, is_on_slurm=cluster == "slurm")
         if cluster == "local":
-            from slurm_job_kit.jobs.commands import local
+            from . import local
 
             local.check_machine(loaded.spec, len(local.visible_gpus()))
     if cluster == "slurm":
@@ -150,12 +150,12 @@ def new_runs(
         executor.begin_import()
     with freeze_all(runs), claim:
         if options.origin is not None:
-            from slurm_job_kit.jobs.runs import origin
+            from ..runs import origin
 
             for run_dir in runs:
                 print_line(origin.copy_into(run_dir, options.origin))
         if cluster == "slurm" and options.is_checked:
-            from slurm_job_kit.jobs.runs import check
+            from ..runs import check
 
             check.check_all(runs)
         yield
@@ -167,14 +167,14 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
-    from slurm_job_kit.jobs.commands import gpu_hours
-    from slurm_job_kit.jobs.commands.queue import show_site, test_only
-    from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
-    from slurm_job_kit.jobs.runs.code_snapshot import repository
-    from slurm_job_kit.jobs.runs.freeze import planned_run_dir
-    from slurm_job_kit.jobs.runs.own_script import named_inputs, normalise_script, script_home
-    from slurm_job_kit.jobs.slurm import available, refusals
-    from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv
+    from ..node.torchrun import placeholder_options, torchrun_command
+    from ..runs.code_snapshot import repository
+    from ..runs.freeze import planned_run_dir
+    from ..runs.own_script import named_inputs, normalise_script, script_home
+    from ..slurm import available, refusals
+    from ..slurm.sbatch import SCRIPT, sbatch_argv
+    from . import gpu_hours
+    from .queue import show_site, test_only
 
     top = repository()
     run_dir, spec = planned_run_dir(loaded.spec), normalise_script(loaded.spec, top)
@@ -229,12 +229,12 @@ def format_held_out(result: Result) -> str:
 
 def run_here(run_dir: RunDir, as_json: bool) -> int:
     """Run on this machine in the foreground and print how it ended; returns the exit code."""
-    from slurm_job_kit.jobs import records
-    from slurm_job_kit.jobs.attempt.execute import hold_hint
-    from slurm_job_kit.jobs.commands import local
-    from slurm_job_kit.jobs.records.ended import Action, Cause
-    from slurm_job_kit.jobs.records.training import Result
-    from slurm_job_kit.jobs.runs import fact_reader
+    from .. import records
+    from ..attempt.execute import hold_hint
+    from ..records.ended import Action, Cause
+    from ..records.training import Result
+    from ..runs import fact_reader
+    from . import local
 
     if as_json:
         announce(run_dir, None, True)

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.console import user_name
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import run_lock
+from ..console import user_name
+from ..errors import UserError
+from ..rundir import RunDir
+from ..runs import run_lock
 
 POLL_S = 0.2
 

@@ -11,21 +11,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.continuing import Request
-from slurm_job_kit.jobs.commands.submit import Options, choose_cluster, new_runs
-from slurm_job_kit.jobs.commands.submit_claim import hold_claim
-from slurm_job_kit.jobs.commands.sweeps import runner, specs
-from slurm_job_kit.jobs.commands.sweeps.runner import INTERRUPTED, PointState
-from slurm_job_kit.jobs.commands.sweeps.specs import LoadedSweep
-from slurm_job_kit.jobs.commands.times import ranking, terminal
-from slurm_job_kit.jobs.console import print_line, quantity
-from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
-from slurm_job_kit.jobs.rundir import RunDir, SweepDir
-from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.runs.freeze import link_in_default_root, new_run_id
-from slurm_job_kit.jobs.slurm.sbatch import array_options, array_tasks
+from .. import installation, records
+from ..console import print_line, quantity
+from ..records.sweeps import SweepPoint, SweepRecord
+from ..rundir import RunDir, SweepDir
+from ..runs import lookup
+from ..runs.freeze import link_in_default_root, new_run_id
+from ..slurm.sbatch import array_options, array_tasks
+from . import arguments
+from .continuing import Request
+from .submit import Options, choose_cluster, new_runs
+from .submit_claim import hold_claim
+from .sweeps import runner, specs
+from .sweeps.runner import INTERRUPTED, PointState
+from .sweeps.specs import LoadedSweep
+from .times import ranking, terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.commands.leftovers import Leftover
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.shared_files import files_in
+from .. import records, shared_files
+from ..errors import UserError
+from ..records.frozen import Provenance
+from ..rundir import RunDir
+from ..shared_files import files_in
+from .leftovers import Leftover
 
 MIN_AGE_S = 3600.0  # a submit may be using it before its run directory exists
 CODE = ".code"

@@ -6,13 +6,13 @@ import argparse
 import json
 from dataclasses import replace
 
-from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.commands.answers import find_answer, observation
-from slurm_job_kit.jobs.commands.answers.answer import as_json, format_answer
-from slurm_job_kit.jobs.commands.views import nodes
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup, state
+from ..errors import UserError
+from ..rundir import RunDir
+from ..runs import lookup, state
+from . import arguments
+from .answers import find_answer, observation
+from .answers.answer import as_json, format_answer
+from .views import nodes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_job_kit.jobs import environment, gpus
-from slurm_job_kit.jobs.config import reserved
-from slurm_job_kit.jobs.environment import Door, Treatment
-from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Problem, format_value
-from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
+from .. import environment, gpus
+from ..environment import Door, Treatment
+from ..problems import CONTROL, KeyPath, Problem, format_value
+from ..slurm import duration
+from ..spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
+from . import reserved
 
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")

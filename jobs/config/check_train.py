@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from slurm_job_kit.jobs.batch_sizes import global_batch_size, uneven
-from slurm_job_kit.jobs.config.check_launch import is_dotted
-from slurm_job_kit.jobs.config.keys import list_hint, nearest
-from slurm_job_kit.jobs.problems import Problem, format_value
-from slurm_job_kit.jobs.spec import (
+from ..batch_sizes import global_batch_size, uneven
+from ..problems import Problem, format_value
+from ..spec import (
     DATASETS,
     METRIC_MODES,
     MODELS,
@@ -27,6 +25,8 @@ from slurm_job_kit.jobs.spec import (
     Spec,
     Train,
 )
+from .check_launch import is_dotted
+from .keys import list_hint, nearest
 
 # Names of other libraries for what the kit has, or has not.
 _OTHER_STRATEGIES = {

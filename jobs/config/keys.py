@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
-from slurm_job_kit.jobs.config.reserved import SBATCH
-from slurm_job_kit.jobs.problems import KeyPath
-from slurm_job_kit.jobs.spec import SECTIONS, Scalar, Spec
+from ..problems import KeyPath
+from ..spec import SECTIONS, Scalar, Spec
+from .reserved import SBATCH
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}

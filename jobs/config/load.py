@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.config import overrides, validate, yaml_reader
-from slurm_job_kit.jobs.config.keys import nearest
-from slurm_job_kit.jobs.config.yaml_reader import Document
-from slurm_job_kit.jobs.problems import Place, Problem, SpecError, printable
-from slurm_job_kit.jobs.spec import Spec
+from .. import installation
+from ..problems import Place, Problem, SpecError, printable
+from ..spec import Spec
+from . import overrides, validate, yaml_reader
+from .keys import nearest
+from .yaml_reader import Document
 
 __all__ = ["LoadedSpec", "SpecError", "load"]
 

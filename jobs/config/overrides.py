@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_job_kit.jobs.config import yaml_reader
-from slurm_job_kit.jobs.config.keys import is_text_item, keys, nearest
-from slurm_job_kit.jobs.config.yaml_reader import Document, YamlNode
-from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Place, Problem, printable
+from ..problems import CONTROL, KeyPath, Place, Problem, printable
+from . import yaml_reader
+from .keys import is_text_item, keys, nearest
+from .yaml_reader import Document, YamlNode
 
 _QUOTE = "quote the value for YAML as well: KEY='\"VALUE\"'"
 _QUOTED_MAPPING = "SET splits at spaces: write one entry as {}.NAME=VALUE"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_job_kit.jobs.spec import Launch
+from ..spec import Launch
 
 # A program that trains with another one behind it, or tee behind anything. No `||`.
 _HIDING = re.compile(

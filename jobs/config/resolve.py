@@ -6,12 +6,12 @@ import dataclasses
 import os
 from typing import Any
 
-from slurm_job_kit.jobs import gpus
-from slurm_job_kit.jobs.config.keys import keys, sections
-from slurm_job_kit.jobs.config.reserved import full_name
-from slurm_job_kit.jobs.problems import KeyPath, Problem, expand_path, format_value, shell_expansion
-from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.spec import Spec
+from .. import gpus
+from ..problems import KeyPath, Problem, expand_path, format_value, shell_expansion
+from ..slurm import duration
+from ..spec import Spec
+from .keys import keys, sections
+from .reserved import full_name
 
 INIT_FROM: KeyPath = ("train", "init_from")
 # sbatch options that hold a time; here, too, a number without a unit is minutes.

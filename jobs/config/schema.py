@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from slurm_job_kit.jobs import environment
-from slurm_job_kit.jobs.config.keys import (
+from .. import environment
+from ..kinds import KINDS, Row
+from ..spec import SECTIONS, Scalar, Spec
+from .keys import (
     Key,
     default_text,
     keys,
@@ -26,9 +28,7 @@ from slurm_job_kit.jobs.config.keys import (
     sections,
     type_name,
 )
-from slurm_job_kit.jobs.config.load import SWEEP
-from slurm_job_kit.jobs.kinds import KINDS, Row
-from slurm_job_kit.jobs.spec import SECTIONS, Scalar, Spec
+from .load import SWEEP
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"
@@ -152,9 +152,8 @@ def _rooms_of(package: Path) -> str:
 def _imported_rooms(folder: Path, folders: list[Path]) -> list[str]:
     """Return the names of the other rooms of its package that a room imports."""
     text = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
-    start = rf"^ *from slurm_job_kit\.{folder.parent.name}"
-    named = set(re.findall(rf"{start}\.(\w+)", text, re.M))
-    for names in re.findall(rf"{start} import (.+)", text, re.M):
+    named = set(re.findall(r"^ *from \.\.\.?(\w+)", text, re.M))
+    for names in re.findall(r"^ *from \.\.\.? import (.+)", text, re.M):
         named.update(names.split(", "))
     return sorted(named & {each.name for each in folders} - {folder.name})
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from slurm_job_kit.jobs.config import check_launch, check_train, resolve
-from slurm_job_kit.jobs.config.keys import (
+from ..problems import KeyPath, Problem, SpecError, format_value
+from ..slurm import duration
+from ..spec import SECTIONS, Spec
+from . import check_launch, check_train, resolve
+from .keys import (
     Key,
     choices,
     fits,
@@ -23,11 +26,8 @@ from slurm_job_kit.jobs.config.keys import (
     type_name,
     unknown_key_hint,
 )
-from slurm_job_kit.jobs.config.reserved import full_name
-from slurm_job_kit.jobs.config.yaml_reader import Document
-from slurm_job_kit.jobs.problems import KeyPath, Problem, SpecError, format_value
-from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.spec import SECTIONS, Spec
+from .reserved import full_name
+from .yaml_reader import Document
 
 _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")

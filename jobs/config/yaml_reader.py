@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Place, Problem, format_value, printable
+from ..problems import CONTROL, KeyPath, Place, Problem, format_value, printable
 
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
 MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit

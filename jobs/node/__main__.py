@@ -49,11 +49,11 @@ def main() -> int:
     refuse_old_python(sys.argv[1:], sys.version_info[:3])
     # Before all imports that take time: a stop signal that arrives before its handler is installed
     # would kill the agent, and srun would then end the attempt.
-    from slurm_job_kit.jobs.node.stop_signals import block_stop_signals
+    from .stop_signals import block_stop_signals
 
     block_stop_signals()
-    from slurm_job_kit.jobs.console import begin_lines_with_time
-    from slurm_job_kit.jobs.node.agent import main as run
+    from ..console import begin_lines_with_time
+    from .agent import main as run
 
     begin_lines_with_time()
     return run(sys.argv[1:])

@@ -20,27 +20,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from slurm_job_kit.jobs import environment, gpus, records, shared_files
-from slurm_job_kit.jobs.console import BestEffort, print_line, quantity, with_time
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node import gpu_check, rendezvous
-from slurm_job_kit.jobs.node.interfaces import InterfaceError
-from slurm_job_kit.jobs.node.oom import limit_bytes, oom_kills
-from slurm_job_kit.jobs.node.prctl import die_with_parent
-from slurm_job_kit.jobs.node.script_watch import ScriptWatch, ranks_below
-from slurm_job_kit.jobs.node.standby import WORD, SpareTest, WaitingTorchrun, next_attempt
-from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
-from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
-from slurm_job_kit.jobs.procfs import children, has_ended, start_of
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.nodes import (
+from .. import environment, gpus, records, shared_files
+from ..console import BestEffort, print_line, quantity, with_time
+from ..errors import UserError
+from ..procfs import children, has_ended, start_of
+from ..records.ended import read_attempts
+from ..records.nodes import (
     AgentRecord,
     AttemptPlan,
     ReceivedSignal,
     node_name,
 )
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, Timeline
-from slurm_job_kit.jobs.spec import Spec
+from ..rundir import AttemptDir, RunDir, Timeline
+from ..spec import Spec
+from . import gpu_check, rendezvous
+from .interfaces import InterfaceError
+from .oom import limit_bytes, oom_kills
+from .prctl import die_with_parent
+from .script_watch import ScriptWatch, ranks_below
+from .standby import WORD, SpareTest, WaitingTorchrun, next_attempt
+from .stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
+from .torchrun import Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import gpus
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.spec import Spec
+from .. import gpus
+from ..console import quantity
+from ..spec import Spec
 
 PROBE_TIMEOUT_S = 120  # the first use of a GPU loads its driver
 _BUILT_FOR = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([^'\"]*)", re.MULTILINE)

@@ -9,9 +9,9 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.nodes import node_name
+from .. import installation
+from ..errors import UserError
+from ..records.nodes import node_name
 
 SIOCGIFADDR = 0x8915  # Source: linux/sockios.h
 # Address, index of the interface, prefix length, scope, flags, name of the interface.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from slurm_job_kit.jobs.log_text import first_line
+from ..log_text import first_line
 
 HEADER = "Traceback (most recent call last)"
 HEAD = re.escape(HEADER)

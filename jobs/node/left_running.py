@@ -12,8 +12,8 @@ import signal
 import time
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs import procfs
-from slurm_job_kit.jobs.rundir import AttemptDir
+from .. import procfs
+from ..rundir import AttemptDir
 
 SAMPLE_S = 1.0
 WINDOW = 10  # samples

@@ -36,7 +36,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from slurm_job_kit.jobs.node.prctl import die_with_parent
+from .prctl import die_with_parent
 
 TORCHRUN = "torch.distributed.run"
 PREFLIGHT = "slurm_job_kit.trainer.health.script_preflight"

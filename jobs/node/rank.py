@@ -13,15 +13,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, print_line, with_time
-from slurm_job_kit.jobs.node import left_running, script_failure
-from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent, set_name
-from slurm_job_kit.jobs.node.script_failure import ScriptEnd
-from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.records.nodes import node_name
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, Timeline, code_folders, relink
+from .. import records
+from ..console import BestEffort, begin_lines_with_time, print_line, with_time
+from ..procfs import parent_of
+from ..records.frozen import Provenance
+from ..records.nodes import node_name
+from ..rundir import AttemptDir, RunDir, Timeline, code_folders, relink
+from . import left_running, script_failure
+from .prctl import adopt_orphans, die_with_parent, set_name
+from .script_failure import ScriptEnd
 
 UNCAUGHT = Path(__file__).resolve().with_name("uncaught")
 

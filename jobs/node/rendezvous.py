@@ -16,11 +16,11 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.node.interfaces import is_ipv6, is_reachable
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
-from slurm_job_kit.jobs.records.nodes import AttemptPlan, node_name
+from ..errors import UserError
+from ..records.nodes import AttemptPlan, node_name
+from . import interfaces
+from .interfaces import is_ipv6, is_reachable
+from .stop_signals import STOP_SIGNALS
 
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS = range(15000, 32000)

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, log_text
-from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
-from slurm_job_kit.jobs.kinds import KIND_OF_MISTAKE, OF_MEMORY, Kind
-from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
-from slurm_job_kit.jobs.log_text import first_line, on_a_screen
-from slurm_job_kit.jobs.node.last_error import OUTPUT_BEFORE, LastError, last_error
-from slurm_job_kit.jobs.records.nodes import RankError
+from .. import installation, log_text
+from ..errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
+from ..kinds import KIND_OF_MISTAKE, OF_MEMORY, Kind
+from ..known_causes import KnownCause, known_cause
+from ..log_text import first_line, on_a_screen
+from ..records.nodes import RankError
+from .last_error import OUTPUT_BEFORE, LastError, last_error
 
 # Python ends with this code after an error that nothing caught, and after sys.exit("text").
 UNCAUGHT = 1

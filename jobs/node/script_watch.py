@@ -18,15 +18,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import procfs, records, shared_files
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.node.stacks import stacks_of
-from slurm_job_kit.jobs.node.torchrun import Node
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.nodes import HangConclusion, RankError, RankHang
-from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.spec import Spec
+from .. import procfs, records, shared_files
+from ..kinds import Kind
+from ..records import RecordError
+from ..records.nodes import HangConclusion, RankError, RankHang
+from ..records.training import read_events
+from ..rundir import AttemptDir, RunDir
+from ..spec import Spec
+from .stacks import stacks_of
+from .torchrun import Node
 
 TICK_S = 1.0
 MAX_TICK_S = 2.0  # a longer tick was a suspension, or other processes took the cores

@@ -13,14 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import log_text
-from slurm_job_kit.jobs.known_causes import known_cause
-from slurm_job_kit.jobs.log_text import on_a_screen
-from slurm_job_kit.jobs.node.last_error import last_error
-from slurm_job_kit.jobs.node.script_failure import UNCAUGHT, format_exit, kind_of_exit
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
-from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.rundir import AttemptDir
+from .. import log_text
+from ..known_causes import known_cause
+from ..log_text import on_a_screen
+from ..records.nodes import RankError
+from ..rundir import AttemptDir
+from .last_error import last_error
+from .script_failure import UNCAUGHT, format_exit, kind_of_exit
+from .stop_signals import STOP_SIGNALS
 
 # An entry of torchrun's summary. Source: torch.distributed.elastic.multiprocessing.errors.
 _FAILURE = re.compile(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import procfs
+from .. import procfs
 
 LIMIT_S = 20.0
 MAX_PROCESSES = 4  # of a rank: the training and some of its data workers

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment
-from slurm_job_kit.jobs.console import BestEffort, print_line
-from slurm_job_kit.jobs.node import gpu_check, oom
-from slurm_job_kit.jobs.node.preload import PREFLIGHT, TorchrunCall
-from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
-from slurm_job_kit.jobs.records.nodes import node_name
-from slurm_job_kit.jobs.rundir import RunDir, write_atomic
-from slurm_job_kit.jobs.spec import Spec
+from .. import environment
+from ..console import BestEffort, print_line
+from ..records.nodes import node_name
+from ..rundir import RunDir, write_atomic
+from ..spec import Spec
+from . import gpu_check, oom
+from .preload import PREFLIGHT, TorchrunCall
+from .torchrun import preload_command, variables_of_spec
 
 WORD = "standby"  # in place of the attempt's number
 # The process has 0.3 GB with a torch for CPUs, and waits beside the ranks of the present attempt.

@@ -8,14 +8,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, gpus, records
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.node import gpu_check, interfaces
-from slurm_job_kit.jobs.node.stop_signals import HANDLED_BY_TORCHRUN
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.records.nodes import NODE, AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Launch, Spec
+from .. import environment, gpus, records
+from ..console import print_line
+from ..records.frozen import Provenance
+from ..records.nodes import NODE, AttemptPlan
+from ..rundir import RunDir
+from ..spec import Launch, Spec
+from . import gpu_check, interfaces
+from .stop_signals import HANDLED_BY_TORCHRUN
 
 # The slowest node may import torch from a busy file system first.
 JOIN_TIMEOUT_S = 600

@@ -29,8 +29,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_atomic
+from ..errors import UserError
+from ..rundir import append_jsonl, read_json, read_jsonl, write_atomic
 
 Record = TypeVar("Record")
 

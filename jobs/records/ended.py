@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from slurm_job_kit.jobs.errors import Mistake
-from slurm_job_kit.jobs.kinds import Cause as Cause
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
-from slurm_job_kit.jobs.records.queued import RequeueAnswer
-from slurm_job_kit.jobs.rundir import RunDir
+from ..errors import Mistake
+from ..kinds import Cause as Cause
+from ..kinds import Kind
+from ..rundir import RunDir
+from . import OMIT_NONE, read_lines
+from .queued import RequeueAnswer
 
 
 class Action(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE
+from . import AS_OBJECT, OMIT_NONE
 
 
 @dataclass(frozen=True)

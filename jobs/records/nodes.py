@@ -7,11 +7,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.errors import Mistake
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records import OMIT_NONE, read
-from slurm_job_kit.jobs.rundir import RunDir
+from .. import shared_files
+from ..errors import Mistake
+from ..kinds import Kind
+from ..rundir import RunDir
+from . import OMIT_NONE, read
 
 # Slurm's name of this node, for the ranks. A container may hide Slurm's own variables.
 NODE = "KIT_NODE"

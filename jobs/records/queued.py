@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE
+from . import AS_OBJECT, OMIT_NONE
 
 
 class RequeueAnswer(StrEnum):

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE, decode, encode
+from .. import shared_files
+from . import AS_OBJECT, OMIT_NONE, decode, encode
 
 
 @dataclass(frozen=True)

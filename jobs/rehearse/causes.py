@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.rehearse.harming import Ended
-from slurm_job_kit.jobs.rehearse.judge import Judgement
+from .harming import Ended
+from .judge import Judgement
 
 # A training may agree on a stop only every few steps, and end before that.
 STEPS_ON = 3

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.rehearse import final_state, judge
-from slurm_job_kit.jobs.rehearse.scenarios import Rehearsal, Tried, scenarios
-from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, SpecSubject, Subject
+from .. import installation
+from . import final_state, judge
+from .scenarios import Rehearsal, Tried, scenarios
+from .subjects import CommandSubject, SpecSubject, Subject
 
 SPOILS = ("momentum", "data", "generator")
 # A small model with momentum and dropout, so that each of these matters.

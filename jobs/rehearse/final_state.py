@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.rehearse.probe.sitecustomize import STATE_SUFFIXES
-from slurm_job_kit.jobs.rehearse.subjects import PROBE
+from ..errors import FailedError, UserError
+from .probe.sitecustomize import STATE_SUFFIXES
+from .subjects import PROBE
 
 # Values beside the tensors that another start has otherwise: times, and its own words.
 _OF_THE_START = re.compile(

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from slurm_job_kit.jobs import procfs
-from slurm_job_kit.jobs.node import stacks
-from slurm_job_kit.jobs.rehearse import traces
-from slurm_job_kit.jobs.rehearse.subjects import MARK, Running, Subject
-from slurm_job_kit.jobs.rehearse.traces import Process
+from .. import procfs
+from ..node import stacks
+from . import traces
+from .subjects import MARK, Running, Subject
+from .traces import Process
 
 POLL_S = 0.02
 ALL_HELD_S = 2.0  # for the other ranks to come to the moment, after the first one

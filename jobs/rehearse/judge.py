@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.rehearse.final_state import Difference
-from slurm_job_kit.jobs.rehearse.harming import Ended
-from slurm_job_kit.jobs.rehearse.scenarios import Tried
-from slurm_job_kit.jobs.rehearse.traces import Update
+from .final_state import Difference
+from .harming import Ended
+from .scenarios import Tried
+from .traces import Update
 
 INPUTS = ("optimizer", "scale", "lr", "position", "random")  # the likeliest first
 

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.rehearse.final_state import visible_name
-from slurm_job_kit.jobs.rehearse.scenarios import Tried
+from .final_state import visible_name
+from .scenarios import Tried
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt", ".log")
 _CLOCK = re.compile(

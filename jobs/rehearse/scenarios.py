@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.errors import PEER_TEXTS, UserError
-from slurm_job_kit.jobs.known_causes import known_cause
-from slurm_job_kit.jobs.log_text import first_line, visible
-from slurm_job_kit.jobs.node.last_error import last_error
-from slurm_job_kit.jobs.rehearse import final_state, harming
-from slurm_job_kit.jobs.rehearse.harming import Ended, Harm
-from slurm_job_kit.jobs.rehearse.subjects import CommandSubject, Subject
-from slurm_job_kit.jobs.rehearse.traces import Course, Process, course
+from ..console import quantity
+from ..errors import PEER_TEXTS, UserError
+from ..known_causes import known_cause
+from ..log_text import first_line, visible
+from ..node.last_error import last_error
+from . import final_state, harming
+from .harming import Ended, Harm
+from .subjects import CommandSubject, Subject
+from .traces import Course, Process, course
 
 FEWEST_STEPS = 6
 STEPS_LEFT = 4  # after a moment, so that a training that does not stop is seen to go on

@@ -18,10 +18,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rehearse.traces import Process
-from slurm_job_kit.jobs.runs import code_snapshot
+from .. import installation
+from ..errors import UserError
+from ..runs import code_snapshot
+from .traces import Process
 
 PROBE = Path(__file__).resolve().parent / "probe"
 _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")

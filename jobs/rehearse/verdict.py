@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.rehearse.causes import Fault, leaves_as_done, ran_on, recognised
-from slurm_job_kit.jobs.rehearse.final_state import visible_name
-from slurm_job_kit.jobs.rehearse.judge import Judgement
-from slurm_job_kit.jobs.rehearse.metrics import Compared
-from slurm_job_kit.jobs.rehearse.scenarios import Tried, failure
+from ..console import quantity
+from .causes import Fault, leaves_as_done, ran_on, recognised
+from .final_state import visible_name
+from .judge import Judgement
+from .metrics import Compared
+from .scenarios import Tried, failure
 
 REPEATS = "repeats itself undisturbed"
 YES, NO, NOT_TRIED = "yes", "no", "not tried"

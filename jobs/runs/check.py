@@ -17,14 +17,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, records
-from slurm_job_kit.jobs.config.load import LoadedSpec
-from slurm_job_kit.jobs.console import print_line, quantity
-from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.problems import Problem, SpecError
-from slurm_job_kit.jobs.records.training import CheckReport
-from slurm_job_kit.jobs.rundir import RunDir, code_folders
-from slurm_job_kit.jobs.spec import Launch, Spec
+from .. import environment, records
+from ..config.load import LoadedSpec
+from ..console import print_line, quantity
+from ..environment import Door
+from ..problems import Problem, SpecError
+from ..records.training import CheckReport
+from ..rundir import RunDir, code_folders
+from ..spec import Launch, Spec
 
 LIMIT_S = 60.0
 SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"

@@ -12,10 +12,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import Manifest
-from slurm_job_kit.jobs.checkpoint.names import (
+from .. import shared_files
+from ..checkpoint import reader
+from ..checkpoint.manifest import Manifest
+from ..checkpoint.names import (
     ASIDE_PREFIX,
     BEST,
     LATEST,
@@ -26,8 +26,8 @@ from slurm_job_kit.jobs.checkpoint.names import (
     point_at_best,
     write_pointer,
 )
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, write_atomic
+from ..errors import UserError
+from ..rundir import RunDir, fsync_directory, write_atomic
 
 
 def verify(directory: Path) -> Manifest:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint.names import (
+from .. import records
+from ..checkpoint.names import (
     QUARANTINE_PREFIX,
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
     newest_first,
 )
-from slurm_job_kit.jobs.records.training import SavedCheckpoint
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
+from ..records.training import SavedCheckpoint
+from ..rundir import RunDir
+from ..spec import Spec
 
 
 def newest(
@@ -37,7 +37,7 @@ def newest(
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
     if saved is not None:
         return checkpoint_name(saved.step)
-    from slurm_job_kit.jobs.runs import script_files
+    from . import script_files
 
     return script_files.newest(run_dir, outputs)
 

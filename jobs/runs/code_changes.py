@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance
-from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
-from slurm_job_kit.jobs.runs import code_snapshot, own_script
-from slurm_job_kit.jobs.runs.code_digest import UsedCode, has_weight, kit_of, name_of, used_code
-from slurm_job_kit.jobs.spec import Launch, Spec
+from .. import records, shared_files
+from ..console import quantity
+from ..errors import UserError
+from ..records.frozen import CodeSnapshot, Provenance
+from ..rundir import RunDir, relink, write_atomic
+from ..spec import Launch, Spec
+from . import code_snapshot, own_script
+from .code_digest import UsedCode, has_weight, name_of, used_code
 
 MAX_LISTED = 20
 MAX_DIFF_BYTES = 2**20
@@ -42,7 +42,7 @@ class FileChange:
 class NewCode:
     """A fresh copy of the checkout, and its differences from the code of a run.
 
-    kit: `code`, or a copy of this kit where the checkout does not have the kit.
+    kit: a copy of this kit.
     script_code: the same for a launch.script outside of the repository. live_folders: as in
     Provenance.
     """
@@ -64,15 +64,13 @@ class NewCode:
 def repository_of(run_dir: RunDir) -> Path:
     """Return the repository from which `resume --code` takes the code of a run.
 
-    The clone of the kit in which the command runs, if the run has the code of a clone. Else the
-    working directory's repository if the run lies in it; else the one that was submitted.
+    The working directory's repository if the run lies in it; else the one that was submitted.
 
     Raises: UserError if that is gone.
     """
     here = code_snapshot.repository()
-    is_of_clone = kit_of(run_dir) is None and installation.is_in(here)
     is_in_it = run_dir.path.is_relative_to(here)
-    if is_of_clone or (is_in_it and (here / ".git").exists()):
+    if is_in_it and (here / ".git").exists():
         return here
     known = records.read(Provenance, run_dir.provenance)
     if known is None or known.repository is None:
@@ -95,17 +93,17 @@ def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     runs_root = run_dir.path.parent.parent
     mode, left_out = int(spec.dir_mode, 8), own_script.leftover_files(spec.launch, repository)
     code = code_snapshot.take(repository, runs_root, mode=mode, left_out=left_out)
-    kit = code_snapshot.take_kit(code, runs_root, mode)
+    kit = code_snapshot.take_kit(runs_root, mode)
     script = spec.launch.script
     script_code: Path | None = None
     if script is not None and os.path.isabs(script):
         script_code, _ = own_script.freeze_outside(spec.launch, runs_root, mode)
     _check_script(spec.launch, code, script_code)
     folders = own_script.freeze_live(spec, repository, code, script_code)
-    old = [run_dir.code.resolve(), *filter(None, [kit_of(run_dir)])]
+    old = [run_dir.code.resolve(), run_dir.kit.resolve()]
     is_lost = not all(map(code_snapshot.is_whole, old))  # a scratch purge, perhaps
     changes = [] if is_lost else between(run_dir.code.resolve(), code, used_code(spec))
-    if not is_lost and kit != code:
+    if not is_lost:
         changes += between(run_dir.kit.resolve(), kit, UsedCode())
     if script_code is not None and shared_files.is_dir(run_dir.script_code):
         file_changes = between(run_dir.script_code.resolve(), script_code, UsedCode())
@@ -176,7 +174,7 @@ def summary(run_dir: RunDir, new: NewCode) -> list[str]:
     if len(new.changes) > MAX_LISTED:
         lines.append(f"  ... and {len(new.changes) - MAX_LISTED} more")
     pairs = [(run_dir.code, new.code)]
-    if new.kit not in (new.code, run_dir.kit.resolve()):
+    if new.kit != run_dir.kit.resolve():
         pairs.append((run_dir.kit, new.kit))
     if new.script_code is not None:
         pairs.append((run_dir.script_code, new.script_code))
@@ -208,11 +206,9 @@ def switch_code(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Itera
     and the step of the checkpoint that it continues from.
     """
     links = {
-        run_dir.kit: code_snapshot.kit_target(run_dir, new.code, new.kit),
+        run_dir.kit: os.path.relpath(new.kit, run_dir.path),
         run_dir.code: os.path.relpath(new.code, run_dir.path),
     }
-    if new.kit == new.code:  # in this order a kill between the two leaves a kit, too
-        links = dict(reversed(links.items()))
     if new.script_code is not None:
         links[run_dir.script_code] = os.path.relpath(new.script_code, run_dir.path)
     before = {link: os.readlink(link) for link in links if link.is_symlink()}
@@ -233,12 +229,12 @@ def switch_code(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Itera
 
 def _record(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> None:
     """Add the new code to provenance.json; the interpreter and its packages stay."""
-    from slurm_job_kit.jobs.runs.freeze import provenance
+    from .freeze import provenance
 
     known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
     now = provenance(new.repository, new.code.name, Spec.read(run_dir.spec).interpreter)
     script_code = None if new.script_code is None else new.script_code.name
-    kit = None if new.kit == new.code else new.kit.name
+    kit = new.kit.name
     when = round(time.time(), 3)
     added = CodeSnapshot(now.code, attempt, step, when, now.git_sha, script_code, kit)
     changed = replace(
@@ -260,7 +256,7 @@ def mend_record(run_dir: RunDir, attempt: int, step: int) -> None:
     It names another one after a `switch_code` that was killed before it changed the links.
     """
     known = records.read(Provenance, run_dir.provenance)
-    code, kit = name_of(run_dir.code), kit_of(run_dir)
+    code = name_of(run_dir.code)
     if known is None or code is None or not known.snapshots:
         return
     shas = [each.git_sha for each in known.snapshots if each.code == code]
@@ -272,7 +268,7 @@ def mend_record(run_dir: RunDir, attempt: int, step: int) -> None:
         round(time.time(), 3),
         sha,
         name_of(run_dir.script_code),
-        None if kit is None else kit.name,
+        name_of(run_dir.kit),
     )
     if known.snapshots[-1].copies == added.copies:
         return

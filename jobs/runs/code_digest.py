@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from slurm_job_kit.jobs.rundir import RunDir, folder_of
-from slurm_job_kit.jobs.runs import code_snapshot
-from slurm_job_kit.jobs.spec import Spec, Train
+from ..rundir import folder_of
+from ..spec import Spec, Train
+from . import code_snapshot
 
 # Files at the top of a repository that no run reads.
 LEFT_OUT_FILES = (
@@ -24,12 +24,6 @@ LEFT_OUT_FILES = (
 LEFT_OUT_FOLDERS = ("docs", "tests")
 DOCUMENTS = (".md", ".rst")
 SPECS = (".yaml", ".yml", ".json")  # in configs/: a run has its own
-
-
-def kit_of(run_dir: RunDir) -> Path | None:
-    """Return the frozen kit of a run; None where the run's code has the kit."""
-    kit = folder_of(run_dir.kit)
-    return None if kit == folder_of(run_dir.code) else kit
 
 
 def name_of(link: Path) -> str | None:
@@ -60,7 +54,7 @@ class UsedCode:
 def digest_of(code: Path, spec: Spec, kit: Path | None = None) -> str | None:
     """Return SHA-256 of the files that results may depend on; None if the folder is no frozen code.
 
-    kit: the frozen kit, where the code does not have it.
+    kit: the frozen kit.
     """
     try:
         names = code_snapshot.frozen_names(code)

@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, installation, shared_files
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir
+from .. import environment, installation, shared_files
+from ..console import print_line
+from ..errors import UserError
 
 MAX_MIB = 256
 DEFAULT_MODE = 0o700  # of a run directory
@@ -50,12 +49,11 @@ def take(
 
     Raises: OSError.
     """
-    is_whole_repository = paths is None and installation.is_in(repository)
     sizes = source_files(repository, None, left_out) if paths is None else _sizes(paths)
     paths = list(sizes)
     if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
         paths = [path for path in paths if not path.is_relative_to(runs_root)]
-    _check(repository, sizes, paths, is_whole_repository)
+    _check(repository, sizes, paths)
     links: list[str] = []
     sha = _with_mode(digest(repository, paths, links), mode)
     outside = {path for path in map(Path, links) if _is_code_elsewhere(path, repository)}
@@ -84,10 +82,8 @@ def take(
     return target
 
 
-def _check(
-    repository: Path, sizes: Mapping[Path, int], paths: Sequence[Path], is_whole_repository: bool
-) -> None:
-    """Raises: SnapshotError for too much code, or a kit without the package jobs/runs."""
+def _check(repository: Path, sizes: Mapping[Path, int], paths: Sequence[Path]) -> None:
+    """Raises: SnapshotError for too much code."""
     size = sum(sizes[path] for path in paths)
     if size > MAX_MIB * 2**20:
         largest = max(paths, key=sizes.__getitem__)
@@ -96,29 +92,25 @@ def _check(
             f"{largest.relative_to(repository)}\n  hint: add data and outputs to .gitignore",
             repository,
         )
-    room = repository / "jobs/runs/__init__.py"
-    if is_whole_repository and room.exists() and room not in paths:
-        raise SnapshotError(
-            "git ignores the kit's own package jobs/runs\n  hint: write /runs/ instead of runs/ in "
-            ".gitignore or git's core.excludesFile",
-            room,
-        )
 
 
-def take_kit(code: Path, runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
-    """Return the frozen code itself if it has the kit, else a copy of this kit as of `take`.
+def take_kit(runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
+    """Return a copy of this kit as of `take`, in which slurm_job_kit has the parts.
 
     Raises: OSError.
     """
-    if installation.is_in(code):
-        return code
-    files = _walk(installation.PACKAGE, {"__pycache__"}, are_links_followed=True)
-    return take(installation.ROOT, runs_root, sorted(files), mode)
+    with tempfile.TemporaryDirectory(prefix="kit-") as name:
+        package = Path(name).resolve() / installation.NAME
+        ignored = shutil.ignore_patterns("__pycache__", *installation.PARTS)
+        shutil.copytree(installation.PACKAGE, package, ignore=ignored)
+        for part in installation.PARTS:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(installation.HOME / part, package / part, ignore=ignored)
+        return take(package.parent, runs_root, sorted(_walk(package, set())), mode)
 
 
-def kit_target(run_dir: RunDir, code: Path, kit: Path) -> str:
-    """Return where a run directory's link `kit` leads: to `code` where the code has the kit."""
-    return run_dir.code.name if kit == code else os.path.relpath(kit, run_dir.path)
+def _is_clone(repository: Path) -> bool:
+    return installation.IS_CLONE and repository == installation.ROOT
 
 
 def repository() -> Path:
@@ -169,7 +161,7 @@ def _damage(copy: Path) -> str | None:
     if not any(_with_mode(actual, mode) == copy.name for mode in _MODES):
         changed = (name for name in [*names] if _changed_after_the_list(copy, name))
         return f"{copy / next(changed, '')} was changed"
-    from slurm_job_kit.jobs.runs import script_files
+    from . import script_files
 
     known = {*names}
     added = sorted(_walk(copy, skipped={"__pycache__"}))
@@ -435,7 +427,7 @@ def source_files(
     All without git. Not `left_out`, names relative to the repository, and no untracked file with
     the name of a secret. `at_most`: so many of them, in any order.
     """
-    from slurm_job_kit.jobs.runs import script_files
+    from . import script_files
 
     listed = listing(repository)
     if listed.warning is not None:
@@ -452,7 +444,10 @@ def source_files(
             "or content it holds a secret, and git does not track it\n  hint: if it is data of "
             "the training, git add it, or give it another name"
         )
+    # A run has a copy of the kit beside its code.
+    of_kit = {*installation.PARTS, installation.NAME} if _is_clone(repository) else set()
     names = (listed.tracked | listed.untracked) - {*secrets, *left_out}
+    names = frozenset(name for name in names if name.partition("/")[0] not in of_kit)
     paths = (repository / name for name in names)
     files = (each for each in _files(paths) if not _is_bytecode(each[0]))
     return dict(sorted(itertools.islice(files, at_most), key=lambda each: each[0].parts))
@@ -576,7 +571,7 @@ def _is_code_elsewhere(path: Path, repository: Path) -> bool:
 
     Its content is frozen: an edit of it during the run would change a copy that is a link.
     """
-    from slurm_job_kit.jobs.runs import script_files
+    from . import script_files
 
     if path.suffix.lower() not in script_files.SOURCE_SUFFIXES:
         return False

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.problems import dotted, printable
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.records.training import Result
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import state
-from slurm_job_kit.jobs.runs.spec_changes import FIXED, differences, is_free
-from slurm_job_kit.jobs.spec import Spec
+from .. import records, shared_files
+from ..console import quantity
+from ..errors import UserError
+from ..problems import dotted, printable
+from ..records.frozen import Provenance
+from ..records.training import Result
+from ..rundir import RunDir
+from ..spec import Spec
+from . import state
+from .spec_changes import FIXED, differences, is_free
 
 
 def compare(run: RunDir, reference: RunDir) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.training import Progress, Result
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Train
+from .. import records
+from ..errors import UserError
+from ..records.training import Progress, Result
+from ..rundir import RunDir
+from ..spec import Train
 
 SCHEDULES = {
     "constant": "train.schedule constant: the learning rate stays as it is",

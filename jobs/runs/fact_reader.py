@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.node import silent_end
-from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
-from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
-from slurm_job_kit.jobs.records.training import (
+from .. import records, shared_files
+from ..node import silent_end
+from ..records.ended import AttemptRecord, read_attempts
+from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
+from ..records.queued import SlurmSite, Submission, Successor
+from ..records.training import (
     Event,
     Outcome,
     Result,
     read_events,
     read_progress_steps,
 )
-from slurm_job_kit.jobs.rundir import UNFIT, AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import checkpoint_lookup, interpret, scratch_purge
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.shared_files import names_in
-from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
+from ..rundir import UNFIT, AttemptDir, RunDir
+from ..shared_files import names_in
+from ..slurm.hostlist import expand_hostlist
+from . import checkpoint_lookup, interpret, scratch_purge
+from .interpret import AttemptFacts
 
 RANK_0 = "rank-00000"
 MAX_LOGS = 8  # of torchruns that are read for the reason of a failure

@@ -18,16 +18,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.config import pipelines
-from slurm_job_kit.jobs.config.load import LoadedSpec
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Overrides, PackageVersion, Provenance
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
-from slurm_job_kit.jobs.runs import code_digest, code_snapshot, own_script
-from slurm_job_kit.jobs.runs.lookup import runs_root
-from slurm_job_kit.jobs.spec import Launch, Spec
+from .. import records
+from ..config import pipelines
+from ..config.load import LoadedSpec
+from ..console import print_line
+from ..errors import UserError
+from ..records.frozen import CodeSnapshot, Overrides, PackageVersion, Provenance
+from ..rundir import RunDir, Timeline, relink
+from ..spec import Launch, Spec
+from . import code_digest, code_snapshot, own_script
+from .lookup import runs_root
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
 MIN_FREE_MIB = 64
@@ -84,7 +84,7 @@ def freeze_all(
                 own_script.leftover_files(spec.launch, repository),
             )
             code = code_snapshot.take(repository, root, mode=mode, left_out=left_out)
-            kit = code_snapshot.take_kit(code, root, mode)
+            kit = code_snapshot.take_kit(root, mode)
             for run_dir, loaded in runs.items():
                 # Outside of the clean-up: a directory that exists already is another run.
                 run_dir.path.mkdir(parents=True)
@@ -115,11 +115,10 @@ def _with_script(loaded: LoadedSpec, repository: Path) -> LoadedSpec:
 
 
 def _record_code(run_dir: RunDir, known: Provenance) -> None:
-    own_kit = code_digest.kit_of(run_dir)
     snapshot = replace(
         known.snapshots[0],
         script_code=code_digest.name_of(run_dir.script_code),
-        kit=None if own_kit is None else own_kit.name,
+        kit=code_digest.name_of(run_dir.kit),
     )
     records.write(run_dir.provenance, replace(known, snapshots=(snapshot,)))
 
@@ -190,7 +189,7 @@ def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:
     records.write(run_dir.overrides, Overrides(tuple(loaded.overrides)))
     run_dir.setup.write_text(setup_script(sys.executable, spec.setup), encoding="utf-8")
     run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
-    run_dir.kit.symlink_to(code_snapshot.kit_target(run_dir, code, kit))
+    run_dir.kit.symlink_to(os.path.relpath(kit, run_dir.path))
     # So that `tail -F` of the log works from submit on.
     first_log = run_dir.attempt(1).rank_log(0)
     first_log.write_text("waiting for the job to start\n", encoding="utf-8")

@@ -9,20 +9,20 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, is_newer
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
-from slurm_job_kit.jobs.kinds import OF_MEMORY, Kind
-from slurm_job_kit.jobs.known_causes import CAUSE_OF, KnownCause, known_cause
-from slurm_job_kit.jobs.log_text import behind_first_line
-from slurm_job_kit.jobs.node.script_failure import signal_of
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
-from slurm_job_kit.jobs.records.ended import ENDS, FINAL, Action, AttemptRecord, Cause, Evidence
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
-from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
-from slurm_job_kit.jobs.records.training import CodeSpan, Event, Outcome, Result
-from slurm_job_kit.jobs.slurm import job_state
-from slurm_job_kit.jobs.spec import Spec
+from ..checkpoint.names import checkpoint_step, is_newer
+from ..console import quantity
+from ..errors import HINT, Mistake, UserError
+from ..kinds import OF_MEMORY, Kind
+from ..known_causes import CAUSE_OF, KnownCause, known_cause
+from ..log_text import behind_first_line
+from ..node.script_failure import signal_of
+from ..node.stop_signals import STOP_SIGNALS
+from ..records.ended import ENDS, FINAL, Action, AttemptRecord, Cause, Evidence
+from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
+from ..records.queued import SlurmSite, Submission, Successor
+from ..records.training import CodeSpan, Event, Outcome, Result
+from ..slurm import job_state
+from ..spec import Spec
 
 # The longest pause before a retry, and its start.
 RETRY_S = 120.0

@@ -13,13 +13,13 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.console import print_line, user_name
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
-from slurm_job_kit.jobs.records.queued import Claim, RecordedJob, Submission
-from slurm_job_kit.jobs.records.sweeps import SweepRecord
-from slurm_job_kit.jobs.rundir import RunDir, SweepDir, relink
+from .. import installation, records, shared_files
+from ..console import print_line, user_name
+from ..errors import UserError
+from ..records.ended import AttemptRecord, read_attempts
+from ..records.queued import Claim, RecordedJob, Submission
+from ..records.sweeps import SweepRecord
+from ..rundir import RunDir, SweepDir, relink
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
 # was killed before it could write successor.json.
@@ -37,7 +37,7 @@ def runs_root(configured: str | None = None) -> Path:
     The command `kit` takes `runs` at the top of the repository, from any folder in it.
     """
     if chosen := configured or os.environ.get("KIT_RUNS"):
-        from slurm_job_kit.jobs.problems import expand_path  # status often does without
+        from ..problems import expand_path  # status often does without
 
         try:
             return Path(chosen if configured else expand_path(chosen)).absolute()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance, StateOrigin
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import (
+from .. import records
+from ..checkpoint.names import checkpoint_step, find_checkpoint
+from ..errors import UserError
+from ..records.frozen import CodeSnapshot, Provenance, StateOrigin
+from ..rundir import RunDir
+from ..spec import Spec
+from . import (
     checkpoint_files,
     checkpoint_lookup,
     code_digest,
     lookup,
     spec_changes,
 )
-from slurm_job_kit.jobs.spec import Spec
 
 
 @dataclass(frozen=True)

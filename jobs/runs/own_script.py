@@ -17,12 +17,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.console import print_line, quantity
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import code_snapshot, script_files
-from slurm_job_kit.jobs.spec import Launch, Spec
+from .. import installation
+from ..console import print_line, quantity
+from ..errors import UserError
+from ..rundir import RunDir
+from ..spec import Launch, Spec
+from . import code_snapshot, script_files
 
 # A larger file is not copied into each run: there the working directory has a link to the frozen,
 # read-only file.
@@ -406,7 +406,7 @@ def environment_of(
     entries: first on its PYTHONPATH; behind them `inherited`, of the spec or of this process.
     """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*entries, inherited]))}
-    from slurm_job_kit.jobs.runs import check  # a submit of the trainer does without
+    from . import check  # a submit of the trainer does without
 
     answer = check.ask_python(python, _FIND, str([*names]), env, folder)
     if answer is None:

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import log_text
-from slurm_job_kit.jobs.console import display_path
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.rundir import RunDir
+from .. import installation, log_text
+from ..console import display_path
+from ..kinds import Kind
+from ..rundir import RunDir
 
 TAIL_LINES = 1000
 # A frame of a Python traceback.
@@ -43,11 +43,11 @@ class CodeFolders:
     """Where the user's own code of a run is.
 
     frozen: folders with a frozen copy, resolved; the first one is that of the repository.
-    kit: folders below them that are the kit's. checkout: where the copy was taken; it may be gone.
+    kit: the frozen kit. checkout: where the copy was taken; it may be gone.
     """
 
     frozen: tuple[Path, ...]
-    kit: tuple[Path, ...]
+    kit: Path
     checkout: Path | None
 
 
@@ -55,9 +55,9 @@ def code_folders(run_dir: RunDir, repository: str | None) -> CodeFolders:
     """Return the folders of a run's code. repository: of provenance.json."""
     code = run_dir.code.resolve()
     frozen = (code, run_dir.work.resolve(), run_dir.script_code.resolve())
-    is_clone = run_dir.kit.resolve() == code
-    kit = (code / "trainer", code / "jobs") if is_clone else (run_dir.kit.resolve(),)
-    return CodeFolders(frozen, kit, None if repository is None else Path(repository))
+    return CodeFolders(
+        frozen, run_dir.kit.resolve(), None if repository is None else Path(repository)
+    )
 
 
 def users_frame(trace: str, code: CodeFolders) -> FileLine | None:
@@ -76,11 +76,11 @@ def users_frame(trace: str, code: CodeFolders) -> FileLine | None:
 def users_file(path: Path, code: CodeFolders) -> Path | None:
     """Return the user's file of a path in a frozen folder; None for the kit's or a package's."""
     path = Path(os.path.normpath(path if path.is_absolute() else code.frozen[0] / path)).resolve()
-    if "site-packages" in path.parts or any(path.is_relative_to(each) for each in code.kit):
+    kits = (code.kit, *(installation.HOME / part for part in installation.PARTS))
+    if "site-packages" in path.parts or any(path.is_relative_to(each) for each in kits):
         return None
     if code.checkout is not None and path.is_relative_to(code.checkout):
-        kits = {code.checkout / each.relative_to(code.frozen[0]) for each in _inside(code)}
-        return None if any(path.is_relative_to(each) for each in kits) else path
+        return path
     folder = next((each for each in code.frozen if path.is_relative_to(each)), None)
     if folder is None:
         return None
@@ -88,10 +88,6 @@ def users_file(path: Path, code: CodeFolders) -> Path | None:
         original = code.checkout / path.relative_to(folder)
         return original if original.is_file() else path
     return path
-
-
-def _inside(code: CodeFolders) -> list[Path]:
-    return [each for each in code.kit if each.is_relative_to(code.frozen[0])]
 
 
 def tail(path: Path) -> list[LogLine]:

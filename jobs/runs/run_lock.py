@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.console import user_name
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.procfs import is_hidden, start_of
-from slurm_job_kit.jobs.records.queued import Claim, RecordedJob
-from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, write_durable
-from slurm_job_kit.jobs.slurm import client, job_list
-from slurm_job_kit.jobs.slurm.client import Life
+from .. import installation, records
+from ..console import user_name
+from ..errors import FailedError, UserError
+from ..procfs import is_hidden, start_of
+from ..records.queued import Claim, RecordedJob
+from ..rundir import RunDir, fsync_directory, write_durable
+from ..slurm import client, job_list
+from ..slurm.client import Life
 
 
 class OwnedError(UserError):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, shared_files
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import RunDir, folder_of
-from slurm_job_kit.jobs.runs import code_snapshot
-from slurm_job_kit.jobs.spec import Spec
+from .. import installation, shared_files
+from ..errors import UserError
+from ..records.training import read_events
+from ..rundir import RunDir, folder_of
+from ..spec import Spec
+from . import code_snapshot
 
 RESUME = f"{installation.command('resume')} continues"
 HINT = f"restore it, then {RESUME}; or submit a new run with train.init_from"
@@ -40,7 +40,7 @@ def read_spec(run_dir: RunDir) -> tuple[Spec, UserError | None]:
 
 
 def check_code(run_dir: RunDir) -> tuple[Path | None, Path | None]:
-    """Return the folders of the frozen code, and of the kit where the code does not have it.
+    """Return the folders of the frozen code, and of the kit.
 
     Raises: UserError where one of them, or the code of a user's script, is gone or altered.
     """
@@ -53,7 +53,7 @@ def check_code(run_dir: RunDir) -> tuple[Path | None, Path | None]:
     if kit is not None and not installation.is_in(kit):
         new = installation.command("resume", run_dir.run_id, "", "code")
         raise UserError(f"{run_dir.kit} has no kit\n  hint: {new} freezes it again")
-    return code, None if kit == code else kit
+    return code, kit
 
 
 def _check_copy(folder: Path, run_dir: RunDir) -> None:

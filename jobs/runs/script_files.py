@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.rundir import RunDir
+from .. import shared_files
+from ..rundir import RunDir
 
 
 def _words(text: str) -> frozenset[str]:

@@ -11,20 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.batch_sizes import global_batch_size
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.problems import KeyPath, dotted, printable
-from slurm_job_kit.jobs.records.frozen import KeyChange, Overrides, Provenance, SpecChange
-from slurm_job_kit.jobs.rundir import RunDir, write_atomic
-from slurm_job_kit.jobs.runs import extension, own_script
-from slurm_job_kit.jobs.spec import Spec, Train
+from .. import records, shared_files
+from ..batch_sizes import global_batch_size
+from ..checkpoint import reader
+from ..checkpoint.names import checkpoint_names
+from ..console import print_line
+from ..errors import UserError
+from ..problems import KeyPath, dotted, printable
+from ..records.frozen import KeyChange, Overrides, Provenance, SpecChange
+from ..rundir import RunDir, write_atomic
+from ..spec import Spec, Train
+from . import extension, own_script
 
 if TYPE_CHECKING:
-    from slurm_job_kit.jobs.config.load import LoadedSpec
+    from ..config.load import LoadedSpec
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
 FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile", "notify")
@@ -88,7 +88,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
 
 def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     """Return the user's file with all overrides so far and these. Raises: SpecError, UserError."""
-    from slurm_job_kit.jobs.config.load import load
+    from ..config.load import load
 
     arguments = [*_frozen_overrides(run_dir), *overrides]
     loaded = load(run_dir.spec_yaml, arguments, is_point=True)
@@ -226,7 +226,7 @@ def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:
 
 
 def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
-    from slurm_job_kit.jobs.runs.freeze import setup_script
+    from .freeze import setup_script
 
     known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
     return setup_script(sys.executable if known is None else known.interpreter, lines)

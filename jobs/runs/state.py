@@ -15,19 +15,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, read_attempts
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.records.queued import RecordedJob, Successor
-from slurm_job_kit.jobs.records.training import Progress, Result, SavedCheckpoint
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import fact_reader, interpret, lookup, run_lock
-from slurm_job_kit.jobs.slurm import job_list, job_state
-from slurm_job_kit.jobs.slurm.client import Job, Life
-from slurm_job_kit.jobs.spec import FormatError, Spec
+from .. import records, shared_files
+from ..checkpoint.names import checkpoint_name, checkpoint_names
+from ..errors import FailedError, UserError
+from ..records import RecordError
+from ..records.ended import ENDS, Action, AttemptRecord, read_attempts
+from ..records.nodes import AttemptPlan
+from ..records.queued import RecordedJob, Successor
+from ..records.training import Progress, Result, SavedCheckpoint
+from ..rundir import RunDir
+from ..slurm import job_list, job_state
+from ..slurm.client import Job, Life
+from ..spec import FormatError, Spec
+from . import fact_reader, interpret, lookup, run_lock
 
 ASK_AGAIN_S = 30
 

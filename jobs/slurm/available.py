@@ -12,10 +12,10 @@ import pwd
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from slurm_job_kit.jobs.problems import Problem, format_value
-from slurm_job_kit.jobs.slurm import site
-from slurm_job_kit.jobs.slurm.site import Partition
-from slurm_job_kit.jobs.spec import Slurm
+from ..problems import Problem, format_value
+from ..spec import Slurm
+from . import site
+from .site import Partition
 
 # Another cluster's names are not known here.
 _OTHER_CLUSTER = ("clusters", "cluster")

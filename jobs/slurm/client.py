@@ -21,11 +21,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.records.queued import RequeueAnswer
-from slurm_job_kit.jobs.slurm import job_state
+from .. import environment
+from ..console import print_line
+from ..environment import Door
+from ..records.queued import RequeueAnswer
+from . import job_state
 
 CALL_TIMEOUT_S = 30
 SLOW_S = 3.0

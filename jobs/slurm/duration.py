@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_job_kit.jobs.console import format_duration
+from ..console import format_duration
 
 FORMS = "M, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 _DIGITS = "([0-9]{1,9})"

@@ -27,9 +27,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.slurm import client, job_list
+from ..console import print_line
+from ..errors import FailedError
+from . import client, job_list
 
 FIND_S = 10.0  # how long squeue is asked for a job whose id sbatch did not print
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.console import user_name
-from slurm_job_kit.jobs.records.queued import RecordedJob
-from slurm_job_kit.jobs.slurm import client, duration, job_state, site
-from slurm_job_kit.jobs.slurm.client import Job, Life, call
-from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
+from ..console import user_name
+from ..records.queued import RecordedJob
+from . import client, duration, job_state, site
+from .client import Job, Life, call
+from .sbatch import SCRIPT
 
 # A job that the accounting has in such a state does not start again by itself.
 _FINAL = job_state.ENDED - {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"}

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from slurm_job_kit.jobs.slurm import duration
+from . import duration
 
 _REASONS = {
     "None": "Slurm has not looked at the job yet, or has given no reason",

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurm_job_kit.jobs.problems import Problem, format_value
-from slurm_job_kit.jobs.slurm import pending
-from slurm_job_kit.jobs.spec import Slurm
+from ..problems import Problem, format_value
+from ..spec import Slurm
+from . import pending
 
 _SIZE = ("nodes", "gpus_per_node", "cpus_per_task", "mem")
 # Slurm's messages, and the keys that can cause each. The first that fits decides: a message about

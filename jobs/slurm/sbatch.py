@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.console import number_ranges
-from slurm_job_kit.jobs.rundir import JOB_LOG, RunDir, SweepDir
-from slurm_job_kit.jobs.spec import Spec
+from .. import installation
+from ..console import number_ranges
+from ..rundir import JOB_LOG, RunDir, SweepDir
+from ..spec import Spec
 
 SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
 # Options that belong to one job and not to its successor.

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.console import user_name
-from slurm_job_kit.jobs.slurm import client, duration, pending
-from slurm_job_kit.jobs.slurm.pending import SharedLimits
-from slurm_job_kit.jobs.spec import Slurm
+from ..console import user_name
+from ..spec import Slurm
+from . import client, duration, pending
+from .pending import SharedLimits
 
 # Slurm's own defaults. Source: slurm.conf(5).
 KILL_WAIT_S = 30

@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.problems import Problem
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.slurm.site import CRED_EXPIRE_S, KILL_WAIT_S, SLURMD_PORT, Site
-from slurm_job_kit.jobs.spec import Slurm, advised_lead_s
+from .. import installation, records
+from ..problems import Problem
+from ..records.ended import read_attempts
+from ..records.queued import PartitionNodes, SlurmSite
+from ..rundir import RunDir
+from ..spec import Slurm, advised_lead_s
+from . import duration
+from .site import CRED_EXPIRE_S, KILL_WAIT_S, SLURMD_PORT, Site
 
 # Assumed duration of a stop (notice, save, commit) until the run has measured one.
 ASSUMED_STOP_S = 30

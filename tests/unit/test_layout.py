@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-KIT = "slurm_job_kit."  # all code imports the rooms by this package
+KIT = "slurm_job_kit."  # the package by which other code imports them
 OWN = ("jobs", "trainer")
 FILES = {
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
@@ -64,7 +64,14 @@ MAY_IMPORT = {
         "process": set(),
     },
 }
-BASE = {"trainer.errors", "trainer.stop", "trainer.seeds", "trainer.user_code", "trainer.events"}
+BASE = {
+    "trainer.contract",
+    "trainer.errors",
+    "trainer.stop",
+    "trainer.seeds",
+    "trainer.user_code",
+    "trainer.events",
+}
 # A rank imports torch after its stop signals; a process without torch checks and forks fast.
 WITHOUT_TORCH = [
     *("trainer.errors", "trainer.events", "trainer.stop"),
@@ -118,11 +125,20 @@ def imports(module, is_typing_included=False):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            modules = [name for name in inner if name.removeprefix(KIT) in FILES]
-            names += modules or [node.module or ""]
-    assert not own(names), "a user's repository may have packages of these names"
-    return tuple(name.removeprefix(KIT) for name in names)
+            source = absolute(module, node)
+            inner = [f"{source}.{alias.name}" for alias in node.names]
+            names += [name for name in inner if name in FILES] or [source]
+    return tuple(names)
+
+
+def absolute(module, node):
+    """The full name of what a `from` statement imports from."""
+    if not node.level:
+        assert not own([node.module]), "a user's repository may have packages of these names"
+        return node.module.removeprefix(KIT)
+    parts = module.split(".")
+    up = node.level - (FILES[module].stem == "__init__")
+    return ".".join([*parts[: len(parts) - up], *filter(None, [node.module])])
 
 
 def reached(module):
@@ -184,7 +200,9 @@ def test_an_import_goes_down_the_list_of_rooms():
 def imports_upwards(module):
     """(module, imported module) for each import that the list of rooms does not allow."""
     package = module.partition(".")[0]
-    ground = CONTRACT if package == "jobs" else CONTRACT | BASE
+    ground = CONTRACT if package == "jobs" else BASE
+    if module == "trainer.contract":  # all that it takes of jobs
+        return
     allowed = MAY_IMPORT[package][room(module)] | {room(module)}
     for name in own(imports(module, is_typing_included=True)) - ground - {"jobs", "trainer"}:
         is_down = module not in ground and room(name) in allowed
@@ -204,14 +222,30 @@ def test_the_contract_imports_only_itself():
     } == {}
 
 
-def test_the_trainer_imports_of_jobs_only_the_contract():
+def test_the_trainer_imports_of_jobs_only_the_contract_by_one_module():
     imported = {
-        (module, name)
+        module: {name for name in own(imports(module, True)) if name.startswith("jobs")}
         for module in modules_of("trainer")
-        for name in own(imports(module, is_typing_included=True)) - CONTRACT
-        if name.startswith("jobs")
     }
-    assert imported == set()
+    assert [module for module in imported if imported[module]] == ["trainer.contract"]
+    assert imported["trainer.contract"] <= CONTRACT | {"jobs"}
+
+
+def test_the_trainer_uses_all_that_it_takes_of_jobs():
+    contract = {alias.name for node in nodes("trainer.contract") for alias in names_in(node)}
+    used = {
+        alias.name
+        for module in modules_of("trainer")
+        if module != "trainer.contract"
+        for node in nodes(module)
+        if isinstance(node, ast.ImportFrom) and absolute(module, node) == "trainer.contract"
+        for alias in node.names
+    }
+    assert contract - used == {"annotations"}
+
+
+def names_in(node):
+    return node.names if isinstance(node, ast.ImportFrom) else []
 
 
 def test_what_runs_on_any_node_needs_the_standard_library_only():

@@ -13,25 +13,33 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
-from slurm_job_kit.jobs.checkpoint.names import BEST, checkpoint_name, point_at_best
-from slurm_job_kit.jobs.checkpoint.part_file import DIGEST_BYTES, part_name
-from slurm_job_kit.jobs.records.training import Best, Metric
-from slurm_job_kit.trainer.checkpoint import commit, outline, weights
-from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
-from slurm_job_kit.trainer.checkpoint.loading import load_newest
-from slurm_job_kit.trainer.checkpoint.ownership import check_owner
-from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
-from slurm_job_kit.trainer.checkpoint.saved_state import TrainState, saved_values
-from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
-from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
-from slurm_job_kit.trainer.checkpoint.writer import CommittedSave, Writer
-from slurm_job_kit.trainer.errors import NotFinite, storage_error
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.model.training_data import Data
-from slurm_job_kit.trainer.process.context import gather, of_first
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+from ..contract import (
+    BEST,
+    DIGEST_BYTES,
+    Best,
+    FileDigest,
+    Manifest,
+    Metric,
+    NamedFile,
+    checkpoint_name,
+    part_name,
+    point_at_best,
+)
+from ..errors import NotFinite, storage_error
+from ..model.replica import Replica
+from ..model.training_data import Data
+from ..process.context import gather, of_first
+from ..process.run_handle import RankContext
+from ..strategy.sharding import Rows, Sharding
+from . import commit, outline, weights
+from .commit import PendingCheckpoint, Retention
+from .loading import load_newest
+from .ownership import check_owner
+from .read_ahead import ReadAhead
+from .saved_state import TrainState, saved_values
+from .setup import TrainSetup, spec_sha256
+from .staging import Staging, first_not_finite
+from .writer import CommittedSave, Writer
 
 POLL_S = 0.5  # between two beats while a save is waited for
 

@@ -18,22 +18,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint import part_file, reader
-from slurm_job_kit.jobs.checkpoint.manifest import DamageError, FileDigest, Manifest, NamedFile
-from slurm_job_kit.jobs.checkpoint.names import (
+from ..contract import (
     LATEST,
     MANIFEST,
     TEMPORARY_PREFIX,
+    BlockSink,
+    DamageError,
+    FileDigest,
+    Manifest,
+    NamedFile,
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
+    fsync_directory,
+    part_file,
     point_at_best,
+    reader,
+    shared_files,
     write_pointer,
 )
-from slurm_job_kit.jobs.checkpoint.part_file import BlockSink
-from slurm_job_kit.jobs.rundir import fsync_directory
-from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
+from ..errors import TransientStorageError, storage_error
 
 
 class Sink(Protocol):

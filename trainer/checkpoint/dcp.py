@@ -12,8 +12,8 @@ from typing import Any
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from slurm_job_kit.jobs.rundir import fsync_directory
-from slurm_job_kit.trainer.errors import UserError
+from ..contract import fsync_directory
+from ..errors import UserError
 
 INDEX, SUFFIX = ".metadata", ".distcp"  # the files of such a directory
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from slurm_job_kit.trainer.checkpoint.saved_state import model_parts, optimizer_parts
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding, gather_rows
+from ..model.replica import Replica
+from ..strategy.sharding import Rows, Sharding, gather_rows
+from .saved_state import model_parts, optimizer_parts
 
 WHOLE = Sharding(1, 0)
 

@@ -29,17 +29,25 @@ import safetensors
 import safetensors.torch
 import torch
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import MALFORMED, Manifest
-from slurm_job_kit.jobs.checkpoint.names import MANIFEST, find_checkpoint
-from slurm_job_kit.jobs.checkpoint.part_file import SUFFIX
-from slurm_job_kit.jobs.records.training import Result
-from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, replacing, write_durable
-from slurm_job_kit.trainer.checkpoint import digest, outline
-from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.checkpoint.weights import INDEX_SUFFIX, MODEL_NAME, tensors_of
-from slurm_job_kit.trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
+from ..contract import (
+    MALFORMED,
+    MANIFEST,
+    SUFFIX,
+    Manifest,
+    Result,
+    RunDir,
+    find_checkpoint,
+    fsync_directory,
+    reader,
+    records,
+    replacing,
+    shared_files,
+    write_durable,
+)
+from ..errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
+from . import digest, outline
+from .outline import StoredTensor
+from .weights import INDEX_SUFFIX, MODEL_NAME, tensors_of
 
 DEFAULT_NAME, DEFAULT_DCP_NAME = f"weights{SUFFIX}", "dcp"
 # Of the tensors in a file, in bytes. Source: huggingface_hub, save_torch_state_dict(), 5GB.
@@ -122,7 +130,7 @@ def export_dcp(directory: Path, out: Path) -> Export:
     An earlier export with that name is replaced. Raises: UserError; DamageError; OSError.
     """
     # torch.distributed.checkpoint takes a second to import.
-    from slurm_job_kit.trainer.checkpoint import dcp
+    from . import dcp
 
     _check_parent(out)
     with _opened(directory) as contents:

@@ -12,11 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.console import format_duration
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, read_attempts
-from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer.process.run_handle import RankContext
+from ..contract import AttemptRecord, Cause, Checkpoint, RecordError, format_duration, read_attempts
+from ..process.run_handle import RankContext
 
 FIRST_S = 10.0  # before a save was measured; also the shortest interval
 LOSS_S = 60.0  # a failure loses at most this, or LOSS_SAVES times what a save takes

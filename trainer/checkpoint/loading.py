@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from slurm_job_kit.jobs.checkpoint import manifest, reader
-from slurm_job_kit.jobs.checkpoint.reader import Contents
-from slurm_job_kit.trainer.checkpoint import outline, parts, recovery, saved_state
-from slurm_job_kit.trainer.checkpoint.read_ahead import Found, ReadAhead
-from slurm_job_kit.trainer.checkpoint.saved_state import SavedState, TrainState
-from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, check_setup
-from slurm_job_kit.trainer.checkpoint.share import share
-from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
-from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.process.context import broadcast_bytes, gather
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.strategy import is_divided
+from ..contract import Contents, manifest, reader
+from ..errors import TransientStorageError, storage_error
+from ..model import optim
+from ..model.replica import Replica
+from ..process.context import broadcast_bytes, gather
+from ..process.run_handle import RankContext
+from ..strategy import is_divided
+from . import outline, parts, recovery, saved_state
+from .read_ahead import Found, ReadAhead
+from .saved_state import SavedState, TrainState
+from .setup import TrainSetup, check_setup
+from .share import share
 
 PROBLEM_BYTES = 512  # of the text that a rank tells the others
 

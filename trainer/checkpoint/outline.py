@@ -16,11 +16,9 @@ import safetensors
 import safetensors.torch
 import torch
 
-from slurm_job_kit.jobs.checkpoint.manifest import MALFORMED
-from slurm_job_kit.jobs.checkpoint.part_file import Entry, header, part_name
-from slurm_job_kit.jobs.checkpoint.reader import Contents, DamageError
-from slurm_job_kit.trainer.checkpoint.commit import Sink
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+from ..contract import MALFORMED, Contents, DamageError, Entry, header, part_name
+from ..strategy.sharding import Rows, Sharding
+from .commit import Sink
 
 STATE = "state.json"
 # Tensors that are not read into their place, such as those of a GPU, go through such a buffer.

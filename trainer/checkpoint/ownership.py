@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.queued import OwningAttempt
-from slurm_job_kit.trainer.errors import Superseded
+from ..contract import OwningAttempt, records
+from ..errors import Superseded
 
 if TYPE_CHECKING:
-    from slurm_job_kit.trainer.process.run_handle import RunHandle
+    from ..process.run_handle import RunHandle
 
 
 def check_owner(run: RunHandle) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from slurm_job_kit.jobs.checkpoint.reader import Contents
-from slurm_job_kit.trainer.checkpoint import outline
-from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.checkpoint.saved_state import (
+from ..contract import Contents
+from ..model.replica import Replica
+from ..strategy.sharding import Rows
+from . import outline
+from .outline import StoredTensor
+from .saved_state import (
     SavedState,
     TrainState,
     model_parts,
     parameters_of,
 )
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.strategy.sharding import Rows
 
 
 class PartReader:

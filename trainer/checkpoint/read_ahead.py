@@ -5,17 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.records.frozen import ProvenanceOrigin
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.trainer.checkpoint import outline, recovery
-from slurm_job_kit.trainer.checkpoint.ownership import check_owner
-from slurm_job_kit.trainer.checkpoint.writer import block_stop_signals
-from slurm_job_kit.trainer.errors import storage_error
-from slurm_job_kit.trainer.process.context import broadcast_bytes
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.strategy import is_divided
+from ..contract import ProvenanceOrigin, RunDir, reader, records
+from ..errors import storage_error
+from ..process.context import broadcast_bytes
+from ..process.run_handle import RankContext
+from ..strategy import is_divided
+from . import outline, recovery
+from .ownership import check_owner
+from .writer import block_stop_signals
 
 
 class Found(NamedTuple):

@@ -13,20 +13,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.checkpoint.names import (
+from ..contract import (
     ASIDE_PREFIX,
     LATEST,
     QUARANTINE_PREFIX,
+    Contents,
+    DamageError,
+    NewestCheckpoint,
+    RunDir,
     checkpoint_names,
     checkpoint_step,
     free_name,
+    fsync_directory,
     read_pointer,
+    records,
+    shared_files,
+    with_retries,
 )
-from slurm_job_kit.jobs.checkpoint.reader import Contents, DamageError, with_retries
-from slurm_job_kit.jobs.records.ended import NewestCheckpoint
-from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
-from slurm_job_kit.trainer.errors import NoCheckpointLeft
+from ..errors import NoCheckpointLeft
 
 REASON = "REASON"
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.checkpoint.setup import TrainSetup
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.process.context import DistributedContext
+from ..contract import Train
+from ..errors import UserError
+from ..model import optim
+from ..model.replica import Replica
+from ..process.context import DistributedContext
+from .setup import TrainSetup
 
 # What torch's own optimizers keep for each parameter after their first step.
 KEPT = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}}

@@ -8,13 +8,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.records.frozen import SpecChange
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.training_data import Data
-from slurm_job_kit.trainer.process.context import broadcast_bytes
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from ..contract import SpecChange, Train, installation, records
+from ..errors import UserError
+from ..model.training_data import Data
+from ..process.context import broadcast_bytes
+from ..process.run_handle import RankContext, RunHandle
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.trainer.checkpoint import outline
-from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.process.context import broadcast_bytes
-from slurm_job_kit.trainer.strategy.sharding import Sharding
+from ..process.context import broadcast_bytes
+from ..strategy.sharding import Sharding
+from . import outline
+from .outline import StoredTensor
 
 # One broadcast; on a GPU, which also holds the model, it is one buffer.
 BUCKET_BYTES = 64 * 2**20

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.jobs.spec import Checkpoint
+from ..contract import Checkpoint, checkpoint_names
 
 QUOTA_LIMIT_S = 5.0  # the command asks a file server, which may not answer
 # Where the kernel shows each mounted file system. Source: proc(5), /proc/PID/mounts.

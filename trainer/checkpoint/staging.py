@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from slurm_job_kit.trainer.data.sources import PLAIN
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.strategy.sharding import Rows
+from ..data.sources import PLAIN
+from ..errors import UserError
+from ..strategy.sharding import Rows
 
 
 class Staging:

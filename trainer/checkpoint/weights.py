@@ -13,20 +13,15 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import MALFORMED
-from slurm_job_kit.jobs.checkpoint.names import MANIFEST, checkpoint_names
-from slurm_job_kit.jobs.checkpoint.part_file import SUFFIX
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.trainer.checkpoint import outline
-from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.checkpoint.saved_state import check_same_tensors, model_parts
-from slurm_job_kit.trainer.checkpoint.share import BUCKET_BYTES, share
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.strategy.sharding import Rows
+from ..contract import MALFORMED, MANIFEST, SUFFIX, RunDir, checkpoint_names, reader, shared_files
+from ..errors import UserError
+from ..model.replica import Replica
+from ..process.run_handle import RankContext
+from ..strategy.sharding import Rows
+from . import outline
+from .outline import StoredTensor
+from .saved_state import check_same_tensors, model_parts
+from .share import BUCKET_BYTES, share
 
 INDEX_SUFFIX = ".safetensors.index.json"
 # What DDP, torch.compile, FSDP and activation checkpoints put into names.

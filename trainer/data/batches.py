@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from slurm_job_kit.jobs.batch_sizes import BatchSizes
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.seeds import ORDER, mix
+from ..contract import BatchSizes, Train
+from ..errors import UserError
+from ..seeds import ORDER, mix
 
 
 @dataclass(frozen=True)

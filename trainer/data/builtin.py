@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from slurm_job_kit.trainer.data.image_files import cifar10, image_folder
-from slurm_job_kit.trainer.data.sample_rng import SampleRandom
-from slurm_job_kit.trainer.data.sources import (
+from ..errors import NoSamples, UserError
+from ..user_code import call, load
+from .image_files import cifar10, image_folder
+from .sample_rng import SampleRandom
+from .sources import (
     Batch,
     BatchSource,
     PerSampleSet,
@@ -27,9 +29,7 @@ from slurm_job_kit.trainer.data.sources import (
     Source,
     Stream,
 )
-from slurm_job_kit.trainer.data.tokens import python_source, text, tokens
-from slurm_job_kit.trainer.errors import NoSamples, UserError
-from slurm_job_kit.trainer.user_code import call, load
+from .tokens import python_source, text, tokens
 
 TRAIN_FRACTION = 0.8
 

@@ -9,9 +9,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
-from slurm_job_kit.trainer.data.sources import Batch
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.user_code import load, user_code
+from ..errors import UserError
+from ..user_code import load, user_code
+from .sources import Batch
 
 
 class Collate:

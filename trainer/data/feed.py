@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 import torch
 
-from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.data.loader import BatchIndices, Loader, RawBatch, Reader
-from slurm_job_kit.trainer.data.sources import (
+from ..process.run_handle import RankContext
+from ..seeds import HELD_OUT, SAMPLE, mix, seed_all
+from ..user_code import is_user_code, user_code
+from .batches import Batches, TrainingLength
+from .loader import BatchIndices, Loader, RawBatch, Reader
+from .sources import (
     Batch,
     BatchSource,
     Source,
     check_batch,
     content_sha256,
 )
-from slurm_job_kit.trainer.data.to_device import ToDevice, on_device
-from slurm_job_kit.trainer.data.transforms import Transform
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.seeds import HELD_OUT, SAMPLE, mix, seed_all
-from slurm_job_kit.trainer.user_code import is_user_code, user_code
+from .to_device import ToDevice, on_device
+from .transforms import Transform
 
 TRIAL_SIZE = 4
 

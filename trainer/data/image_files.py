@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from slurm_job_kit.trainer.data.sources import Samples, absolute
-from slurm_job_kit.trainer.errors import UserError
+from ..errors import UserError
+from .sources import Samples, absolute
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.data.collate import Collate
-from slurm_job_kit.trainer.data.sources import Batch, PerSampleSet, check_labels
-from slurm_job_kit.trainer.errors import CodeError, UserError, in_one_line
-from slurm_job_kit.trainer.seeds import mix, seed_all
-from slurm_job_kit.trainer.stop import HANDLED_SIGNALS
-from slurm_job_kit.trainer.user_code import with_key
+from ..contract import Train
+from ..errors import CodeError, UserError, in_one_line
+from ..seeds import mix, seed_all
+from ..stop import HANDLED_SIGNALS
+from ..user_code import with_key
+from .collate import Collate
+from .sources import Batch, PerSampleSet, check_labels
 
 PREFETCHED_BATCHES = 2  # per worker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from slurm_job_kit.trainer.seeds import AUGMENT, mix
+from ..seeds import AUGMENT, mix
 
 
 class SampleRandom:

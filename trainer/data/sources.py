@@ -10,8 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from slurm_job_kit.jobs.problems import expand_path
-from slurm_job_kit.trainer.errors import UserError
+from ..contract import expand_path
+from ..errors import UserError
 
 Batch = Any  # what the objective gets: a tensor, a pair, a dict or nested containers of tensors
 BYTE_SCALE = 1 / 255  # uint8 inputs times this are float32 from 0 to 1

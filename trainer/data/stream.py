@@ -14,10 +14,13 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from slurm_job_kit.jobs.batch_sizes import BatchSizes, uneven
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.data.collate import Collate
-from slurm_job_kit.trainer.data.loader import (
+from ..contract import BatchSizes, Train, uneven
+from ..errors import CodeError, UserError
+from ..process.run_handle import RankContext
+from ..seeds import SAMPLE, mix, seed_all
+from ..user_code import user_code, with_key
+from .collate import Collate
+from .loader import (
     PREFETCHED_BATCHES,
     RawBatch,
     as_in_worker,
@@ -26,13 +29,9 @@ from slurm_job_kit.trainer.data.loader import (
     unchanged,
     worker_context,
 )
-from slurm_job_kit.trainer.data.sources import Batch, Stream, check_plain, content_sha256
-from slurm_job_kit.trainer.data.to_device import ToDevice
-from slurm_job_kit.trainer.data.transforms import Transform
-from slurm_job_kit.trainer.errors import CodeError, UserError
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.seeds import SAMPLE, mix, seed_all
-from slurm_job_kit.trainer.user_code import user_code, with_key
+from .sources import Batch, Stream, check_plain, content_sha256
+from .to_device import ToDevice
+from .transforms import Transform
 
 TRIAL_SIZE = 2
 ONE_STREAM = (

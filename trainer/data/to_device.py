@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from slurm_job_kit.trainer.data.loader import RawBatch
-from slurm_job_kit.trainer.data.sample_rng import SampleRandom
-from slurm_job_kit.trainer.data.sources import BYTE_SCALE, Batch, check_inputs, check_precision
-from slurm_job_kit.trainer.data.transforms import Image, Transform
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.user_code import user_code
+from ..errors import UserError
+from ..process.run_handle import RankContext
+from ..user_code import user_code
+from .loader import RawBatch
+from .sample_rng import SampleRandom
+from .sources import BYTE_SCALE, Batch, check_inputs, check_precision
+from .transforms import Image, Transform
 
 
 class ToDevice:

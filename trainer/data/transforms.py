@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from slurm_job_kit.trainer.data.sample_rng import SampleRandom
-from slurm_job_kit.trainer.data.sources import BYTE_SCALE
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.user_code import call
+from ..errors import UserError
+from ..user_code import call
+from .sample_rng import SampleRandom
+from .sources import BYTE_SCALE
 
 # (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs; with an
 # attribute takes_batch that is true the first argument and the result are a whole batch.

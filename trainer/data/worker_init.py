@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 
-from slurm_job_kit.trainer.stop import HANDLED_SIGNALS
+from ..stop import HANDLED_SIGNALS
 
 for number in HANDLED_SIGNALS:
     signal.signal(number, signal.SIG_IGN)

@@ -23,11 +23,16 @@ from collections.abc import Collection, Iterable, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
-from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records.nodes import Collective, GroupCollectives, RankHang, node_name
-from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.trainer.health.phases import NAMES, order_of, phase_after
+from ..contract import (
+    Collective,
+    GroupCollectives,
+    RankHang,
+    RunDir,
+    node_name,
+    parent_of,
+    read_events,
+)
+from .phases import NAMES, order_of, phase_after
 
 MAX_NAMED = 4
 STACK_DUMP_S = 0.5

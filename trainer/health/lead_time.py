@@ -7,12 +7,9 @@ import math
 import time
 from collections.abc import Iterator
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.records.queued import SlurmSite
-from slurm_job_kit.jobs.spec import Spec, advised_lead_s
-from slurm_job_kit.trainer.process.run_handle import RunHandle
-from slurm_job_kit.trainer.process.step_agreement import CHECK_INTERVAL_S
+from ..contract import AttemptPlan, SlurmSite, Spec, advised_lead_s, records
+from ..process.run_handle import RunHandle
+from ..process.step_agreement import CHECK_INTERVAL_S
 
 # From the last rank's exit to the closed attempt: torchrun, agent, srun, calls of Slurm's clients.
 # 2 to 8 s were measured on two busy cores, with steps and saves of milliseconds.

@@ -19,16 +19,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
-from slurm_job_kit.trainer.health import gpu_health, rank_report
-from slurm_job_kit.trainer.health.diagnosis import RankPlace, end_siblings, place_of
-from slurm_job_kit.trainer.health.phases import DEVICE_TEST
-from slurm_job_kit.trainer.health.rank_report import RankReport, Summary, are_few
-from slurm_job_kit.trainer.process.context import DistributedContext, rendezvous_store
-from slurm_job_kit.trainer.process.rank_process import RankProcess
+from ..contract import Kind, RankError, records, shared_files
+from ..errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
+from ..process.context import DistributedContext, rendezvous_store
+from ..process.rank_process import RankProcess
+from . import gpu_health, rank_report
+from .diagnosis import RankPlace, end_siblings, place_of
+from .phases import DEVICE_TEST
+from .rank_report import RankReport, Summary, are_few
 
 RECORD_LIMIT_S = 5.0
 OWN_RECORD_LIMIT_S = 1.0  # until then a bad rank has written its own

@@ -22,22 +22,20 @@ from pathlib import Path
 
 import torch
 
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.records.nodes import node_name
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.trainer.errors import fail, in_one_line, run_with_timeout
-from slurm_job_kit.trainer.health.phases import DEVICE_TEST
-from slurm_job_kit.trainer.health.preflight import device_problem, preflight
-from slurm_job_kit.trainer.health.watchdog import Watchdog
-from slurm_job_kit.trainer.process.context import (
+from ..contract import RunDir, node_name, quantity
+from ..errors import fail, in_one_line, run_with_timeout
+from ..process.context import (
     DistributedContext,
     check_device,
     choose_device,
     init_process_group,
     rendezvous_store,
 )
-from slurm_job_kit.trainer.process.rank_process import RankProcess
-from slurm_job_kit.trainer.stop import StopSignal
+from ..process.rank_process import RankProcess
+from ..stop import StopSignal
+from .phases import DEVICE_TEST
+from .preflight import device_problem, preflight
+from .watchdog import Watchdog
 
 DISK_LIMIT_S = 60.0  # a busy file server takes seconds
 LEAVE_LIMIT_S = 5.0

@@ -25,11 +25,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.nodes import HangConclusion, RankHang, node_name
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.trainer.errors import (
+from ..contract import (
+    AttemptDir,
+    HangConclusion,
+    RankHang,
+    RecordError,
+    RunDir,
+    node_name,
+    records,
+    shared_files,
+)
+from ..errors import (
     BadNode,
     Hang,
     PeerHang,
@@ -39,7 +45,7 @@ from slurm_job_kit.trainer.errors import (
     run_with_timeout,
     write_text,
 )
-from slurm_job_kit.trainer.health.diagnosis import (
+from .diagnosis import (
     collectives_of_process,
     diagnose,
     end_siblings,
@@ -49,7 +55,7 @@ from slurm_job_kit.trainer.health.diagnosis import (
     ras_report,
     stacks_of_all_threads,
 )
-from slurm_job_kit.trainer.health.phases import (
+from .phases import (
     DEVICE_TEST,
     MAX_LIMIT_S,
     NAMES,

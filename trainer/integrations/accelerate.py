@@ -7,7 +7,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from slurm_job_kit.trainer.integrations.own_loop import OwnLoop
+from .own_loop import OwnLoop
 
 
 class AccelerateLoop(OwnLoop):

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from slurm_job_kit.trainer.integrations.own_loop import OwnLoop
+from .own_loop import OwnLoop
 
 FILE = "fabric.ckpt"
 

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.trainer.integrations import whole
-from slurm_job_kit.trainer.integrations.batches import ResumableBatches
-from slurm_job_kit.trainer.integrations.kit_stop import Stop
+from ..contract import shared_files
+from . import whole
+from .batches import ResumableBatches
+from .kit_stop import Stop
 
 OWN_FILES = "kit-rank-*.pt"  # one of each rank
 CHECK_LIMIT = datetime.timedelta(hours=1)  # for the check sums of the checkpoint of a large model

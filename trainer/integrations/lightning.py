@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from slurm_job_kit.trainer.integrations.keeper import Keeper
+from .keeper import Keeper
 
 FILE = "lightning.ckpt"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.trainer.integrations.keeper import Keeper
+from .keeper import Keeper
 
 
 class OwnLoop(Keeper):

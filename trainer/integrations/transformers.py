@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from slurm_job_kit.trainer.integrations import whole
-from slurm_job_kit.trainer.integrations.keeper import Keeper, barrier
+from . import whole
+from .keeper import Keeper, barrier
 
 
 class TransformersCallback(TrainerCallback):

@@ -13,9 +13,14 @@ import re
 import shutil
 from pathlib import Path
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint.names import QUARANTINE_PREFIX, TEMPORARY_PREFIX, free_name
-from slurm_job_kit.jobs.rundir import fsync_directory, write_atomic
+from ..contract import (
+    QUARANTINE_PREFIX,
+    TEMPORARY_PREFIX,
+    free_name,
+    fsync_directory,
+    shared_files,
+    write_atomic,
+)
 
 WHOLE = "whole.json"
 # What shows a damage. Any other error of a disk may pass: it ends the attempt.

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.batch_sizes import BatchSizes
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.logging.reproducibility import processor
-from slurm_job_kit.trainer.process.run_handle import RankContext
+from ..contract import BatchSizes, Train
+from ..data.batches import TrainingLength
+from ..process.run_handle import RankContext
+from .reproducibility import processor
 
 
 def start_lines(

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from slurm_job_kit.jobs.rundir import write_atomic
-from slurm_job_kit.trainer.errors import log
-from slurm_job_kit.trainer.process.run_handle import RunHandle
+from ..contract import write_atomic
+from ..errors import log
+from ..process.run_handle import RunHandle
 
 TABLE_ROWS = 30
 

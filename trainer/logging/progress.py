@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.records import training
+from ..contract import training
 
 # A write that took c seconds is followed by none for 100 c: at most 1 % of the time goes into it.
 REST_PER_WRITE = 100

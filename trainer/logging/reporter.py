@@ -15,15 +15,12 @@ from typing import Any, BinaryIO
 
 import torch
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.console import format_duration, format_metrics
-from slurm_job_kit.jobs.records.training import Metric
-from slurm_job_kit.jobs.rundir import STEPS_WRITER, Timeline
-from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.errors import log, storage_error
-from slurm_job_kit.trainer.logging import trackers
-from slurm_job_kit.trainer.logging.progress import Progress
-from slurm_job_kit.trainer.process.run_handle import RunHandle
+from ..contract import STEPS_WRITER, Metric, Timeline, format_duration, format_metrics, shared_files
+from ..data.batches import TrainingLength
+from ..errors import log, storage_error
+from ..process.run_handle import RunHandle
+from . import trackers
+from .progress import Progress
 
 # Of progress.json, whose length is fixed.
 MAX_SHOWN_METRICS = 4

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from slurm_job_kit.jobs.environment import that_change_bits
-from slurm_job_kit.trainer.process.context import gather
-from slurm_job_kit.trainer.process.run_handle import RankContext
+from ..contract import that_change_bits
+from ..process.context import gather
+from ..process.run_handle import RankContext
 
 CODE = "code"
 WORLD_SIZE = "world size"

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.trainer.errors import UserError, log
-from slurm_job_kit.trainer.process.run_handle import RunHandle
+from ..contract import installation
+from ..errors import UserError, log
+from ..process.run_handle import RunHandle
 
 CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slurm gives
 WANDB_INIT_LIMIT_S = 60.0

@@ -13,23 +13,23 @@ import os
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.spec import METRIC_MODES, OBJECTIVES, OPTIMIZERS, Train
-from slurm_job_kit.trainer import seeds
-from slurm_job_kit.trainer.data.sources import Batch, check_plain
-from slurm_job_kit.trainer.data.to_device import is_pair
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model import by_name, compilation, models, objectives, optim, precision
-from slurm_job_kit.trainer.model.models import Fit
-from slurm_job_kit.trainer.model.objectives import Objective, Sums, means
-from slurm_job_kit.trainer.model.precision import Precision
-from slurm_job_kit.trainer.model.replica import BestMetric, Replica
-from slurm_job_kit.trainer.model.training_data import Data
-from slurm_job_kit.trainer.process.context import gather
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.strategy import blocks, fits
-from slurm_job_kit.trainer.strategy import create as create_strategy
-from slurm_job_kit.trainer.strategy.interface import Strategy
-from slurm_job_kit.trainer.user_code import user_code
+from .. import seeds
+from ..contract import METRIC_MODES, OBJECTIVES, OPTIMIZERS, Train
+from ..data.sources import Batch, check_plain
+from ..data.to_device import is_pair
+from ..errors import UserError
+from ..process.context import gather
+from ..process.run_handle import RankContext
+from ..strategy import blocks, fits
+from ..strategy import create as create_strategy
+from ..strategy.interface import Strategy
+from ..user_code import user_code
+from . import by_name, compilation, models, objectives, optim, precision
+from .models import Fit
+from .objectives import Objective, Sums, means
+from .precision import Precision
+from .replica import BestMetric, Replica
+from .training_data import Data
 
 
 def set_up_torch(context: RankContext) -> None:

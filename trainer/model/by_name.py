@@ -18,11 +18,11 @@ from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary
 
-from slurm_job_kit.trainer import seeds
-from slurm_job_kit.trainer.model.recording import Recorder, refusal
-from slurm_job_kit.trainer.strategy.interface import Strategy
-from slurm_job_kit.trainer.strategy.sharding import Rows
-from slurm_job_kit.trainer.user_code import is_of_machine
+from .. import seeds
+from ..strategy.interface import Strategy
+from ..strategy.sharding import Rows
+from ..user_code import is_of_machine
+from .recording import Recorder, refusal
 
 # A constant, because the weights depend on the choice: not on the machine or the number of ranks.
 AUTO_LIMIT_BYTES = 16 * 2**30

@@ -6,8 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.process.run_handle import RankContext
+from ..events import Events
+from ..process.run_handle import RankContext
 
 if TYPE_CHECKING:
     from torch._dynamo.callback import CallbackArgs

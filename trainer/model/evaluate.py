@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.trainer.data.feed import HeldOut
-from slurm_job_kit.trainer.data.sources import Batch
+from ..data.feed import HeldOut
+from ..data.sources import Batch
 
 
 def _never(index: int, is_last: bool) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.objectives import Sums
+from ..errors import UserError
+from .objectives import Sums
 
 
 class MeanGradient:

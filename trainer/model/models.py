@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.gpt import GPT
-from slurm_job_kit.trainer.user_code import call
+from ..errors import UserError
+from ..user_code import call
+from .gpt import GPT
 
 SMALL_IMAGE_PIXELS = 64  # up to this height and width, ResNets keep the full resolution first
 

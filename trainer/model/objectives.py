@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.user_code import call, load, user_code
+from ..errors import UserError
+from ..user_code import call, load, user_code
 
 IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
 DERIVE = "derive"

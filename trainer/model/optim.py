@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from slurm_job_kit.jobs.spec import OPTIMIZERS, Train
-from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.data.sources import check_plain
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.user_code import call, user_code
-from slurm_job_kit.trainer.user_code import load as load_code
+from ..contract import OPTIMIZERS, Train
+from ..data.batches import TrainingLength
+from ..data.sources import check_plain
+from ..errors import UserError
+from ..user_code import call, user_code
+from ..user_code import load as load_code
 
 LR_RATIO = "lr_ratio"  # of a parameter group: its learning rate divided by train.lr
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from slurm_job_kit.jobs.spec import Train
+from ..contract import Train
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

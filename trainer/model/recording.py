@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from slurm_job_kit.trainer.errors import UserError
+from ..errors import UserError
 
 # Operators that leave nothing of what was in their first argument. Most weights are drawn twice, by
 # torch's own module and then by the model's code; only the second draw is repeated.

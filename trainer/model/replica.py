@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from slurm_job_kit.trainer.data.sources import Batch
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.objectives import Objective, Sums, means
-from slurm_job_kit.trainer.model.precision import Precision
-from slurm_job_kit.trainer.strategy.interface import Strategy
+from ..data.sources import Batch
+from ..errors import UserError
+from ..strategy.interface import Strategy
+from .objectives import Objective, Sums, means
+from .precision import Precision
 
 
 @dataclass(frozen=True)

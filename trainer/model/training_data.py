@@ -9,19 +9,19 @@ from typing import cast
 
 import torch
 
-from slurm_job_kit.trainer import seeds
-from slurm_job_kit.trainer.data import builtin, transforms
-from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.data.feed import HeldOut, TrainBatches
-from slurm_job_kit.trainer.data.sources import Source, Stream, num_classes
-from slurm_job_kit.trainer.data.stream import Share, StreamBatches
-from slurm_job_kit.trainer.data.transforms import Transform
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.objectives import DataFacts
-from slurm_job_kit.trainer.process.context import gather
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.process.turns import first_on_host
-from slurm_job_kit.trainer.user_code import user_code
+from .. import seeds
+from ..data import builtin, transforms
+from ..data.batches import Batches, TrainingLength
+from ..data.feed import HeldOut, TrainBatches
+from ..data.sources import Source, Stream, num_classes
+from ..data.stream import Share, StreamBatches
+from ..data.transforms import Transform
+from ..errors import UserError
+from ..process.context import gather
+from ..process.run_handle import RankContext
+from ..process.turns import first_on_host
+from ..user_code import user_code
+from .objectives import DataFacts
 
 INEXACT_STREAM = (
     "after its state is loaded, the stream goes on with other samples than before: a resume "

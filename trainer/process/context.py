@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
-from slurm_job_kit.jobs import gpus
-from slurm_job_kit.jobs.records.nodes import node_name
-from slurm_job_kit.trainer.errors import HINT, UserError, log
+from ..contract import gpus, node_name
+from ..errors import HINT, UserError, log
 
 # Bounds the rendezvous and every collective: a rank whose peer vanished fails after this time. The
 # watchdog's limits are shorter, and it names the rank at fault.

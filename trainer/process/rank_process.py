@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.stop import StopSignal
+from ..contract import AttemptDir, RunDir
+from ..events import Events
+from ..stop import StopSignal
+from .context import DistributedContext
 
 
 class RankProcess:

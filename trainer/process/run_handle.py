@@ -16,13 +16,10 @@ from pathlib import Path
 
 import torch
 
-from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.process.context import DistributedContext, broadcast_bytes
+from ..contract import AttemptPlan, RunDir, Spec, Train, installation, records, shared_files
+from ..errors import UserError
+from ..events import Events
+from .context import DistributedContext, broadcast_bytes
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.trainer.process.context import gather, rendezvous_store
-from slurm_job_kit.trainer.process.run_handle import RankContext
+from .context import gather, rendezvous_store
+from .run_handle import RankContext
 
 POLL_S = 0.5
 

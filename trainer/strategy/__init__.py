@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import torch
 
-from slurm_job_kit.jobs.spec import UNDIVIDED, Train
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.strategy.ddp import Ddp
-from slurm_job_kit.trainer.strategy.interface import Strategy
-from slurm_job_kit.trainer.strategy.zero1 import Zero1
+from ..contract import UNDIVIDED, Train
+from ..process.context import DistributedContext
+from ..process.run_handle import RankContext
+from .ddp import Ddp
+from .interface import Strategy
+from .zero1 import Zero1
 
 
 def is_divided(context: RankContext) -> bool:
@@ -34,6 +34,6 @@ def create(train: Train, place: DistributedContext, device: torch.device) -> Str
     if train.strategy == "zero1":
         return Zero1(train, place, device)
     # Its import takes 0.6 s, which the other strategies need not wait for.
-    from slurm_job_kit.trainer.strategy.fsdp import Fsdp
+    from .fsdp import Fsdp
 
     return Fsdp(train, place, device)

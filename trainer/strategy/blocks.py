@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.errors import UserError
+from ..contract import Train
+from ..errors import UserError
 
 SHARDED = ("fsdp", "hsdp")  # the strategies that divide the weights
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.strategy.interface import Strategy
-from slurm_job_kit.trainer.strategy.sharding import Sharding
+from ..contract import Train
+from ..process.context import DistributedContext
+from .interface import Strategy
+from .sharding import Sharding
 
 
 class Ddp(Strategy):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from slurm_job_kit.jobs.spec import UNDIVIDED, Train
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.strategy import blocks
-from slurm_job_kit.trainer.strategy.sharding import Sharding
+from ..contract import UNDIVIDED, Train
+from ..errors import UserError
+from ..process.context import DistributedContext
+from . import blocks
+from .sharding import Sharding
 
 
 def num_shards(train: Train, place: DistributedContext) -> int:

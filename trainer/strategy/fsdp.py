@@ -22,13 +22,13 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.strategy import blocks, fits
-from slurm_job_kit.trainer.strategy.interface import Strategy
-from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+from ..contract import Train
+from ..errors import UserError
+from ..process.context import DistributedContext
+from . import blocks, fits
+from .interface import Strategy
+from .optimizer_rows import OptimizerRows
+from .sharding import Rows, Sharding
 
 BROADCAST_BYTES = 64 * 2**20
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+from .sharding import Rows, Sharding
 
 
 class Strategy(ABC):

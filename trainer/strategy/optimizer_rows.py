@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from slurm_job_kit.trainer.strategy.sharding import Rows
+from .sharding import Rows
 
 
 class OptimizerRows:

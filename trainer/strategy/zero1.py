@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.strategy.ddp import Ddp
-from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+from ..contract import Train
+from ..process.context import DistributedContext
+from .ddp import Ddp
+from .optimizer_rows import OptimizerRows
+from .sharding import Rows, Sharding
 
 BUCKET_BYTES = 64 * 2**20  # of all ranks together
 # torch 2.13 renamed the function; it warns about the old name.

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_job_kit.jobs.commands.views.nodes import LeftOut
-from slurm_job_kit.jobs.console import display_path
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.runs.places import FileLine
+from ...console import display_path
+from ...kinds import Kind
+from ...log_text import first_line
+from ...runs.places import FileLine
+from ..views.nodes import LeftOut
 
 
 @dataclass(frozen=True)

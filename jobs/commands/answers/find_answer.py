@@ -5,23 +5,23 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.attempt.decision import CRASHES
-from slurm_job_kit.jobs.attempt.reasons import BY_STATE
-from slurm_job_kit.jobs.commands.answers.answer import Answer, Reason, group_reasons
-from slurm_job_kit.jobs.commands.answers.observation import Observation
-from slurm_job_kit.jobs.commands.answers.remedies import Remedy, remedy_of
-from slurm_job_kit.jobs.commands.views import live_progress
-from slurm_job_kit.jobs.console import format_duration, quantity
-from slurm_job_kit.jobs.kinds import KINDS, Kind
-from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
-from slurm_job_kit.jobs.runs import interpret
-from slurm_job_kit.jobs.runs.interpret import start_up_warning
-from slurm_job_kit.jobs.runs.places import FileLine
-from slurm_job_kit.jobs.runs.state import RunPhase
-from slurm_job_kit.jobs.slurm import job_state, pending, refusals
-from slurm_job_kit.jobs.slurm.client import Life
-from slurm_job_kit.jobs.slurm.pending import Wait
+from ... import installation
+from ...attempt.decision import CRASHES
+from ...attempt.reasons import BY_STATE
+from ...console import format_duration, quantity
+from ...kinds import KINDS, Kind
+from ...records.ended import ENDS, Action, AttemptRecord, Cause
+from ...runs import interpret
+from ...runs.interpret import start_up_warning
+from ...runs.places import FileLine
+from ...runs.state import RunPhase
+from ...slurm import job_state, pending, refusals
+from ...slurm.client import Life
+from ...slurm.pending import Wait
+from ..views import live_progress
+from .answer import Answer, Reason, group_reasons
+from .observation import Observation
+from .remedies import Remedy, remedy_of
 
 # The kinds of a hold whose remedy is that of the budget: the cause itself is no mistake.
 BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)

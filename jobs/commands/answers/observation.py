@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs.attempt import record_writer
-from slurm_job_kit.jobs.attempt.decision import CRASHES, budget_of, budget_used, decide_lost
-from slurm_job_kit.jobs.attempt.reasons import OWN_ERROR, code_of, reasons_of
-from slurm_job_kit.jobs.commands.answers.answer import Reason
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, NamedReason
-from slurm_job_kit.jobs.records.training import Event
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import fact_reader, interpret, places, scratch_purge
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.runs.places import CodeFolders, FileLine, LogLine
-from slurm_job_kit.jobs.runs.state import RunState
-from slurm_job_kit.jobs.slurm import client, job_list, site
+from ...attempt import record_writer
+from ...attempt.decision import CRASHES, budget_of, budget_used, decide_lost
+from ...attempt.reasons import OWN_ERROR, code_of, reasons_of
+from ...errors import UserError
+from ...kinds import Kind
+from ...log_text import first_line
+from ...records.ended import AttemptRecord, Cause, NamedReason
+from ...records.training import Event
+from ...rundir import RunDir
+from ...runs import fact_reader, interpret, places, scratch_purge
+from ...runs.interpret import AttemptFacts
+from ...runs.places import CodeFolders, FileLine, LogLine
+from ...runs.state import RunState
+from ...slurm import client, job_list, site
+from .answer import Reason
 
 LAST_LINES = 10
 

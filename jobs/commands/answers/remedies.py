@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.kinds import KINDS, Kind
-from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.spec import Spec
+from ...kinds import KINDS, Kind
+from ...slurm import duration
+from ...spec import Spec
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.attempt import exclude_nodes
-from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.commands import continuing, queue
-from slurm_job_kit.jobs.commands.submit import choose_cluster
-from slurm_job_kit.jobs.commands.submit_claim import hold_claim
-from slurm_job_kit.jobs.config.load import LoadedSpec
-from slurm_job_kit.jobs.console import display_path, number_ranges, print_line, quantity
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records.ended import Cause
-from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
-from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
-from slurm_job_kit.jobs.runs import lookup, state
-from slurm_job_kit.jobs.runs.state import RunPhase, RunState
-from slurm_job_kit.jobs.slurm import client, executor, sbatch, site
+from ... import installation, records, shared_files
+from ...attempt import exclude_nodes
+from ...attempt.close import write_missing_result
+from ...config.load import LoadedSpec
+from ...console import display_path, number_ranges, print_line, quantity
+from ...errors import FailedError, UserError
+from ...records.ended import Cause
+from ...records.queued import SlurmSite, Submission
+from ...rundir import RunDir, SweepDir, write_atomic
+from ...runs import lookup, state
+from ...runs.state import RunPhase, RunState
+from ...slurm import client, executor, sbatch, site
+from .. import continuing, queue
+from ..submit import choose_cluster
+from ..submit_claim import hold_claim
 
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
 

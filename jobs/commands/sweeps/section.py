@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_job_kit.jobs.commands.sweeps import draws
-from slurm_job_kit.jobs.config import overrides, yaml_reader
-from slurm_job_kit.jobs.config.keys import nearest
-from slurm_job_kit.jobs.config.load import SWEEP
-from slurm_job_kit.jobs.config.overrides import Override
-from slurm_job_kit.jobs.config.yaml_reader import Document
-from slurm_job_kit.jobs.problems import KeyPath, Problem, format_value
+from ...config import overrides, yaml_reader
+from ...config.keys import nearest
+from ...config.load import SWEEP
+from ...config.overrides import Override
+from ...config.yaml_reader import Document
+from ...problems import KeyPath, Problem, format_value
+from . import draws
 
 KINDS = ("grid", "list", "random")
 KEYS = (*KINDS, "max_parallel", "metric")

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.commands.sweeps import section
-from slurm_job_kit.jobs.config import overrides
-from slurm_job_kit.jobs.config.load import SWEEP, LoadedSpec, read, resolve_document
-from slurm_job_kit.jobs.config.yaml_reader import Document
-from slurm_job_kit.jobs.problems import Problem, SpecError
-from slurm_job_kit.jobs.spec import METRIC_MODES
+from ...config import overrides
+from ...config.load import SWEEP, LoadedSpec, read, resolve_document
+from ...config.yaml_reader import Document
+from ...problems import Problem, SpecError
+from ...spec import METRIC_MODES
+from . import section
 
 
 @dataclass(frozen=True)

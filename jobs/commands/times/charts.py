@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs.commands.times.curves import CurvePoint, Curves, ThinnedCurve
-from slurm_job_kit.jobs.commands.times.spans import Use
-from slurm_job_kit.jobs.commands.times.summary import TimeSummary
+from .curves import CurvePoint, Curves, ThinnedCurve
+from .spans import Use
+from .summary import TimeSummary
 
 # A user's objective may have hundreds of metrics; the page stays below 2 MB.
 MAX_METRIC_CHARTS = 12

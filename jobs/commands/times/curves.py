@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slurm_job_kit.jobs.commands.times.history import RunHistory
-from slurm_job_kit.jobs.records.training import read_metrics
+from ...records.training import read_metrics
+from .history import RunHistory
 
 # A plot is 400 pixels wide. A band of so many points has 20 kB of SVG.
 MAX_GROUPS = 400

@@ -6,15 +6,15 @@ import contextlib
 import time
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.records.ended import FINAL, Action, AttemptRecord, read_attempts
-from slurm_job_kit.jobs.records.nodes import AttemptPlan, RankError
-from slurm_job_kit.jobs.records.training import Event, Result, read_events, read_progress_step
-from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir
-from slurm_job_kit.jobs.runs import fact_reader
-from slurm_job_kit.jobs.runs.lookup import LOCAL
-from slurm_job_kit.jobs.runs.state import RunState
-from slurm_job_kit.jobs.spec import Spec
+from ... import records, shared_files
+from ...records.ended import FINAL, Action, AttemptRecord, read_attempts
+from ...records.nodes import AttemptPlan, RankError
+from ...records.training import Event, Result, read_events, read_progress_step
+from ...rundir import STEPS_WRITER, RunDir
+from ...runs import fact_reader
+from ...runs.lookup import LOCAL
+from ...runs.state import RunState
+from ...spec import Spec
 
 
 @dataclass(frozen=True)

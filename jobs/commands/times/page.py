@@ -6,10 +6,10 @@ import datetime
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from slurm_job_kit.jobs.commands.times import charts, plots, terminal
-from slurm_job_kit.jobs.commands.times.curves import Curves
-from slurm_job_kit.jobs.commands.times.history import AttemptHistory
-from slurm_job_kit.jobs.commands.times.summary import TimeSummary
+from . import charts, plots, terminal
+from .curves import Curves
+from .history import AttemptHistory
+from .summary import TimeSummary
 
 NO_PLOTS = "No plots: matplotlib is missing. pip install matplotlib, then make the report again."
 NO_METRICS = "No metrics.jsonl: the ranks are a script of your own, or they logged no step yet."

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from slurm_job_kit.jobs.commands.times.charts import Bars, Chart
+from .charts import Bars, Chart
 
 NUM_COLOURS = 8
 SIZE_INCHES = (4.6, 2.9)

@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.commands.times.curves import NO_METRICS
-from slurm_job_kit.jobs.records.training import Progress, Result, read_metrics
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import METRIC_MODES, FormatError, Spec
+from ... import records
+from ...records.training import Progress, Result, read_metrics
+from ...rundir import RunDir
+from ...spec import METRIC_MODES, FormatError, Spec
+from .curves import NO_METRICS
 
 HELD_OUT = "eval_"
 

@@ -13,9 +13,9 @@ from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
-from slurm_job_kit.jobs.commands.times.history import AttemptHistory, RunHistory, milliseconds
-from slurm_job_kit.jobs.records.ended import Action, Cause
-from slurm_job_kit.jobs.records.training import Event
+from ...records.ended import Action, Cause
+from ...records.training import Event
+from .history import AttemptHistory, RunHistory, milliseconds
 
 # Rank 0 reports its steps at least every 10 s, or with each log line: see PACE_APART_S.
 SILENCE_S = 60.0

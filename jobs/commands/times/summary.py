@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_job_kit.jobs.commands.times import history, spans
-from slurm_job_kit.jobs.commands.times.history import RunHistory
-from slurm_job_kit.jobs.commands.times.spans import Span, Use
-from slurm_job_kit.jobs.commands.views import nodes
-from slurm_job_kit.jobs.records.ended import Action, Cause
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs.state import RunPhase, RunState
+from ...records.ended import Action, Cause
+from ...rundir import RunDir
+from ...runs.state import RunPhase, RunState
+from ..views import nodes
+from . import history, spans
+from .history import RunHistory
+from .spans import Span, Use
 
 HOUR_MS = 3_600_000
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_job_kit.jobs.commands.times.charts import label
-from slurm_job_kit.jobs.commands.times.ranking import RankedValue
-from slurm_job_kit.jobs.commands.times.spans import START_UP, Use
-from slurm_job_kit.jobs.commands.times.summary import TimeSummary
-from slurm_job_kit.jobs.commands.views import nodes
-from slurm_job_kit.jobs.console import format_duration, quantity
-from slurm_job_kit.jobs.rundir import RunDir
+from ...console import format_duration, quantity
+from ...rundir import RunDir
+from ..views import nodes
+from .charts import label
+from .ranking import RankedValue
+from .spans import START_UP, Use
+from .summary import TimeSummary
 
 FIRST_COLUMN = 18
 START_UP_TITLE = "start-up"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slurm_job_kit.jobs.batch_sizes import BatchSizes
-from slurm_job_kit.jobs.config.keys import Key
-from slurm_job_kit.jobs.console import quantity
-from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.spec import METRIC_MODES, Spec
+from ...batch_sizes import BatchSizes
+from ...config.keys import Key
+from ...console import quantity
+from ...runs import lookup
+from ...spec import METRIC_MODES, Spec
 
 _NO_GPUS = "no GPUs are requested; a run without Slurm has one per GPU of the machine"
 

@@ -7,10 +7,10 @@ import shutil
 import sys
 import time
 
-from slurm_job_kit.jobs.console import discard_output, format_metric, format_metrics
-from slurm_job_kit.jobs.records.training import Progress
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs.state import read_progress
+from ...console import discard_output, format_metric, format_metrics
+from ...records.training import Progress
+from ...rundir import RunDir
+from ...runs.state import read_progress
 
 EPOCH_LINES_APART_S = 10
 

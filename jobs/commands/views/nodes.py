@@ -10,21 +10,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import suspects
-from slurm_job_kit.jobs.attempt.exclude_nodes import counted_since
-from slurm_job_kit.jobs.commands.views import table, words
-from slurm_job_kit.jobs.console import display_path
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records.ended import AttemptRecord, Sign, read_attempts
-from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import interpret
-from slurm_job_kit.jobs.runs.lookup import LOCAL
-from slurm_job_kit.jobs.runs.state import RunFiles
-from slurm_job_kit.jobs.spec import Spec
+from ... import records
+from ...attempt import suspects
+from ...attempt.exclude_nodes import counted_since
+from ...console import display_path
+from ...errors import UserError
+from ...kinds import Kind
+from ...log_text import first_line
+from ...records.ended import AttemptRecord, Sign, read_attempts
+from ...records.queued import Submission
+from ...rundir import RunDir
+from ...runs import interpret
+from ...runs.lookup import LOCAL
+from ...runs.state import RunFiles
+from ...spec import Spec
+from . import table, words
 
 COLUMNS = ("NODE", "ATTEMPTS", "NODE HOURS", "FAILURES", "LAST FAILURE", "LEFT OUT UNTIL")
 

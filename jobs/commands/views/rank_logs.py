@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import log_text, shared_files
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import fact_reader
+from ... import log_text, shared_files
+from ...rundir import RunDir
+from ...runs import fact_reader
 
 BLOCK_BYTES = 1 << 20
 

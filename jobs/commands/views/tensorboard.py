@@ -7,8 +7,8 @@ import os
 import shlex
 import socket
 
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import FormatError, Spec
+from ...rundir import RunDir
+from ...spec import FormatError, Spec
 
 # Many users share a login node, and with it TensorBoard's default port 6006: each gets another one.
 FIRST_PORT, NUM_PORTS = 16006, 10000

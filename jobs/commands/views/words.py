@@ -6,14 +6,14 @@ import re
 import time
 from collections.abc import Sequence
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
-from slurm_job_kit.jobs.console import format_duration, number_ranges, quantity
-from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records.ended import FINAL, AttemptRecord, Cause
-from slurm_job_kit.jobs.runs.state import RunFiles, RunPhase, RunState
-from slurm_job_kit.jobs.slurm import job_state
-from slurm_job_kit.jobs.slurm.client import Job
-from slurm_job_kit.jobs.slurm.pending import explain
+from ...checkpoint.names import checkpoint_step
+from ...console import format_duration, number_ranges, quantity
+from ...log_text import first_line
+from ...records.ended import FINAL, AttemptRecord, Cause
+from ...runs.state import RunFiles, RunPhase, RunState
+from ...slurm import job_state
+from ...slurm.client import Job
+from ...slurm.pending import explain
 
 CAUSES = {
     Cause.COMPLETED: "completed",

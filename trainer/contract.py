@@ -1,0 +1,186 @@
+"""What the trainer takes of jobs/: all that crosses from one to the other is in this list."""
+
+from __future__ import annotations
+
+from ..jobs import gpus, installation, records, shared_files
+from ..jobs.batch_sizes import BatchSizes, uneven
+from ..jobs.checkpoint import manifest, part_file, reader
+from ..jobs.checkpoint.manifest import MALFORMED, DamageError, FileDigest, Manifest, NamedFile
+from ..jobs.checkpoint.names import (
+    ASIDE_PREFIX,
+    BEST,
+    LATEST,
+    MANIFEST,
+    QUARANTINE_PREFIX,
+    TEMPORARY_PREFIX,
+    checkpoint_name,
+    checkpoint_names,
+    checkpoint_step,
+    find_checkpoint,
+    free_name,
+    point_at_best,
+    read_pointer,
+    write_pointer,
+)
+from ..jobs.checkpoint.part_file import DIGEST_BYTES, SUFFIX, BlockSink, Entry, header, part_name
+from ..jobs.checkpoint.reader import Contents, with_retries
+from ..jobs.console import (
+    begin_lines_with_time,
+    format_duration,
+    format_metrics,
+    quantity,
+    with_time,
+)
+from ..jobs.environment import that_change_bits
+from ..jobs.errors import (
+    DISK_FAULTS,
+    HINT,
+    MEMORY_TEXTS,
+    PEER_TEXTS,
+    RUN_DIR_FAULTS,
+    TRANSIENT_ERRNOS,
+    Mistake,
+    UserError,
+    in_words,
+)
+from ..jobs.kinds import KIND_OF_MISTAKE, Kind
+from ..jobs.known_causes import KnownCause, known_cause
+from ..jobs.log_text import on_a_screen
+from ..jobs.problems import expand_path
+from ..jobs.procfs import parent_of
+from ..jobs.records import RecordError, training
+from ..jobs.records.ended import AttemptRecord, Cause, NewestCheckpoint, read_attempts
+from ..jobs.records.frozen import Provenance, ProvenanceOrigin, SpecChange
+from ..jobs.records.nodes import (
+    AttemptPlan,
+    Collective,
+    GroupCollectives,
+    HangConclusion,
+    RankError,
+    RankHang,
+    node_name,
+)
+from ..jobs.records.queued import OwningAttempt, SlurmSite
+from ..jobs.records.training import Best, CheckReport, Finding, Metric, Outcome, Result, read_events
+from ..jobs.rundir import (
+    STEPS_WRITER,
+    AttemptDir,
+    RunDir,
+    Timeline,
+    fsync_directory,
+    replacing,
+    write_atomic,
+    write_durable,
+)
+from ..jobs.spec import (
+    METRIC_MODES,
+    OBJECTIVES,
+    OPTIMIZERS,
+    UNDIVIDED,
+    Checkpoint,
+    Spec,
+    Train,
+    advised_lead_s,
+)
+
+__all__ = [
+    "ASIDE_PREFIX",
+    "AttemptDir",
+    "AttemptPlan",
+    "AttemptRecord",
+    "BEST",
+    "BatchSizes",
+    "Best",
+    "BlockSink",
+    "Cause",
+    "CheckReport",
+    "Checkpoint",
+    "Collective",
+    "Contents",
+    "DIGEST_BYTES",
+    "DISK_FAULTS",
+    "DamageError",
+    "Entry",
+    "FileDigest",
+    "Finding",
+    "GroupCollectives",
+    "HINT",
+    "HangConclusion",
+    "KIND_OF_MISTAKE",
+    "Kind",
+    "KnownCause",
+    "LATEST",
+    "MALFORMED",
+    "MANIFEST",
+    "MEMORY_TEXTS",
+    "METRIC_MODES",
+    "Manifest",
+    "Metric",
+    "Mistake",
+    "NamedFile",
+    "NewestCheckpoint",
+    "OBJECTIVES",
+    "OPTIMIZERS",
+    "Outcome",
+    "OwningAttempt",
+    "PEER_TEXTS",
+    "Provenance",
+    "ProvenanceOrigin",
+    "QUARANTINE_PREFIX",
+    "RUN_DIR_FAULTS",
+    "RankError",
+    "RankHang",
+    "RecordError",
+    "Result",
+    "RunDir",
+    "STEPS_WRITER",
+    "SUFFIX",
+    "SlurmSite",
+    "Spec",
+    "SpecChange",
+    "TEMPORARY_PREFIX",
+    "TRANSIENT_ERRNOS",
+    "Timeline",
+    "Train",
+    "UNDIVIDED",
+    "UserError",
+    "advised_lead_s",
+    "begin_lines_with_time",
+    "checkpoint_name",
+    "checkpoint_names",
+    "checkpoint_step",
+    "expand_path",
+    "find_checkpoint",
+    "format_duration",
+    "format_metrics",
+    "free_name",
+    "fsync_directory",
+    "gpus",
+    "header",
+    "in_words",
+    "installation",
+    "known_cause",
+    "manifest",
+    "node_name",
+    "on_a_screen",
+    "parent_of",
+    "part_file",
+    "part_name",
+    "point_at_best",
+    "quantity",
+    "read_attempts",
+    "read_events",
+    "read_pointer",
+    "reader",
+    "records",
+    "replacing",
+    "shared_files",
+    "that_change_bits",
+    "training",
+    "uneven",
+    "with_retries",
+    "with_time",
+    "write_atomic",
+    "write_durable",
+    "write_pointer",
+]
