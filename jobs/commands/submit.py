@@ -172,21 +172,21 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     from ..runs.freeze import planned_run_dir
     from ..runs.own_script import named_inputs, normalise_script, script_home
     from ..slurm import available, refusals
-    from ..slurm.sbatch import SCRIPT, sbatch_argv
+    from ..slurm.sbatch import sbatch_argv
     from . import gpu_hours
     from .queue import show_site, test_only
 
     top = repository()
     run_dir, spec = planned_run_dir(loaded.spec), normalise_script(loaded.spec, top)
     named_inputs(spec.launch, script_home(spec.launch, top))
-    script = installation.ROOT / SCRIPT
+    script = installation.HOME / "slurm/ddp.sbatch"
     argv = sbatch_argv(spec, run_dir)
     print(f"# command\n{shlex.join(argv)}")
     command = torchrun_command(spec, run_dir, placeholder_options(spec))
     # The agents start torchrun by their own interpreter.
     torchrun = [spec.interpreter if word == sys.executable else word for word in command]
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
-    print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
+    print(f"\n# script: slurm/{script.name}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
     print_line(gpu_hours.format_request(spec.slurm))
     is_local = choose_cluster(cluster) == "local"

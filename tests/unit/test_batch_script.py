@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.batch_script import commented_torchrun
 from tests.unit.two_hosts import look
 
-SCRIPT = Path(__file__).resolve().parents[2] / sbatch.SCRIPT
+SCRIPT = Path(__file__).resolve().parents[2] / "slurm/ddp.sbatch"
 RUN = RunDir(Path("/runs/first/1"))
 
 

@@ -28,7 +28,6 @@ def repository(tmp_path):
 
 def test_this_kit_is_a_clone():
     assert (installation.ROOT, installation.IS_CLONE) == (ROOT, True)
-    assert installation.is_in(ROOT) and not installation.is_in(ROOT / "tests")
 
 
 def test_a_clone_is_frozen_from_any_of_its_folders(monkeypatch):
@@ -56,15 +55,13 @@ def test_kit_keeps_the_runs_at_the_top_of_the_repository(repository, monkeypatch
     assert lookup.runs_root() == repository / "runs"
 
 
-def test_the_kit_is_frozen_beside_code_that_does_not_have_it(tmp_path):
-    code = tmp_path / "code"
-    code.mkdir()
-    kit = code_snapshot.take_kit(code, tmp_path)
+def test_the_kit_is_frozen_as_one_package(tmp_path):
+    kit = code_snapshot.take_kit(tmp_path)
     spec = kit / "slurm_job_kit/jobs/spec.py"
     assert spec.is_file() and not spec.parent.is_symlink()
     assert not list(kit.rglob("*.pyc"))
     assert code_snapshot.is_whole(kit)
-    assert code_snapshot.take_kit(kit, tmp_path) == kit  # it has the kit
+    assert installation.is_in(kit)
 
 
 @pytest.mark.parametrize(

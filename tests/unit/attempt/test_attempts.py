@@ -20,7 +20,6 @@ from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
-from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
@@ -60,7 +59,7 @@ class Job:
 
     def __init__(self, run_dir, slurm):
         self.run, self._slurm = run_dir, slurm
-        command = ["bash", str(REPOSITORY / sbatch.SCRIPT), str(run_dir.path)]
+        command = ["bash", str(REPOSITORY / "slurm/ddp.sbatch"), str(run_dir.path)]
         with open(run_dir.job_log, "ab") as log:
             self.shell = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -113,7 +112,10 @@ def begin(tmp_path, fake_slurm, monkeypatch):
         for folder in (run.checkpoints, run.timeline("x").parent, run.path / "code"):
             folder.mkdir(parents=True)
         (run.path / "logs").mkdir()
-        (run.path / "code/slurm_job_kit").symlink_to(REPOSITORY / "slurm_job_kit")
+        package = run.path / "code/slurm_job_kit"
+        package.mkdir()
+        for part in ("jobs", "trainer", "slurm", "slurm_job_kit/__init__.py"):
+            (package / Path(part).name).symlink_to(REPOSITORY / part)
         (run.path / "kit").symlink_to("code")
         slurm = Slurm(restart="requeue", nodes=1, srun_args=[*srun_args])
         spec = Spec(launch=Launch(**launch), slurm=slurm)

@@ -305,10 +305,13 @@ def test_an_interpreter_that_is_too_old_is_named_with_its_node(node, capsys):
 
 def test_the_check_of_the_version_needs_no_module_of_the_kit():
     """Python 3.6, the python3 of many sites, must be able to read what comes before the check."""
-    names = ("__init__.py", "jobs/__init__.py", "jobs/node/__init__.py", "jobs/node/__main__.py")
-    for name in names:
-        text = (installation.PACKAGE / name).read_text()
+    names = ("jobs/__init__.py", "jobs/node/__init__.py", "jobs/node/__main__.py")
+    for path in (
+        installation.PACKAGE / "__init__.py",
+        *(installation.HOME / each for each in names),
+    ):
+        text = path.read_text()
         assert "from __future__" not in text
         ast.parse(text, feature_version=(3, 6))
         head = text.partition("def main")[0]
-        assert "import slurm_job_kit" not in head and "from slurm_job_kit" not in head
+        assert "from ." not in head

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import Problem, SpecError
 from slurm_job_kit.jobs.records.training import CheckReport, Finding
@@ -36,10 +36,6 @@ def frozen(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     repository = tmp_path / "repository"
     repository.mkdir()
-    for name in ("jobs", "trainer"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(REPOSITORY / name, repository / name, ignore=ignored)
-    shutil.copytree(installation.PACKAGE, repository / installation.NAME, symlinks=True)
     (repository / "mine.py").write_text(NET)
     monkeypatch.setattr(code_snapshot, "git", lambda *words: None)
 
