@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from .. import environment, installation, log_text, records
@@ -95,12 +94,7 @@ def queue(
     argv = argv_after(run_dir, facts, job_id, can_requeue)
     environ = environment.variables_for(os.environ, environment.Door.SBATCH)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
-
-    def find(ids: Collection[str]) -> str | None:
-        folder = run_dir.path
-        return job_list.newest_in(folder, 0.0, [job_id]) or job_list.one_in(folder, ids)
-
-    new_id, problem = client.submit(argv, environ, find)
+    new_id, problem = client.submit(argv, environ)
     if new_id is None:
         hint = f"{installation.command('resume')} continues"
         print_line(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")

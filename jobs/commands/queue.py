@@ -18,8 +18,8 @@ from ..errors import FailedError, UserError
 from ..records.queued import SlurmSite, Submission
 from ..rundir import RunDir, Timeline
 from ..runs import lookup
-from ..slurm import available, client, executor, refusals, site, site_warnings
-from ..slurm.sbatch import SCRIPT, sbatch_argv, sbatch_options
+from ..slurm import client, executor, refusals, site, site_warnings
+from ..slurm.sbatch import sbatch_argv, sbatch_options
 from ..spec import Spec
 from .submit_claim import block_signals
 
@@ -33,7 +33,7 @@ def queue(loaded: LoadedSpec, run_dir: RunDir, before: Submission) -> str:
     far.
     Raises: FailedError; then nothing is queued.
     """
-    asked = check_site(loaded, run_dir)
+    asked = check_site(loaded.spec, run_dir)
     argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, loaded.spec, before), run_dir)
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
@@ -48,12 +48,11 @@ def call_sbatch(
     loaded: LoadedSpec,
     folder: Path,
     record: Callable[[str], None],
-    others: Sequence[str] = (),
 ) -> str:
     """Queue a job or a job array, and record it; returns its id.
 
     loaded: of the run, or of one point of the array. folder: for submitit's copy of the batch
-    script. record: writes the id into the run directories. others: older jobs of the same sweep.
+    script. record: writes the id into the run directories.
     Raises: FailedError; then nothing is queued.
     """
     for line in environment.notes(os.environ, loaded.spec, argv):
@@ -61,9 +60,9 @@ def call_sbatch(
     environ = environment.variables_for(os.environ, Door.SBATCH)
     with block_signals():
         try:
-            job_id = executor.submit(argv, environ, folder, others)
+            job_id = executor.submit(argv, environ, folder)
         except executor.SubmissionError as error:
-            raise refusal(error, loaded) from error
+            raise refusal(error) from error
         try:
             record(job_id)
         except OSError as error:
@@ -83,36 +82,24 @@ def record_job(
         Timeline(run_dir, "submit").event("submit", job_id=job_id)
 
 
-def refusal(error: executor.SubmissionError, loaded: LoadedSpec) -> FailedError:
-    """Return the error of a submission, with the keys that may be its cause, and a way out."""
+def refusal(error: executor.SubmissionError) -> FailedError:
+    """Return the error of a submission, with the key that may be its cause, and a way out."""
     if error.may_be_queued:
         return error
-    keys = refusals.problems(error.message, loaded.spec.slurm)
-    return FailedError("\n".join([str(error), *(str(loaded.placed(each)) for each in keys), HINT]))
+    hint = refusals.hint(error.message)
+    lines = [str(error), *([f"  hint: {hint}"] if hint else []), HINT]
+    return FailedError("\n".join(lines))
 
 
-def check_site(loaded: LoadedSpec, run_dir: RunDir) -> SlurmSite:
+def check_site(spec: Spec, run_dir: RunDir) -> SlurmSite:
     """Print the warnings of this site; record the site in the run directory and return it.
 
-    Raises: FailedError for a job that Slurm refuses or could never start here; UserError for one
-        that would get other GPUs than the spec says.
+    Raises: UserError for a job that would get other GPUs than the spec says.
     """
-    spec = loaded.spec
     if (conflict := exported_gpus(spec)) is not None:
         raise UserError(conflict)
-    if unknown := available.problems(spec.slurm):
-        answer = test_only(spec, run_dir, run_dir.kit / SCRIPT)
-        if answer is not None and not answer.is_accepted:
-            lines = "\n".join(str(loaded.placed(problem)) for problem in unknown)
-            raise FailedError(f"nothing is queued: Slurm refuses the job\n{answer.text}\n{lines}")
     sites = site.query(spec.slurm)
-    problems = site_warnings.check(spec.slurm, sites, site_warnings.slowest_stop_s(run_dir))
-    errors = [str(loaded.placed(problem)) for problem in problems if problem.is_error]
-    if errors:
-        raise FailedError(
-            "nothing is queued: Slurm could never start the job\n" + "\n".join(errors)
-        )
-    for problem in problems:
+    for problem in site_warnings.check(spec.slurm, sites, site_warnings.last_stop_s(run_dir)):
         print_line(problem.in_one_line)
     return site_warnings.record_site(run_dir, spec.slurm, sites)
 
@@ -133,17 +120,14 @@ def exported_gpus(spec: Spec) -> str | None:
 
 
 def show_site(spec: Spec) -> bool:
-    """Print sites and warnings to stderr; False for a job that Slurm could never start here.
-
-    Or that would get other GPUs than the spec says.
-    """
+    """Print sites and warnings to stderr; False for a job that would get other GPUs than asked."""
     if (conflict := exported_gpus(spec)) is not None:
         print(f"error: {conflict}", file=sys.stderr)
     sites = site.query(spec.slurm)
     problems = site_warnings.check(spec.slurm, sites)
     for line in [each.summary for each in sites] + [each.in_one_line for each in problems]:
         print(line, file=sys.stderr)
-    return conflict is None and not any(each.is_error for each in problems)
+    return conflict is None
 
 
 @dataclass(frozen=True)

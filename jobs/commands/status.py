@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import re
 import shlex
@@ -30,7 +29,6 @@ from ..rundir import RunDir
 from ..runs import lookup, state
 from ..runs.interpret import start_up_warning
 from ..runs.state import ASK_AGAIN_S, AnswerCache, Ask, RunState
-from ..slurm import client, pending, site
 from . import arguments
 from .views import live_progress, nodes, table, tensorboard, words
 
@@ -269,10 +267,6 @@ def detail(seen: Seen) -> str:
     elif row["NODES"]:
         fields["NODES"] = row["NODES"]
     if job is not None and seen.run.is_waiting:
-        period = int(time.monotonic() // ASK_AGAIN_S)
-        may_exceed = pending.is_shared(job.reason) or pending.is_node_limit(job.reason)
-        if may_exceed and _exceeds_alone(files.job_id, job.reason, period):
-            fields["STATE"] += "; it alone exceeds this limit, so it never starts as it is"
         if job.reason != "None":
             fields["SLURM'S REASON"] = job.reason
         if job.start is not None:
@@ -295,13 +289,6 @@ def detail(seen: Seen) -> str:
     # Of an error of several lines the state has the first one.
     further = further_lines(seen.reason) if seen.reason and seen.run.is_ended else []
     return "\n".join([shown, *(f"  {line}" for line in further)])
-
-
-@functools.lru_cache(maxsize=1)
-def _exceeds_alone(job_id: str | None, _reason: str, _period: int) -> bool:
-    """Ask Slurm once in each period, however often a watch shows the run: it is several calls."""
-    job = client.show_job(job_id) if job_id is not None else None
-    return job is not None and site.exceeds_alone(job)
 
 
 def _attempt_line(record: AttemptRecord) -> str:

@@ -171,7 +171,7 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     from ..runs.code_snapshot import repository
     from ..runs.freeze import planned_run_dir
     from ..runs.own_script import named_inputs, normalise_script, script_home
-    from ..slurm import available, refusals
+    from ..slurm import refusals
     from ..slurm.sbatch import sbatch_argv
     from . import gpu_hours
     from .queue import show_site, test_only
@@ -201,10 +201,8 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
         return 1
     could_run = show_site(spec)
     print(verdict.text, file=sys.stderr)
-    if not verdict.is_accepted:
-        unknown = available.problems(spec.slurm)
-        for problem in unknown or refusals.problems(verdict.text, spec.slurm):
-            print(loaded.placed(problem), file=sys.stderr)
+    if not verdict.is_accepted and (hint := refusals.hint(verdict.text)):
+        print(f"  hint: {hint}", file=sys.stderr)
     return 0 if verdict.is_accepted and could_run else 1
 
 

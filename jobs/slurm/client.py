@@ -7,7 +7,6 @@ still decide from the run directory. Standard library only.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
 import re
@@ -17,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -433,54 +432,37 @@ def cancel(*ids: str) -> subprocess.CompletedProcess[str] | None:
     return call(["scancel", *ids])
 
 
-# What sbatch prints, also with `on cluster X` behind it; with --parsable, and by wrappers of some
-# sites, a line with the bare id. Source: sbatch/sbatch.c, main; sbatch(1), --parsable.
+# What sbatch prints; with --parsable, and by wrappers of some sites, a line with the bare id.
+# Source: sbatch/sbatch.c, main; sbatch(1), --parsable.
 _SUBMITTED = re.compile(r"Submitted\s+batch\s+job\s+(\d+)", re.IGNORECASE)
 _BARE_ID = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
-_COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\ufeff")
 
 
-def the_only(ids: Collection[str]) -> str | None:
-    """Return the job id where there is one; None for none or several."""
-    return next(iter(ids)) if len(ids) == 1 else None
+def submitted_job(text: str) -> str | None:
+    """Return the job id in sbatch's answer; None if it has none."""
+    found = _SUBMITTED.search(text) or _BARE_ID.search(text)
+    return None if found is None else found[1]
 
 
-def submitted_job(
-    stdout: str, stderr: str = "", find: Callable[[Collection[str]], str | None] = the_only
-) -> str | None:
-    """Return the job id in sbatch's answer; None if it has none, or several that it could be.
-
-    A site may print other lines with numbers around it, or move all to stderr. A line with a bare
-    number may be one of these, so `find` gets all of them and looks for the job in the queue.
-    """
-    stdout, stderr = (_COLOUR.sub("", text) for text in (stdout, stderr))
-    named = set(_SUBMITTED.findall(stdout) or _SUBMITTED.findall(stderr))
-    return the_only(named) or find(set() if named else set(_BARE_ID.findall(stdout)))
-
-
-def submit(
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    find: Callable[[Collection[str]], str | None] = the_only,
-) -> tuple[str | None, str]:
+def submit(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str | None, str]:
     """Run an sbatch command line; returns the job id, and why there is none.
 
-    The call is repeated while slurmctld does not answer. find: as of `submitted_job`; a job may be
-    queued also where no answer came, and a second one must not be.
+    The call is repeated while slurmctld cannot be reached. It is not repeated if the answer alone
+    was lost: the job may be queued, and a second one must not be.
     """
     if shutil.which(argv[0]) is None:
         return None, "sbatch is missing"
-    for pause_s in itertools.chain(pauses(PATIENCE_S), [None]):
+    for pause_s in pauses(PATIENCE_S):
         answer = call(argv, environ)
-        stdout, stderr = (answer.stdout, answer.stderr) if answer else ("", "")
-        is_refused = is_answered(answer) and answer is not None and answer.returncode != 0
-        both = f"{stdout}\n{stderr}"
-        job_id = submitted_job("", both) if is_refused else submitted_job(stdout, both, find)
-        if job_id is not None or is_answered(answer):
-            return job_id, "" if job_id else f"{stdout}\n{stderr}".strip()
-        if pause_s is not None:
-            print_line(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
-            time.sleep(pause_s)
+        text = "sbatch does not answer" if answer is None else f"{answer.stdout}\n{answer.stderr}"
+        if answer is None or NO_ANSWER_IN_TIME.search(answer.stderr):
+            return None, f"{text.strip()}: the job may be queued, squeue --me shows it"
+        if answer.returncode == 0:
+            return submitted_job(text), text.strip()
+        if is_answered(answer):
+            return None, text.strip()
+        print_line(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
+        time.sleep(pause_s)
     return None, "sbatch does not answer"
 
 

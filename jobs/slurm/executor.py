@@ -1,18 +1,16 @@
 """Submits an sbatch command line through submitit's executor. Only this file uses submitit.
 
-submitit runs sbatch and reads the job id. Its public `submit(function)` does not serve: it pickles
-a Python function and runs it in the job under submitit, which swallows the SIGTERM of a preemption.
-So this file uses three private methods of `SlurmExecutor` (submitit 1.5.4):
+Its public `submit(function)` does not serve: it pickles a Python function and runs it in the job
+under submitit, which swallows the SIGTERM of a preemption. So this file uses three private methods
+of `SlurmExecutor` (submitit 1.5.4):
 
 - `_make_submission_command`, replaced: submitit's is `sbatch FILE`, with the options as `#SBATCH`
   lines in FILE. A newline in such a line would end it, and the shell would run the rest. Ours is
   the command line of `jobs.slurm.sbatch`, with each option as one argument.
-- `_make_submission_file_text`, replaced: submitit's is a batch script that starts submitit. Ours is
-  a copy of the frozen batch script; submitit keeps it in its folder.
+- `_make_submission_file_text`, replaced: the frozen batch script, of which submitit keeps a copy.
 - `_submit_command`, called: writes that file, runs the command and reads the job id.
 
-Only the commands of a user import submitit. A job queues its successor with the
-standard library alone, by `jobs.slurm.client.submit`, from the same command line.
+A job queues its successor with the standard library alone, by `jobs.slurm.client.submit`.
 """
 
 from __future__ import annotations
@@ -23,15 +21,12 @@ import io
 import os
 import shlex
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..console import print_line
 from ..errors import FailedError
-from . import client, job_list
-
-FIND_S = 10.0  # how long squeue is asked for a job whose id sbatch did not print
+from . import client
 
 
 class SubmissionError(FailedError):
@@ -40,13 +35,12 @@ class SubmissionError(FailedError):
     def __init__(
         self, what: str, argv: Sequence[str], message: str, may_be_queued: bool = False
     ) -> None:
+        then = "nothing is queued"
         if may_be_queued:
             then = (
                 f"the job may be queued, so {argv[-1]} is kept: if squeue --me shows the job, it "
-                "runs; else resume queues another one"
+                "runs; if not, resume queues another one"
             )
-        else:
-            then = "nothing is queued"
         super().__init__(f"{what}, {then}\n{shlex.join(argv)}\n{message}")
         self.message = message
         self.may_be_queued = may_be_queued
@@ -66,11 +60,8 @@ def begin_import() -> None:
     threading.Thread(target=load, name="import submitit").start()
 
 
-def _executor(argv: Sequence[str], folder: Path, others: Collection[str], queued: list[str]) -> Any:
-    """Return submitit's executor with our command line, script and reader of sbatch's answer.
-
-    queued: gets the id of the job.
-    """
+def _executor(argv: Sequence[str], folder: Path, queued: list[str]) -> Any:
+    """Return submitit's executor with our command line and script. queued: gets the job's id."""
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedSubmissionError
 
@@ -84,7 +75,7 @@ def _executor(argv: Sequence[str], folder: Path, others: Collection[str], queued
         @staticmethod
         def _get_job_id_from_submission_command(string: bytes | str) -> str:
             text = string if isinstance(string, str) else string.decode(errors="replace")
-            job_id = client.submitted_job(text, find=lambda ids: _in_queue(argv, others, ids))
+            job_id = client.submitted_job(text)
             if job_id is None:
                 raise FailedSubmissionError(text)
             queued.append(job_id)
@@ -93,20 +84,14 @@ def _executor(argv: Sequence[str], folder: Path, others: Collection[str], queued
     return Executor(folder)
 
 
-def submit(
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    folder: Path,
-    others: Collection[str] = (),
-) -> str:
+def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str:
     """Run an sbatch command line and return the job id.
 
     argv: as of `jobs.slurm.sbatch.sbatch_argv`, the batch script second to last.
     environ: the whole environment of sbatch, and so of the job.
     folder: exists; submitit writes its copy of the batch script there.
-    others: older jobs of the same run or sweep, should the id have to be looked up in the queue.
-    Raises: SubmissionError, with whether the job may be queued all the same; FailedError if the job
-        was cancelled again, because the disk is full.
+    Raises: SubmissionError, with whether the job may be queued; FailedError if the job was
+        cancelled, because the disk is full.
     """
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -119,21 +104,19 @@ def submit(
             contextlib.redirect_stderr(messages),
             client.say_if_slow(argv[0]),
         ):
-            return str(_executor(argv, folder, others, queued)._submit_command("").job_id)
+            return str(_executor(argv, folder, queued)._submit_command("").job_id)
     except FailedSubmissionError as error:
         raise SubmissionError("sbatch's answer has no job id", argv, str(error), True) from error
     except (FailedJobError, RuntimeError, OSError) as error:
         if queued:
             raise cancel_unrecorded(queued[0], error) from error
         text = messages.getvalue().strip() or str(error)
-        # A wrapper of the site may fail after sbatch; an answer may be lost behind the request.
-        job_id = client.submitted_job("", str(getattr(error.__cause__, "output", "")))
-        if job_id is None and client.NO_ANSWER_IN_TIME.search(text):
-            job_id = _in_queue(argv, others)
-        if job_id is None:
-            raise _failure(argv, getattr(error.__cause__, "returncode", None), text) from error
-        print_line(f"job {job_id} is queued, but sbatch failed: {text}")
-        return job_id
+        is_lost = client.NO_ANSWER_IN_TIME.search(text) is not None
+        is_started = getattr(error.__cause__, "returncode", None) is not None
+        what = "Slurm refused the job" if is_started else "sbatch was not started"
+        if is_lost or client.NO_CONTACT.search(text):
+            what = "Slurm does not answer"
+        raise SubmissionError(what, argv, text, may_be_queued=is_lost) from error
 
 
 def cancel_unrecorded(job_id: str, error: OSError | RuntimeError) -> FailedError:
@@ -147,24 +130,6 @@ def cancel_unrecorded(job_id: str, error: OSError | RuntimeError) -> FailedError
     )
     failed.may_be_queued = True
     return failed
-
-
-def _in_queue(
-    argv: Sequence[str], others: Collection[str], ids: Collection[str] = ()
-) -> str | None:
-    """Return the job of an sbatch command line whose answer cannot be read, from squeue."""
-    folder = next((each[8:] for each in argv if each.startswith("--chdir=")), argv[-1])
-    return job_list.newest_in(Path(folder), FIND_S, others) or job_list.one_in(Path(folder), ids)
-
-
-def _failure(argv: Sequence[str], code: int | None, text: str) -> SubmissionError:
-    """Return the error of a failed sbatch. code: its exit code; None if it was not started."""
-    if client.NO_ANSWER_IN_TIME.search(text):
-        return SubmissionError("Slurm does not answer", argv, text, may_be_queued=True)
-    if client.NO_CONTACT.search(text):
-        return SubmissionError("Slurm does not answer", argv, text)
-    what = "sbatch was not started" if code is None else f"Slurm refused the job (exit code {code})"
-    return SubmissionError(what, argv, text)
 
 
 @contextlib.contextmanager

@@ -1,20 +1,18 @@
 """Whether the jobs of runs live: squeue has those in the queue, sacct also those that are gone.
 
-Slurm answers about a job that it hides as about one that it does not have. So a job that Slurm does
-not show has ended only if Slurm would show it: `life_of` and `Queue.lives_of` decide that. A
-missing answer is no exception, as in jobs.slurm.client. Standard library only.
+Slurm answers about a job that it hides as about one that it does not have: then it is unknown
+whether another user's job lives. A missing answer is no exception, as in jobs.slurm.client.
+Standard library only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,109 +44,51 @@ def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
     job, has_answered = client.ask_about(recorded.job_id, patience_s)
     if job is None and not has_answered:
         return _silent(recorded)
-    if job is None:
-        return hidden_jobs([recorded]).get(recorded.job_id, Life(False))
-    if _is_other(recorded, job) or not job.is_alive:
-        if (elsewhere := _in_another_cluster(recorded)) is not None:
-            return elsewhere
-        return Life(False, job=None if _is_other(recorded, job) else job)
-    return Life(job.is_alive, job=job)
+    shown = {} if job is None or _is_of_another_user(recorded, job) else {recorded.job_id: job}
+    return Queue(shown).lives_of([recorded], is_end_wanted=False)[recorded.job_id]
 
 
 def _silent(job: RecordedJob) -> Life:
     return Life(None, f"Slurm does not answer whether job {job.job_id} still runs", is_silent=True)
 
 
-def _has_other(recorded: RecordedJob, job: Job | None) -> bool:
-    return job is not None and _is_other(recorded, job)
+def _is_of_another_user(recorded: RecordedJob, job: Job) -> bool:
+    """Return whether Slurm gave the id to somebody else since, after a loss of its state."""
+    return None not in (recorded.uid, job.uid) and job.uid != recorded.uid
 
 
-def _elsewhere_of(jobs: Sequence[RecordedJob]) -> dict[str, Life]:
-    """Return which of these jobs another cluster has; its configuration is asked for once."""
-    named = [job for job in jobs if job.cluster is not None]
-    config = site.query_config() if named else None
-    asked = None if config is None else config.cluster
-    return {job.job_id: _elsewhere(job, asked) for job in named if asked and job.cluster != asked}
-
-
-def _in_another_cluster(recorded: RecordedJob) -> Life | None:
-    """Return that a job is unknown here; None if this host asks the cluster that has it."""
-    config = None if recorded.cluster is None else site.query_config()
-    if config is None or not config.cluster or config.cluster == recorded.cluster:
-        return None
-    return _elsewhere(recorded, config.cluster)
-
-
-def hidden_jobs(
-    absent: Iterable[RecordedJob],
-    query_config: Callable[[], site.Config | None] = site.query_config,
+def _lives_of_ended(
+    over: Sequence[RecordedJob], shown: Mapping[str, Job], is_end_wanted: bool
 ) -> dict[str, Life]:
-    """Return which of these jobs, none of which Slurm shows, it may have all the same, and why.
+    """Return the lives of jobs that Slurm does not show, or shows as ended.
 
-    Slurm hides jobs of other users (PrivateData), and this host may ask another cluster. A job
-    whose end the accounting shows has ended.
+    It hides jobs of other users (PrivateData), and this host may ask another cluster: these lives
+    are unknown.
     """
-    me = os.getuid()
-    asked = [job for job in absent if job.cluster is not None or job.uid not in (None, me)]
-    others = [job for job in asked if job.uid not in (None, me)]
-    if not asked:
-        return {}
-    config = query_config()
-    are_hidden = bool(others) and me != 0 and _are_jobs_hidden(config, me)
-    away: dict[str, Life] = {}
-    lives: dict[str, Life] = {}
-    cluster = config.cluster if config is not None else ""
-    for job in asked:
-        if cluster and job.cluster is not None and job.cluster != cluster:
-            away[job.job_id] = _elsewhere(job, cluster)
-        elif are_hidden and job in others:
-            lives[job.job_id] = _hidden_life(job, is_known=config is not None)
-    # The accounting of this cluster may have another job with the id of one that is elsewhere.
-    states = past_states(lives) if lives else {}
-    lives = {job_id: life for job_id, life in lives.items() if states.get(job_id) not in _FINAL}
-    return lives | away
-
-
-def _are_jobs_hidden(config: site.Config | None, me: int) -> bool:
-    """Return whether Slurm may show this user no jobs of others. Without an answer it may."""
-    if config is None:
-        return True
-    return config.hides_jobs and me != config.slurm_uid and not site.sees_all_jobs(user_name(me))
-
-
-def _hidden_life(job: RecordedJob, is_known: bool) -> Life:
-    user = user_name(job.uid)
-    why = "Slurm hides the jobs of other users here (PrivateData=jobs)"
-    if not is_known:
-        why = "Slurm does not answer whether it hides the jobs of other users"
-    why += f", and job {job.job_id} is one of user {user}: whether it still runs is unknown"
-    own = "or submit with --from copies its newest checkpoint into a run of your own"
-    return Life(None, why, f"ask user {user}, {own}")
-
-
-def _elsewhere(job: RecordedJob, asked: str) -> Life:
-    why = f"job {job.job_id} is in cluster {job.cluster}, and this host asks cluster {asked}"
-    hint = f"use a host of cluster {job.cluster}"
-    return Life(None, f"{why}: whether it still runs is unknown", hint)
-
-
-def _is_other(recorded: RecordedJob, job: Job) -> bool:
-    """Return whether Slurm gave the recorded id to another job since.
-
-    It does so after the highest id (MaxJobId), and after a loss of its state. Only what the job
-    itself shows counts: another user, or the directory of another run in its command.
-    """
-    if None not in (recorded.uid, job.uid) and job.uid != recorded.uid:
-        return True
-    _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")
-    if not is_ours or recorded.run_dir is None:
-        return False
-    path = Path(job.work_dir, target.strip())
-    if (path / "sweep.json").is_file():
-        path = path / "points" / recorded.job_id.partition("_")[2]
-    with contextlib.suppress(OSError):
-        return (path / "spec.json").is_file() and not path.samefile(recorded.run_dir)
-    return False
+    config = site.query_config() if any(job.cluster for job in over) else None
+    asked = "" if config is None else config.cluster
+    foreign = [job.job_id for job in over if job.uid not in (None, os.getuid())]
+    absent = [job.job_id for job in over if job.job_id not in shown]
+    wanted = [job_id for job_id in absent if is_end_wanted or job_id in foreign]
+    past = past_states(wanted) if wanted else {}
+    lives = {}
+    for job in over:
+        state, unknown = past.get(job.job_id, ""), "whether it still runs is unknown"
+        if asked and job.cluster not in (None, asked):
+            why = (
+                f"job {job.job_id} is in cluster {job.cluster}, and this host asks cluster {asked}"
+            )
+            life = Life(None, f"{why}: {unknown}", f"use a host of cluster {job.cluster}")
+        elif job.job_id in absent and job.job_id in foreign and state not in _FINAL:
+            user = user_name(job.uid)
+            why = f"Slurm shows no job {job.job_id}, and may hide it as one of user {user}"
+            own = "or submit with --from copies its newest checkpoint into a run of your own"
+            life = Life(None, f"{why}: {unknown}", f"ask user {user}, {own}")
+        else:
+            ended = Job(state) if state in job_state.ENDED else shown.get(job.job_id)
+            life = Life(False, job=ended)
+        lives[job.job_id] = life
+    return lives
 
 
 @dataclass(frozen=True)
@@ -170,18 +110,15 @@ class Queue:
         wanted = list(recorded)
         if self.jobs is None:
             return {each.job_id: _silent(each) for each in wanted}
-        shown = {each.job_id: self.jobs[each.job_id] for each in wanted if each.job_id in self.jobs}
-        others = [each for each in wanted if _has_other(each, shown.get(each.job_id))]
-        absent = [each for each in wanted if each.job_id not in shown]
-        # What is shown here as ended, or as another job, may live in another cluster.
-        over = [each for each in wanted if each.job_id in shown and not shown[each.job_id].is_alive]
-        unknown = hidden_jobs(absent) | _elsewhere_of([*others, *over])
-        gone = [each.job_id for each in absent if each.job_id not in unknown]
-        past = past_states(gone) if gone and is_end_wanted else {}
-        ended = {job_id: Job(state) for job_id, state in past.items() if state in job_state.ENDED}
-        lives = {job_id: Life(False, job=ended.get(job_id)) for job_id in gone}
-        lives |= {job_id: Life(job.is_alive, job=job) for job_id, job in shown.items()}
-        return lives | {each.job_id: Life(False) for each in others} | unknown
+        shown = {
+            each.job_id: job
+            for each in wanted
+            if (job := self.jobs.get(each.job_id)) and not _is_of_another_user(each, job)
+        }
+        lives = {job_id: Life(job.is_alive, job=job) for job_id, job in shown.items()}
+        alive = [job_id for job_id, life in lives.items() if life.is_alive]
+        over = [each for each in wanted if each.job_id not in alive]
+        return lives | _lives_of_ended(over, shown, is_end_wanted)
 
     @functools.cached_property
     def targets(self) -> dict[str, Path | None]:
@@ -250,42 +187,6 @@ def ask(jobs: Iterable[RecordedJob]) -> dict[str, Life]:
     """Return whether each of these jobs lives; squeue is asked once for all of them."""
     wanted = list(jobs)
     return queue(job.uid for job in wanted if job.uid is not None).lives_of(wanted)
-
-
-def newest_in(folder: Path, patience_s: float, others: Collection[str] = ()) -> str | None:
-    """Return the job that was queued last with this working directory; None if squeue shows none.
-
-    The kit queues each job with the directory of its run or sweep (sbatch --chdir). It serves where
-    sbatch's answer cannot be read. others: jobs that are older. patience_s: how long to look again.
-    """
-    for pause_s in itertools.chain(client.pauses(patience_s), [0.0]):
-        jobs = queue().jobs or {}
-        job_ids = {_array_id(job_id) for job_id, job in jobs.items() if _is_queued_in(folder, job)}
-        if job_ids := job_ids - {_array_id(each) for each in others}:
-            return max(job_ids, key=int)
-        time.sleep(pause_s)
-    return None
-
-
-def one_in(folder: Path, ids: Collection[str]) -> str | None:
-    """Return which of these jobs has this working directory: it may have ended already.
-
-    ids: numbers in sbatch's answer. One alone counts also where Slurm does not answer.
-    """
-    job_ids = []
-    for job_id in ids:
-        job, is_answered = client.ask_about(job_id)
-        if not is_answered or (job and (not job.work_dir or _is_in(folder, job))):
-            job_ids.append(job_id)
-    return client.the_only(job_ids)
-
-
-def _is_queued_in(folder: Path, job: Job) -> bool:
-    return job.is_alive and job.uid == os.getuid() and _is_in(folder, job)
-
-
-def _is_in(folder: Path, job: Job) -> bool:
-    return Path(job.work_dir) in (folder, folder.resolve())
 
 
 def _argument(command: str) -> str | None:

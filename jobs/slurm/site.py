@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..console import user_name
 from ..spec import Slurm
-from . import client, duration, pending
-from .pending import SharedLimits
+from . import client, duration
 
 # Slurm's own defaults. Source: slurm.conf(5).
 KILL_WAIT_S = 30
@@ -31,20 +30,12 @@ class Config:
     version: str
     preempt_type: str  # none, partition_prio or qos
     preempt_mode: str  # the cluster's; partitions and QOS may have their own
-    is_requeued: bool  # JobRequeue: the default for jobs without --requeue or --no-requeue
     kill_wait_s: int  # from SIGTERM to SIGKILL
-    over_time_limit: str  # how far a job may exceed its limit
-    has_accounting: bool
-    sends_user_signal: bool  # a preempted job gets its own --signal, not SIGTERM
-    chooses_partition: bool  # a submit plugin may choose another partition than the job's
     max_batch_requeue: int = 5  # failed launches of a job before it is held
     slurmd_port: int = SLURMD_PORT
     requeue_delay_s: int = CRED_EXPIRE_S + 1  # a requeued job waits so long before it may start
-    has_expedited: bool = False  # jobs may ask for an expedited requeue (Slurm 25.11)
     requeued_codes: frozenset[int] = frozenset()  # exit codes of jobs that are requeued or held
     cluster: str = ""
-    hides_jobs: bool = False  # PrivateData=jobs: users see their own jobs only
-    slurm_uid: int = 0  # of SlurmUser, who sees all jobs, as root does
     max_array_size: int | None = None  # the numbers of an array's tasks are below it
 
 
@@ -54,17 +45,10 @@ class Partition:
 
     name: str
     is_default: bool
-    state: str
     max_time_s: int | None
-    max_nodes: int | None
-    min_nodes: int
     grace_time_s: int
     preempt_mode: str
-    alloc_nodes: str  # nodes from which jobs may be submitted
-    qos: str  # of the partition itself; empty for none
     nodes: int = 0  # in any state
-    allow_accounts: tuple[str, ...] = ()  # only jobs of these; () for all
-    allow_qos: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,8 +87,7 @@ class Site:
     def summary(self) -> str:
         """The site in one line, for a dry run."""
         config, mode = self.config, self.preempt_mode
-        signal = "its --signal" if config.sends_user_signal else "SIGTERM"
-        preempted = f"preempted jobs get {signal}, {self.grace_time_s} s and {mode}"
+        preempted = f"preempted jobs get {self.grace_time_s} s and {mode}"
         parts = [
             f"Slurm {config.version}, partition {self.partition.name}",
             "no preemption" if mode == "OFF" else preempted,
@@ -112,10 +95,6 @@ class Site:
         ]
         if mode == "REQUEUE":
             parts.append(f"a requeued job waits {config.requeue_delay_s} s")
-        if config.over_time_limit:
-            parts.append(f"jobs may exceed their limit by {config.over_time_limit}")
-        if not config.has_accounting:
-            parts.append("no sacct (the kit does not need it)")
         return "; ".join(parts)
 
 
@@ -125,30 +104,17 @@ def parse_config(text: str) -> Config | None:
     values = {name.strip(): value.strip() for name, equals, value in lines if equals}
     if "PreemptType" not in values:
         return None
-    # Slurm 23.02 introduced PreemptParameters; before, SlurmctldParameters had a longer name of it.
-    parameters = values.get("PreemptParameters", "") + values.get("SlurmctldParameters", "")
-    over = values.get("OverTimeLimit", "0 min")
     return Config(
         version=values.get("SLURM_VERSION", ""),
         preempt_type=values["PreemptType"].removeprefix("preempt/"),
         preempt_mode=_mode(values.get("PreemptMode", "OFF")),
-        is_requeued=values.get("JobRequeue", "1") != "0",
         kill_wait_s=_number(values.get("KillWait", "")),
-        over_time_limit="" if over.startswith("0") else over,
-        # Slurm 24.11 prints (null), older versions accounting_storage/none.
-        has_accounting=values.get("AccountingStorageType", "").rpartition("/")[2]
-        not in (*_UNLIMITED, "none"),
-        sends_user_signal="send_user_signal" in parameters,
-        chooses_partition=values.get("JobSubmitPlugins", "(null)") not in _UNLIMITED,
         max_batch_requeue=_number(values.get("MaxBatchRequeue", "5")),
         slurmd_port=_number(values.get("SlurmdPort", "")) or SLURMD_PORT,
         requeue_delay_s=_requeue_delay_s(values),
         requeued_codes=_codes(values.get("RequeueExit", ""))
         | _codes(values.get("RequeueExitHold", "")),
-        has_expedited="enable_expedited_requeue" in values.get("SlurmctldParameters", ""),
         cluster=values.get("ClusterName", ""),
-        hides_jobs="jobs" in values.get("PrivateData", "").split(","),
-        slurm_uid=_number(values.get("SlurmUser", "").rpartition("(")[2]),
         max_array_size=_number(values.get("MaxArraySize", "")) or None,
     )
 
@@ -181,30 +147,15 @@ def parse_partitions(text: str) -> list[Partition]:
 
 
 def _partition(values: Mapping[str, str]) -> Partition:
-    max_time, max_nodes = values.get("MaxTime", ""), values.get("MaxNodes", "")
+    max_time = values.get("MaxTime", "")
     return Partition(
         name=values["PartitionName"],
         is_default=values.get("Default") == "YES",
-        state=values.get("State", "UP"),
         max_time_s=None if max_time in _UNLIMITED else duration.parse_or_zero(max_time),
-        max_nodes=None if max_nodes in _UNLIMITED else _number(max_nodes),
-        min_nodes=_number(values.get("MinNodes", "")),
         grace_time_s=_number(values.get("GraceTime", "")),
         preempt_mode=_mode(values.get("PreemptMode", "OFF")),
-        alloc_nodes=values.get("AllocNodes", "ALL"),
-        qos="" if (qos := values.get("QoS", "")) in _UNLIMITED else qos,
         nodes=_number(values.get("TotalNodes", "")),
-        allow_accounts=_allowed_names(values.get("AllowAccounts", "ALL")),
-        allow_qos=_allowed_names(values.get("AllowQos", "ALL")),
     )
-
-
-def _allowed_names(text: str) -> tuple[str, ...]:
-    """Return the names in a list such as AllowAccounts, in lower case; () where all are allowed.
-
-    Slurm compares accounts and QOS without their case, but partitions with it (measured: 22.05).
-    """
-    return () if text in ("ALL", *_UNLIMITED) else tuple(text.lower().split(","))
 
 
 def _mode(text: str) -> str:
@@ -232,108 +183,6 @@ def parse_qos(text: str) -> tuple[str | None, int] | None:
         return None
     is_clusters = mode.lower() in ("", "cluster")
     return None if is_clusters else _mode(mode), duration.parse_or_zero(grace)
-
-
-def all_partitions() -> list[Partition]:
-    """Return every partition of the cluster, hidden ones, too; empty if Slurm does not answer."""
-    return parse_partitions(_output(["scontrol", "--all", "show", "partition"]))
-
-
-def associations(user: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the user's accounts, each with its QOS; empty without an accounting database."""
-    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where"]
-    text = _output([*argv, f"user={user}", "format=Account,QOS"])
-    rows = [line.split("|") for line in text.splitlines()]
-    return [(row[0], tuple(filter(None, row[1].split(",")))) for row in rows if len(row) == 2]
-
-
-def sees_all_jobs(user: str) -> bool:
-    """Return whether Slurm shows a user every job although PrivateData hides them from others.
-
-    False without an accounting database. Source: slurm.conf(5), PrivateData; sacctmgr(1),
-    AdminLevel.
-    """
-    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=AdminLevel"]
-    return _output(argv).strip() in ("Operator", "Administrator")
-
-
-def exceeds_alone(job: client.Job) -> bool:
-    """Return whether a waiting job never starts, as it exceeds a limit without any other job.
-
-    The limit is one of several jobs, or that of a partition's nodes.
-    """
-    if job.state != "PENDING":
-        return False
-    if pending.is_node_limit(job.reason):
-        return _exceeds_nodes(pending.nodes_in(job.tres), job.partition)
-    if not pending.is_shared(job.reason):
-        return False
-    limits = shared_limits(user_name(job.uid), job.account, job.qos, job.partition)
-    return pending.exceeds_alone(
-        job.reason, job.tres, duration.parse_or_zero(job.time_limit), limits
-    )
-
-
-def _exceeds_nodes(nodes: int, partitions: str) -> bool:
-    """Return whether each of these partitions allows fewer or more nodes; False if no answer."""
-    chosen = [each for each in all_partitions() if each.name in partitions.split(",")]
-    return bool(chosen and nodes) and not any(
-        each.min_nodes <= nodes <= min(each.nodes, each.max_nodes or each.nodes) for each in chosen
-    )
-
-
-def shared_limits(user: str, account: str, qos: str, partitions: str = "") -> SharedLimits:
-    """Return what jobs of an account and those above it, of a QOS and of a user may use together.
-
-    partitions: of the job; each may have a QOS, too. Empty without an accounting database. Source:
-    sacctmgr(1), GrpTRES and the like; slurm.conf(5), QOS of a partition.
-    """
-    of_accounts = list(_of_accounts(user, account))
-    names = [qos, *(each.qos for each in all_partitions() if each.name in partitions.split(","))]
-    columns = "format=GrpTRES,MaxTRESPU,MaxTRESPA,GrpTRESMins,GrpTRESRunMins,MaxTRESRunMinsPU,"
-    columns += "MaxTRESRunMinsPA,GrpJobs,MaxJobsPU,MaxJobsPA,GrpWall"
-    listed = f"name={','.join(filter(None, names))}"
-    of_qos = [row for row in _rows(["qos", listed, columns]) if len(row) == 11]
-
-    def both(first: slice, second: slice) -> tuple[str, ...]:
-        cells = [cell for row in of_accounts for cell in row[first]]
-        return tuple(filter(None, [*cells, *(cell for row in of_qos for cell in row[second])]))
-
-    return SharedLimits(
-        tres=both(slice(0, 1), slice(0, 3)),
-        minutes=both(slice(1, 3), slice(3, 7)),
-        jobs=both(slice(3, 5), slice(7, 10)),
-        wall=both(slice(5, 6), slice(10, 11)),
-    )
-
-
-def _of_accounts(user: str, account: str) -> Iterator[list[str]]:
-    """Yield GrpTRES, GrpTRESMins, GrpTRESRunMins, GrpJobs, MaxJobs and GrpWall of associations.
-
-    Of the user, of the account and of each account above it: the last is root.
-    """
-    columns = "format=User,ParentName,GrpTRES,GrpTRESMins,GrpTRESRunMins,GrpJobs,MaxJobs,GrpWall"
-    seen: set[str] = set()
-    while account and account not in seen:
-        seen.add(account)
-        rows = _rows(["associations", "where", f"account={account}", columns])
-        own = [row for row in rows if len(row) == 8 and row[0] in ("", user)]
-        yield from (row[2:] for row in own)
-        account, user = next((row[1] for row in own if not row[0]), ""), ""
-
-
-def _rows(columns: Sequence[str]) -> list[list[str]]:
-    """Return the cells of what sacctmgr shows."""
-    text = _output(["sacctmgr", "--noheader", "--parsable2", "show", *columns])
-    return [line.split("|") for line in text.splitlines()]
-
-
-def features(partitions: str | None) -> set[str] | None:
-    """Return the features of the nodes of partitions, or of all nodes; None without an answer."""
-    where = [f"--partition={partitions}"] if partitions else []
-    # Available and active features. Source: sinfo(1), %f, %b.
-    text = _output(["sinfo", "--all", "--noheader", *where, "--format=%f,%b"])
-    return set(re.split(r"[,\s]+", text.strip())) - {"(null)", ""} if text.strip() else None
 
 
 def query_config() -> Config | None:

@@ -85,12 +85,11 @@ def of_queued(evidence: Observation) -> Answer:
         )
     if job.state in job_state.WAITING:
         explained = pending.explain(job.reason)
-        text = f"job {evidence.job_id} waits in the queue ({job.reason}): {explained}"
+        explained = f": {explained}" if explained else ""
+        text = f"job {evidence.job_id} waits in the queue ({job.reason}){explained}"
         if job.reason == "BeginTime" and job.restarts and evidence.newest.site is not None:
             text += f", here {evidence.newest.site.requeue_delay_s} s"
-        if evidence.exceeds_alone:
-            text += "; it alone exceeds this limit, so it never starts as it is"
-        remedy = remedy_of_wait(job.reason, evidence.exceeds_alone)
+        remedy = remedy_of_wait(job.reason)
         answer = of_state(evidence, Kind.PENDING, text, remedy, delays_of(evidence))
         is_held = pending.wait_of(job.reason) is Wait.UNTIL_RELEASED
         if not is_held and job.state not in job_state.HELD:
@@ -105,17 +104,13 @@ def of_queued(evidence: Observation) -> Answer:
     return of_running(evidence)
 
 
-def remedy_of_wait(reason: str, exceeds_alone: bool) -> Remedy:
-    """Return what to do about a job that waits for a reason, with the keys that it is about."""
-    wait, keys = pending.wait_of(reason), pending.keys_of(reason)
-    shows = next((f"; {refusals.HINTS[key]}" for key in keys if key in refusals.HINTS), "")
-    if exceeds_alone or wait is Wait.NEVER_ENDS:
-        named = " or ".join(f"slurm.{key}" for key in keys) or "what the reason names"
-        change = f"cancel it, then resume with another {named} (resume takes KEY=VALUE){shows}"
+def remedy_of_wait(reason: str) -> Remedy:
+    """Return what to do about a job that waits for a reason."""
+    wait = pending.wait_of(reason)
+    if wait is Wait.NEVER_ENDS:
+        change = "cancel it, then resume with what the reason names (resume takes KEY=VALUE)"
         return Remedy(change, "cancel")
-    if wait is Wait.UNTIL_SITE_ACTS:
-        return Remedy(f"ask the site{shows}", "status")
-    return Remedy(f"wait{shows}", "status")
+    return Remedy("ask the site" if wait is Wait.UNTIL_SITE_ACTS else "wait", "status")
 
 
 def of_unknown(evidence: Observation, life: Life) -> Answer:
@@ -219,11 +214,9 @@ def of_ended(evidence: Observation) -> Answer:
 
 
 def after_refusal(words: str) -> Remedy:
-    """Return what to do if Slurm refused the successor job, too, with the keys that it is about."""
-    keys = refusals.keys_of(words)
-    named = " or ".join(f"slurm.{key}" for key in keys)
-    shows = next((f"; {refusals.HINTS[key]}" for key in keys if key in refusals.HINTS), "")
-    change = f"; if Slurm refuses it again, change {named}{shows}" if named else ""
+    """Return what to do if Slurm refused the successor job, too."""
+    hint = refusals.hint(words)
+    change = f"; if Slurm refuses it again, change {hint}" if hint else ""
     return Remedy(f"resume queues another job{change}")
 
 

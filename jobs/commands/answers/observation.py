@@ -22,7 +22,7 @@ from ...runs import fact_reader, interpret, places, scratch_purge
 from ...runs.interpret import AttemptFacts
 from ...runs.places import CodeFolders, FileLine, LogLine
 from ...runs.state import RunState
-from ...slurm import client, job_list, site
+from ...slurm import client, job_list
 from .answer import Reason
 
 LAST_LINES = 10
@@ -45,7 +45,6 @@ class Observation:
     missing: a file of the run that only the user can bring back.
     cancelled_by: the user's name, by Slurm's accounting.
     job: all that Slurm shows of it, for minutes also after its end. end_state: Slurm's, after it.
-    exceeds_alone: the job waits for a limit that it exceeds without any other job.
     refusal: why the last job ended before it began an attempt.
     """
 
@@ -56,7 +55,6 @@ class Observation:
     cancelled_by: str | None
     job: client.Job | None
     end_state: str | None
-    exceeds_alone: bool
     last_event: Event | None
     refusal: LogLine | None
     last_lines: tuple[LogLine, ...]
@@ -99,7 +97,6 @@ def read(run: RunState) -> Observation:
         cancelled_by=job_list.cancelling_user(job_id) if asks_who and job_id is not None else None,
         job=job,
         end_state=end_state,
-        exceeds_alone=is_queued and job is not None and site.exceeds_alone(job),
         last_event=newest.events[-1] if newest.events else None,
         refusal=None if is_queued else _refusal(newest, job_log),
         last_lines=tuple((_log_of_last(run_dir, newest, ends) or job_log)[-LAST_LINES:]),

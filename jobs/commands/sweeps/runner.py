@@ -160,11 +160,10 @@ def queue_arrays(
     for group in groups.values():
         _check_site(group)
     queued: list[str] = []
-    known = [*filter(None, map(lookup.job_id_of, lookup.points_of(sweep)))]
     before = [(task.run_dir.submission, _text_of(task.run_dir.submission)) for task in tasks]
     try:
         for options, group in groups.items():
-            queued.append(_queue_array(sweep, options, group, limit, [*queued, *known]))
+            queued.append(_queue_array(sweep, options, group, limit))
     except BaseException:
         if queued:
             client.cancel(*queued)
@@ -189,7 +188,7 @@ def _text_of(path: Path) -> str | None:
 def _check_site(group: Sequence[SweepTask]) -> None:
     """Check the request of a group once, and record the site for all of its points."""
     first = group[0]
-    queue.check_site(first.loaded, first.run_dir)
+    queue.check_site(first.loaded.spec, first.run_dir)
     site = records.read(SlurmSite, first.run_dir.site)
     if site is None:
         return
@@ -208,12 +207,8 @@ def _queue_array(
     options: Sequence[str],
     group: Sequence[SweepTask],
     limit: int | None,
-    others: Sequence[str],
 ) -> str:
-    """Queue one array, and record in each run its job; returns the id of the array.
-
-    others: older jobs of the sweep.
-    """
+    """Queue one array, and record in each run its job; returns the id of the array."""
     numbers = [task.number for task in group]
     script = group[0].run_dir.kit / sbatch.SCRIPT
     argv = sbatch.array_argv(options, script, sweep, numbers, limit)
@@ -228,7 +223,7 @@ def _queue_array(
             alone = Submission(argv, nodes_taken_back=taken_back)
             queue.record_job(run_dir, alone, records.read(SlurmSite, run_dir.site), job_id)
 
-    array_id = queue.call_sbatch(argv, group[0].loaded, sweep.submitit, record, others)
+    array_id = queue.call_sbatch(argv, group[0].loaded, sweep.submitit, record)
     print_line(f"job array {array_id}: {quantity(len(group), 'point')}, {number_ranges(numbers)}")
     return array_id
 

@@ -69,7 +69,7 @@ def _waiting(files: RunFiles, job: Job, now: float) -> str:
     """Return why a job waits, and until when Slurm expects it to."""
     is_held = job.state in job_state.HELD
     what = "held by Slurm" if is_held else _restarting(files) or "waiting in the queue"
-    text = f"{what}: {explain(job.reason)}"
+    text = f"{what}: {explain(job.reason) or job.reason}"
     if job.start is not None and job.start > now:
         text += f", expected start in {format_duration(job.start - now, 2)}"
     return text

@@ -23,16 +23,15 @@ HIS_NAME = user_name(COLLEAGUE)
 CONFIG = """\
 ClusterName             = one
 PreemptType             = preempt/qos
-PrivateData             = {}
-SlurmUser               = slurm(64030)
+PrivateData             = jobs,usage,users
 """
 GONE = "slurm_load_jobs error: Invalid job id specified\n"
 
 
-def see_nothing(slurm, private="jobs,usage,users"):
+def see_nothing(slurm):
     """Let Slurm answer about each job as about one that it does not have."""
     slurm.answer("scontrol", error=GONE, status=1)
-    slurm.answer("scontrol", CONFIG.format(private), when="show config")
+    slurm.answer("scontrol", CONFIG, when="show config")
     slurm.answer("squeue")
     slurm.answer("sacct")
     slurm.answer("sacctmgr", "None\n")
@@ -63,11 +62,11 @@ def test_a_hidden_job_is_unknown_to_status_and_why(run, capsys):
     code, text = printed(capsys, "status", "tiny", "--json")
     (row,) = json.loads(text)
     assert (code, row["state"]) == (0, "unknown")
-    assert "PrivateData=jobs" in row["state_text"] and f"user {HIS_NAME}" in row["state_text"]
+    assert "may hide it" in row["state_text"] and f"user {HIS_NAME}" in row["state_text"]
     code, text = printed(capsys, "why", "tiny", "--json")
     answer = json.loads(text)
     assert (code, answer["cause"]) == (0, "unknown")
-    assert f"job 4711 is one of user {HIS_NAME}" in answer["text"]
+    assert f"as one of user {HIS_NAME}" in answer["text"]
     assert HIS_NAME in answer["advice"]
     assert not run.attempts.exists()
 
@@ -94,7 +93,7 @@ def test_what_would_harm_a_hidden_job_is_refused_and_changes_nothing(
         run.owner.unlink()
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     code, text = printed(capsys, *words)
-    assert code in (1, 2) and "Slurm hides the jobs of other users" in text and "ask user" in text
+    assert code in (1, 2) and "Slurm shows no job 4711" in text and "ask user" in text
     assert slurm.submitted == 1 and not slurm.cancelled
     after = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     assert {path for path in after if after[path] != before.get(path)} <= {run.path}
@@ -103,7 +102,7 @@ def test_what_would_harm_a_hidden_job_is_refused_and_changes_nothing(
 def test_clean_leaves_a_run_alone_whose_job_is_hidden(run, capfd, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: COLLEAGUE)  # whose directory it is
     assert main(["clean", "tiny", "--yes"]) == 0
-    assert "left alone: Slurm hides" in capfd.readouterr().err and run.spec.exists()
+    assert "left alone: Slurm shows no job" in capfd.readouterr().err and run.spec.exists()
 
 
 def test_what_the_run_directory_records_as_ended_is_no_hidden_job(run, slurm, capsys):
@@ -150,17 +149,17 @@ def test_a_run_that_is_closed_or_read_only_is_named_with_its_owner(run, mode, wo
     assert not text or f"user {ME}" in done.stderr
 
 
-def hidden(**fields):
-    return job_list.hidden_jobs([RecordedJob("7", **fields)]).get("7")
+def life(**fields):
+    return job_list.life_of(RecordedJob("7", **fields))
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED by 4001", "TIMEOUT", "FAILED"])
 def test_a_hidden_job_has_ended_where_the_accounting_shows_it(slurm, monkeypatch, state):
     monkeypatch.setattr(os, "getuid", lambda: ME)
     see_nothing(slurm)
-    assert hidden(uid=4002).is_alive is None
+    assert life(uid=4002).is_alive is None
     slurm.answer("sacct", f"7|{state}\n")
-    assert hidden(uid=4002) is None
+    assert life(uid=4002).is_alive is False
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "REQUEUED", "RUNNING", "PENDING"])
@@ -168,44 +167,14 @@ def test_a_state_after_which_slurm_starts_a_job_again_is_no_end(slurm, monkeypat
     monkeypatch.setattr(os, "getuid", lambda: ME)
     see_nothing(slurm)
     slurm.answer("sacct", f"7|{state}\n")
-    assert hidden(uid=4002).is_alive is None
-
-
-def test_slurm_hides_no_job_from_its_user_root_and_operators(slurm, monkeypatch):
-    see_nothing(slurm)
-    for me, level, is_hidden in (
-        (ME, "None", True),
-        (ME, "Operator", False),
-        (ME, "Administrator", False),
-        (64030, "None", False),
-        (0, "None", False),
-    ):
-        monkeypatch.setattr(os, "getuid", lambda me=me: me)
-        slurm.answer("sacctmgr", f"{level}\n")
-        assert (hidden(uid=4002) is not None) == is_hidden, (me, level)
-        assert hidden(uid=me) is None
-
-
-@pytest.mark.parametrize("private", ["none", "accounts,usage"])
-def test_without_private_jobs_a_job_that_slurm_lacks_has_ended(slurm, monkeypatch, private):
-    monkeypatch.setattr(os, "getuid", lambda: ME)
-    see_nothing(slurm, private)
-    assert hidden(uid=4002) is None
+    assert life(uid=4002).is_alive is None
 
 
 def test_a_job_of_another_cluster_is_unknown_here(slurm):
-    see_nothing(slurm, "none")
-    life = hidden(uid=os.getuid(), cluster="two")
-    assert life.is_alive is None and "cluster two" in life.why and "cluster one" in life.why
-    assert hidden(uid=os.getuid(), cluster="one") is None
-
-
-def test_a_job_of_another_user_is_unknown_where_slurm_shows_no_configuration(slurm, monkeypatch):
-    monkeypatch.setattr(os, "getuid", lambda: ME)
     see_nothing(slurm)
-    slurm.answer("scontrol", status=1, when="show config")
-    assert hidden(uid=4002).is_alive is None
-    assert hidden(uid=ME, cluster="one") is None
+    here = life(uid=os.getuid(), cluster="two")
+    assert here.is_alive is None and "cluster two" in here.why and "cluster one" in here.why
+    assert life(uid=os.getuid(), cluster="one").is_alive is False
 
 
 SHOWN = """\
@@ -213,30 +182,11 @@ JobId=7 JobName=x
    UserId=other({uid}) GroupId=lab(2000) MCS_label=N/A
    JobState=RUNNING Reason=None Dependency=(null)
    Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
-   Command={command}
-   WorkDir={folder}
 """
 
 
-def test_an_id_that_slurm_gave_to_another_job_is_no_living_job(slurm, tmp_path):
-    mine, other = tmp_path / "mine", tmp_path / "other"
-    for path in (mine, other):
-        path.mkdir()
-        (path / "spec.json").touch()
-    recorded = RecordedJob("7", 4001, run_dir=mine)
-
-    def is_alive(uid=4001, command="/kit/slurm_job_kit/slurm/ddp.sbatch mine"):
-        text = SHOWN.format(uid=uid, command=command, folder=tmp_path)
-        slurm.answer("scontrol", text, when="show job 7")
-        return job_list.life_of(recorded).is_alive
-
-    assert is_alive() is True
-    assert is_alive(uid=4002) is False
-    assert is_alive(command=f"/kit/ddp.sbatch {other}") is False
-    # No proof of another run: a spec, a script around the batch script, a missing directory.
-    for command in (
-        "/kit/ddp.sbatch x.yaml",
-        "/home/me/job.sh",
-        f"/kit/ddp.sbatch {tmp_path}/gone",
-    ):
-        assert is_alive(command=command) is True
+def test_an_id_that_slurm_gave_to_another_user_is_no_living_job(slurm):
+    recorded = RecordedJob("7", os.getuid())
+    for uid, is_alive in ((os.getuid(), True), (4002, False)):
+        slurm.answer("scontrol", SHOWN.format(uid=uid), when="show job 7")
+        assert job_list.life_of(recorded).is_alive is is_alive

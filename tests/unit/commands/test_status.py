@@ -240,7 +240,7 @@ def test_status_of_many_runs_is_one_query_and_none_where_all_have_ended(here, sl
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        ("REQUEUE_HOLD", "held by Slurm: it was requeued and is held"),
+        ("REQUEUE_HOLD", "held by Slurm: job requeued in held state"),
         ("STOPPED", "suspended by Slurm"),
         ("SIGNALING", "starting"),
         ("HIBERNATING", "HIBERNATING to Slurm"),
@@ -269,30 +269,6 @@ def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, ca
     shown = capsys.readouterr().out
     why = "waiting in the queue: jobs with a higher priority are before it"
     assert f"{why}, expected start in 2 h 10 min" in shown and "2 nodes wanted" in shown
-
-
-def test_a_pending_run_that_alone_exceeds_a_limit_never_starts(slurm, monkeypatch, capsys):
-    assert main(["submit", "tiny.yaml"]) == 0
-    slurm.set_state("4711", "PENDING")
-    slurm.set_queued("4711", "N/A|1:00:00|2||AssocGrpCpuLimit")
-    job = "   Priority=1 Nice=0 Account=small QOS=normal\n   TRES=cpu=2,node=2\n"
-    shown = "   JobState=PENDING Reason=AssocGrpCpuLimit Dependency=(null)\n"
-    slurm.answer("scontrol", job + shown, when="*job*")
-    slurm.install("sacctmgr", "")
-    slurm.answer("sacctmgr", "|root|cpu=1|||||\n", when="*account=small *")
-    capsys.readouterr()
-    assert main(["status", "tiny"]) == 0
-    assert "so it never starts as it is" in capsys.readouterr().out
-    clock = Clock(ends_at=59)
-    monkeypatch.setattr(status, "time", clock)
-    monkeypatch.setattr(state, "time", clock)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert main(["status", "tiny", "--watch"]) == 0
-    assert capsys.readouterr().out.count("so it never starts as it is") == 12
-    asked = [
-        call for call in slurm.calls if call.startswith("sacctmgr") and "account=small" in call
-    ]
-    assert len(asked) == 3  # by the first command, at 0 and at 30 s
 
 
 def test_the_runs_of_a_name_are_listed_and_another_name_is_not(here, capsys):

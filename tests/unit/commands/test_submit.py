@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.runs import check, lookup
-from slurm_job_kit.jobs.slurm import client, executor
+from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.run_files import REPOSITORY, make_run
@@ -30,7 +30,7 @@ def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, cap
 def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
     slurm.refuse(7)
     assert main(["submit", "tiny.yaml"]) == 1
-    assert "exit code 7" in capsys.readouterr().err
+    assert "Slurm refused the job, nothing is queued" in capsys.readouterr().err
     assert lookup.all_runs() == []
 
 
@@ -116,17 +116,6 @@ def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
     assert main(["submit", "tiny.yaml", python, "--dry-run"]) == 0
     torchrun = "\n/only/on/the/nodes/bin/python -u -m slurm_job_kit.jobs.node.preload "
     assert torchrun in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("words", [[], ["--dry-run"]])
-def test_a_partition_that_slurm_refuses_is_named_with_its_line(slurm, here, capsys, words):
-    slurm.answer("scontrol", "PartitionName=batch\n   TotalNodes=4\n", when="--all show part*")
-    slurm.answer("sbatch", error="sbatch: error: no\n", status=1, when="*--test-only*")
-    (here / "tiny.yaml").write_text("name: tiny\nslurm:\n  partition: bacth\n")
-    assert main(["submit", "tiny.yaml", *words]) == 1
-    error = capsys.readouterr().err
-    assert 'tiny.yaml:3: slurm.partition: there is no partition "bacth"\n  hint: ' in error
-    assert "batch (4 nodes)" in error
 
 
 def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
@@ -234,11 +223,9 @@ def test_a_command_prefix_that_setup_may_load_need_not_be_on_path_at_submit():
     local.check_machine(Spec(launch=prefix, setup=["module load it"]), 0)
 
 
-def test_a_run_directory_stays_where_its_job_may_be_queued(slurm, monkeypatch, capfd):
-    """sbatch succeeded, its answer has no job id, and squeue does not answer either."""
-    monkeypatch.setattr(executor, "FIND_S", 0.0)
+def test_a_run_directory_stays_where_its_job_may_be_queued(slurm, capfd):
+    """sbatch succeeded, and its answer has no job id."""
     slurm.answer("sbatch", "accepted\n", when="*ddp.sbatch*")
-    slurm.answer("squeue", "", "slurm_load_jobs error: Unable to contact", 1)
     assert main(["submit", "tiny.yaml", "--no-check"]) == 1
     (run,) = lookup.all_runs()
     assert run.spec.exists() and f"{run.path} is kept" in capfd.readouterr().err

@@ -365,7 +365,7 @@ def test_a_requeue_that_slurm_refused_is_named(story):
 
 def test_a_successor_that_slurm_refused_leads_to_the_key(story):
     evidence = {"signals": ["SIGTERM"], "is_preempted": True, "outcome": "stopped"}
-    words = "no successor: error: QOSMaxSubmitJobPerUserLimit"
+    words = "no successor: error: Invalid qos specification"
     story.attempt(cause="preemption", evidence=evidence, not_requeued=words, **NOT_REQUEUED)
     story.held()
     answer = story.why()
@@ -417,34 +417,12 @@ def test_a_pending_job_has_its_reason_explained(queued, slurm):
 
 @pytest.mark.parametrize(
     ("reason", "command"),
-    [("JobHeldUser", "scontrol release 7"), ("PartitionConfig", "make cancel RUN=")],
+    [("JobHeldUser", "scontrol release 7"), ("BadConstraints", "make cancel RUN=")],
 )
 def test_a_job_that_waits_in_vain_gets_the_command_that_helps(queued, slurm, reason, command):
     story = queued("PENDING")
     slurm.answer("scontrol", f"   JobState=PENDING Reason={reason} Dependency=(null)\n")
     assert story.why()["command"].startswith(command)
-
-
-WAITING = """\
-JobId=7 JobName=x
-   UserId=student(2001) GroupId=lab(2000) MCS_label=N/A
-   Priority=1 Nice=0 Account=small QOS=normal
-   JobState=PENDING Reason=AssocGrpCpuLimit Dependency=(null)
-   RunTime=00:00:00 TimeLimit=00:10:00 TimeMin=N/A
-   TRES=cpu={},mem=100M,node=1,billing=2
-"""
-
-
-@pytest.mark.parametrize(("cpus", "command"), [(2, "make cancel"), (1, "make status")])
-def test_a_limit_that_a_job_alone_exceeds_is_no_wait(queued, slurm, cpus, command):
-    """The answers are those of a Slurm 22.05 whose account small has GrpTRES=cpu=1."""
-    story = queued("PENDING")
-    slurm.answer("scontrol", WAITING.format(cpus))
-    slurm.answer("sacctmgr", "|lab|cpu=1|||||\nstudent|||||||\n")
-    answer = story.why()
-    assert answer["command"].startswith(command)
-    assert ("never starts" in answer["text"]) == (cpus == 2)
-    assert "sinfo --format='%P %c'" in answer["advice"]
 
 
 def test_without_an_answer_of_slurm_a_run_with_a_job_is_unknown(queued, slurm):
