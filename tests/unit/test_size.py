@@ -1,44 +1,54 @@
-"""The brake: what users and maintainers have to know is counted, and grows only with a reason."""
+"""The brake: the lines of each room and of the whole have a limit, and more fails."""
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.commands.parser import COMMANDS
-from slurm_job_kit.jobs.config.keys import keys
-from tests.unit.test_layout import FILES, FOLDERS, REPOSITORY
-
-SIZE = Path(__file__).with_name("size.toml")
-AGREED = tomllib.loads(SIZE.read_text(encoding="utf-8"))
-MAKEFILES = ("Makefile", "slurm_job_kit/templates/kit.mk")
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIMITS = tomllib.loads((REPOSITORY / "tests/size.toml").read_text(encoding="utf-8"))
+PRODUCT = ("jobs", "trainer", "slurm", "slurm_job_kit")
+CODE = {".py", ".sh", ".sbatch", ".mk", ".c"}
+RAISE = re.compile(r"\+(\d+): deleted \w.+")
 
 
-def make_targets():
-    """The targets that `make` lists."""
-    text = "\n".join((REPOSITORY / name).read_text(encoding="utf-8") for name in MAKEFILES)
-    return re.findall(r"^([a-z0-9-]+):.*## ", text, re.MULTILINE)
+def lines(folder):
+    return {
+        path.relative_to(REPOSITORY): len(path.read_text(encoding="utf-8").splitlines())
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.suffix in CODE and "__pycache__" not in path.parts
+    }
 
 
-# A command has a target and a module of its own name: it is counted once.
-OF_COMMANDS = {f"jobs.commands.{name}" for name in COMMANDS}
-COUNTED = {
-    "spec_keys": [key.dotted for key in keys().values()],
-    "commands": list(COMMANDS),
-    "make_targets": [name for name in make_targets() if name not in COMMANDS],
-    "rooms": [name for name in FOLDERS if name.count(".") == 1],
-    "modules": [name for name in FILES if name not in {*FOLDERS, *OF_COMMANDS} and "." in name],
-}
+def room(path):
+    """The folder by which a file is counted: the package, or a room of it."""
+    return "/".join(path.parts[: min(2, len(path.parts) - 1)])
 
 
-@pytest.mark.parametrize("kind", COUNTED)
-def test_the_kit_grows_only_with_the_question_of_a_user(kind):
-    names, added = COUNTED[kind], AGREED[kind]["added"]
-    assert len(names) == AGREED[kind]["number"] + len(added), f"see the first lines of {SIZE.name}"
-    assert {*added} <= {*names}
-    assert all(question.endswith("?") for question in added.values())
+def counted():
+    counts = Counter()
+    for package in PRODUCT:
+        for path, number in lines(package).items():
+            counts[room(path)] += number
+    whole = counts.total()
+    return {**counts, "whole": whole, "tests": sum(lines("tests").values())}
 
 
-def test_each_count_has_an_agreed_number():
-    assert {*AGREED} == {*COUNTED}
+def limit(entry):
+    """A number, or a list of one and of raises, each with what was deleted for it."""
+    number, *raises = entry if isinstance(entry, list) else [entry]
+    return number + sum(int(RAISE.fullmatch(text)[1]) for text in raises)
+
+
+COUNTED = counted()
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_no_room_is_longer_than_agreed(name):
+    assert COUNTED[name] <= limit(LIMITS[name]), f"see the first lines of tests/size.toml: {name}"
+
+
+def test_each_limit_is_of_a_room():
+    assert {*LIMITS} == {*COUNTED}
