@@ -14,7 +14,7 @@ from . import why_rows
 
 # `make test` runs these rows, too, on the first proctrack that a test names; not each test of them.
 # `make test-slow` runs those that are marked slow.
-FAST = frozenset({2, 20, 30})
+FAST = frozenset({2, 14})
 # Row 8 consists of these rows on every proctrack.
 ON_EVERY_PROCTRACK = frozenset({1, 2, 11})
 TABLE = "KIT_FAULT_TABLE"
