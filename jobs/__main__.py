@@ -5,35 +5,16 @@ In a clone most of them have a make target.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import os
 import sys
 from collections.abc import Sequence
 
-from .commands.parser import ONLY_PRINT, OVER_SSH, load, parse
+from .commands.parser import ONLY_PRINT, load, parse
 from .console import discard_output, open_standard_streams, with_time
 from .errors import FailedError, UserError
 
 EXIT_USER = 2
 EXIT_FAILED = 1
-
-
-def run_on_host(args: argparse.Namespace, argv: Sequence[str] | None) -> int | None:
-    """Run the command on the host of --host or KIT_HOST; None where it shall run here.
-
-    A command that came over ssh runs here, whatever its words say.
-    """
-    caller = os.environ.pop("KIT_CALLER", None)
-    chosen = getattr(args, "host", None) or os.environ.get("KIT_HOST")
-    if caller is None and (args.command not in OVER_SSH or not chosen):
-        return None
-    from .commands import host
-
-    if caller is not None:
-        host.compare(caller)
-        return None
-    return host.run(str(chosen), list(sys.argv[1:] if argv is None else argv))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,8 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = parse(argv)
         name = args.command
-        code = run_on_host(args, argv)
-        code = load(name).command(args) if code is None else code
+        code = load(name).command(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `| head` has ended: drop the rest of the output

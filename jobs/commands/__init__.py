@@ -2,6 +2,7 @@
 
 - parser: the names of the commands and their arguments.
 - arguments: arguments that several commands have.
+- make_words: reads what a user types to make.
 - submit: freezes a spec and runs it, on Slurm or here.
 - queue: hands a run directory to sbatch.
 - adopt: makes the run directory of a job that plain sbatch started.
@@ -23,11 +24,8 @@
 - explain: what a key of the spec means, its value and where that came from.
 - why: shows why a run waits, ended or is held, and what to do.
 - report: shows where the time of runs went, and writes a page with plots.
-- shell: runs a command beside a rank.
-- host: runs a command of the kit on another host over ssh.
+- shell: prints the srun line of a shell on a rank's node, or runs it.
 - sweep: runs many points of one spec.
-- gpu_hours: what a start of a job asks for; the confirmation above the user's limit.
 - leftovers: what an ended run no longer needs, and its size.
 - unlinked: copies of code and links that lead to no run.
-- completion: prints a script for bash or zsh.
 """

@@ -35,8 +35,8 @@ from ..runs import (
 from ..runs.state import RunState
 from ..slurm import job_list
 from ..spec import Spec
-from . import gpu_hours, local, packages, run_jobs
-from .queue import queue
+from . import local, packages, run_jobs
+from .queue import gpu_hours, queue
 from .submit import announce, choose_cluster, run_here
 from .submit_claim import hold_claim
 
@@ -47,7 +47,7 @@ ENDING_WAIT_S = 30.0
 class Request:
     """What a user asks of a resume.
 
-    is_confirmed: results may change, and the job may be above the limit of GPU hours.
+    is_confirmed: results may change.
     has_new_code: freeze the checkout anew. checkpoint: the one to go on from, as the user names it;
     None: the newest. is_checked: on Slurm, build the parts of the run once before it is queued if
     the code or the training changes. takes_all_nodes: also those that were left out.
@@ -127,7 +127,7 @@ def changed_runs(
         if cluster == "local":
             local.check_machine(specs[0], len(local.visible_gpus()))
         else:
-            gpu_hours.confirm([spec.slurm for spec in specs], request.is_confirmed)
+            print_line(gpu_hours(specs))
             if request.is_checked and request.changes_parts:
                 check.check_all(runs)
         yield runs

@@ -22,21 +22,18 @@ COMMANDS = {
     "logs": "show or follow a rank's logs, rank 0 by default; or the first error",
     "report": "show where the time of runs went, and write a page with plots",
     "explain": "what a key of the spec means, its value and where that came from",
-    "completion": "print a script with which bash or zsh completes all of this",
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
     "rehearse": "stop, kill and start again any training, and compare how it ends",
     "compare": "compare a run bit for bit with a reference run",
     "export": "write a checkpoint's weights as safetensors",
-    "shell": "a shell, a command or the stacks beside a running rank",
+    "shell": "print the srun line of a shell on a running rank's node, or run it",
     "clean": "list, or delete, what ended and never-started runs do not need",
 }
 # Of these, `| head` may end the output: what they print is all that they do.
 ONLY_PRINT = ("status", "why", "logs", "report", "explain")
-# These also run on another host, over ssh.
-OVER_SSH = ("submit", "status", "logs", "why", "cancel", "resume", "report", "sweep")
 # What follows `--` is another command, with options of its own: `args.words`.
-TAKES_A_COMMAND = ("shell", "rehearse")
+TAKES_A_COMMAND = ("rehearse",)
 
 
 class Command(Protocol):
@@ -63,15 +60,16 @@ def build_parser(chosen: Collection[str] = ()) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=about)
         if name in chosen:
             load(name).add_arguments(command)
-            if name in OVER_SSH:
-                help_of_it = "run it there, over ssh; DIR has the kit (KIT_HOST is the default)"
-                command.add_argument("--host", metavar="USER@LOGIN:DIR", help=help_of_it)
     return parser
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line with overrides anywhere; argparse takes them in one place."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["make"]:  # kit.mk
+        from . import make_words
+
+        words = make_words.words_of(words[1])
     chosen, other = [word for word in words if word in COMMANDS][:1], []
     if "--" in words and chosen and chosen[0] in TAKES_A_COMMAND:
         at = words.index("--")

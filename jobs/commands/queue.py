@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ..errors import FailedError, UserError
 from ..records.queued import SlurmSite, Submission
 from ..rundir import RunDir, Timeline
 from ..runs import lookup
-from ..slurm import client, executor, refusals, site, site_warnings
+from ..slurm import client, duration, executor, refusals, site, site_warnings
 from ..slurm.sbatch import sbatch_argv, sbatch_options
 from ..spec import Spec
 from .submit_claim import block_signals
@@ -41,6 +41,17 @@ def queue(loaded: LoadedSpec, run_dir: RunDir, before: Submission) -> str:
     records.write(run_dir.submission, submission)
     record = functools.partial(record_job, run_dir, submission, asked)
     return call_sbatch(argv, loaded, run_dir.submitit, record)
+
+
+def gpu_hours(specs: Iterable[Spec]) -> str:
+    """Return what one start of each of these jobs asks for: `asks for at most 32 GPU hours`."""
+    hours = {"GPU": 0.0, "core": 0.0}  # cores of the jobs without GPUs
+    for slurm in (spec.slurm for spec in specs):
+        node_hours = slurm.job_nodes * duration.parse_or_zero(slurm.time) / 3600
+        noun = "GPU" if slurm.num_gpus else "core"
+        hours[noun] += node_hours * (slurm.num_gpus or slurm.cpus_per_task)
+    asked = [f"{value:,.1f} {noun} hours" for noun, value in hours.items() if value]
+    return f"asks for at most {' and '.join(asked) or 'no time'}, and for as much at each restart"
 
 
 def call_sbatch(

@@ -15,11 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     arguments.add_overrides(parser, "slurm.time=8:0:0")
     arguments.add_start(parser)
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="change what results depend on, too, and queue above KIT_CONFIRM_GPU_HOURS",
-    )
+    help_of_yes = "change what results depend on, too"
+    parser.add_argument("--yes", action="store_true", help=help_of_yes)
     parser.add_argument("--code", action="store_true", help="freeze the checkout anew first")
     parser.add_argument("--checkpoint", metavar="NAME", help="go on from best, step-N or N")
     parser.add_argument(

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_no_check(parser)
     help_of_from = "begin with the whole state of a run, @step-N or @best of its checkpoints"
     parser.add_argument("--from", dest="origin", metavar="RUN[@NAME]", help=help_of_from)
-    help_of_yes = "also with another spec than that run, and above KIT_CONFIRM_GPU_HOURS"
+    help_of_yes = "also if the spec differs from that run's"
     parser.add_argument("--yes", action="store_true", help=help_of_yes)
 
 
@@ -49,7 +49,7 @@ def command(args: argparse.Namespace) -> int:
         from ..runs.origin import find
 
         origin = find(args.origin, args.yes)
-    options = Options(args.cluster, args.json, not args.no_check, args.yes, args.dry_run, origin)
+    options = Options(args.cluster, args.json, not args.no_check, args.dry_run, origin)
     return submit(args.config, arguments.overrides_of(args), options)
 
 
@@ -81,14 +81,12 @@ class Options:
 
     is_checked: whether the parts of the run are built once before it is queued. A run on this
         machine builds them at once anyway.
-    is_confirmed: more GPU hours than the user's limit are wanted.
     origin: the state of another run that the run begins with.
     """
 
     cluster: str
     as_json: bool
     is_checked: bool
-    is_confirmed: bool
     is_dry: bool = False
     origin: Origin | None = None
 
@@ -137,7 +135,8 @@ def new_runs(
     """
     from ..runs.freeze import freeze_all
     from ..slurm import executor
-    from . import gpu_hours, packages
+    from . import packages
+    from .queue import gpu_hours
 
     for loaded in runs.values():
         packages.check(loaded.spec, is_on_slurm=cluster == "slurm")
@@ -146,7 +145,7 @@ def new_runs(
 
             local.check_machine(loaded.spec, len(local.visible_gpus()))
     if cluster == "slurm":
-        gpu_hours.confirm([loaded.spec.slurm for loaded in runs.values()], options.is_confirmed)
+        print_line(gpu_hours([loaded.spec for loaded in runs.values()]))
         executor.begin_import()
     with freeze_all(runs), claim:
         if options.origin is not None:
@@ -173,8 +172,7 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     from ..runs.own_script import named_inputs, normalise_script, script_home
     from ..slurm import refusals
     from ..slurm.sbatch import sbatch_argv
-    from . import gpu_hours
-    from .queue import show_site, test_only
+    from .queue import gpu_hours, show_site, test_only
 
     top = repository()
     run_dir, spec = planned_run_dir(loaded.spec), normalise_script(loaded.spec, top)
@@ -188,7 +186,7 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
     print(f"\n# script: slurm/{script.name}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
-    print_line(gpu_hours.format_request(spec.slurm))
+    print_line(gpu_hours([spec]))
     is_local = choose_cluster(cluster) == "local"
     for line in environment.notes(os.environ, spec, None if is_local else argv):
         print_line(line)

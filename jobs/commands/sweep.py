@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-parallel", type=_limit, metavar="N", help=help_of_limit)
     help_of_retry = "also continue points that failed, were held or cancelled"
     parser.add_argument("--retry", action="store_true", help=help_of_retry)
-    parser.add_argument("--yes", action="store_true", help="also above KIT_CONFIRM_GPU_HOURS")
     arguments.add_no_check(parser)
 
 
@@ -62,7 +61,7 @@ def command(args: argparse.Namespace) -> int:
             runner.check_array_size(len(loaded_sweep.points))
         show(loaded_sweep, same, limit, args.cluster, args.json)
         return 0
-    start = (args.cluster, args.json, not args.no_check, args.yes)
+    start = (args.cluster, args.json, not args.no_check)
     options = SweepOptions(*start, limit=limit, is_retried=args.retry)
     return make(loaded_sweep, options) if same is None else go_on(same, options)
 
@@ -194,7 +193,7 @@ def go_on(sweep: SweepDir, options: SweepOptions) -> int:
 def run(sweep: SweepDir, numbers: Sequence[int], options: SweepOptions) -> int:
     """Queue points, or run them here and then print all, best first; returns the exit code."""
     cluster = choose_cluster(options.cluster)
-    request = Request(cluster=cluster, is_confirmed=options.is_confirmed)
+    request = Request(cluster=cluster)
     code = runner.run(sweep, numbers, request, options.limit, options.as_json)
     if code == INTERRUPTED:
         print_line("stopped; the same command continues the sweep")

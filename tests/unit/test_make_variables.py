@@ -1,60 +1,45 @@
 """Of make's variables only those on its command line count, in a clone and by the file of init."""
 
 import os
-import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.commands import make_words
+from slurm_job_kit.jobs.commands.parser import COMMANDS
+from slurm_job_kit.jobs.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 KIT_MK = installation.PACKAGE / "templates/kit.mk"
-# In place of the kit: prints its arguments, and what make gave it.
-KIT = """#!/bin/sh
-printf 'ran'; printf ' <%s>' "$@"; echo
-env
+# In place of the kit: prints the words that the kit would read, and the names that it would leave.
+KIT = f"""#!{sys.executable}
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import os
+from slurm_job_kit.jobs.commands.make_words import words_of
+print("ran", words_of(sys.argv[-1]))
+print("left", sorted(os.environ))
 """
 # What some other program may have left in the user's shell.
-SHELL = {
-    **dict.fromkeys(("YES", "CODE", "DCP", "DRY", "RETRY"), "1"),
-    "SET": "train.lr=9",
-    "RUN": "other",
-    "FLAGS": "--wrong",
-    "CHECKPOINT": "best",
-    "NPROC": "7",
-    "NNODES": "3",
-    "MASTER_ADDR": "x",
-    "PET_STANDALONE": "1",
-    "KIT_SET": "a=b",
-    "N": "1",
-    "FROM": "other@step-1",
-    "KEY": "train",
-    "WITH": "other",
-    "HOST": "laptop",
-}
-
-
-@pytest.fixture
-def fake_kit(tmp_path):
-    path = tmp_path / "bin/kit"
-    path.parent.mkdir()
-    path.write_text(KIT)
-    path.chmod(0o755)
-    return path
+SHELL = {"YES": "1", "SET": "train.lr=9", "RUN": "other", "FLAGS": "--wrong", "CONFIG": "other"}
 
 
 @pytest.fixture(params=["clone", "kit.mk", "included"])
-def make(request, fake_kit, tmp_path):
+def make(request, tmp_path):
     """`make(words, environ)` by the Makefile of a clone, or by kit.mk, of a user's Makefile too."""
-    ours = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "KIT_", *SHELL)
+    kit = tmp_path / "bin/kit"
+    kit.parent.mkdir()
+    kit.write_text(KIT)
+    kit.chmod(0o755)
+    ours = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", *SHELL)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
-    inherited["PATH"] = f"{fake_kit.parent}:{inherited['PATH']}"
-    own = "FLAGS := -O2\nown: ; @echo $(V) $(YES)\n"
-    (tmp_path / "Makefile").write_text(f"{own}include {KIT_MK}\n")
+    inherited["PATH"] = f"{kit.parent}:{inherited['PATH']}"
+    (tmp_path / "Makefile").write_text(f"FLAGS := -O2\ninclude {KIT_MK}\n")
     command, folder = {
-        "clone": (["make", f"PYTHON={fake_kit}", "READY="], ROOT),
+        "clone": (["make", f"PYTHON={kit}", "READY="], ROOT),
         "kit.mk": (["make", "-f", str(KIT_MK)], tmp_path),
         "included": (["make"], tmp_path),
     }[request.param]
@@ -62,117 +47,90 @@ def make(request, fake_kit, tmp_path):
     def run(*words, environ=None):
         env = inherited | (environ or {})
         argv = [*command, *words]
-        return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True)
+        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     return run
 
 
-@pytest.fixture
-def door(request):
-    """The parameter of `make`."""
-    return request.node.callspec.params["make"]
-
-
-def ran(done):
-    assert done.returncode == 0, done.stderr
-    line = next(line for line in done.stdout.splitlines() if line.startswith("ran"))
-    return line.replace(" <-m> <jobs>", "")
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["submit", "CONFIG=x"], "ran <submit> <x> <--set=>"),
-        (["sweep", "CONFIG=x"], "ran <sweep> <x> <--set=>"),
-        (["resume"], "ran <resume> <--set=>"),
-        (["export"], "ran <export>"),
-        (["explain"], "ran <explain> <--set=>"),
-        (["status"], "ran <status>"),
-    ],
-)
 @pytest.mark.parametrize("flags", [[], ["-e"]])
-def test_a_variable_of_the_shell_does_not_count(make, words, expected, flags):
-    assert ran(make(*flags, *words, environ=SHELL)) == expected
+def test_a_variable_of_the_shell_or_of_a_makefile_does_not_count(make, flags):
+    assert "ran ['resume']" in make(*flags, "resume", environ=SHELL)
 
 
-def test_clean_deletes_only_if_it_is_typed(make, door):
-    if door != "clone":
-        pytest.skip("kit.mk has no clean: a user's Makefile usually has one")
-    assert ran(make("clean", environ=SHELL)) == "ran <clean>"
-    assert ran(make("clean", "YES=1")) == "ran <clean> <--yes>"
+def test_what_is_typed_reaches_the_command_unchanged_but_not_the_run(make):
+    text = "a='$$b' c\\d $(shell echo no)"
+    ran, left = make("submit", "CONFIG=~/x", f"SET={text}", "YES=1", "FLAGS=--json").splitlines()
+    assert ran == f"ran {['submit', '~/x', f'--set={text}', '--yes', '--json']}"
+    assert not {"YES", "SET", "CONFIG", "FLAGS", "MAKEFLAGS"} & set(eval(left.partition(" ")[2]))
 
 
-def test_config_counts_in_the_environment_too(make):
-    assert (
-        ran(make("submit", environ={"CONFIG": "mine.yaml"})) == "ran <submit> <mine.yaml> <--set=>"
-    )
+def words_of(target, *typed):
+    quoted = (word.replace(" ", "\\ ") for word in typed)
+    return make_words.words_of(target, {"KIT_TYPED": " ".join(quoted)})
 
 
 @pytest.mark.parametrize(
-    ("value", "options"),
+    ("target", "typed", "expected"),
     [
-        *[(value, " <--dry-run>") for value in ("1", "yes", "true")],
-        *[(value, "") for value in ("0", "no", "false", "")],
+        ("dry-run", ["CONFIG=x"], ["submit", "--dry-run", "x"]),
+        ("explain", ["CONFIG=x", "KEY=train"], ["explain", "train", "x"]),
+        ("report", ["RUN=a b"], ["report", "a", "b"]),
+        ("cancel", ["RUN=a b"], ["cancel", "a b"]),
+        ("clean", ["YES=0"], ["clean"]),
+        ("clean", ["YES=yes"], ["clean", "--yes"]),
+        ("rehearse", ["FLAGS=--ranks 2 -- x"], ["rehearse", "--ranks", "2", "--", "x"]),
+        ("status", ["RUN="], ["status"]),
     ],
 )
-def test_a_switch_has_values_for_on_and_off(make, value, options):
-    assert ran(make("sweep", "CONFIG=x", f"DRY={value}")) == f"ran <sweep> <x> <--set=>{options}"
-
-
-@pytest.mark.parametrize("switch", ["YES", "CODE"])
-def test_another_value_of_a_switch_is_refused_with_the_way_out(make, switch):
-    done = make("resume", f"{switch}=maybe")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{switch}=maybe: write {switch}=1 or {switch}=0" in done.stderr
+def test_a_target_becomes_a_command(target, typed, expected):
+    assert words_of(target, *typed) == expected
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["submit", "CONFIG=x", "CODE=1"], ["cancel", "RUN=x", "YES=1"], ["status", "CONFIG=x"]],
+    ("target", "typed", "text"),
+    [
+        ("resume", ["YES=maybe"], "YES=maybe: write YES=1 or YES=0"),
+        ("submit", ["CONFIG=x", "CODE=1"], "make submit takes no CODE=..."),
+        ("submit", ["CONFIG=x", "STE=a=1"], "it takes CONFIG, SET, FROM, YES, FLAGS"),
+        ("submit", [], "CONFIG=... is missing, as in `make submit CONFIG=configs/NAME.yaml`"),
+        ("sweep", ["CONFIG="], "CONFIG=... is missing"),
+        ("compare", ["RUN=x"], "WITH=... is missing"),
+        ("clean", ["RUN=--yes"], "RUN=--yes begins with `-`"),
+        ("report", ["RUN=a --json"], "begins with `-`"),
+        ("logs", ["FLAGS='"], "FLAGS=': No closing quotation"),
+    ],
 )
-def test_a_variable_of_another_target_is_refused(make, words):
-    done = make(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    name = words[-1].partition("=")[0]
-    assert f"make {words[0]} takes no {name}=...; it takes " in done.stderr
+def test_bad_input_is_refused(target, typed, text):
+    with pytest.raises(UserError) as refused:
+        words_of(target, *typed)
+    assert text in str(refused.value)
 
 
-def test_a_misspelt_variable_is_refused_where_no_other_makefile_may_have_it(make, door):
-    done = make("submit", "CONFIG=x", "STE=train.lr=0.1")
-    if door == "included":
-        assert ran(done) == "ran <submit> <x> <--set=>"
-        assert make("own", "V=2", "YES=q").stdout == "2 q\n"
-    else:
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "takes no STE=...; it takes CONFIG SET" in done.stderr
+def test_plain_torchrun_takes_nothing_of_the_shell(monkeypatch):
+    ran = []
+    monkeypatch.setattr("os.execve", lambda *call: ran.append(call))
+    environ = {
+        "KIT_TYPED": "NPROC=2 CONFIG=configs/cancer.yaml",
+        "PET_STANDALONE": "1",
+        "A": "b",
+    }
+    monkeypatch.chdir(ROOT)
+    make_words.words_of("train", environ)
+    ((_, argv, env),) = ran
+    assert argv[3:] == [
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "trainer",
+        "configs/cancer.yaml",
+    ]
+    assert env == {"A": "b"}
 
 
-def test_what_is_typed_reaches_the_command_but_not_the_run(make):
-    typed = ("CONFIG=x", "SET=a='$$b' c", "YES=1", "FLAGS=--json", "HOST=me@login:kit")
-    done = make("submit", *typed)
-    assert ran(done) == "ran <submit> <x> <--set=a='$$b' c> <--yes> <--json>"
-    seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    assert not {"YES", "SET", "HOST", "CONFIG"} & set(seen)
-    assert seen["KIT_HOST"] == "me@login:kit"
-
-
-def test_plain_torchrun_takes_nothing_of_the_shell(make, door):
-    if door != "clone":
-        pytest.skip("kit.mk has no train")
-    done = make("train", "CONFIG=configs/cancer.yaml", environ=SHELL)
-    words = "<-m> <torch.distributed.run> <--nproc-per-node=1> <--standalone> <-m> <trainer>"
-    assert words in done.stdout and "PET_STANDALONE=1" not in done.stdout.splitlines()
-
-
-def test_the_help_says_which_variables_count(make, door):
-    done = make(*(["kit-help"] if door != "clone" else ["help"]))
-    assert "command line only" in done.stdout and "CONFIG counts" in done.stdout
-
-
-def test_every_target_of_kit_mk_says_what_it_takes():
-    text = KIT_MK.read_text()
-    targets = [line.partition(":")[0] for line in text.splitlines() if ": ## " in line]
-    listed = re.search(r"^kit_targets := (.+)$", text, re.MULTILINE)
-    assert listed and sorted(targets) == sorted(listed[1].split())
-    for target in targets:
-        assert f"\nkit_takes_{target} := " in text
+def test_each_target_is_listed_and_is_a_command():
+    files = (KIT_MK, ROOT / "Makefile")
+    listed = {line.partition(":")[0] for file in files for line in file.read_text().splitlines()}
+    assert {*make_words.TARGETS} <= listed
+    assert {*make_words.TARGETS} - {"dry-run", "train"} <= {*COMMANDS}

@@ -55,9 +55,7 @@ def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, ca
         "slurm_job_kit.trainer.checkpoint.export",
         str(run.path),
     ]
-    main(["export", "--dcp"])
     assert started == [
         [*command, "--checkpoint", "best", "--out", "w.safetensors"],
         command,
-        [*command, "--dcp"],
     ]

@@ -48,7 +48,7 @@ def test_a_command_imports_only_what_it_needs(slurm, words, unneeded, most):
     assert main(["submit", "tiny.yaml", "--no-check"]) == 0
     begin(lookup.find("tiny"))
     # A distribution's Python imports modules of its own at each start.
-    imported = imported_by("-m", "jobs", *words) - imported_by("-c", "pass")
+    imported = imported_by("-m", "slurm_job_kit.jobs", *words) - imported_by("-c", "pass")
     assert "slurm_job_kit.jobs.installation" in imported
     assert imported.isdisjoint(unneeded)
     assert len(imported) <= most

@@ -22,7 +22,7 @@ LOOKING = [
     ["report", "tiny", "--json"],
     ["explain", "train.lr"],
     ["compare", "tiny", "tiny"],
-    ["shell", "tiny", "--stack"],
+    ["shell", "tiny"],
     ["clean"],  # lists what it would delete
 ]
 

@@ -1,0 +1,113 @@
+"""Reads what a user types to make: `make submit CONFIG=x SET="a=1"` is `submit x --set=a=1`.
+
+make takes each variable of the environment as if it was typed. Those that were are in
+MAKEOVERRIDES, which kit.mk exports, with a backslash before blanks and backslashes and `$` doubled.
+Source: GNU make, quote_for_env() in main.c.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import NoReturn
+
+from ..errors import UserError
+
+# For each target the variables that it needs, and those that it takes.
+TARGETS = {
+    "submit": ("CONFIG", "SET FROM YES FLAGS"),
+    "dry-run": ("CONFIG", "SET FLAGS"),
+    "sweep": ("CONFIG", "SET DRY RETRY FLAGS"),
+    "status": ("", "RUN FLAGS"),
+    "why": ("", "RUN FLAGS"),
+    "logs": ("", "RUN FLAGS"),
+    "report": ("", "RUN FLAGS"),
+    "explain": ("", "KEY CONFIG RUN SET"),
+    "shell": ("RUN", "FLAGS"),
+    "cancel": ("RUN", ""),
+    "resume": ("", "RUN SET CODE CHECKPOINT YES FLAGS"),
+    "compare": ("RUN WITH", ""),
+    "rehearse": ("", "CONFIG RUN SET FLAGS"),
+    "export": ("", "RUN CHECKPOINT FLAGS"),
+    "clean": ("", "RUN YES FLAGS"),
+    "train": ("CONFIG", "SET NPROC"),
+}
+SWITCHES = {"YES": "--yes", "CODE": "--code", "DRY": "--dry-run", "RETRY": "--retry"}
+OPTIONS = {"SET": "--set", "FROM": "--from", "CHECKPOINT": "--checkpoint"}
+OF_MAKEFILES = ("PYTHON", "READY", "READY_DEV", "KIT", "SHELL")
+MANY_RUNS = ("report", "clean")
+TYPED = "KIT_TYPED"
+_WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
+
+
+def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> list[str]:
+    """Return the words of the kit's command for a target of make; the target train runs here.
+
+    What make adds to the environment is removed from it: the run shall not get it.
+    Raises: UserError for a variable that the target does not take, or lacks.
+    """
+    values = typed(environ.get(TYPED, ""))
+    for name in (TYPED, "MAKEFLAGS", "MFLAGS", "MAKELEVEL", *values):
+        environ.pop(name, None)
+    needed, taken = (names.split() for names in TARGETS[target])
+    for name in values:
+        if name not in (*needed, *taken, *OF_MAKEFILES):
+            takes = ", ".join([*needed, *taken])
+            raise UserError(f"make {target} takes no {name}=...\n  hint: it takes {takes}")
+    for name in needed:
+        if not values.get(name):
+            example = f"make {target} {name}={'configs/NAME.yaml' if name == 'CONFIG' else '...'}"
+            raise UserError(f"{name}=... is missing, as in `{example}`")
+    given = [name for name in (*needed, *taken) if values.get(name)]
+    if target == "train":
+        train(values, environ)
+    command = ["submit", "--dry-run"] if target == "dry-run" else [target]
+    return command + [word for name in given for word in words(target, name, values[name])]
+
+
+def typed(overrides: str) -> dict[str, str]:
+    """Return the variables of make's command line. overrides: MAKEOVERRIDES."""
+    texts = (re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL) for text in _WORD.findall(overrides))
+    pairs = (text.partition("=") for text in texts)
+    return {name.rstrip(":"): value.replace("$$", "$") for name, _, value in pairs}
+
+
+def words(target: str, name: str, value: str) -> list[str]:
+    """Return the words for one variable of a target. Raises: UserError."""
+    if name in SWITCHES:
+        if value not in ("1", "0", "yes", "no", "true", "false"):
+            raise UserError(f"{name}={value}: write {name}=1 or {name}=0")
+        return [SWITCHES[name]] if value in ("1", "yes", "true") else []
+    if name in OPTIONS:
+        return [f"{OPTIONS[name]}={value}"]
+    if name == "FLAGS" or (name == "RUN" and target in MANY_RUNS):
+        try:
+            parts = shlex.split(value)
+        except ValueError as error:
+            raise UserError(f"{name}={value}: {error}") from error
+    else:
+        parts = [value]
+    if name != "FLAGS" and any(part.startswith("-") for part in parts):
+        raise UserError(f"{name}={value} begins with `-`\n  hint: options go into FLAGS=...")
+    return parts
+
+
+def train(values: dict[str, str], environ: MutableMapping[str, str]) -> NoReturn:
+    """Become plain torchrun on this machine. A bad spec is refused here, without its traceback.
+
+    torchrun would take PET_... variables for its options. Raises: UserError.
+    """
+    from ..config.load import load
+
+    config, given = os.path.expanduser(values["CONFIG"]), values.get("SET", "")
+    if not Path(config).is_dir():
+        load(Path(config), shlex.split(given))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    argv = [*torchrun, f"--nproc-per-node={values.get('NPROC') or 1}", "-m", "trainer", config]
+    argv += [f"--set={given}"] if given else []
+    own = {name: value for name, value in environ.items() if not name.startswith("PET_")}
+    os.execve(argv[0], argv, own)
