@@ -338,7 +338,7 @@ PARSES_OTHER_JSON = {
     *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
     *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
     "trainer.integrations.whole",
-    *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
+    *("trainer.checkpoint.outline", "trainer.checkpoint.weights"),
     *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
 }
 

@@ -83,7 +83,7 @@ RESUME, CANCEL = ["resume", "tiny"], ["cancel", "tiny"]
         ([*RESUME, "--cluster", "local"], False),
         (CANCEL, True),
         (CANCEL, False),
-        (["shell", "tiny", "--", "true"], True),
+        (["shell", "tiny"], True),
     ],
 )
 def test_what_would_harm_a_hidden_job_is_refused_and_changes_nothing(
