@@ -20,8 +20,8 @@ TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, e
 # Where the file belongs to the run directory.
 RUN_DIR_FAULTS: dict[int, Kind] = {
     **DISK_FAULTS,
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), Kind.READ_ONLY),
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), Kind.RUN_DIRECTORY_GONE),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), Kind.PERMISSION),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), Kind.FILES_MISSING),
     **dict.fromkeys(TRANSIENT_ERRNOS, Kind.DISK_ERROR),
 }
 

@@ -44,7 +44,7 @@ from ..jobs.errors import (
     in_words,
 )
 from ..jobs.kinds import KIND_OF_MISTAKE, Kind
-from ..jobs.known_causes import KnownCause, known_cause
+from ..jobs.known_causes import REPEATED, known_cause
 from ..jobs.log_text import on_a_screen
 from ..jobs.problems import expand_path
 from ..jobs.procfs import parent_of
@@ -108,7 +108,6 @@ __all__ = [
     "HangConclusion",
     "KIND_OF_MISTAKE",
     "Kind",
-    "KnownCause",
     "LATEST",
     "MALFORMED",
     "MANIFEST",
@@ -127,6 +126,7 @@ __all__ = [
     "Provenance",
     "ProvenanceOrigin",
     "QUARANTINE_PREFIX",
+    "REPEATED",
     "RUN_DIR_FAULTS",
     "RankError",
     "RankHang",

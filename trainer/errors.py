@@ -23,11 +23,11 @@ from .contract import (
     KIND_OF_MISTAKE,
     MEMORY_TEXTS,
     PEER_TEXTS,
+    REPEATED,
     RUN_DIR_FAULTS,
     TRANSIENT_ERRNOS,
     AttemptDir,
     Kind,
-    KnownCause,
     Mistake,
     RankError,
     RecordError,
@@ -229,7 +229,6 @@ def shown_by_type(error: BaseException) -> Kind | None:
     """Return what the type of an error, or of an error behind it, shows; None if neither does."""
     by_type: dict[type[BaseException], Kind] = {
         NotFinite: Kind.NOT_FINITE,
-        Superseded: Kind.SUPERSEDED,
         NoCheckpointLeft: Kind.FILES_MISSING,
     }
     if (known := by_type.get(type(error))) is not None:
@@ -245,7 +244,7 @@ def shown_by_type(error: BaseException) -> Kind | None:
         behind = behind.__cause__ or (behind.__context__ if is_storage else None)
     if type(error).__name__ == "DistBackendError":
         return Kind.COLLECTIVE
-    return Kind.GPU_ERROR if is_of_device(error) else None
+    return None
 
 
 def _kind_of_disk(error: OSError, is_storage: bool) -> Kind | None:
@@ -256,7 +255,7 @@ def _kind_of_disk(error: OSError, is_storage: bool) -> Kind | None:
     return DISK_FAULTS.get(error.errno or 0)
 
 
-def known_cause_of(error: BaseException) -> KnownCause | None:
+def known_cause_of(error: BaseException) -> Kind | None:
     """Return the known cause behind an error, such as a limit of the process; None if none fits."""
     if isinstance(error, (*ONE_LINE, Superseded)) and not isinstance(error, CodeError):
         return None
@@ -284,7 +283,7 @@ def in_one_line(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def kind_of(error: BaseException, cause: KnownCause | None) -> Kind:
+def kind_of(error: BaseException, cause: Kind | None) -> Kind:
     """Return the kind of an error. cause: the known one behind it."""
     by_type: dict[type[BaseException], Kind] = {
         Hang: Kind.HANG,
@@ -297,9 +296,7 @@ def kind_of(error: BaseException, cause: KnownCause | None) -> Kind:
     if is_out_of_memory(error):
         return Kind.GPU_OUT_OF_MEMORY if is_of_device_memory(error) else Kind.OUT_OF_MEMORY
     kind_by_type = shown_by_type(error)
-    if cause is not None and kind_by_type in (None, Kind.GPU_ERROR):
-        return cause.kind
-    return kind_by_type or KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
+    return kind_by_type or cause or KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
 
 
 def traceback_of(error: BaseException) -> str:
@@ -364,8 +361,6 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
     cause = known_cause_of(error)
     if is_out_of_memory(error):
         message += HINT + memory_hint(error)
-    elif cause is not None and HINT not in message:
-        message += cause.explanation
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_caused_by_peer(error) and trace:
         log(f"trainer: {who}: another rank exited: {message}", sys.stderr)
@@ -384,7 +379,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 kind=kind_of(error, cause),
                 traceback=trace,
                 caused_by_peer=is_caused_by_peer(error),
-                would_repeat=would_repeat(error) or (cause is not None and cause.repeats),
+                would_repeat=would_repeat(error) or cause in REPEATED,
                 mistake=mistake_of(error),
             )
             records.write(attempt_dir.rank_error(rank), record)

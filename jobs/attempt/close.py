@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -63,7 +64,7 @@ def close(
         raise
     facts = fact_reader.read(run_dir, attempt)
     evidence = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
-    decision = decide(evidence, budget_used(facts.attempts), budget_of(facts.spec))
+    decision = decide(evidence, budget_used(facts.attempts, time.time()), budget_of(facts.spec))
     if decision is COMPLETED and interpret.is_by_exit_code(facts):
         decision = replace(COMPLETED, reason=interpret.format_exits(facts))
     with BestEffort("attempt")():
@@ -80,8 +81,6 @@ def close(
     # Without Slurm the command that runs the attempts prints the hint, as its last line.
     line = format_for_log(decision, run_dir, evidence.mistake)
     print_line(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
-    if warning := interpret.start_up_warning(facts.attempts):
-        print_line(f"attempt {attempt}: warning: {warning}")
     if decision.action in FINAL:
         facts = end_run(run_dir, facts, me, decision)
     return decision, facts
@@ -101,7 +100,7 @@ def close_lost(
     evidence = interpret.lost_evidence(facts)
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
         evidence = collect_evidence.ask_nodes(run_dir, facts, evidence)
-    budgets = budget_used(facts.attempts), budget_of(facts.spec)
+    budgets = budget_used(facts.attempts, time.time()), budget_of(facts.spec)
     decision = decide_lost(evidence, *budgets, is_automatic)
     # Nothing else in job.log shows how that attempt ended.
     print_line(f"attempt {facts.attempt}: {format_decision(decision)}")

@@ -38,11 +38,7 @@ def of_ended(
 
 def ask_slurm(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, job_id: str) -> Evidence:
     """Return `evidence` with what Slurm shows of the job now, and what speaks against nodes."""
-    asked = time.monotonic()
     job = client.show_job_patiently(job_id)
-    waited_s = time.monotonic() - asked
-    if waited_s > SLOW_ANSWER_S:
-        evidence = replace(evidence, slurmctld_away_s=round(waited_s, 1))
     if job is None:
         print_line(f"attempt {facts.attempt}: slurmctld does not show job {job_id}")
         return with_signs(run_dir, facts, evidence)

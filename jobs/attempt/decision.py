@@ -5,7 +5,6 @@ Their table is in tests/unit/attempt/test_decision.py.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,13 +25,9 @@ LOST_REASON = "the batch script was killed before it could record the attempt"
 
 # These come from outside: they say nothing about the run, so only the restarts bound them.
 EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
-MANY_BAD_NODES = 20
-MAX_LASTING = 2  # attempts with the same failure, of a kind that lasts
-# Crashes of a script in a row that show no step forward, whatever failed: see Evidence.is_repeat.
-# More than the crashes without a checkpoint: a script may well save each step under one name.
-MAX_REPEATS = 10
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
+DAY_S = 86400
 
 
 @dataclass(frozen=True)
@@ -40,25 +35,21 @@ class BudgetUsed:
     """How much of each budget the earlier attempts of the run have used."""
 
     restarts: int  # attempts that ended with the job
-    # Each in a row, up to the attempt before; progress is a new checkpoint.
-    crashes_without_progress: int
-    attempts_without_progress: int  # see `is_idle`
-    time_limits_without_step: int = 0  # no optimizer step was finished
-    bad_nodes: frozenset[str] = frozenset()  # that these attempts without progress found
-    # Of the crashes of a user's script since another attempt had progress; see Evidence.
-    failures: tuple[str, ...] = ()
-    repeats: int = 0  # the last of these crashes that showed no step forward
+    # Without progress since: a new checkpoint, or a later step that kit_stop.py reports.
+    crashes: int  # within a day
+    attempts: int  # in a row; preemptions and stops by hand do not count
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a run is started again without a user's request. num_nodes: of the job."""
+    """How often a run is started again without a user's request.
+
+    attempts: None for a script, which may save its work where the kit does not see it.
+    """
 
     restarts: int = 200
-    crashes_without_progress: int = 3
-    attempts_without_progress: int = 5
-    time_limits_without_step: int = 3
-    num_nodes: int = 1
+    crashes: int = 3
+    attempts: int | None = 5
 
 
 @dataclass(frozen=True)
@@ -184,21 +175,11 @@ def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decisio
     crash = evidence.error or "the processes ended without an error record"
     if evidence.would_repeat:
         return Decision(Action.HOLD, cause, crash)
-    crashes = 1 if evidence.has_progress else used.crashes_without_progress + 1
-    if crashes >= budget.crashes_without_progress:
-        repeated = f"{crashes} crashes without progress: {crash}" if crashes > 1 else crash
-        return Decision(Action.HOLD, cause, repeated, Kind.MAX_CRASHES)
-    # A script that begins again each time leaves new files each time; that is no progress.
-    same = used.failures.count(evidence.failure or "") + 1
-    is_lasting = evidence.is_lasting and not evidence.has_progress
-    limit = MAX_LASTING if is_lasting else budget.crashes_without_progress
-    if same >= min(limit, budget.crashes_without_progress):
-        reason = f"{same} times the same failure: {crash}"
-        return Decision(Action.HOLD, cause, reason, None if is_lasting else Kind.MAX_CRASHES)
-    repeats = used.repeats + 1 if evidence.is_repeat else 0
-    if repeats >= max(MAX_REPEATS, budget.crashes_without_progress):
-        reason = f"{repeats} crashes in a row without a checkpoint of a later step: {crash}"
-        return Decision(Action.HOLD, cause, reason, Kind.MAX_CRASHES)
+    crashes = 1 if evidence.has_progress else used.crashes + 1
+    if crashes >= budget.crashes:
+        progress = "a new checkpoint" if budget.attempts else "progress that kit_stop.py reports"
+        row = f"{crashes} crashes within 24 hours without {progress}: " if crashes > 1 else ""
+        return Decision(Action.HOLD, cause, f"{row}{crash}", Kind.MAX_CRASHES)
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:
         reason = behind_first_line(crash, "; too near the time limit for a retry here")
@@ -223,7 +204,7 @@ def after_warning(evidence: Evidence) -> Decision:
     """Return the decision after a warned stop, or after a failure that followed the warning."""
     cause, reason = cause_of_stop(evidence)
     if evidence.outcome is None:
-        reason += "; the attempt ended before it could save"
+        reason += "; the attempt ended before it could save: raise slurm.signal_lead_s"
     does_slurm_requeue = (
         job_state.has_no_allocation(evidence.job_state) or evidence.is_left_to_slurm
     )
@@ -284,35 +265,15 @@ def within_budget(
 def _within_budget(
     decision: Decision, evidence: Evidence, used: BudgetUsed, budget: Budget
 ) -> Decision:
-    idle = 0 if evidence.has_progress else used.attempts_without_progress + 1
-    is_counted = is_idle(decision.cause, evidence, used.bad_nodes, budget.num_nodes)
-    if is_counted and idle >= budget.attempts_without_progress:
+    idle = 0 if evidence.has_progress else used.attempts + 1
+    is_counted = budget.attempts is not None and decision.cause not in EXTERNAL_STOPS
+    if is_counted and idle >= (budget.attempts or 0):
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason, Kind.NO_PROGRESS)
-    limits = used.time_limits_without_step + 1
-    is_too_short = decision.cause is Cause.TIME_LIMIT and not evidence.has_step
-    if is_too_short and limits >= budget.time_limits_without_step:
-        reason = (
-            f"{limits} time limits in a row before the first optimizer step was finished: "
-            "raise slurm.time"
-        )
-        return Decision(Action.HOLD, decision.cause, reason, Kind.SHORT_TIME_LIMIT)
     if is_restart(decision.action, decision.cause) and used.restarts >= budget.restarts:
         reason = f"{used.restarts} restarts are used up, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason, Kind.MAX_RESTARTS)
     return decision
-
-
-def is_idle(cause: str, evidence: Evidence, known_bad: frozenset[str], num_nodes: int) -> bool:
-    """Return whether an attempt without a new checkpoint counts as one.
-
-    Not where it found a bad node that no attempt before it had found: the next start leaves that
-    node out. In a large cluster a run may get another bad node at each of many starts. But where
-    MANY_BAD_NODES are known, and as many as the job has nodes, the test itself may be wrong.
-    """
-    is_further = not known_bad.issuperset(evidence.bad_nodes)
-    are_few = len(known_bad) < max(MANY_BAD_NODES, num_nodes)
-    return cause not in EXTERNAL_STOPS and not (is_further and are_few)
 
 
 def is_restart(action: str, cause: str) -> bool:
@@ -344,49 +305,25 @@ def refusal(last: AttemptRecord | None, job_id: str, predecessor: str | None) ->
     return f"{last.decision}: {last.reason}"
 
 
-def budget_used(attempts: Sequence[AttemptRecord]) -> BudgetUsed:
-    """Return what counts against the budgets since the last hold or cancel: then a user resumed."""
-    crashes = restarts = limits = 0
-    may_count_crashes = may_count_idle = may_count_limits = True
-    without_progress: list[AttemptRecord] = []
+def budget_used(attempts: Sequence[AttemptRecord], now: float = 0.0) -> BudgetUsed:
+    """Return what counts against the budgets since the last hold or cancel: then a user resumed.
+
+    now: in seconds since the epoch; 0: crashes count that are more than a day old, too.
+    """
+    crashes = restarts = idle = 0
+    may_count = True  # no attempt since has had progress
     for entry in reversed(attempts):
         if entry.decision in ENDS:
             break
-        has_progress = entry.evidence.has_progress
-        may_count_idle = may_count_idle and not has_progress
-        without_progress += [entry] if may_count_idle else []
-        crashes += may_count_crashes and entry.cause in CRASHES
-        may_count_crashes = may_count_crashes and not has_progress
-        may_count_limits = (
-            may_count_limits and entry.cause is Cause.TIME_LIMIT and not entry.evidence.has_step
-        )
-        limits += may_count_limits
+        is_recent = entry.stop > now - DAY_S
+        crashes += may_count and is_recent and entry.cause in CRASHES
+        may_count = may_count and not entry.evidence.has_progress
+        idle += may_count and entry.cause not in EXTERNAL_STOPS
         restarts += is_restart(entry.decision, entry.cause)
-    idle, bad_nodes = 0, frozenset[str]()
-    for entry in reversed(without_progress):
-        idle += is_idle(entry.cause, entry.evidence, bad_nodes, len(entry.nodes or ()))
-        bad_nodes |= {*entry.evidence.bad_nodes}
-    row = _crashes(attempts)
-    failures = tuple(seen.failure for seen in row if seen.failure is not None)
-    repeats = sum(1 for _ in itertools.takewhile(lambda seen: seen.is_repeat, row))
-    return BudgetUsed(restarts, crashes, idle, limits, bad_nodes, failures, repeats)
-
-
-def _crashes(attempts: Sequence[AttemptRecord]) -> list[Evidence]:
-    """Return the crashes since a user resumed or an attempt that did not crash had progress.
-
-    The newest comes first. Attempts that ended otherwise and without progress are passed over.
-    """
-    row: list[Evidence] = []
-    for entry in reversed(attempts):
-        is_crash = entry.cause in CRASHES
-        if entry.decision in ENDS or (entry.evidence.has_progress and not is_crash):
-            break
-        row += [entry.evidence] if is_crash else []
-    return row
+    return BudgetUsed(restarts, crashes, idle)
 
 
 def budget_of(spec: Spec) -> Budget:
     """Return the budgets that the spec sets."""
-    limits = spec.slurm.max_restarts, spec.launch.max_crashes
-    return Budget(*limits, num_nodes=spec.slurm.most_nodes)
+    attempts = Budget.attempts if spec.launch.is_trainer else None
+    return Budget(spec.slurm.max_restarts, spec.launch.max_crashes, attempts)

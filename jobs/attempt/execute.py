@@ -152,7 +152,7 @@ def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
 
     Only crashes without progress count.
     """
-    crashes = budget_used(attempts).crashes_without_progress
+    crashes = budget_used(attempts).crashes
     return 0.0 if crashes < 2 else float(min(2 * 4 ** (crashes - 2), MAX_DELAY_S))
 
 

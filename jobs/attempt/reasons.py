@@ -24,7 +24,7 @@ from ..rundir import AttemptDir, RunDir
 from ..runs import fact_reader, interpret, places
 from ..runs.interpret import AttemptFacts
 from ..runs.places import CodeFolders, FileLine
-from .decision import CRASHES, EXTERNAL_STOPS, LOST_REASON
+from .decision import CRASHES, LOST_REASON
 
 # A run directory that is full or gone: what libc calls these errors.
 DISK_TEXTS: dict[str, Kind] = {
@@ -55,30 +55,7 @@ def reasons_of(
 
     facts: of the same attempt. record: without its reasons. Raises: RecordError, OSError.
     """
-    reasons = [] if record.cause is Cause.COMPLETED else [cause_of(run_dir, facts, record)]
-    evidence = record.evidence
-    if is_unsaved(evidence, record.cause):
-        reasons.append(NamedReason(Kind.NOT_SAVED, KINDS[Kind.NOT_SAVED].what))
-    if evidence.slurmctld_away_s is not None:
-        text = f"slurmctld did not answer for {evidence.slurmctld_away_s:.0f} s"
-        reasons.append(NamedReason(Kind.SLURMCTLD_AWAY, text))
-    return (*reasons, *(damage_reason(run_dir, name) for name in record.quarantined))
-
-
-def is_unsaved(evidence: Evidence, cause: Cause) -> bool:
-    """Return whether a warned attempt lost steps: the save did not fit into the time it had."""
-    of_limit = (Cause.TIME_LIMIT, Cause.INTERRUPTED, Cause.REQUEUED, Cause.LOST)
-    is_stop = cause in EXTERNAL_STOPS or cause in of_limit
-    return is_stop and bool(evidence.signals) and evidence.outcome is None and evidence.has_step
-
-
-def damage_reason(run_dir: RunDir, name: str) -> NamedReason:
-    """Return the reason that names a checkpoint which was put aside."""
-    path = run_dir.checkpoints / name / "REASON"
-    why = next((line.text for line in places.tail(path)), "the reason is in rank 0's log")
-    text = f"checkpoint {name} is damaged and was put aside: {why}"
-    line = 1 if shared_files.exists(path) else None
-    return NamedReason(Kind.DAMAGED_CHECKPOINT, text, str(path), line)
+    return () if record.cause is Cause.COMPLETED else (cause_of(run_dir, facts, record),)
 
 
 def at(kind: Kind, text: str, place: FileLine | None) -> NamedReason:

@@ -144,12 +144,6 @@ def record_of(
     )
 
 
-def _reasons_of_cancelled(reasons: tuple[NamedReason, ...]) -> tuple[NamedReason, ...]:
-    """Return the reasons of an attempt whose run was cancelled then: no step of it is redone."""
-    kept = (each for each in reasons[1:] if each.kind is not Kind.NOT_SAVED)
-    return (NamedReason(Kind.CANCELLED, "the job was cancelled"), *kept)
-
-
 def corrected_record(
     last: AttemptRecord, decision: Decision, requeued: RequeueResult | None
 ) -> AttemptRecord:
@@ -169,7 +163,7 @@ def corrected_record(
         requeue=None if requeued is None else requeued.answer,
         reasons=last.reasons
         if decision.cause is last.cause
-        else _reasons_of_cancelled(last.reasons),
+        else (NamedReason(Kind.CANCELLED, "the job was cancelled"),),
         budget=decision.budget,
         not_requeued=decision.not_requeued or None,
     )

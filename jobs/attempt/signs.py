@@ -1,7 +1,7 @@
 """What the facts of an attempt say against single nodes; jobs.attempt.suspects says what follows.
 
 What only the node can be at fault for leaves it out at once: a failed preflight, broken or missing
-GPUs, a full or stale file system that the other nodes do not have, Slurm's own word. What the run
+GPUs, Slurm's own word. What the run
 may have caused itself, a crash or a hang of one node while the others were well, is a first sign.
 Pure functions; their table is tests/unit/attempt/test_signs.py.
 """
@@ -23,23 +23,12 @@ from ..slurm.client import is_cancelled
 from ..slurm.job_state import has_no_allocation
 
 OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
-OF_ONE_NODE = (
-    Kind.GPU_MISSING,
-    Kind.SHARED_MEMORY,
-    Kind.TEMPORARY_DIRECTORY,
-    Kind.STALE_FILE,
-)
-# A run may fill these of each node that it gets.
-FILLED = (Kind.SHARED_MEMORY, Kind.TEMPORARY_DIRECTORY)
 # The run, or a disk of all nodes. Rank 0 alone writes most files, so it is the first to fail.
 OF_THE_RUN = (
     *OF_MEMORY,
-    *(Kind.NOT_FINITE, Kind.SUPERSEDED, Kind.STOPPED_IN_START_UP, Kind.PERMISSION, Kind.QUOTA),
-    *(Kind.DISK_FULL, Kind.READ_ONLY, Kind.DISK_ERROR, Kind.RUN_DIRECTORY_GONE),
-    *(Kind.FILES_MISSING, Kind.DAMAGED_CHECKPOINT),
+    *(Kind.NOT_FINITE, Kind.STOPPED_IN_START_UP, Kind.PERMISSION, Kind.QUOTA, Kind.DISK_FULL),
+    *(Kind.DISK_ERROR, Kind.FILES_MISSING),
 )
-# What lies between the nodes may fail twice in the same words, and of different nodes.
-BETWEEN_NODES = (Kind.COLLECTIVE, Kind.NETWORK)
 # Source: scontrol(1), show node. A * behind a state: the node does not respond.
 _DOWN = re.compile(r"DOWN|FAIL|NOT_RESPONDING|\*")
 _UNFIT = re.compile(rf"DRAIN|{_DOWN.pattern}")
@@ -102,7 +91,7 @@ def _of_gpus(facts: AttemptFacts) -> Iterator[Sign]:
     for node, count in counts.items():
         if count < most:
             text = f"it has {quantity(count, 'GPU')}, another node {most}"
-            yield Sign(node, Kind.GPU_MISSING, text, True)
+            yield Sign(node, Kind.BAD_NODE, text, True)
 
 
 def _of_first_failure(facts: AttemptFacts) -> Iterator[Sign]:
@@ -128,19 +117,17 @@ def _of_first_failure(facts: AttemptFacts) -> Iterator[Sign]:
 
 
 def _of_error(facts: AttemptFacts, error: RankError) -> Sign:
-    failure = "" if error.kind in BETWEEN_NODES else interpret.failure_of(facts, error, False) or ""
+    failure = interpret.failure_of(error) or ""
+    if error.kind is Kind.COLLECTIVE:  # it may fail twice in the same words, of different nodes
+        failure = ""
     text = f"{interpret.format_error(error).partition(chr(10))[0]}"
-    if error.kind in OF_ONE_NODE:
-        return Sign(error.host, error.kind, text, True, error.kind if error.kind in FILLED else "")
     return Sign(error.host, error.kind, text, False, failure)
 
 
 def _of_agent(error: str) -> Sign:
     """Return the sign of an agent that did not start torchrun; its error begins with its node."""
     node, _, reason = _first_line(error).partition(": ")
-    cause = known_cause(reason)
-    kind = Kind.UNKNOWN if cause is None else cause.kind
-    return Sign(node, kind, reason, kind in OF_ONE_NODE, reason)
+    return Sign(node, known_cause(reason) or Kind.UNKNOWN, reason, False, reason)
 
 
 def _first_line(text: str) -> str:

@@ -27,7 +27,6 @@ from ..log_text import further_lines
 from ..records.ended import AttemptRecord
 from ..rundir import RunDir
 from ..runs import lookup, state
-from ..runs.interpret import start_up_warning
 from ..runs.state import ASK_AGAIN_S, AnswerCache, Ask, RunState
 from . import arguments
 from .views import live_progress, nodes, table, tensorboard, words
@@ -122,7 +121,7 @@ def _table_lines(seen: Sequence[Seen], num_runs: int) -> list[str]:
     lines = table.text([each.row() for each in seen], COLUMNS).split("\n")
     if len(seen) < num_runs:
         lines.append(f"{len(seen)} of {num_runs} runs, all: {_with_flags('--all')}")
-    return lines + [f"warning: {each.name} {each.warning}" for each in seen if each.warning]
+    return lines
 
 
 def _with_flags(flags: str) -> str:
@@ -184,10 +183,6 @@ class Seen:
     @property
     def state(self) -> str:
         return words.state(self.run, self.reason, self.now)
-
-    @property
-    def warning(self) -> str | None:
-        return start_up_warning(self.run.files.attempts)
 
     @property
     def is_running(self) -> bool:
@@ -252,7 +247,6 @@ class Seen:
             "metrics": self.metrics() or None,
             "checkpoint": files.checkpoint,
             "checkpoint_time": files.checkpoint_time,
-            "warning": self.warning,
             "left_out": [each.as_json() for each in nodes.left_out_of(files)],
         }
 
@@ -280,7 +274,6 @@ def detail(seen: Seen) -> str:
         left_out = f"{len(files.attempts) - MAX_ATTEMPTS} more, all: "
         fields["EARLIER"] = left_out + display_path(files.run_dir.attempts)
     fields["LEFT OUT"] = "; ".join(map(str, nodes.left_out_of(files)))
-    fields["WARNING"] = seen.warning or ""
     fields["DIRECTORY"] = display_path(files.run_dir.path)
     for place, line in enumerate((tensorboard.command(files.run_dir) or "").splitlines()):
         fields["TENSORBOARD" if place == 0 else "ITS TUNNEL"] = line

@@ -18,7 +18,7 @@ from pathlib import Path
 from .. import installation, log_text
 from ..errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
 from ..kinds import KIND_OF_MISTAKE, OF_MEMORY, Kind
-from ..known_causes import KnownCause, known_cause
+from ..known_causes import REPEATED, known_cause
 from ..log_text import first_line, on_a_screen
 from ..records.nodes import RankError
 from .last_error import OUTPUT_BEFORE, LastError, last_error
@@ -36,9 +36,6 @@ _KILLING = {
 _KILLED_CHILD = re.compile(r"killed by SIG|died with <Signals|with signal SIG|killed by signal: ")
 PEER_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
-# Of these the user corrects the code, or the spec; of other known causes neither.
-CODE_KINDS = (Kind.SYNTAX_ERROR, Kind.IMPORT_ERROR)
-SPEC_KINDS = (Kind.USAGE, Kind.INTERFACE, Kind.INTERPRETER, Kind.LIBRARY)
 
 
 @dataclass(frozen=True)
@@ -99,15 +96,13 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
         is_torchs and any(each in text for each in MEMORY_TEXTS)
     )
     cause = _cause_of(end, error, names)
-    if is_peers and cause is not None and cause.kind is Kind.NETWORK:  # a rank, not a server
-        cause = None
     missing = _NOT_FOUND.search(text) if error.traceback else None
     in_args = missing is not None and any(missing[1] in each for each in end.args)
     is_stop = signal_of(end.exit_code) == signal.SIGTERM
     is_own = not (is_stop or is_peers or is_memory)
     mistake = _mistake_of(end, error, cause, in_args) if is_own else None
-    if cause is not None and not (is_memory and cause.kind not in OF_MEMORY):
-        kind = cause.kind
+    if cause is not None and not (is_memory and cause not in OF_MEMORY):
+        kind = cause
     elif is_memory:
         kind = Kind.OUT_OF_MEMORY
     elif is_peers:
@@ -118,12 +113,12 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
         round(time.time(), 3),
         rank,
         host,
-        _words_of(end, error) + _explanation(end, cause, missing),
+        _words_of(end, error) + _explanation(end, missing),
         kind=kind,
         traceback=error.traceback,
         # torchrun sends SIGTERM to the other ranks of the node after the first one failed.
         caused_by_peer=is_peers or is_stop,
-        would_repeat=in_args or (cause is not None and cause.repeats),
+        would_repeat=in_args or cause in REPEATED,
         exit_code=end.exit_code,
         mistake=mistake,
     )
@@ -169,7 +164,7 @@ def _is_printed(text: str, lines: Sequence[str]) -> bool:
     return bool(last) and any(last[:100] in line for line in lines[-20:])
 
 
-def _cause_of(end: ScriptEnd, error: LastError, names: Sequence[str]) -> KnownCause | None:
+def _cause_of(end: ScriptEnd, error: LastError, names: Sequence[str]) -> Kind | None:
     number = end.report.errno
     if number is None and "OSError" in names and (number_match := _ERRNO.search(error.text)):
         number = int(number_match[1])
@@ -177,11 +172,11 @@ def _cause_of(end: ScriptEnd, error: LastError, names: Sequence[str]) -> KnownCa
 
 
 def _mistake_of(
-    end: ScriptEnd, error: LastError, cause: KnownCause | None, in_args: bool
+    end: ScriptEnd, error: LastError, cause: Kind | None, in_args: bool
 ) -> Mistake | None:
-    if in_args or (cause is not None and cause.kind in SPEC_KINDS):
+    if in_args:
         return "spec"
-    is_plain = cause is None or cause.kind in CODE_KINDS
+    is_plain = cause in (None, Kind.IMPORT_ERROR)
     is_killed = signal_of(end.exit_code) is not None or _KILLED_CHILD.search(error.text)
     return "code" if is_plain and not is_killed else None
 
@@ -196,11 +191,11 @@ def _words_of(end: ScriptEnd, error: LastError) -> str:
     return f"{format_exit(end.exit_code)}{': ' if error.is_known else '; its last output: '}{words}"
 
 
-def _explanation(end: ScriptEnd, cause: KnownCause | None, missing: re.Match[str] | None) -> str:
-    """Return the known cause of an error and what to do, in lines of their own."""
+def _explanation(end: ScriptEnd, missing: re.Match[str] | None) -> str:
+    """Return what to do about an input file that was not found, in lines of their own."""
     if missing is not None and not missing[1].startswith("/"):
         return not_found_hint(missing[1], end.work)
-    return "" if cause is None else cause.explanation
+    return ""
 
 
 def kind_of_exit(exit_code: int) -> Kind:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import log_text
-from ..known_causes import known_cause
+from ..known_causes import REPEATED, known_cause
 from ..log_text import on_a_screen
 from ..records.nodes import RankError
 from ..rundir import AttemptDir
@@ -61,10 +61,10 @@ def _record(attempt_dir: AttemptDir, host: str, rank: int, code: int, when: str)
         _seconds(when),
         rank,
         host,
-        shown + ("" if cause is None else cause.explanation),
-        kind=kind_of_exit(code) if cause is None else cause.kind,
+        shown,
+        kind=cause or kind_of_exit(code),
         caused_by_peer=code == _SIGTERM,
-        would_repeat=cause is not None and cause.repeats,
+        would_repeat=cause in REPEATED,
         exit_code=code,
     )
 

@@ -61,8 +61,6 @@ class Evidence:
     is_preempted: bool  # Slurm has a PreemptTime for this start of the job
     has_progress: bool  # a checkpoint was committed during the attempt
     error: str | None  # the first failing rank, its node and its error
-    # An optimizer step was finished; True for a user's script that never reported a step.
-    has_step: bool = False
     is_requeued: bool = False  # Slurm has counted the job's next start already
     would_repeat: bool = False  # a retry would end with the same error
     is_near_limit: bool = False  # a retry in this allocation might miss the time limit's warning
@@ -77,16 +75,8 @@ class Evidence:
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
-    is_lasting: bool = False  # of a kind, such as a missing file, that a third attempt repeats
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
     kind: Kind | None = field(default=None, metadata=OMIT_NONE)  # of the error
-    # Of a user's script: equal for two attempts that failed in the same way from the same start.
-    failure: str | None = field(default=None, metadata=OMIT_NONE)
-    # Of a user's script: by its name its newest checkpoint has no later step than one of an earlier
-    # attempt, or it began at no later one. It may have begun again; or all names are the same.
-    is_repeat: bool = False
-    # How long slurmctld did not answer after the attempt's end; left out if it answered at once.
-    slurmctld_away_s: float | None = field(default=None, metadata=OMIT_NONE)
 
     @property
     def bad_nodes(self) -> tuple[str, ...]:

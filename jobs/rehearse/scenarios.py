@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..console import quantity
 from ..errors import PEER_TEXTS, UserError
+from ..kinds import KINDS
 from ..known_causes import known_cause
 from ..log_text import first_line, visible
 from ..node.last_error import last_error
@@ -282,7 +283,7 @@ def failure(start: Ended) -> str:
     if "EOFError" in words:
         return f"it asks for input, and a job has none ({first})"
     cause = known_cause(words)
-    return first if cause is None or cause.is_plain else f"{first} (cause: {cause.what})"
+    return first if cause is None else f"{first} (cause: {KINDS[cause].what})"
 
 
 def _error(lines: Sequence[str]) -> str:

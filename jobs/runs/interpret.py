@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import signal
@@ -13,11 +12,11 @@ from ..checkpoint.names import checkpoint_step, is_newer
 from ..console import quantity
 from ..errors import HINT, Mistake, UserError
 from ..kinds import OF_MEMORY, Kind
-from ..known_causes import CAUSE_OF, KnownCause, known_cause
+from ..known_causes import REPEATED, known_cause
 from ..log_text import behind_first_line
 from ..node.script_failure import signal_of
 from ..node.stop_signals import STOP_SIGNALS
-from ..records.ended import ENDS, FINAL, Action, AttemptRecord, Cause, Evidence
+from ..records.ended import FINAL, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
 from ..records.training import CodeSpan, Event, Outcome, Result
@@ -31,7 +30,6 @@ SKEW_S = 2.0
 # What the clocks of a node and of slurmctld may differ by: munge refuses messages that are older.
 # Source: munged(8), default time-to-live of a credential.
 CLOCK_SKEW_S = 300.0
-MIN_SHORT_SLOTS = 3
 # In place of Slurm's JobState: the batch script was killed, and a later start records the attempt.
 LOST = "LOST"
 # By these a process is ended from outside; its own errors have others, such as SIGSEGV.
@@ -39,19 +37,8 @@ KILLED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, *STOP
 # A frame of a traceback: its file and line.
 _FRAME = re.compile(r'^ *File "(.*)", line (\d+)', re.M)
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_DIGITS, _HASH = re.compile(r"\d+"), re.compile("#")
-# A date, a time of day, seconds since the epoch, in the name of a file or folder.
-_TIME = re.compile(
-    r"(?<!\d)(?:20\d{6}(?:[-_T]?\d{4,6})?|20\d\d[-_.]\d\d[-_.]\d\d|1[6-9]\d{8}"
-    r"|\d\d[-_:.]\d\d[-_:.]\d\d)(?!\d)"
-)
 # The way out where the script has done all that it should.
 _MARKS_THE_END = "if it had finished: completed() of kit_stop.py marks the end"
-_COUNTS_STEPS = re.compile(
-    r"(?:step|iter|epoch|ckpt|checkpoint|chkpt|update|batch|sample|token)[a-z]*[-_=.]?\d+"
-    r"|(?:^|/)\d+(?=/|$)",
-    re.I,
-)
 
 
 @dataclass(frozen=True)
@@ -129,8 +116,8 @@ def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         of_agent = None if error else format_agent_exits(facts)
     is_caught = error is not None and error == caught_error(facts)
     cause = None if of_agent is None else known_cause(of_agent)
-    error = with_cause(of_agent, cause) if of_agent is not None else error
-    kind = cause.kind if cause is not None else kind_of(failed)
+    error = of_agent if of_agent is not None else error
+    kind = cause or kind_of(failed)
     if killed and kind not in OF_MEMORY:  # perhaps the reason of what the ranks recorded
         kind = Kind.OUT_OF_MEMORY
     return Evidence(
@@ -140,22 +127,13 @@ def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         signals=signals,
         is_preempted=False,
         has_progress=has_progress(facts),
-        has_step=steps_of(facts)[0] is not None or is_step_unknown(facts),
         error=error,
-        would_repeat=would_repeat(facts, failed) or is_caught or bool(cause and cause.repeats),
+        would_repeat=would_repeat(facts, failed) or is_caught or cause in REPEATED,
         mistake=mistake_of(facts, failed)
-        or ("code" if is_caught else "spec" if cause and cause.repeats else None),
+        or ("code" if is_caught else "spec" if cause in REPEATED else None),
         kind=kind,
         is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
-        is_lasting=is_lasting(failed),
-        failure=None if facts.spec.launch.is_trainer else failure_of(facts, failed, bool(killed)),
-        is_repeat=not facts.spec.launch.is_trainer and is_repeat(facts),
     )
-
-
-def with_cause(error: str, cause: KnownCause | None) -> str:
-    """Return an error of an agent or of torchrun, with its known cause in a line of its own."""
-    return error if cause is None or cause.is_plain else f"{error}\n  cause: {cause.what}"
 
 
 def causes(
@@ -431,24 +409,12 @@ def unfinished_steps(facts: AttemptFacts) -> str | None:
     return f"the script exited with code 0 after {steps} ({_MARKS_THE_END})"
 
 
-def is_lasting(failed: RankError | None) -> bool:
-    """Return whether a failure is of a kind that another attempt rarely changes."""
-    cause = None if failed is None else CAUSE_OF.get(failed.kind)
-    return cause is not None and cause.lasts
+def failure_of(failed: RankError) -> str | None:
+    """Return what makes two failures of ranks the same one: the error and its place.
 
-
-def failure_of(facts: AttemptFacts, failed: RankError | None, is_oom: bool) -> str | None:
-    """Return what makes two failures of a user's script the same one: error, place and first step.
-
-    None for an attempt that did not fail by itself: a killed process, or a rank that lost a peer.
-    Numbers and hosts are left out of the error: a path may have the time in it, a CUDA error an
-    address.
+    None for a rank that was killed, or lost a peer. Numbers are left out of the error: a path may
+    have the time in it.
     """
-    start = _start_of(facts)
-    if is_oom:
-        return f"out of memory{start}"
-    if failed is None:
-        return unfinished_reason(facts)
     code = 0 if failed.exit_code is None else failed.exit_code
     # By itself, or under another process. 255 is no passed-on SIGHUP: many programs exit with -1.
     is_killed = {-code, code - 128} & {*KILLED_BY} or signal_of(code) in KILLED_BY
@@ -457,42 +423,8 @@ def failure_of(facts: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
     text = next(iter(failed.error.strip().splitlines()), "")
     if places := _FRAME.findall(failed.traceback):
         # Not its words: a path in them may have a random name.
-        return "{} in {} line {}{}".format(text.partition(":")[0], *places[-1], start)
-    return f"{_NUMBER.sub('#', text)}{start}"
-
-
-def is_repeat(facts: AttemptFacts) -> bool:
-    """Return whether an attempt shows no step forward since the last hold: see Evidence."""
-    earlier = list(itertools.takewhile(lambda e: e.decision not in ENDS, reversed(facts.attempts)))
-    begun = [entry.first_step for entry in earlier if entry.first_step is not None]
-    first = steps_of(facts)[0]
-    if first is not None and begun:
-        return first <= max(begun)
-    name, steps = _name_of(facts.checkpoint)
-    known = (_name_of(entry.checkpoint) for entry in earlier)
-    return any(name == each and steps <= before for each, before in known)
-
-
-def _start_of(facts: AttemptFacts) -> str:
-    """Return where an attempt began: its step, else the newest checkpoint."""
-    step = loaded_step(facts)
-    if step is not None:
-        return f", from step {step} on"
-    name, steps = _name_of(None if facts.plan is None else facts.plan.checkpoint)
-    numbers = iter(steps)
-    return f", from {_HASH.sub(lambda _: str(next(numbers)), name)} on" if name else ""
-
-
-def _name_of(checkpoint: str | None) -> tuple[str, tuple[int, ...]]:
-    """Return the name of a checkpoint with # for each number, and these numbers.
-
-    Of a script's file: its name behind what in its folders counts steps (checkpoint-500, 500). A
-    script that begins again may choose all else in the folders, and a time, for each start.
-    """
-    path = (checkpoint or "").partition(" ")[2] or checkpoint or ""
-    folder, _, name = _TIME.sub("", path).rpartition("/")
-    text = "/".join([*(match[0].strip("/") for match in _COUNTS_STEPS.finditer(folder)), name])
-    return _DIGITS.sub("#", text), tuple(map(int, _DIGITS.findall(text)))
+        return "{} in {} line {}".format(text.partition(":")[0], *places[-1])
+    return _NUMBER.sub("#", text)
 
 
 def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:
@@ -607,27 +539,6 @@ def times_of(facts: AttemptFacts, is_warned: bool, now: float) -> tuple[float | 
     stop_s = round(now - min(signals), 3) if signals and is_warned else None
     start_s = None if begun is None or facts.plan is None else round(begun.t - facts.plan.start, 3)
     return stop_s, start_s
-
-
-def start_up_warning(attempts: Sequence[AttemptRecord]) -> str | None:
-    """Return the warning that start-up takes longer than the time to the next preemption, or None.
-
-    It needs MIN_SHORT_SLOTS preemptions in a row without a finished optimizer step.
-    """
-    slots_s: list[float] = []
-    for entry in reversed(attempts):
-        if entry.cause is not Cause.PREEMPTION or entry.evidence.has_step or entry.decision in ENDS:
-            break
-        slots_s += [] if entry.start is None else [entry.stop - entry.start]
-    if len(slots_s) < MIN_SHORT_SLOTS:
-        return None
-    known = [entry.start_s for entry in attempts if entry.start_s is not None]
-    longest_s = max(slots_s)
-    start_up = f"took {known[-1]:.0f} s before" if known else f"takes more than {longest_s:.0f} s"
-    return (
-        f"{len(slots_s)} preemptions in a row before the first optimizer step: the job ran for "
-        f"{longest_s:.0f} s at most, and the start-up {start_up}"
-    )
 
 
 def first_event(facts: AttemptFacts, name: str) -> Event | None:

@@ -161,18 +161,9 @@ def test_an_error_of_the_users_code_comes_whole_out_of_another_process():
             "ExceptionGroup: two (2 sub-exceptions)\n  ValueError: a\n  b\n  KeyError: 'c'",
         ),
         ("raise ValueError('x') from KeyError('y')", "ValueError: x\nfirst cause: KeyError: 'y'"),
-        (
-            "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (9, 99)); "
-            "files = [open('/dev/null') for _ in range(9)]",
-            "OSError: [Errno 24] Too many open files: '/dev/null'\n  cause: a limit of the process "
-            "is reached: open files\n  hint: ulimit -n 65536 in setup, fewer data workers, or "
-            "torch.multiprocessing.set_sharing_strategy('file_system')",
-        ),
     ],
 )
-def test_a_reason_is_the_errors_own_words_and_perhaps_its_cause_and_a_hint(
-    tmp_path, raising, words
-):
+def test_a_reason_is_the_errors_own_words_and_the_first_cause(tmp_path, raising, words):
     fail_with(raising, tmp_path)
     assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == words
 
@@ -205,7 +196,7 @@ def test_torchruns_summary_shows_the_error_of_the_rank_at_fault(tmp_path, name):
         ("NotFinite", errors.EXIT_USER_ERROR, "not_finite", False),
         ("StorageError", errors.EXIT_USER_ERROR, "unknown", False),
         ("TransientStorageError", errors.EXIT_FAILED, "unknown", False),
-        ("Superseded", errors.EXIT_FAILED, "superseded", False),
+        ("Superseded", errors.EXIT_FAILED, "unknown", False),
         ("Hang", errors.EXIT_FAILED, "hang", False),
         ("PeerHang", errors.EXIT_FAILED, "hang", True),
     ],
@@ -372,8 +363,8 @@ def raised(outer: BaseException, inner: BaseException) -> BaseException:
         ),  # nothing is behind it
         (raised(errors.StorageError(), OSError(errno.ENOSPC, "x")), "disk_full"),
         (raised(errors.StorageError(), OSError(errno.EDQUOT, "x")), "quota"),
-        (raised(errors.StorageError(), OSError(errno.EROFS, "x")), "read_only"),
-        (raised(errors.StorageError(), FileNotFoundError(errno.ENOENT, "x")), "run_directory_gone"),
+        (raised(errors.StorageError(), OSError(errno.EROFS, "x")), "permission"),
+        (raised(errors.StorageError(), FileNotFoundError(errno.ENOENT, "x")), "files_missing"),
         (raised(errors.TransientStorageError(), OSError(errno.EIO, "x")), "disk_error"),
         (raised(errors.CodeError("x", ""), FileNotFoundError(errno.ENOENT, "x")), "files_missing"),
         (raised(errors.CodeError("x", ""), PermissionError(errno.EACCES, "x")), "permission"),
@@ -381,7 +372,7 @@ def raised(outer: BaseException, inner: BaseException) -> BaseException:
         (raised(UserError("train.model: x"), ModuleNotFoundError("x")), "import_error"),
         (torch.OutOfMemoryError("CUDA out of memory"), "gpu_out_of_memory"),
         (MemoryError(), "out_of_memory"),
-        (RuntimeError("CUDA error: an illegal memory access"), "gpu_error"),
+        (RuntimeError("CUDA error: an illegal memory access"), "unknown"),
         (errors.NotFinite("x"), "not_finite"),
         (errors.NoCheckpointLeft("x"), "files_missing"),
         (ValueError("x"), "unknown"),

@@ -4,25 +4,23 @@
 compare kinds, not sentences.
 """
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.commands.answers.remedies import CHANGES, remedy_of
 from slurm_job_kit.jobs.kinds import KINDS, Cause, Kind
-from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.known_causes import known_cause
 
 MESSAGES = Path(__file__).with_name("kinds.txt")
 
 
 def messages():
-    """Yield sentence, advice and command of each kind, for a run x with the default spec."""
+    """Yield sentence, advice and command of each kind, for a run x."""
     for kind, row in KINDS.items():
-        remedy = remedy_of(kind, Spec())
-        command = installation.command(remedy.command, "x", remedy.change, *remedy.flags)
-        yield f"{kind}\n    {row.what}\n    {remedy.text}\n    {command}\n"
+        command = installation.command(row.command, "x", row.change, *row.flags)
+        yield f"{kind}\n    {row.what}\n    {row.advice}\n    {command}\n"
 
 
 def test_what_a_user_reads_about_each_kind():
@@ -39,17 +37,37 @@ def test_each_kind_has_one_line_and_each_cause_a_kind():
 
 @pytest.mark.parametrize("kind", Kind)
 def test_what_the_table_says_of_a_kind_can_be_printed_and_typed(kind):
-    row, remedy = KINDS[kind], remedy_of(kind, Spec())
+    row = KINDS[kind]
     assert row.what and row.advice
     assert not row.what.endswith(".") and not row.advice.endswith(".")
-    assert "<" not in remedy.change and (row.change in CHANGES or row.change == remedy.change)
 
 
-def test_the_known_causes_name_kinds_that_a_process_may_have():
-    assert all(KINDS[each.kind].cause is not None for each in KNOWN_CAUSES)
-    # Of two of one kind the second says in its own words what it is.
-    kinds = [each.kind for each in KNOWN_CAUSES if not each.detail]
-    assert len(kinds) == len({*kinds})
+@pytest.mark.parametrize(
+    ("text", "names", "number", "kind"),
+    [
+        (
+            "torch.OutOfMemoryError: x",
+            ["OutOfMemoryError", "RuntimeError"],
+            None,
+            "gpu_out_of_memory",
+        ),
+        ("CUDA out of memory. Tried to allocate 2 GiB", (), None, "gpu_out_of_memory"),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory", (), None, "out_of_memory"),
+        ("slurmstepd: error: Detected 1 oom_kill event", (), None, "out_of_memory"),
+        ("OSError: x", ["OSError"], errno.ENOSPC, "disk_full"),
+        ("cp: write error: No space left on device", (), None, "disk_full"),
+        ("OSError: x", ["OSError"], errno.EDQUOT, "quota"),
+        ("bash: x: Permission denied", (), None, "permission"),
+        ("touch: Read-only file system", (), None, "permission"),
+        ("/usr/bin/python3: No module named torch", (), None, "import_error"),
+        ("OSError: x", ["OSError"], errno.EADDRINUSE, "port"),
+        ("CUDA error: uncorrectable ECC error encountered", (), None, "gpu_fault"),
+        ("CUDA error: device-side assert triggered", (), None, None),
+        ("ValueError: out of memory", ["ValueError", "Exception"], None, None),
+    ],
+)
+def test_a_known_cause_is_found_by_class_number_or_words(text, names, number, kind):
+    assert known_cause(text, names, number) == kind
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ from ...attempt.decision import CRASHES
 from ...attempt.reasons import BY_STATE
 from ...console import format_duration, quantity
 from ...kinds import KINDS, Kind
-from ...records.ended import ENDS, Action, AttemptRecord, Cause
+from ...records.ended import ENDS, Action, Cause
 from ...runs import interpret
-from ...runs.interpret import start_up_warning
 from ...runs.places import FileLine
 from ...runs.state import RunPhase
 from ...slurm import job_state, pending, refusals
@@ -24,7 +23,7 @@ from .observation import Observation
 from .remedies import Remedy, remedy_of
 
 # The kinds of a hold whose remedy is that of the budget: the cause itself is no mistake.
-BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)
+BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.NOT_REQUEUED)
 
 
 def answer_of(evidence: Observation) -> Answer:
@@ -98,9 +97,7 @@ def of_queued(evidence: Observation) -> Answer:
         return replace(answer, advice="release the job, which Slurm holds", command=command)
     if job.state == "SUSPENDED":
         text = f"Slurm has suspended job {evidence.job_id}: it goes on when the site resumes it"
-        return of_state(
-            evidence, Kind.SUSPENDED, text, Remedy("wait", "status"), delays_of(evidence)
-        )
+        return of_state(evidence, Kind.PENDING, text, Remedy("wait", "status"), delays_of(evidence))
     return of_running(evidence)
 
 
@@ -238,30 +235,12 @@ def of_never_started(evidence: Observation) -> Answer:
 def delays_of(evidence: Observation) -> list[Reason]:
     """Return what ended or delayed each attempt, the oldest first."""
     reasons: list[Reason] = []
-    records: list[AttemptRecord] = []
     for each in evidence.ends:
-        records.append(each.record)
         reasons += each.reasons
         if (budget := each.record.budget) is not None:
             text = f"the run was held: {KINDS[budget].what}"
             reasons.append(Reason(budget, text, each.place, (each.record.attempt,)))
-    if warning := slow_start_up(records):
-        reasons.append(Reason(Kind.SLOW_START_UP, warning))
-    if (
-        evidence.job is not None
-        and evidence.job.was_suspended
-        and evidence.job.state != "SUSPENDED"
-    ):
-        reasons.append(Reason(Kind.SUSPENDED, f"Slurm had suspended job {evidence.job_id}"))
     return reasons
-
-
-def slow_start_up(records: list[AttemptRecord]) -> str | None:
-    """Return the last warning that start-up is longer than the time until each stop, or None."""
-    for number in range(len(records), 0, -1):
-        if warning := start_up_warning(records[:number]):
-            return warning
-    return None
 
 
 def of_state(

@@ -9,10 +9,8 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 
 
-def entry(
-    decision="retry", cause="crash", progress=False, steps=(None, None), has_step=False, **fields
-):
-    seen = {"has_progress": progress, "has_step": has_step or progress}
+def entry(decision="retry", cause="crash", progress=False, steps=(None, None), **fields):
+    seen = {"has_progress": progress}
     return run_files.attempt(
         seen, decision=decision, cause=cause, first_step=steps[0], last_step=steps[1], **fields
     )

@@ -11,13 +11,15 @@ from slurm_job_kit.jobs.attempt.decision import (
     Cause,
     Decision,
     Evidence,
+    budget_of,
     decide,
 )
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import Sign
 from slurm_job_kit.jobs.slurm import job_state
+from slurm_job_kit.jobs.spec import Launch, Spec
 
-FRESH = BudgetUsed(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
+FRESH = BudgetUsed(restarts=0, crashes=0, attempts=0)
 OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
 NOTHING = Evidence(
     outcome=None,
@@ -170,7 +172,7 @@ def test_decision(known, action, cause):
     assert decision.reason
 
 
-# evidence, history (restarts, crashes, attempts, time limits) -> action, budget that is used up
+# evidence, history (restarts, crashes, attempts) -> action, budget that is used up
 BUDGETS = [
     ({}, (0, 1, 1), "retry", None),
     ({}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
@@ -178,11 +180,8 @@ BUDGETS = [
     ({"kind": Kind.HANG}, (0, 1, 1), "retry", None),
     ({"kind": Kind.OUT_OF_MEMORY}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
     ({"signs": BAD}, (0, 2, 2), "requeue", None),
-    ({"signs": BAD}, (0, 0, 4), "requeue", None),
-    ({"signs": BAD}, (0, 0, 4, 0, frozenset("b")), "hold", Kind.NO_PROGRESS),
+    ({"signs": BAD}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"signs": BAD}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
-    ({"signs": BAD}, (0, 0, 4, 0, frozenset(map(str, range(19)))), "requeue", None),
-    ({"signs": BAD}, (0, 0, 4, 0, frozenset(map(str, range(20)))), "hold", Kind.NO_PROGRESS),
     ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     # No list leaves a lost node out: a run that takes down a node at each start is held.
     ({"unreachable_nodes": ("b",), "signs": LOST}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
@@ -196,12 +195,10 @@ BUDGETS = [
     ({"signals": TERM, "is_preempted": True}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
     ({"signals": TERM}, (0, 2, 4), "requeue", None),
     ({"signals": TERM}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
-    ({"signals": USR1, "has_step": True}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
-    # A time limit shorter than the start-up.
-    ({"signals": USR1}, (0, 0, 1, 1), "requeue", None),
-    ({"signals": USR1}, (0, 0, 2, 2), "hold", Kind.SHORT_TIME_LIMIT),
-    (OVER_LIMIT, (0, 0, 2, 2), "hold", Kind.SHORT_TIME_LIMIT),
-    ({"signals": USR1, "has_step": True}, (0, 0, 2, 2), "requeue", None),
+    # Also a time limit that is shorter than the start-up.
+    ({"signals": USR1}, (0, 0, 3), "requeue", None),
+    ({"signals": USR1}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+    (OVER_LIMIT, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"signals": TERM, "has_progress": True}, (0, 0, 4), "requeue", None),
     ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", None),
     ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
@@ -218,57 +215,37 @@ def test_a_run_comes_back_only_so_often(known, past, action, budget):
     assert (decision.action, decision.budget) == (action, budget)
 
 
-@pytest.mark.parametrize(
-    ("failure", "past", "action"),
-    [("a", "aa", "hold"), ("a", "a", "retry"), ("b", "aa", "retry"), (None, "", "retry")]
-    + [("a", "bcaba", "hold")],  # in turn
-)
-def test_new_files_do_not_excuse_the_same_failure_again_and_again(failure, past, action):
-    seen = dataclasses.replace(NOTHING, has_progress=True, error="x", failure=failure)
-    decision = decide(seen, BudgetUsed(0, 0, 0, failures=tuple(past)))
+# evidence, history -> action, for a run whose ranks are a script
+SCRIPT = [
+    ({"signals": USR1}, (199, 2, 50), "requeue"),
+    ({"signals": TERM, "is_preempted": True}, (199, 2, 50), "requeue"),
+    ({"signals": USR1}, (200, 0, 0), "hold"),
+    ({"is_requeued": True}, (0, 0, 50), "wait"),
+    ({}, (0, 1, 50), "retry"),
+    ({}, (0, 2, 2), "hold"),
+    ({"has_progress": True}, (0, 2, 2), "retry"),
+]
+
+
+@pytest.mark.parametrize(("known", "past", "action"), SCRIPT)
+def test_time_limits_and_preemptions_of_a_script_count_as_restarts_only(known, past, action):
+    budget = budget_of(Spec(launch=Launch(script="x.py")))
+    decision = decide(dataclasses.replace(NOTHING, **known), BudgetUsed(*past), budget)
     assert decision.action == action
-    assert ("3 times the same failure: x" in decision.reason) == (action == "hold")
 
 
-@pytest.mark.parametrize(
-    ("known", "past", "action"),
-    [
-        ({"is_repeat": True}, 8, "retry"),
-        ({"is_repeat": True}, 9, "hold"),
-        ({"is_repeat": False}, 9, "retry"),
-        ({"is_repeat": True, "signals": TERM, "is_preempted": True}, 9, "requeue"),
-        ({"is_repeat": True, "unreachable_nodes": ("b",)}, 9, "requeue"),
-    ],
-)
-def test_a_script_that_crashes_again_and_again_without_a_step_forward_is_held(known, past, action):
-    """Also one that is killed each time, or fails in another way each time."""
-    seen = dataclasses.replace(NOTHING, has_progress=True, error="was killed by SIGKILL", **known)
-    decision = decide(seen, BudgetUsed(0, 0, 0, repeats=past))
-    is_held = action == "hold"
-    assert (decision.action, decision.budget) == (action, Kind.MAX_CRASHES if is_held else None)
-    assert decision.reason.startswith("10 crashes in a row ") is is_held
-
-
-@pytest.mark.parametrize(
-    ("past", "is_lasting", "action"),
-    [("a", True, "hold"), ("", True, "retry"), ("b", True, "retry"), ("a", False, "retry")],
-)
-def test_a_missing_file_is_not_tried_a_third_time(past, is_lasting, action):
-    seen = dataclasses.replace(NOTHING, error="x", failure="a", is_lasting=is_lasting)
-    assert decide(seen, BudgetUsed(0, 1, 0, failures=tuple(past))).action == action
-
-
-def test_a_missing_file_does_not_hold_a_run_that_goes_on():
-    seen = dataclasses.replace(NOTHING, has_progress=True, error="x", failure="a", is_lasting=True)
-    assert decide(seen, BudgetUsed(0, 1, 0, failures=("a",))).action == "retry"
+def test_the_hold_of_a_crashing_script_names_what_counts_as_progress():
+    seen = dataclasses.replace(NOTHING, error="rank 1 on b exited with code 1")
+    budget = budget_of(Spec(launch=Launch(script="x.py")))
+    assert decide(seen, BudgetUsed(0, 2, 2), budget).reason == (
+        "3 crashes within 24 hours without progress that kit_stop.py reports: "
+        "rank 1 on b exited with code 1"
+    )
+    assert "without a new checkpoint" in decide(seen, BudgetUsed(0, 2, 2)).reason
 
 
 def test_the_budgets_can_be_set():
-    budget = Budget(crashes_without_progress=1)
-    assert decide(NOTHING, FRESH, budget).action is Action.HOLD
-    bad = dataclasses.replace(NOTHING, signs=BAD)
-    history = BudgetUsed(0, 0, 4, 0, frozenset(map(str, range(20))))
-    assert decide(bad, history, Budget(num_nodes=64)).action is Action.REQUEUE
+    assert decide(NOTHING, FRESH, Budget(crashes=1)).action is Action.HOLD
 
 
 def test_a_hold_says_what_ended_the_last_attempt():

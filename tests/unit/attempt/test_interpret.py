@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -83,9 +82,6 @@ def test_the_steps_of_a_script_follow_from_its_reports(run, checkpoint, first, l
         run.progress.write_text(f'{{"step": {last}}}')
     facts = fact_reader.read(run, 2)
     assert interpret.steps_of(facts) == steps
-    # A script that never reported a step may have done many.
-    has_step = steps != (None, None) or last is None
-    assert interpret.rank_evidence(facts, "RUNNING").has_step == has_step
 
 
 def test_a_checkpoint_of_one_more_digit_is_progress(run):
@@ -152,8 +148,7 @@ def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
     if outcome is None:
         assert "exited with code 0 after step 40 of 100" in str(seen.error)
         assert decide(seen, BudgetUsed(0, 0, 0)).action is Action.RETRY
-        held = decide(seen, BudgetUsed(0, 0, 2, failures=(str(seen.failure),) * 2))
-        assert held.action is Action.HOLD
+        assert decide(seen, BudgetUsed(0, 2, 2)).action is Action.HOLD
 
 
 def test_a_stop_file_without_a_recorded_signal_speaks_against_exit_0(run):
@@ -251,42 +246,6 @@ def test_an_error_long_before_the_end_of_a_script_that_prints_nothing_more_is_no
 
 TRACE = 'Traceback (most recent call last):\n  File "/c/%s.py", line %d, in f\nValueError: x'
 DATED = "FileNotFoundError: [Errno 2] No such file or directory: 'outputs/%s/x.csv'"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "is_same"),
-    [
-        ({}, {}, True),
-        ({"error": DATED % "2026-01-01/12-00-00"}, {"error": DATED % "2026-01-02/08-31-07"}, True),
-        ({"host": "n1"}, {"host": "n7", "rank": 3}, True),
-        ({"traceback": TRACE % ("a", 7)}, {"traceback": TRACE % ("a", 7)}, True),
-        ({"traceback": TRACE % ("a", 7)}, {"traceback": TRACE % ("a", 8)}, False),
-        ({"traceback": TRACE % ("a", 7)}, {"traceback": TRACE % ("b", 7)}, False),
-        ({"error": "ValueError: y"}, {}, False),
-        ({"step": 40}, {"step": 40}, True),
-        ({"step": 40}, {"step": 80}, False),  # it began at another step
-        # From outside: a killed process, a lost peer.
-        ({"error": "was killed by SIGKILL", "exit_code": -9},) * 2 + (False,),
-        ({"error": "exited with code 143", "exit_code": 143},) * 2 + (False,),
-        ({"error": "exited with code 247", "exit_code": 247},) * 2 + (False,),
-        # sys.exit(-1) is the script's own end.
-        ({"error": "exited with code 255", "exit_code": 255},) * 2 + (True,),
-        ({"caused_by_peer": True},) * 2 + (False,),
-        ({"error": "was killed by SIGSEGV", "exit_code": -11},) * 2 + (True,),
-    ],
-)
-def test_the_same_failure_is_known_by_its_error_its_place_and_its_start(
-    run, first, second, is_same
-):
-    own_script(run)
-    repeats = []
-    for number, fields in enumerate((dict(first), dict(second)), 1):
-        attempt = opened(run, number)
-        if (step := fields.pop("step", None)) is not None:
-            Timeline(run, "rank-00000", number).event("first_step", step=step + 1)
-        failed(attempt, fields.pop("rank", 1), 5.0, **fields)
-        repeats.append(interpret.rank_evidence(fact_reader.read(run, number), "RUNNING").failure)
-    assert (repeats[0] is not None and repeats[0] == repeats[1]) == is_same
 
 
 @pytest.mark.parametrize(
@@ -541,8 +500,8 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
         ([entry(cause="out_of_memory"), entry(cause="node")], BudgetUsed(1, 1, 2)),
         ([entry("successor", "preemption")], BudgetUsed(1, 0, 0)),
         ([entry(), entry("requeue", "manual_stop")], BudgetUsed(1, 1, 1)),
-        ([entry("requeue", "time_limit")] * 2, BudgetUsed(2, 0, 2, 2)),
-        ([entry("requeue", "time_limit"), entry()], BudgetUsed(1, 1, 2, 0)),
+        ([entry("requeue", "time_limit")] * 2, BudgetUsed(2, 0, 2)),
+        ([entry("requeue", "time_limit"), entry()], BudgetUsed(1, 1, 2)),
         ([entry(), entry("hold"), entry()], BudgetUsed(0, 1, 1)),
         ([entry(), entry("cancel", "cancelled")], BudgetUsed(0, 0, 0)),
     ],
@@ -551,116 +510,13 @@ def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attem
     assert budget_used(parsed(attempts)) == counted
 
 
-def crash(failure, is_repeat=False, **fields):
-    record = entry(progress=True, **fields)
-    record["evidence"] |= {"failure": failure, "is_repeat": is_repeat}
-    return record
-
-
-@pytest.mark.parametrize(
-    ("attempts", "failures", "repeats"),
-    [
-        ([crash("a"), crash("a")], ("a", "a"), 0),
-        ([crash("a"), crash("b", True), crash("a", True)], ("a", "b", "a"), 2),
-        ([crash("a"), crash(None, True)], ("a",), 1),
-        ([crash("a", True), crash(None)], ("a",), 0),  # a step forward
-        ([crash("a"), entry("requeue", "preemption")], ("a",), 0),
-        ([crash("a"), entry("requeue", "preemption", progress=True)], (), 0),
-        ([crash("a", decision="hold"), crash("a", True)], ("a",), 1),  # a user resumed it
-    ],
-)
-def test_failures_of_a_script_are_counted_whatever_files_are_new(attempts, failures, repeats):
-    known = budget_used(parsed(attempts))
-    assert (known.failures, known.repeats) == (failures, repeats)
-
-
-@pytest.mark.parametrize(
-    ("earlier", "now", "is_repeat"),
-    [
-        ([], "1 work/outputs/2026-01-01/12-00/last.pt", False),
-        (
-            ["1 work/outputs/2026-01-01/12-00/last.pt"],
-            "2 work/outputs/2026-01-01/12-07/last.pt",
-            True,
-        ),
-        (["1 work/last.pt"], "2 work/last.pt", True),  # or it saves each step under this name
-        (["1 work/epoch-1.pt"], "2 work/epoch-2.pt", False),
-        (["1 work/epoch-1.pt", "2 work/epoch-2.pt"], "3 work/epoch-1.pt", True),
-        (["step-00000040"], "step-00000080", False),
-        # The folder counts the steps.
-        (["1 work/out/checkpoint-500/rng.pth"], "2 work/out/checkpoint-1000/rng.pth", False),
-        (["1 work/out/checkpoint-500/rng.pth"], "2 work/out/checkpoint-500/rng.pth", True),
-        (["1 work/global_step90/mp_rank_00.pt"], "2 work/global_step100/mp_rank_00.pt", False),
-        (["1 work/ckpt/500/model.bin"], "2 work/ckpt/1000/model.bin", False),
-        (["1 /s/run/iter_0000100/a.distcp"], "2 /s/run/iter_0000050/a.distcp", True),
-        # It counts the starts, has their time, or a name by chance.
-        (["1 work/logs/version_0/last.ckpt"], "2 work/logs/version_1/last.ckpt", True),
-        (["1 work/exp/last.pt"], "2 work/exp2/last.pt", True),
-        (["1 work/20260101-120000/e-3.pt"], "2 work/20260101-120733/e-3.pt", True),
-        (["1 work/m-1767268800.pt"], "2 work/m-1767269900.pt", True),
-        (["1 work/tmpx8f3/last.pt"], "2 work/tmpa71k/last.pt", True),
-        # It was killed at an earlier step than before.
-        (["1 work/step=300.ckpt"], "2 work/step=200.ckpt", True),
-        (["1 work/epoch=3-step=900.ckpt"], "2 work/epoch=4-step=1200.ckpt", False),
-        (["1 work/ckpt-00000900.pt"], "2 work/ckpt-00001200.pt", False),
-    ],
-)
-def test_a_script_that_begins_again_is_known_by_the_names_of_its_checkpoints(
-    run, monkeypatch, earlier, now, is_repeat
-):
-    own_script(run)
-    for line in earlier:
-        append_jsonl(
-            run.attempts, entry() | {"attempt": earlier.index(line) + 1, "checkpoint": line}
-        )
-    failed(opened(run, 9), 1, 5.0, exit_code=-9)
-    facts = replace(fact_reader.read(run, 9), checkpoint=now)
-    assert interpret.is_repeat(facts) is is_repeat
-
-
-@pytest.mark.parametrize(("first", "is_repeat"), [(41, True), (81, False)])
-def test_a_script_that_reports_steps_is_known_by_the_step_at_which_it_begins(run, first, is_repeat):
-    own_script(run)
-    append_jsonl(run.attempts, entry() | {"first_step": 41, "checkpoint": "1 work/last.pt"})
-    failed(opened(run, 2), 1, 5.0, exit_code=-9)
-    Timeline(run, "rank-00000", 2).event("first_step", step=first)
-    write_json(run.progress, {"step": 99})
-    facts = replace(fact_reader.read(run, 2), checkpoint="2 work/last.pt")
-    assert interpret.is_repeat(facts) is is_repeat
-
-
-def test_an_attempt_that_found_another_bad_node_does_not_count_as_one_without_progress():
-    """In a large cluster a run may get another bad node at each of many starts."""
-    entries = [entry("requeue", "node") for _ in range(4)]
-    for line, bad in zip(entries, (["n1"], ["n2", "n1"], ["n1"], ["n3"]), strict=True):
-        line["evidence"] = line["evidence"] | {"signs": run_files.signs(*bad)}
-    known = budget_used(parsed(entries))
-    assert known == BudgetUsed(4, 0, 1, 0, frozenset({"n1", "n2", "n3"}))
-    assert budget_used(parsed([*entries, entry(progress=True)])).bad_nodes == frozenset()
-
-
-@pytest.mark.parametrize(("num_nodes", "idle"), [(1, 3), (21, 2), (64, 0)])
-def test_so_many_bad_nodes_count_as_no_progress_as_the_job_has_nodes_but_not_the_first_20(
-    num_nodes, idle
-):
-    entries = [entry("requeue", "node") for _ in range(23)]
-    for number, line in enumerate(entries):
-        line["nodes"] = [f"n{each}" for each in range(num_nodes)]
-        line["evidence"] = line["evidence"] | {"signs": run_files.signs(f"bad{number}")}
-    assert budget_used(parsed(entries)).attempts_without_progress == idle
-
-
-def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures():
-    short = entry("requeue", "preemption", start=100.0, stop=141.0)
-    assert interpret.start_up_warning(parsed([short] * 2)) is None
-    warning = interpret.start_up_warning(parsed([short] * 3))
-    assert warning is not None
-    assert "41 s at most" in warning and "more than 41 s" in warning
-    known = entry("requeue", "preemption", progress=True, start_s=63.0, steps=(1, 5))
-    assert "took 63 s before" in str(interpret.start_up_warning(parsed([known, *[short] * 3])))
-    stepped = entry("requeue", "preemption", has_step=True, start=100.0, stop=141.0)
-    assert interpret.start_up_warning(parsed([short, short, stepped])) is None
-    assert interpret.start_up_warning(parsed([short] * 3 + [entry("hold", "crash")])) is None
+def test_crashes_of_the_last_24_hours_count():
+    crashes = parsed([entry(stop=1000.0), entry(stop=50_000.0), entry(stop=90_000.0)])
+    assert [budget_used(crashes, now).crashes for now in (87_000.0, 90_001.0, 180_000.0)] == [
+        3,
+        2,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(

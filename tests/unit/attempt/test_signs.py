@@ -21,7 +21,6 @@ def error(node, kind=Kind.UNKNOWN, text="ValueError: x", rank=0, **fields):
 
 
 PEER = error("n1", Kind.COLLECTIVE, "Connection closed by peer", rank=5, caused_by_peer=True)
-FULL = "OSError: [Errno 28] No space left on device: '/tmp/x'"
 
 # name: errors, what else is known -> (node, kind, whether it is left out at once) of each sign
 SIGNS = {
@@ -41,23 +40,6 @@ SIGNS = {
         {},
         [("n2", "gpu_fault", True)],
     ),
-    "a GPU error of any kind": (
-        [error("n2", Kind.GPU_ERROR), PEER],
-        {},
-        [("n2", "gpu_error", False)],
-    ),
-    "a full /tmp of one node": (
-        [error("n2", Kind.TEMPORARY_DIRECTORY, FULL), PEER],
-        {},
-        [("n2", "temporary_directory", True)],
-    ),
-    "a full /tmp of two nodes": (
-        [error("n2", Kind.TEMPORARY_DIRECTORY, FULL), error("n1", Kind.TEMPORARY_DIRECTORY, FULL)],
-        {},
-        [],
-    ),
-    "a stale handle": ([error("n2", Kind.STALE_FILE), PEER], {}, [("n2", "stale_file", True)]),
-    "SIGBUS": ([error("n2", Kind.SHARED_MEMORY), PEER], {}, [("n2", "shared_memory", True)]),
     "a full disk of all nodes": ([error("n2", Kind.DISK_FULL), PEER], {}, []),
     "no memory": ([error("n2", Kind.OUT_OF_MEMORY), PEER], {}, []),
     "a mistake": ([error("n2", Kind.USER_CODE, would_repeat=True), PEER], {}, []),
@@ -80,13 +62,8 @@ SIGNS = {
         {"agents": ["n2: no interpreter here"]},
         [("n2", "unknown", False)],
     ),
-    "an agent without /tmp": (
-        [],
-        {"agents": [f"n2: no temporary directory for torchrun: {FULL}"]},
-        [("n2", "temporary_directory", True)],
-    ),
     "agents of all nodes": ([], {"agents": ["n1: no interpreter", "n2: no interpreter"]}, []),
-    "fewer GPUs on one node": ([], {"gpus": [2, 1, 2]}, [("n2", "gpu_missing", True)]),
+    "fewer GPUs on one node": ([], {"gpus": [2, 1, 2]}, [("n2", "bad_node", True)]),
     "fewer GPUs on all nodes": ([], {"gpus": [1, 1, 1]}, []),
     "a node that does not answer": ([PEER], {"lost": ("n2",)}, [("n2", "node_failure", True)]),
     "Slurm's word": (
@@ -145,15 +122,6 @@ def test_whom_an_attempt_speaks_against(run, errors, known, expected):
     )
     signs = signs_of(fact_reader.read(run, 1), evidence, known.get("states", {}))
     assert [(sign.node, sign.kind, sign.is_left_out) for sign in signs] == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "failure"), [("gpu_missing", ""), ("shared_memory", "shared_memory")]
-)
-def test_what_a_run_may_fill_on_each_node_can_follow_it(run, kind, failure):
-    records.write(opened(run, 1, nodes=["n1", "n2"]).rank_error(0), error("n2", Kind(kind)))
-    (sign,) = signs_of(fact_reader.read(run, 1), NOTHING, {})
-    assert (sign.is_left_out, sign.failure) == (True, failure)
 
 
 def test_a_hang_before_the_first_step_is_not_known_to_be_the_same(run):

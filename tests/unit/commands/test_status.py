@@ -4,7 +4,6 @@ import json
 import re
 import time
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 
@@ -164,16 +163,6 @@ def test_a_run_of_another_kit_is_listed_with_what_it_is(here, capsys):
     assert rows["old"]["state"] == "unreadable" and "older version" in rows["old"]["reason"]
     assert rows[run.path.parent.name]["state"] == "frozen"
     assert main(["status"]) == 0
-
-
-def test_status_warns_of_a_start_up_that_is_longer_than_the_slots(here, capsys):
-    run = make_run(here)
-    for number in (1, 2, 3):
-        short: dict[str, Any] = {"attempt": number, "start": 100.0, "stop": 141.0}
-        short |= {"cause": "preemption", "decision": "requeue"}
-        run_files.recorded(run, **short)
-    assert main(["status"]) == 0
-    assert "3 preemptions in a row before the first optimizer step" in capsys.readouterr().out
 
 
 def test_a_damaged_run_hides_no_other(here, capsys):

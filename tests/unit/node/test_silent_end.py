@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import BudgetUsed, Cause, decide
-from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -71,15 +70,7 @@ def reason(run):
             "was killed by SIGABRT: terminate called after throwing an instance of 'c10::Error'\n"
             "  what():  CUDA error",
         ),
-        (
-            "-7",
-            "ERROR: Unexpected bus error encountered in worker. This might be caused by "
-            "insufficient shared memory (shm).\n",
-            "was killed by SIGBUS: ERROR: Unexpected bus error encountered in worker. This might "
-            "be caused by insufficient shared memory (shm).\n  cause: the shared memory of the "
-            "node, /dev/shm, is full",
-        ),
-        ("-4", "", "was killed by SIGILL\n  cause: the processor of the node lacks"),
+        ("-4", "", "was killed by SIGILL"),
     ],
 )
 def test_a_rank_that_a_signal_ended_is_named_with_its_last_error(run, code, log, words):
@@ -110,11 +101,6 @@ def test_a_torchrun_that_fails_by_itself_is_named_with_its_error(run):
         ("slurmstepd: error: execve(): bash: No such file or directory\n", None),
         ("slurmstepd-b: error: Detected 1 oom_kill event in StepId=7.0. Some of the ...\n", None),
         ("FATAL:   could not open image /images/torch.sif: no such file or directory\n", None),
-        (
-            "/opt/py/bin/python: error while loading shared libraries: libpython3.11.so.1.0: "
-            "cannot open shared object file: No such file or directory\n",
-            "library",
-        ),
     ],
 )
 def test_an_agent_without_a_record_is_named_with_the_error_in_the_jobs_log(run, line, words):
@@ -123,23 +109,6 @@ def test_an_agent_without_a_record_is_named_with_the_error_in_the_jobs_log(run, 
     text = reason(run)
     assert line.strip() in text and "STEP" not in text and "earlier" not in text
     assert words is None or "shared library" in text
-
-
-@pytest.mark.parametrize(
-    ("words", "is_final"),
-    [
-        ("More processors requested than permitted", True),
-        ("Memory required by task is not available", True),
-        ("Requested node configuration is not available", True),
-        ("Job/step already completing or completed", False),
-    ],
-)
-def test_a_step_that_slurm_refuses_for_good_is_not_tried_again(run, words, is_final):
-    line = f"srun: error: Unable to create step for job 7: {words}\n"
-    run.job_log.write_text(OPENED + line)
-    evidence = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", 1)
-    assert words in (evidence.error or "")
-    assert (evidence.would_repeat, evidence.kind == "spec_mistake") == (is_final, is_final)
 
 
 def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(run):
@@ -151,44 +120,6 @@ def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(
     evidence = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", 137)
     assert "Unable to create step" not in str(evidence.error)
     assert not evidence.would_repeat and evidence.kind is None
-
-
-def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run):
-    with open(run.job_log, "w") as log:
-        log.write(OPENED)
-        log.flush()
-        env = {"PYTHONHOME": "/nowhere"}
-        subprocess.run([sys.executable, "-c", "1"], stderr=log, env=env, check=False)
-        log.write(STEP_ENDS)
-    seen = evidence(run)
-    assert "ModuleNotFoundError: No module named 'encodings'" in seen.error
-    assert seen.error.endswith(f"\n  cause: {KINDS[Kind.INTERPRETER].what}")
-    assert "frame" not in seen.error
-    assert (seen.kind, seen.would_repeat, seen.mistake) == (Kind.INTERPRETER, True, "spec")
-
-
-def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
-    agents(run, None, None)
-    line = f"{run.setup}: line 2: module: command not found"
-    run.attempt(1).setup_log(0).write_text(f"loading\n{line}\n")
-    text = f"a: setup: `module load x` failed with exit code 127: {line}\n"
-    run.attempt(1).agent_error(0).write_text(text)
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
-    assert seen.error == f"{text}  cause: a command is not on PATH there"
-    assert (seen.kind, seen.would_repeat) == ("command_missing", True)
-
-
-def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):
-    agents(run, None, None)
-    setup = "import sys\nraise OSError(24, 'Too many open files')"
-    with open(run.attempt(1).setup_log(1), "w") as log:
-        subprocess.run([sys.executable, "-c", setup], stderr=log, check=False)
-    text = "b: setup: `python prepare.py` failed with exit code 1: OSError: [Errno 24]\n"
-    run.attempt(1).agent_error(1).write_text(text)
-    seen = evidence(run)
-    assert seen.kind == Kind.OPEN_FILES
-    cause = f"\n  cause: {KINDS[Kind.OPEN_FILES].what}"
-    assert seen.error == f"{text.strip()} Too many open files{cause}"
 
 
 @pytest.mark.parametrize("begun", [None, -15])
