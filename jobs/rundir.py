@@ -22,7 +22,6 @@ from . import shared_files
 # this kit can no longer read the files of an older one, or an older kit those of this one.
 FORMAT = 4
 JOB_LOG = "job.log"
-UNFIT = "unfit-"  # and the name of a spare node
 # The timeline in which rank 0 writes its pace: the one that grows with the time of the training.
 # `attempt.open` and `attempt.close` read the timeline of rank 0 and must not read this one.
 STEPS_WRITER = "steps"
@@ -140,15 +139,6 @@ class RunDir:
     @property
     def profile(self) -> Path:
         return self.tensorboard / "profile"
-
-    @property
-    def standby_after_s(self) -> Path:
-        """launch.standby_after_s for agent.sh; its folder has the logs of agents that wait."""
-        return self.path / "standby/after_s"
-
-    def unfit_spare(self, node: str) -> Path:
-        """Return why a spare node failed its own test; no file after a test that it passed."""
-        return self.standby_after_s.with_name(f"{UNFIT}{node}")
 
     @property
     def compile_cache(self) -> Path:

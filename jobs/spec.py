@@ -41,7 +41,6 @@ METRIC_MODES = {
     **dict.fromkeys(("eval_loss", "eval_mse", "eval_mae", "eval_rmse"), "min"),
     **dict.fromkeys(("eval_perplexity", "eval_bits_per_byte"), "min"),
 }
-STANDBY_AFTER_S = 20  # for launch.standby_after_s auto
 _OR_YOURS = "or your own package.module:callable."
 
 
@@ -218,13 +217,6 @@ class Launch:
         "auto",
         "Fork the trainer's ranks out of torchrun, which imports torch once for all of a node; "
         "auto: on nodes without GPUs.",
-    )
-    standby_after_s: int | Literal["auto"] | None = key(
-        "auto",
-        "Seconds from the start of an attempt until a torchrun for the next one imports torch on "
-        "each node: after a crash it starts sooner. It waits with 0.3 GB, where 2 GB are free. The "
-        "lines of setup run a second time then, beside the training. null: never; auto: 20, but "
-        "with setup, command_prefix, srun_args or a script of your own on spare nodes only.",
     )
     max_crashes: int = key(
         3, "Crashes in a row without a new checkpoint after which the run is held.", ge=1
@@ -459,25 +451,6 @@ class Spec:
     def num_ranks(self) -> int:
         """Ranks of all nodes, as far as the spec says; of a range of nodes, those of most."""
         return self.slurm.most_nodes * self.nproc_per_node
-
-    @property
-    def standby_s(self) -> int | None:
-        """Seconds until the next attempt's torchrun is prepared; None where it is not.
-
-        Of a user's script it is not known what it imports. Setup lines may stage data or start a
-        server: beside the training they run on request only.
-        """
-        seconds = self.launch.standby_after_s if self.launch.is_trainer else None
-        if seconds != "auto":
-            return seconds
-        is_plain = not (self.setup or self.launch.command_prefix or self.slurm.srun_args)
-        return STANDBY_AFTER_S if is_plain else None
-
-    @property
-    def spare_standby_s(self) -> int | None:
-        """Seconds until a spare node prepares and tests itself: no training is beside it."""
-        seconds = self.launch.standby_after_s
-        return STANDBY_AFTER_S if seconds == "auto" else seconds
 
     @property
     def runs_inside(self) -> bool:

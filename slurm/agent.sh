@@ -3,10 +3,6 @@
 #
 #     agent.sh RUN_DIR ATTEMPT RDZV_ENDPOINT [COMMAND_PREFIX...] PYTHON
 #
-# ATTEMPT `standby` starts the agent of the next attempt ahead. It waits on stdin for the line
-# "ATTEMPT RDZV_ENDPOINT [NODE,NODE...]"; the end of the file means that no attempt follows. On a node
-# that the line leaves out, the agent ends. In place of RDZV_ENDPOINT it gets the spare nodes.
-#
 # It sources the user's setup lines, so the agent and the ranks get what the lines export. Then the
 # agent replaces it, inside of the command prefix. If that is not possible, the reason goes to
 # attempt-K/agent-NNNNN.error, which `attempt.close` reads.
@@ -21,27 +17,11 @@ trap 'builtin exit 130' INT
 trap 'builtin exit 131' QUIT
 
 kit_run_dir=$1 kit_attempt=$2 kit_endpoint=$3 kit_prefix=("${@:4:$#-4}") kit_python=${*: -1}
-if [[ $kit_attempt == standby ]]; then
-    # The attempt that is just starting needs the processors; if it fails now, nothing is prepared.
-    read -r -t "$(<"$kit_run_dir/standby/after_s")" kit_line || {
-        [[ $? -gt 128 ]] || exit 0
-        # The line came as the time was over: a part of it has been read.
-        [[ -z $kit_line ]] || { read -r kit_rest || exit 0; kit_line+=$kit_rest; }
-    }
-    [[ -z $kit_line ]] || read -r kit_attempt kit_endpoint kit_nodes <<<"$kit_line"
-fi
 kit_folder=$kit_run_dir/attempt-$kit_attempt
-[[ $kit_attempt != standby ]] || kit_folder=$kit_run_dir/standby
 kit_setup=$kit_run_dir/setup.sh
 kit_node_rank=${KIT_NODE_RANK:-${SLURM_NODEID:?start this file by srun}}
 # Slurm's name of the node, if there is one. HOSTNAME may be that of the host that submitted.
 kit_host=${SLURMD_NODENAME:-$(uname -n)}
-if [[ -n ${kit_nodes-} ]]; then # those of the attempt; others have waited, too
-    kit_before=,$kit_nodes,
-    [[ $kit_before == *",$kit_host,"* ]] || exit 0
-    kit_before=${kit_before%%",$kit_host,"*} kit_before=${kit_before//[^,]/}
-    kit_node_rank=${#kit_before}
-fi
 unset KIT_NODE_RANK # of a local run; a job that a rank submits must not inherit it
 printf -v kit_node '%05d' "$kit_node_rank"
 kit_log=$kit_folder/setup-$kit_node.log

@@ -3,10 +3,6 @@
 slurm/ddp.sbatch is the parent of this process. That shell gets the stop signals and passes them on
 through a pipe; this process ignores them, as some sites signal the whole tree. If this process is
 killed, the kernel kills its sruns, and the shell starts it again: it then closes that attempt.
-
-The agents of the next attempt wait in an srun step of their own, with torch imported: jobs.node,
-standby. Their stdin is a pipe of this process. A retry writes the attempt's number and endpoint to
-it; when this process ends, they end, too.
 """
 
 from __future__ import annotations
@@ -18,20 +14,17 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
 from .. import environment
 from ..console import print_line
 from ..environment import Door
 from ..errors import FailedError, UserError
 from ..node.prctl import die_with_parent
-from ..node.standby import WORD
 from ..node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from ..records.ended import FINAL
 from ..records.nodes import AttemptPlan
 from ..rundir import RunDir
 from ..runs import fact_reader, interpret, run_lock
-from ..slurm import client
 from ..spec import Spec
 from . import srun_step
 from .close import close
@@ -39,7 +32,7 @@ from .decision import decision_of
 from .execute import EXIT_RETRY, end_for_good, end_run, execute
 from .open import open_attempt
 
-STANDBY_END_S = 3
+Srun = subprocess.Popen[bytes]
 EXIT_NOT_STARTED, EXIT_KILLED = 127, 128 + signal.SIGKILL
 
 
@@ -56,81 +49,15 @@ class Allocation:
     srun: Sequence[str]
 
 
-class Sruns:
-    """Starts the srun step of each attempt, and that of the agents which wait for the next one."""
-
-    def __init__(self, run_dir: RunDir, srun: Sequence[str]) -> None:
-        self._run_dir, self._command = run_dir, srun
-        self._standby: subprocess.Popen[bytes] | None = None
-        self._can_overlap = client.can_overlap()
-        self._options: Sequence[str] = ()  # what the spec adds
-        self._waiting: Sequence[str] = ()  # the nodes of the agents that wait
-
-    def start(self, spec: Spec, plan: AttemptPlan) -> subprocess.Popen[bytes]:
-        """Start the agents of an attempt, by those that wait if there are any."""
-        words = (str(plan.attempt), plan.rdzv_endpoint)
-        self._options = srun_step.srun_argv(spec, os.environ)
-        answering = {*plan.nodes, *plan.spares, *plan.left_out}
-        if self._waiting and not {*plan.nodes} <= {*self._waiting} <= answering:
-            self.end_standby()  # a node of it is lost: that srun would not end
-        named: list[str] = []
-        options = [*self._options]
-        if spec.slurm.chooses_nodes:
-            named, options = [",".join(plan.nodes)], options + srun_step.place_argv(plan.nodes)
-        return self._wake((*words, *named)) or self._start(spec, options, words, subprocess.DEVNULL)
-
-    def start_standby(self, spec: Spec, plan: AttemptPlan) -> None:
-        """Start the agents that wait for the next attempt, as far as the spec asks for them.
-
-        They also wait on the spare nodes, or only there.
-        """
-        spares = () if spec.spare_standby_s is None else plan.spares
-        self._waiting = sorted({*(() if spec.standby_s is None else plan.nodes), *spares})
-        if not self._waiting or not self._can_overlap:
-            return
-        # The step shares the memory of the attempt: where memory is a resource, the attempt's step
-        # has all of it. srun takes one of these options and no second one.
-        shared = [each for each in self._options if not each.startswith(("--mem=", "--mem-per-"))]
-        shared += srun_step.place_argv(self._waiting) if spec.slurm.chooses_nodes else ["--overlap"]
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            words = (WORD, ",".join(plan.spares) or "-")
-            self._standby = self._start(spec, [*shared, "--mem=0"], words, subprocess.PIPE)
-
-    def _wake(self, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
-        """Let the agents that wait become those of an attempt; None if there are none."""
-        srun = self._standby
-        if srun is None or srun.poll() is not None:
-            self.end_standby()
-            return None
-        try:
-            with cast(IO[bytes], srun.stdin) as pipe:
-                pipe.write(" ".join(words).encode() + b"\n")
-        except BrokenPipeError:
-            self.end_standby()
-            return None
-        self._standby = None
-        return srun
-
-    def end_standby(self) -> None:
-        """End the agents that wait; one on a lost node does not answer."""
-        standby, self._standby = self._standby, None
-        if standby is None:
-            return
-        with contextlib.suppress(BrokenPipeError):
-            cast(IO[bytes], standby.stdin).close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            standby.wait(STANDBY_END_S)
-            return
-        standby.kill()
-
-    def _start(
-        self, spec: Spec, options: Sequence[str], words: Sequence[str], stdin: int
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*self._command, *options, *srun_step.agent_command(self._run_dir, spec, *words)],
-            stdin=stdin,
-            preexec_fn=_become_srun,
-        )
+def start_srun(run_dir: RunDir, spec: Spec, plan: AttemptPlan, srun: Sequence[str]) -> Srun:
+    """Start the srun step of an attempt. srun: its command line, without what the spec adds."""
+    place = srun_step.place_argv(plan.nodes) if spec.slurm.chooses_nodes else []
+    agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.rdzv_endpoint)
+    return subprocess.Popen(
+        [*srun, *srun_step.srun_argv(spec, os.environ), *place, *agent],
+        stdin=subprocess.DEVNULL,
+        preexec_fn=_become_srun,
+    )
 
 
 def _become_srun() -> None:
@@ -145,7 +72,6 @@ def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.S
     """Run attempts until a decision ends this start of the job; returns the exit code."""
     for name in os.environ.keys() - environment.variables_for(os.environ, Door.BATCH).keys():
         del os.environ[name]
-    sruns = Sruns(run_dir, job.srun)
     code = _finish_killed(run_dir, me, stops)
     while code == EXIT_RETRY:
         stops.wait(0)
@@ -154,13 +80,12 @@ def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.S
         plan, code = open_next(run_dir, me, job.nodes, job.head_address)
         if plan is None:
             break
-        srun_exit = _run_step(run_dir, me, plan, sruns, stops)
+        srun_exit = _run_step(run_dir, me, plan, job.srun, stops)
         # A signal that comes from now on is one for the next attempt.
         stop = stops.take()
         if stops.is_shell_gone:
             return 1
         code = close_and_execute(run_dir, me, plan.attempt, stop, srun_exit)
-    sruns.end_standby()
     return code
 
 
@@ -168,17 +93,15 @@ def _run_step(
     run_dir: RunDir,
     me: run_lock.Owner,
     plan: AttemptPlan,
-    sruns: Sruns,
+    srun_line: Sequence[str],
     stops: srun_step.StopsOfShell,
 ) -> int:
     """Run the srun step of an attempt to its end; returns srun's exit code as a shell counts it."""
     try:
-        spec = Spec.read(run_dir.spec)
-        srun = sruns.start(spec, plan)
+        srun = start_srun(run_dir, Spec.read(run_dir.spec), plan, srun_line)
     except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
         print_line(f"attempt {plan.attempt}: error: srun was not started: {error}")
         return EXIT_NOT_STARTED
-    sruns.start_standby(spec, plan)
     try:
         srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)
     except Exception as error:  # a mistake of the watch ends no attempt

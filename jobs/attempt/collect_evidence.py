@@ -9,7 +9,7 @@ from functools import partial
 from ..console import print_line
 from ..records.ended import Evidence
 from ..rundir import RunDir
-from ..runs import interpret, lookup, run_lock
+from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, job_state
 from ..slurm.hostlist import expand_hostlist
@@ -70,8 +70,7 @@ def has_spares(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> bool
     lost |= suspects.left_out(facts.attempts, since).keys()
     others = [node for node in expand_hostlist(job.nodes) if node not in lost]
     idle = [node for node in others if node not in facts.nodes]
-    unfit = dict(facts.unfit_spares)
-    lost |= {*srun_step.unreachable_nodes(facts, idle), *(node for node in idle if node in unfit)}
+    lost |= {*srun_step.unreachable_nodes(facts, idle)}
     return len([node for node in others if node not in lost]) >= facts.spec.slurm.fewest_nodes
 
 
@@ -94,24 +93,15 @@ def with_signs(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evid
     found = signs.signs_of(facts, evidence, states)
     if any(not sign.is_left_out for sign in found):
         since = exclude_nodes.counted_since(facts.spec, facts.submission)
-        runs = [suspects.since_resume(facts.attempts)]
-        # A mistake in the code of another run accuses no node.
-        runs += [
-            [record for record in run if record.evidence.mistake is None]
-            for run in lookup.attempts_of_others(run_dir, since)
-        ]
-        standing = [suspects.standing(run, since) for run in runs]
-        found = suspects.confirmed(found, standing, partial(_can_do_without, run_dir, facts))
+        earlier = suspects.standing(suspects.since_resume(facts.attempts), since)
+        found = suspects.confirmed(found, earlier, partial(_can_do_without, run_dir, facts))
     evidence = replace(evidence, signs=found)
     return replace(evidence, followed=suspects.followed(evidence, facts.attempts))
 
 
 def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
     """Return whether the job has enough other fit nodes, or Slurm has them for the job."""
-    spares = () if facts.plan is None else facts.plan.spares
-    has_fit_spare = bool({*spares} - dict(facts.unfit_spares).keys())
-    has_more = len(facts.nodes) > facts.spec.slurm.fewest_nodes
-    if facts.can_lose(1) and (has_fit_spare or has_more):
+    if facts.can_lose(1):
         return True
     others = expand_hostlist(facts.spec.slurm.exclude or "")
     return bool(exclude_nodes.excludable_nodes(run_dir, facts.spec, facts.site, [node], others)[0])

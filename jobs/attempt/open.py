@@ -17,7 +17,7 @@ from ..errors import FailedError, UserError
 from ..node import interfaces, rendezvous
 from ..node.stop_signals import is_passed_on
 from ..records.nodes import AttemptPlan, Head, node_name
-from ..rundir import RunDir, relink, write_atomic
+from ..rundir import RunDir, relink
 from ..runs import (
     code_digest,
     code_snapshot,
@@ -39,7 +39,7 @@ from . import (
     suspects,
 )
 from .close import close_lost
-from .decision import COMPLETED, Action, Cause, refusal
+from .decision import COMPLETED, Cause, refusal
 from .execute import end_run
 from .notify import notify
 
@@ -111,7 +111,7 @@ def _open(
         code=None if code is None else code.name,
         code_digest=code_digest.digest_of(code or run_dir.code, facts.spec, kit),
     )
-    _write_plan(run_dir, facts, plan)
+    _write_plan(run_dir, plan)
     if not me.is_local:
         successor.ensure(run_dir, facts, me.job_id)
     record_writer.note(run_dir, attempt, "open", nodes=list(plan.nodes), job_id=me.job_id)
@@ -119,9 +119,7 @@ def _open(
     if plan.spares:
         count += f" and {quantity(len(plan.spares), 'spare')} ({', '.join(plan.spares)})"
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
-    of_job = (*plan.nodes, *plan.spares)
-    unfit = [f"; {node} is unfit: {why}" for node, why in facts.unfit_spares if node in of_job]
-    unfit += [f"; {node} is left out" for node in plan.left_out]
+    unfit = [f"; {node} is left out" for node in plan.left_out]
     print_line(f"attempt {attempt}: {count}, rendezvous at {where}{''.join(unfit)}")
     return plan
 
@@ -142,12 +140,9 @@ def choose_nodes(
     lost = _silent_nodes(facts, present)
     since = exclude_nodes.counted_since(facts.spec, facts.submission)
     unfit = suspects.unfit(facts.attempts, since)
-    doubtful = unfit | dict(facts.unfit_spares).keys()
-    # What a node's own test found in an earlier start of the job keeps no run small.
-    is_new_start = facts.last is None or facts.last.decision is not Action.RETRY
-    num_fit = len({*present} - {*(unfit if is_new_start else doubtful), *lost})
+    num_fit = len({*present} - {*unfit, *lost})
     wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
-    taken = suspects.chosen(present, doubtful, lost, wanted)
+    taken = suspects.chosen(present, unfit, lost, wanted)
     waiting = [node for node in present if node not in (*taken, *lost)]
     failed = () if facts.last is None else facts.last.evidence.lost_nodes
     spares = tuple(node for node in waiting if node not in unfit)
@@ -204,31 +199,12 @@ def _close_earlier(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> 
     return facts
 
 
-def _write_plan(run_dir: RunDir, facts: AttemptFacts, plan: AttemptPlan) -> None:
+def _write_plan(run_dir: RunDir, plan: AttemptPlan) -> None:
     """Write the files of an attempt that the agents read."""
     attempt_dir = run_dir.attempt(plan.attempt)
     with contextlib.suppress(FileExistsError):
         attempt_dir.path.mkdir()
-    spec = facts.spec
-    _write_standby(run_dir, spec.spare_standby_s if plan.spares else spec.standby_s)
     records.write(attempt_dir.plan, plan)
-
-
-def _write_standby(run_dir: RunDir, after_s: int | None) -> None:
-    """Write launch.standby_after_s for agent.sh where it is another one than before.
-
-    A resume may have changed it.
-    """
-    try:
-        before = shared_files.read_text(run_dir.standby_after_s)
-    except FileNotFoundError:
-        before = None
-    wanted = None if after_s is None else f"{after_s}\n"
-    if wanted is not None and wanted != before:
-        run_dir.standby_after_s.parent.mkdir(exist_ok=True)
-        write_atomic(run_dir.standby_after_s, wanted)
-    elif wanted is None and before is not None:
-        run_dir.standby_after_s.unlink(missing_ok=True)
 
 
 class NoHeadError(FailedError):

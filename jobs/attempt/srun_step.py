@@ -37,8 +37,6 @@ END_LIMIT_S = 60
 ENDED_LIMIT_S = 40
 # The user's command prefix or srun options may have work to do after the agent ended.
 PREFIX_ENDED_LIMIT_S = 600
-# The same where an agent waited on a node that was left out.
-LEFT_OUT_LIMIT_S = 5
 KILL_AFTER_S = 5
 POLL_S = 0.1
 # Each read opens a file of every node on a file system that all jobs share.
@@ -272,8 +270,6 @@ def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
         spec = Spec.read(run_dir.spec)
         has_prefix = bool(spec.launch.command_prefix or spec.slurm.srun_args)
         limit_s = PREFIX_ENDED_LIMIT_S if has_prefix else ENDED_LIMIT_S
-        # Their agents have left long ago, unless a node is too broken for that.
-        limit_s = LEFT_OUT_LIMIT_S if plan is not None and plan.left_out else limit_s
         return limit_s, f"{limit_s} s after every agent ended"
     return math.inf, ""
 
@@ -389,10 +385,18 @@ def place_argv(nodes: Sequence[str]) -> list[str]:
     return [*place, "--overlap", "--no-kill"]
 
 
-def agent_command(run_dir: RunDir, spec: Spec, attempt: str, rdzv_endpoint: str) -> list[str]:
+def agent_command(run_dir: RunDir, spec: Spec, attempt: int, rdzv_endpoint: str) -> list[str]:
     """Return the command of an agent: agent.sh, and what that puts before `-m jobs.node`."""
     script = str(run_dir.kit / installation.NAME / "slurm/agent.sh")
     # Not in addition to the user's prefix: that program may have to receive the signals and pass
     # them on.
     prefix = spec.launch.command_prefix or block_signals_prefix()
-    return ["bash", script, str(run_dir.path), attempt, rdzv_endpoint, *prefix, spec.interpreter]
+    return [
+        "bash",
+        script,
+        str(run_dir.path),
+        str(attempt),
+        rdzv_endpoint,
+        *prefix,
+        spec.interpreter,
+    ]

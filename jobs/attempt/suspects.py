@@ -1,9 +1,9 @@
 """Which nodes the next attempts of a run do without, from what its attempts say against nodes.
 
 A sign that only the node can be at fault for leaves it out at once. A crash or a hang of one node
-leaves it out when it is the second one in a row there, in this run or in another one under the same
-runs_root. A failure that follows the run onto another node, before a new checkpoint, is the run's:
-no node is left out for it. Pure functions; their table is tests/unit/attempt/test_suspects.py.
+leaves it out when it is the second of its kind in a row there. A failure that follows the run onto
+another node, before a new checkpoint, is the run's: no node is left out for it. Pure functions;
+their table is tests/unit/attempt/test_suspects.py.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ class DatedSign(NamedTuple):
 
 
 def confirmed(
-    signs: Iterable[Sign],
-    runs: Iterable[Sequence[DatedSign]],
-    can_do_without: Callable[[str], bool],
+    signs: Iterable[Sign], earlier: Sequence[DatedSign], can_do_without: Callable[[str], bool]
 ) -> tuple[Sign, ...]:
-    """Return the signs; those leave a node out, too, which the last sign of a run was against.
+    """Return the signs; one like the newest of the earlier ones leaves its node out, too.
 
-    runs: the earlier signs of each run that stand, newest first. Where crashes move from node to
-    node, no node is at fault. can_do_without: whether there are enough nodes beside a node.
+    earlier: the signs of the run that stand, newest first. Where crashes move from node to node,
+    no node is at fault. can_do_without: whether there are enough nodes beside a node.
     """
-    accused = {run[0].sign.node for run in runs if run}
+    last = [(each.sign.node, each.sign.kind) for each in earlier[:1]]
     return tuple(
         replace(sign, is_left_out=True, text=f"{sign.text} (not for the first time)")
-        if not sign.is_left_out and sign.node in accused and can_do_without(sign.node)
+        if not sign.is_left_out and (sign.node, sign.kind) in last and can_do_without(sign.node)
         else sign
         for sign in signs
     )

@@ -55,9 +55,6 @@ def of_run(run_dir: RunDir, is_complete: bool, needed: Set[Path]) -> Iterator[Le
         return
     if run_dir.compile_cache.is_dir():
         yield Leftover(run_dir.compile_cache, "the compile cache of a complete run", run_dir)
-    for path in files_in(run_dir.standby_after_s.parent, "*"):
-        if path != run_dir.standby_after_s:
-            yield Leftover(path, "a log of agents that waited in vain", run_dir)
     if not is_foreign:
         yield from _checkpoints(run_dir, needed)
 

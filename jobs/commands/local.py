@@ -17,10 +17,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
-from typing import IO, cast
 
 from .. import environment, gpus, installation, procfs, records
 from ..attempt import srun_step
@@ -32,7 +31,6 @@ from ..attempt.open import open_attempt
 from ..console import print_line, quantity
 from ..errors import UserError
 from ..node.prctl import adopt_orphans, die_with_parent
-from ..node.standby import WORD
 from ..node.torchrun import stop_signal
 from ..procfs import children, has_ended
 from ..records.ended import read_attempts
@@ -174,29 +172,13 @@ def gpu_shares(nodes: int, devices: list[str]) -> list[str | None]:
 
 
 class Agents:
-    """The node agents of an attempt, and those of the next one, which wait: jobs.node.standby."""
+    """The node agents of an attempt."""
 
     def __init__(self, spec: Spec, run_dir: RunDir, shares: Sequence[str | None]) -> None:
         """`shares`: CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
         self._spec, self._run_dir, self._shares = spec, run_dir, shares
-        self._waiting: list[subprocess.Popen[bytes]] = []
-        self._mark = self._next_mark = ""  # of the attempt's agents, and of those started last
+        self._mark = ""  # of the attempt's agents
         adopt_orphans(True)
-
-    def start(self, plan: AttemptPlan) -> list[subprocess.Popen[bytes]]:
-        """Start the agents of an attempt, by those that wait if all of them do."""
-        words = (str(plan.attempt), plan.rdzv_endpoint)
-        if any(agent.poll() is not None for agent in self._waiting):
-            self._end_waiting()
-        agents, self._waiting = self._waiting, []
-        for agent in agents:
-            with contextlib.suppress(BrokenPipeError), cast(IO[bytes], agent.stdin) as pipe:
-                pipe.write(" ".join(words).encode() + b"\n")
-        agents = agents or self._start(*words)
-        self._mark = self._next_mark
-        if self._spec.standby_s is not None:
-            self._waiting = self._start(WORD, "-")
-        return agents
 
     def kill_orphans(self) -> None:
         """Kill what the agents of the ended attempt left, as Slurm does at the end of a step.
@@ -204,13 +186,9 @@ class Agents:
         The ranks of a killed agent end a moment after it. Until then they write to the run
         directory, which the next attempt uses, too.
         """
-        self._kill_marked(self._mark)
-
-    def _kill_marked(self, mark: str) -> None:
-        """Kill the adopted processes with a mark, and wait until they are gone."""
         orphans: set[int] = set()
         deadline = time.monotonic() + ORPHANS_WAIT_S
-        while orphans := orphans | self._adopted(mark):
+        while orphans := orphans | self._adopted():
             if time.monotonic() > deadline:
                 pids = ", ".join(map(str, sorted(orphans)))
                 print_line(f"warning: processes of this run were killed, but still exist: {pids}")
@@ -222,32 +200,23 @@ class Agents:
                     orphans.remove(pid)
             time.sleep(0.01)
 
-    def _adopted(self, mark: str) -> set[int]:
+    def _adopted(self) -> set[int]:
         """Return adopted processes that have a mark or are ending: those lose it before the end."""
-        waiting = {agent.pid for agent in self._waiting}
-        variable, pids = f"{MARK}={mark}".encode(), set(children(os.getpid())) - waiting
+        variable, pids = f"{MARK}={self._mark}".encode(), children(os.getpid())
         return {pid for pid in pids if has_ended(pid) or variable in procfs.environment(pid)}
 
-    def close(self) -> None:
-        """End the agents that wait, and what they started."""
-        self._end_waiting()
-        adopt_orphans(False)
-
-    def _end_waiting(self) -> None:
-        end(self._waiting)
-        self._waiting = []
-        self._kill_marked(self._next_mark)
-
-    def _start(self, attempt: str, endpoint: str) -> list[subprocess.Popen[bytes]]:
+    def start(self, plan: AttemptPlan) -> list[subprocess.Popen[bytes]]:
         """Start an agent for each node, with its output and torchrun's in job.log."""
-        command = srun_step.agent_command(self._run_dir, self._spec, attempt, endpoint)
+        command = srun_step.agent_command(
+            self._run_dir, self._spec, plan.attempt, plan.rdzv_endpoint
+        )
         agents = []
-        self._next_mark = os.urandom(8).hex()
+        self._mark = os.urandom(8).hex()
         for rank, devices in enumerate(self._shares):
             # In an allocation its GPUs are shared out among the agents.
             env = {name: text for name, text in os.environ.items() if name not in gpus.GIVEN}
             env |= {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
-            env[MARK] = self._next_mark
+            env[MARK] = self._mark
             if devices is not None:
                 env["CUDA_VISIBLE_DEVICES"] = devices
             with open(self._run_dir.job_log, "ab") as log:
@@ -255,7 +224,7 @@ class Agents:
                     command,
                     cwd=self._run_dir.code,
                     env=env,
-                    stdin=subprocess.PIPE if attempt == WORD else subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -264,13 +233,9 @@ class Agents:
             agents.append(agent)
         return agents
 
-
-def end(agents: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Kill agents that have no torchrun yet, and wait for their end."""
-    for agent in agents:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(agent.pid, signal.SIGKILL)  # with a command of its setup lines
-        agent.wait()
+    def close(self) -> None:
+        """Adopt no orphans any more."""
+        adopt_orphans(False)
 
 
 def watch(

@@ -20,7 +20,6 @@ from ..console import (
     format_duration,
     format_metric,
     format_metrics,
-    print_line,
 )
 from ..errors import UserError
 from ..log_text import further_lines
@@ -29,7 +28,8 @@ from ..rundir import RunDir
 from ..runs import lookup, state
 from ..runs.state import ASK_AGAIN_S, AnswerCache, Ask, RunState
 from . import arguments
-from .views import live_progress, nodes, table, tensorboard, words
+from .views import live_progress, table, tensorboard, words
+from .views.left_out import left_out_of
 
 MAX_LISTED = 20
 MAX_ATTEMPTS = 5
@@ -48,18 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
     parser.add_argument("--all", action="store_true", help="list all of them (--json always does)")
     help_of_watch = "show it again until Ctrl-C, or until RUN has ended"
-    views = parser.add_mutually_exclusive_group()
-    views.add_argument("--watch", action="store_true", help=help_of_watch)
-    help_of_nodes = "list the nodes of these runs instead, suspected ones first"
-    views.add_argument("--nodes", action="store_true", help=help_of_nodes)
+    parser.add_argument("--watch", action="store_true", help=help_of_watch)
 
 
 def command(args: argparse.Namespace) -> int:
     """Run status; returns the exit code."""
     if args.json and args.watch:
         raise UserError("--watch prints no JSON\n  hint: leave out one of --json and --watch")
-    if args.nodes:
-        return list_nodes(lookup.find_all(args.run), args.json, args.all)
     wanted = StatusQuery(args.run, args.json, args.all)
     if args.watch:
         return watch(wanted)
@@ -127,27 +122,6 @@ def _table_lines(seen: Sequence[Seen], num_runs: int) -> list[str]:
 def _with_flags(flags: str) -> str:
     typed = f"FLAGS={shlex.quote(flags)}" if installation.IS_BY_MAKE else flags
     return f"{'make' if installation.IS_BY_MAKE else 'kit'} status {typed}"
-
-
-def list_nodes(run_dirs: Sequence[RunDir], as_json: bool, is_all: bool) -> int:
-    """Print the nodes of runs, by their records alone; returns 0.
-
-    A run that cannot be read is named in a warning on stderr. Without is_all and as_json only the
-    MAX_LISTED first nodes are printed.
-    """
-    seen, warnings = nodes.read_all(run_dirs)
-    for warning in warnings:
-        print_line(f"warning: {warning}")
-    shown = seen if is_all else seen[:MAX_LISTED]
-    if as_json:
-        print(json.dumps([each.as_json() for each in seen], indent=2))
-    elif not seen:
-        print(f"no attempt on Slurm's nodes has ended in {lookup.runs_root()} yet")
-    else:
-        print(table.text([each.row() for each in shown], nodes.COLUMNS))
-    if len(shown) < len(seen) and not as_json:
-        print(f"{len(shown)} of {len(seen)} nodes, all: {_with_flags('--nodes --all')}")
-    return 0
 
 
 def look(run_dirs: Sequence[RunDir], ask: Ask) -> list[Seen]:
@@ -247,7 +221,7 @@ class Seen:
             "metrics": self.metrics() or None,
             "checkpoint": files.checkpoint,
             "checkpoint_time": files.checkpoint_time,
-            "left_out": [each.as_json() for each in nodes.left_out_of(files)],
+            "left_out": [each.as_json() for each in left_out_of(files)],
         }
 
 
@@ -273,7 +247,7 @@ def detail(seen: Seen) -> str:
     if len(files.attempts) > MAX_ATTEMPTS:
         left_out = f"{len(files.attempts) - MAX_ATTEMPTS} more, all: "
         fields["EARLIER"] = left_out + display_path(files.run_dir.attempts)
-    fields["LEFT OUT"] = "; ".join(map(str, nodes.left_out_of(files)))
+    fields["LEFT OUT"] = "; ".join(map(str, left_out_of(files)))
     fields["DIRECTORY"] = display_path(files.run_dir.path)
     for place, line in enumerate((tensorboard.command(files.run_dir) or "").splitlines()):
         fields["TENSORBOARD" if place == 0 else "ITS TUNNEL"] = line

@@ -12,7 +12,7 @@ from ..runs import lookup, state
 from . import arguments
 from .answers import find_answer, observation
 from .answers.answer import as_json, format_answer
-from .views import nodes
+from .views.left_out import left_out_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def why(run_dir: RunDir, is_json: bool) -> int:
     if run.files.problem is not None:
         raise UserError(run.files.problem)
     answer = find_answer.answer_of(observation.read(run))
-    answer = replace(answer, left_out=tuple(nodes.left_out_of(run.files)))
+    answer = replace(answer, left_out=tuple(left_out_of(run.files)))
     if is_json:
         names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
         print(json.dumps(names | as_json(answer), indent=2))

@@ -4,7 +4,6 @@
 - agent: starts torchrun, sends a stop to the ranks, writes the agent's record.
 - torchrun: the command line of torchrun and its environment.
 - preload: runs torchrun in a process that imports what the trainer's ranks need.
-- standby: the torchrun of the next attempt, which waits with torch imported.
 - forked_rank: a rank of the trainer, as a fork of its torchrun.
 - rank: wraps a rank that is a user's script; gives each rank its log file.
 - left_running: what a user's script leaves running when it exits with 0.

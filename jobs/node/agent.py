@@ -38,7 +38,6 @@ from .interfaces import InterfaceError
 from .oom import limit_bytes, oom_kills
 from .prctl import die_with_parent
 from .script_watch import ScriptWatch, ranks_below
-from .standby import WORD, SpareTest, WaitingTorchrun, next_attempt
 from .stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
 from .torchrun import Node, stop_signal, torchrun_command
 
@@ -118,17 +117,15 @@ class Agent:
         env: dict[str, str],
         stop: signal.Signals | None,
         watch: ScriptWatch | None = None,
-        standby: WaitingTorchrun | None = None,
     ) -> int:
         """Run torchrun to its end; returns its exit code (-N: killed by signal N).
 
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
         `watch`: of a user's script, whose ranks are children of torchrun's: see jobs.node.rank.
-        `standby`: becomes torchrun, if it can.
         """
         self.write_record(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
-        torchrun = self.start_torchrun(command, env, standby)
+        torchrun = self.start_torchrun(command, env)
         if watch is not None:
             watch.begin(torchrun.pid)
         has_ranks, rankless_s = False, 0.0
@@ -162,16 +159,10 @@ class Agent:
         self.event("torchrun_end", exit_code=torchrun.returncode)
         return torchrun.returncode
 
-    def start_torchrun(
-        self, command: list[str], env: dict[str, str], standby: WaitingTorchrun | None
-    ) -> subprocess.Popen[bytes]:
-        """Start torchrun, with its output in a file; `standby` becomes it, if it can."""
-        path = self.attempt_dir.torchrun_log(self.node.rank)
-        torchrun = standby.start(command, env, path) if standby is not None else None
-        if torchrun is not None:
-            return torchrun
+    def start_torchrun(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start torchrun, with its output in a file."""
         prepare = partial(prepare_torchrun, os.getpid())
-        with self.torchrun_log(path) as log:
+        with self.torchrun_log(self.attempt_dir.torchrun_log(self.node.rank)) as log:
             return subprocess.Popen(command, env=env, preexec_fn=prepare, stdout=log, stderr=log)
 
     @contextlib.contextmanager
@@ -403,11 +394,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Return the arguments of an agent."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("attempt", help="its number; `standby` waits for the next one")
-    endpoint_help = "where the agents meet; of a standby the spare nodes, as n4,n5"
-    parser.add_argument(
-        "--rdzv-endpoint", required=True, metavar="ADDRESS:PORT", help=endpoint_help
-    )
+    parser.add_argument("attempt", type=int)
+    parser.add_argument("--rdzv-endpoint", required=True, metavar="ADDRESS:PORT")
     parser.add_argument("--node-rank", required=True, type=int)
     return parser.parse_args(argv)
 
@@ -415,19 +403,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
     args = parse(argv)
-    run_dir, standby = RunDir(args.run_dir), None
+    run_dir = RunDir(args.run_dir)
     try:
         spec = Spec.read(run_dir.spec)
-        if args.attempt == WORD:
-            prepare = partial(prepare_torchrun, os.getpid())
-            standby = WaitingTorchrun(spec, prepare)
-            is_spare = node_name() in args.rdzv_endpoint.split(",")
-            test = SpareTest(run_dir, spec, prepare) if is_spare else None
-            following = next_attempt(args.node_rank, test)
-            if following is None:
-                return 0
-            args.attempt, args.rdzv_endpoint, args.node_rank = following
-        attempt_dir = run_dir.attempt(int(args.attempt))
+        attempt_dir = run_dir.attempt(args.attempt)
         plan = wait_for_plan(attempt_dir)
     except (OSError, UserError) as error:
         text = f"{node_name()}: the run directory cannot be read: {error}"
@@ -461,4 +440,4 @@ def main(argv: list[str]) -> int:
         if not spec.launch.is_trainer and plan.attempt > 1:
             show_own_files(run_dir)
         watch = None if spec.launch.is_trainer else ScriptWatch(run_dir, plan.attempt, node, spec)
-        return int(agent.run(command, env, stop_signal(spec.launch), watch, standby) != 0)
+        return int(agent.run(command, env, stop_signal(spec.launch), watch) != 0)

@@ -1,10 +1,6 @@
-"""Runs torchrun in a process that imports what the ranks need, during the rendezvous or before.
+"""Runs torchrun in a process that imports what the ranks need, during the rendezvous.
 
     python -m jobs.node.preload [MODULE,...] torch.distributed.run OPTIONS...
-    python -m jobs.node.preload [MODULE,...] FD
-
-The second form imports the modules and waits for a line on stdin. Then it reads a `TorchrunCall`
-from the file descriptor FD: a pipe would make the agent wait for a process that has been stopped.
 
 torchrun forks the trainer's ranks out of this process (`--start-method=fork`), so a node imports
 torch and the trainer once, and not once for each rank.
@@ -21,18 +17,13 @@ holds only locks that Python and the C library make free in a child.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import importlib
-import json
 import os
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -73,54 +64,6 @@ def preload(modules: Sequence[str]) -> None:
         gc.enable()
 
 
-@dataclass(frozen=True)
-class TorchrunCall:
-    """What a waiting process does next, as JSON.
-
-    arguments: `torch.distributed.run OPTIONS...`. env: all variables of torchrun and the ranks.
-    log: the file for torchrun's output; None leaves stdout and stderr as they are.
-    """
-
-    arguments: list[str]
-    env: dict[str, str]
-    log: str | None
-
-    def write(self, fd: int) -> None:
-        """Write the call to a file, from its start."""
-        os.pwrite(fd, json.dumps(dataclasses.asdict(self)).encode(), 0)
-
-
-def wait_for_call(fd: int) -> TorchrunCall:
-    """Wait for a line on stdin and read the call from a file; ends with the end of stdin.
-
-    The kernel kills this process before others if memory runs out meanwhile.
-    """
-    adjustment, before = Path("/proc/self/oom_score_adj"), "0"
-    with contextlib.suppress(OSError):
-        before = adjustment.read_text(encoding="ascii")
-        adjustment.write_text("1000", encoding="ascii")
-    line = sys.stdin.buffer.readline()
-    if not line:
-        sys.exit(0)
-    with contextlib.suppress(OSError):
-        adjustment.write_text(before, encoding="ascii")
-    with open(fd, "rb") as file:
-        file.seek(0)
-        return TorchrunCall(**json.loads(file.read()))
-
-
-def become(call: TorchrunCall) -> None:
-    """Give this process the environment and the output of a torchrun."""
-    os.environ.clear()
-    os.environ.update(call.env)
-    tempfile.tempdir = None  # found by the TMPDIR before
-    with contextlib.suppress(OSError):  # as for any torchrun: without the file the agent's output
-        if call.log is not None:
-            log = os.open(call.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-
-
 def run_preflight(place: str) -> None:
     """Test this node in a child process; ends this process where the test fails.
 
@@ -143,7 +86,7 @@ def run_preflight(place: str) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Import the modules `argv[0]`; run torchrun by the rest of `argv`, or by a call on stdin."""
+    """Import the modules `argv[0]`, and run torchrun by the rest of `argv`."""
     modules, arguments = list(filter(None, argv[0].split(","))), argv[1:]
     preload([TORCHRUN, *LATE_IMPORTS])
     pid = os.getpid()
@@ -152,15 +95,9 @@ def main(argv: Sequence[str]) -> None:
     os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == pid else None)
     if (place := os.environ.pop("KIT_PREFLIGHT", "")) and TORCHRUN not in _failed:
         run_preflight(place)
-    if not arguments[0].isdigit():
-        thread = threading.Thread(target=preload, args=(modules,), daemon=True)
-        thread.start()
-        os.register_at_fork(before=thread.join)
-    else:
-        preload(modules)
-        call = wait_for_call(int(arguments[0]))
-        become(call)
-        arguments = call.arguments
+    thread = threading.Thread(target=preload, args=(modules,), daemon=True)
+    thread.start()
+    os.register_at_fork(before=thread.join)
     run_torchrun(arguments)
 
 

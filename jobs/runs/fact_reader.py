@@ -5,7 +5,6 @@ A command reads each file once; jobs.runs.interpret and jobs.attempt.decision ta
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -23,7 +22,7 @@ from ..records.training import (
     read_events,
     read_progress_steps,
 )
-from ..rundir import UNFIT, AttemptDir, RunDir
+from ..rundir import AttemptDir, RunDir
 from ..shared_files import names_in
 from ..slurm.hostlist import expand_hostlist
 from . import checkpoint_lookup, interpret, scratch_purge
@@ -129,17 +128,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         error_at_end=silent_end.error_at_end(attempt_dir, exited) if is_users_end else "",
         failed_tasks=nodes.failed_tasks,
         hang=nodes.hang,
-        unfit_spares=_unfit_spares(run_dir) if spec.slurm.spare_nodes else (),
     )
-
-
-def _unfit_spares(run_dir: RunDir) -> tuple[tuple[str, str], ...]:
-    found = []
-    for path in shared_files.files_in(run_dir.unfit_spare("").parent, f"{UNFIT}*"):
-        with contextlib.suppress(FileNotFoundError):  # the node has just passed a test
-            reason = shared_files.read_text(path, errors="replace").strip()
-            found.append((path.name.removeprefix(UNFIT), reason))
-    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -180,8 +169,6 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
     is_silent = any(each is None or each.end is None for each in agents)
     job = silent_end.job_lines(run_dir.job_log, attempt) if is_silent else []
-    if any(agents):  # their step began: a refused one is that of the standby
-        job = [line for line in job if "Unable to create step" not in line]
     return _Nodes(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk

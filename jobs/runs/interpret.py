@@ -73,8 +73,6 @@ class AttemptFacts:
     error_at_end: str = ""  # that a script printed last, although it exited with 0
     failed_tasks: tuple[tuple[str, int], ...] = ()  # (node, exit code), as srun reported them
     hang: HangConclusion | None = None
-    # (node, why it failed its own test), of nodes that wait or have waited as spare ones
-    unfit_spares: tuple[tuple[str, str], ...] = ()
 
     @property
     def unstarted(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from .. import installation, records, shared_files
 from ..console import print_line, user_name
 from ..errors import UserError
-from ..records.ended import AttemptRecord, read_attempts
+from ..records.ended import read_attempts
 from ..records.queued import Claim, RecordedJob, Submission
 from ..records.sweeps import SweepRecord
 from ..rundir import RunDir, SweepDir, relink
@@ -112,24 +112,6 @@ def all_runs() -> list[RunDir]:
     """
     runs = {RunDir(_real(path)) for path in _children() if _has(path, "spec.json")}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
-
-
-def attempts_of_others(run_dir: RunDir, since: float) -> list[list[AttemptRecord]]:
-    """Return the attempts of each other run in a run's root that recorded one since a time.
-
-    since: seconds since the epoch. A run that cannot be read is left out.
-    """
-    others: list[list[AttemptRecord]] = []
-    try:
-        paths = list(own_root(run_dir).glob("[!.]*/*/attempts.jsonl"))
-    except OSError:  # a folder was deleted meanwhile, or its file server is away
-        return []
-    for path in paths:
-        with contextlib.suppress(OSError, UserError):
-            is_other = path.parent != run_dir.path and not path.parent.is_symlink()
-            if is_other and path.stat().st_mtime >= since:
-                others.append(read_attempts(RunDir(path.parent)))
-    return others
 
 
 def _children() -> Iterator[Path]:

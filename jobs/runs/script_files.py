@@ -79,7 +79,7 @@ MAX_NAMES_OF_FOLDER = 5_000
 MAX_S = 10.0
 # What the kit itself writes into the run directory, beside texts and logs.
 _OF_THE_KIT = _words(
-    "checkpoints work code kit script_code submitit logs timeline standby tensorboard wandb "
+    "checkpoints work code kit script_code submitit logs timeline tensorboard wandb "
     "compile-cache cancelled"
 )
 

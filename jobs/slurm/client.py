@@ -262,12 +262,6 @@ def ask_node(
     return call(step_argv(plain_job_id(job_id), node, command, has_terminal=False))
 
 
-def can_overlap() -> bool:
-    """Return whether srun has --overlap: since Slurm 20.11."""
-    shown = call(["srun", "--help"])
-    return shown is not None and "--overlap" in shown.stdout
-
-
 def show_job_patiently(job_id: str) -> Job | None:
     """Return `show_job`, repeated for PATIENCE_S while slurmctld does not answer."""
     answer = call_patiently(["scontrol", "show", "job", job_id])

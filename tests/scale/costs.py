@@ -19,7 +19,7 @@ class Costs:
     """
 
     start_s: float = 10.0  # opening of an attempt in a new start of the job -> first step
-    retry_s: float = 4.0  # the same in the allocation of the attempt before, with the standby
+    retry_s: float = 4.0  # the same in the allocation of the attempt before
     crash_s: float = 1.0  # a rank dies -> the attempt is closed
     stop_s: float = 2.0  # a warning -> the checkpoint is committed and the attempt closed
     preflight_s: float = 10.0  # opening -> a bad node failed the preflight, the attempt is closed

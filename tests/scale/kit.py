@@ -174,7 +174,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
     if decision.refusal(facts.last, job.job_id, None) is not None:
         return False
     successor.ensure(run.run_dir, facts, me.job_id)
-    slurm.calls["srun"] += 2  # the agents, and those of the standby
+    slurm.calls["srun"] += 1  # the agents
     run.plan = AttemptPlan(
         attempt=interpret.newest_number(facts) + 1,
         job_id=me.job_id,

@@ -14,7 +14,6 @@ from .cluster import Cluster
 from .kit import REPOSITORY, Kit, Run
 
 CANCER = "configs/cancer.yaml"
-NO_STANDBY = "launch.standby_after_s=null"  # the fault tests have it, and its import of torch
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def ranks_and_hosts(run: Run) -> dict[int, str]:
 
 
 def test_make_submit_runs_two_nodes_with_two_ranks_each(kit: Kit) -> None:
-    words = f"slurm.cpus_per_task=2 launch.nproc_per_node=2 train.epochs=1 {NO_STANDBY}"
+    words = "slurm.cpus_per_task=2 launch.nproc_per_node=2 train.epochs=1"
     make = ("make", "submit", f"PYTHON={sys.executable}", "READY=")
     said = kit.run(*make, f"CONFIG={CANCER}", f"SET={words}", "FLAGS=--json").stdout
     submitted = json.loads(said)
@@ -43,7 +42,7 @@ def test_make_submit_runs_two_nodes_with_two_ranks_each(kit: Kit) -> None:
 
 
 def test_sbatch_runs_a_config_and_its_options_override_config_and_script(kit: Kit) -> None:
-    options, overrides = ("--nodes=3", "--time=5"), ("train.epochs=2", NO_STANDBY)
+    options, overrides = ("--nodes=3", "--time=5"), ("train.epochs=2",)
     run = kit.sbatch(*options, "slurm/ddp.sbatch", CANCER, *overrides)
     run.wait()
     assert sorted(ranks_and_hosts(run).values()) == ["n1", "n2", "n3"]

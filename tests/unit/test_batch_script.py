@@ -256,6 +256,6 @@ def test_a_job_whose_interpreter_is_gone_ends_for_good(fake_slurm, tmp_path):
 def test_a_line_of_adopt_begins_with_the_time(fake_slurm, tmp_path):
     env = {**os.environ, "SLURM_JOB_ID": "7", "KIT_RUNS": str(tmp_path)}
     command = [sys.executable, "-m", "jobs", "adopt", "no_such.yaml"]
-    done = subprocess.run(command, env=env, cwd=SCRIPT.parents[2], capture_output=True, text=True)
+    done = subprocess.run(command, env=env, cwd=SCRIPT.parents[1], capture_output=True, text=True)
     assert done.returncode == 2 and not done.stdout
     assert re.match(rf"{TIME}no_such.yaml: cannot be read", done.stderr)

@@ -13,7 +13,6 @@ from slurm_job_kit.jobs import environment
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.environment import Door, Treatment
 from slurm_job_kit.jobs.node import agent
-from slurm_job_kit.jobs.node.preload import TorchrunCall, become
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.freeze import provenance
@@ -342,19 +341,6 @@ def test_a_tmpdir_that_this_node_lacks_is_not_used(attempt, tmp_path, capfd, mak
     with agent.temporary_directory(attempt, 0, env) as folder:
         assert Path(folder).is_dir() and "TMPDIR" not in env
     assert f"TMPDIR={tmp_path}/gone is no folder" in capfd.readouterr().err
-
-
-def test_a_standby_forgets_the_temporary_directory_that_it_found(tmp_path, monkeypatch):
-    """It has looked for one before its attempt gave it another TMPDIR."""
-    (tmp_path / "new").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = dict(os.environ)
-    try:
-        become(TorchrunCall([], {**before, "TMPDIR": str(tmp_path / "new")}, None))
-        assert tempfile.gettempdir() == str(tmp_path / "new")
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def test_the_agent_warns_of_what_setup_or_launch_env_binds(monkeypatch, capfd):

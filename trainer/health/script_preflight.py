@@ -1,14 +1,9 @@
-"""The preflight by one process of each node: before a user's script or module, and of spare nodes.
+"""The preflight by one process of each node: before a user's script or module, .
 
 A fork of the process that becomes torchrun calls `main` (jobs.node.preload): torch is imported
 there already, and what the test takes of a GPU is free again before the ranks start. It tests the
 disks and all GPUs of its node, and then, as the rank with the number of its node, does what the
 ranks of the trainer do: see `preflight`. A failure ends it and has the same record.
-
-    python -m trainer.health.script_preflight FOLDER NUM_GPUS
-
-tests a node that waits (jobs.node.standby): its disks and its GPUs, without other nodes and without
-a record. The last line on stderr says why it failed.
 """
 
 from __future__ import annotations
@@ -22,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from ..contract import RunDir, node_name, quantity
-from ..errors import fail, in_one_line, run_with_timeout
+from ..contract import RunDir, quantity
+from ..errors import fail, run_with_timeout
 from ..process.context import (
     DistributedContext,
     check_device,
@@ -86,21 +81,6 @@ def _test(
             _leave(rank)
 
 
-def spare_problem(folder: Path, num_gpus: int) -> str:
-    """Return why this node, tested alone, cannot take part in an attempt; "" if it can.
-
-    folder: on the disk of the run directory. num_gpus: that the ranks of the node need.
-    """
-    alone = DistributedContext(0, 0, 0, 1, 1, node_name())
-    try:
-        if (count := torch.cuda.device_count()) < num_gpus:
-            return f"torch sees {quantity(count, 'GPU')}, and the ranks need {num_gpus}"
-        problem = disks_problem(folder) or device_problem(alone, torch.device("cpu"))
-        return problem or (gpus_problem(alone) if num_gpus else "")  # else they are of other jobs
-    except Exception as error:
-        return in_one_line(error)
-
-
 def gpus_problem(distributed: DistributedContext) -> str:
     """Return what is wrong with the first bad GPU of this node; "" if all are well."""
     for number in range(torch.cuda.device_count()):
@@ -142,7 +122,3 @@ def _leave(rank: RankProcess) -> None:
             return
         time.sleep(0.01)
         num_left = store.add("left", 0)
-
-
-if __name__ == "__main__":
-    sys.exit(spare_problem(Path(sys.argv[1]), int(sys.argv[2])) or None)

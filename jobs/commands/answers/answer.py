@@ -10,7 +10,7 @@ from ...console import display_path
 from ...kinds import Kind
 from ...log_text import first_line
 from ...runs.places import FileLine
-from ..views.nodes import LeftOut
+from ..views.left_out import LeftOut
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from ...records.ended import Action, Cause
 from ...rundir import RunDir
 from ...runs.state import RunPhase, RunState
-from ..views import nodes
+from ..views.left_out import left_out_of
 from . import history, spans
 from .history import RunHistory
 from .spans import Span, Use
@@ -137,7 +137,7 @@ def as_json(summary: TimeSummary) -> dict[str, Any]:
         "goodput": None if summary.goodput is None else round(summary.goodput, 4),
         "not_explained": round(summary.share_of(Use.NOT_EXPLAINED), 4),
         "steps_redone": summary.steps_redone,
-        "left_out": [each.as_json() for each in nodes.left_out_of(run_history.run.files)],
+        "left_out": [each.as_json() for each in left_out_of(run_history.run.files)],
         "attempts": [attempt_as_json(summary, each) for each in run_history.attempts],
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...console import format_duration, quantity
 from ...rundir import RunDir
-from ..views import nodes
+from ..views.left_out import left_out_of
 from .charts import label
 from .ranking import RankedValue
 from .spans import START_UP, Use
@@ -31,7 +31,7 @@ def heading(summary: TimeSummary) -> str:
     """Return lines with what the run is, its times and hours, and the nodes that it leaves out."""
     redone = f", {quantity(summary.steps_redone, 'step')} redone" if summary.steps_redone else ""
     attempts = quantity(len(summary.history.attempts), "attempt")
-    left_out = [f"left out: {each}" for each in nodes.left_out_of(summary.history.run.files)]
+    left_out = [f"left out: {each}" for each in left_out_of(summary.history.run.files)]
     lines = [f"{name_of(summary)}: {summary.state}, {attempts}{redone}", facts_of(summary)]
     return "\n  ".join([*lines, *map(printable, left_out)])
 

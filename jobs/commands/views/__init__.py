@@ -2,7 +2,7 @@
 
 - words: states, causes, nodes and times in plain words.
 - table: prints rows as a folded table, stacked lines or plain columns.
-- nodes: which nodes a run does without, and what the attempts of runs say about each node.
+- left_out: the nodes that a run does without.
 - rank_logs: finds and reads these logs.
 - chosen: what the kit will choose for `auto` and for unset keys.
 - tensorboard: how to look at a run's TensorBoard files from a laptop.

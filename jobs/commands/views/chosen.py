@@ -42,19 +42,6 @@ def _fork(spec: Spec) -> str:
     return "true on a node without GPUs, else false"
 
 
-def _standby(spec: Spec) -> str:
-    if spec.standby_s is not None:
-        return str(spec.standby_s)
-    if not spec.launch.is_trainer:
-        return "null: the ranks run your own code"
-    named = {
-        "setup": spec.setup,
-        "launch.command_prefix": spec.launch.command_prefix,
-        "slurm.srun_args": spec.slurm.srun_args,
-    }
-    return f"null: {' and '.join(name for name, value in named.items() if value)} are set"
-
-
 def _python(spec: Spec) -> str:
     why = "inside of a prefix or container" if spec.runs_inside else "the one that submits"
     return f"{spec.interpreter}: {why}"
@@ -119,9 +106,6 @@ CHOOSERS: dict[str, Callable[[Spec], str | None]] = {
     "launch.module": _module,
     "launch.python": _python,
     "launch.fork": _fork,
-    "launch.standby_after_s": lambda spec: (
-        None if spec.launch.standby_after_s is None else _standby(spec)
-    ),
     "train.global_batch_size": _global_batch,
     "train.shard_size": _shard_size,
     "train.deterministic": _deterministic,

@@ -73,7 +73,7 @@ def _run(folder: Path, num_steps: int, ranks_per_node: int) -> list[Counts]:
     """The counts of each rank of a run of two nodes."""
     trace = folder.with_suffix(".strace")
     spec = {
-        "launch": {"nproc_per_node": ranks_per_node, "standby_after_s": None},
+        "launch": {"nproc_per_node": ranks_per_node},
         "train": {
             "model": "mlp",
             "dataset": "digits",

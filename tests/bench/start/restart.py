@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.rundir import read_jsonl
 from tests.bench import rounds
 from tests.bench.rounds import Figure, Target
@@ -21,17 +18,12 @@ from tests.bench.start.local_run import LocalRun, wait_for
 
 @dataclass(frozen=True)
 class Case:
-    """A training, the size of its state, and how often one of its ranks is killed.
-
-    standby_after_s: of the section launch. The default is 20; less is right only where an attempt
-        loads its state before that: on two cores the imports of a standby would slow the load down.
-    """
+    """A training, the size of its state, and how often one of its ranks is killed."""
 
     title: str
     train: dict[str, Any]
     save_every_steps: int
     num_kills: int
-    standby_after_s: int | str
     target: Target
 
 
@@ -39,7 +31,7 @@ CASES = (
     Case(
         "small MLP",
         {"model": "mlp", "dataset": "digits", "micro_batch_size": 8, "epochs": 1_000_000},
-        *(500, 7, 1, Target("<=", 3)),
+        *(500, 7, Target("<=", 5)),
     ),
     Case(
         "GPT of 78 M parameters, 0.94 GB of state",
@@ -54,7 +46,7 @@ CASES = (
             "lr": 1e-4,
             "max_steps": 1_000_000,
         },
-        *(10, 5, "auto", Target("<=", 7)),
+        *(10, 5, Target("<=", 9)),
     ),
 )
 
@@ -62,14 +54,13 @@ CASES = (
 def measure(folder: Path) -> list[Figure]:
     """Seconds until both ranks have done a step again, by their own records.
 
-    Each kill comes after a checkpoint of the attempt, when the agents of the next one wait.
+    Each kill comes after a checkpoint of the attempt.
     """
     return [_figure(folder / str(number), case) for number, case in enumerate(CASES)]
 
 
 def _figure(folder: Path, case: Case) -> Figure:
     spec = {
-        "launch": {"standby_after_s": case.standby_after_s},
         "train": {**case.train, "eval_every_epochs": None},
         "checkpoint": {"every_steps": case.save_every_steps},
         "log": {"every_steps": 1000},
@@ -87,7 +78,6 @@ def _kill(run: LocalRun, attempt: int) -> tuple[float, dict[str, float]]:
     """Kill rank 1 of an attempt; seconds until the next one has done a step, and their phases."""
     ranks = wait_for(lambda: run.ranks_with("first_step", attempt), "no step")
     wait_for(lambda: "save" in run.events("rank-00000", attempt), "no checkpoint")
-    wait_for(lambda: len(_waiting(run)) == 2, "no standby")
     killed = time.time()
     os.kill(ranks[1]["start"]["pid"], signal.SIGKILL)
     ranks = wait_for(lambda: run.ranks_with("first_step", attempt + 1), "no step after the kill")
@@ -108,22 +98,3 @@ def _phases(
     times = [killed, ended, started, *(rank[name]["t"] for name in names)]
     differences = (round(b - a, 3) for a, b in itertools.pairwise(times))
     return dict(zip(("torchrun_end", "torchrun", *names), differences, strict=True))
-
-
-def _waiting(run: LocalRun) -> list[int]:
-    """The processes that have imported torch and wait for the next attempt.
-
-    Before it waits, such a process lets the kernel kill it first: jobs.node.preload.
-    """
-    pids = []
-    for pid in _descendants(run.process.pid):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii").strip() == "1000":
-                pids.append(pid)
-    return pids
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for child in children(pid):
-        yield child
-        yield from _descendants(child)

@@ -25,7 +25,6 @@ _MARKS = {  # text in the command line; the first match counts
     "-m slurm_job_kit.jobs.attempt": "attempt",
     "srun --": "srun",
     "torch.distributed.run": "torchrun",
-    "-m slurm_job_kit.jobs.node.preload ": "standby",
     "-m slurm_job_kit.jobs.node ": "agent",
     "-m slurm_job_kit.trainer": "rank",
     "multiprocessing": "reader",
@@ -35,10 +34,7 @@ _TIMEOUT_S = 240
 
 
 class Process(NamedTuple):
-    """One process of a job.
-
-    `role`: one of ROLES, `attempt`, `standby`, `waiting agent`, or empty.
-    """
+    """One process of a job. `role`: one of ROLES, `attempt`, or empty."""
 
     node: str
     pid: int
@@ -55,17 +51,12 @@ def tree(run: Run) -> list[Process]:
         while new := {pid for pid, parent in parents.items() if parent in inside} - inside:
             inside |= new
             process_list += [Process(node, pid, _role_of(pid)) for pid in sorted(new)]
-    return [_as_standby(process, process_list) for process in process_list]
+    return process_list
 
 
 def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:
     """The processes of a role, on one node or on all."""
     return [p for p in tree(run) if p.role == role and node in (None, p.node)]
-
-
-def sruns_of_standby(run: Run) -> list[Process]:
-    """The processes of the srun that started the agents which wait."""
-    return [p for p in of_role(run, "srun") if " standby " in _command_line(p.pid)]
 
 
 def wait_for_role(run: Run, role: str) -> list[Process]:
@@ -190,21 +181,11 @@ def _second_node(run: Run) -> str:
 
 
 def _role_of(pid: int) -> str:
-    # A fork has torchrun's command line. A standby that became torchrun has its own.
+    # A fork has torchrun's command line.
     if _name(pid).startswith("rank-"):
         return "rank"
-    if _name(pid) == "pt_elastic":
-        return "torchrun"
     head = _command_line(pid).partition(" -- ")[0]
     return next((role for mark, role in _MARKS.items() if mark in head), "")
-
-
-def _as_standby(process: Process, found: Sequence[Process]) -> Process:
-    """With a role of its own if it is an agent that waits for the next attempt."""
-    if process.role != "agent" or " standby " not in _command_line(process.pid):
-        return process
-    started = {_parent_of(each.pid) for each in found if each.role == "torchrun"}
-    return process if process.pid in started else process._replace(role="waiting agent")
 
 
 def _rank_in_name(pid: int) -> int | None:

@@ -30,7 +30,6 @@ SPEC = (
 STEPS_PER_EPOCH = 29
 STEPS = 2 * STEPS_PER_EPOCH
 AT_ONCE = Path("/nowhere")  # no file: the run is fast
-NO_STANDBY = "launch.standby_after_s=null"
 HELD_UP = "train.model=tests.slurm.faults.held_up:HeldUp"
 # The site's shape chooses another QOS than submit can know; a job's start then asks for settings.
 NAMED_QOS = (f"slurm.qos={QOS_OF_PARTITION['batch']}",) if IS_SITE else ()
@@ -106,7 +105,7 @@ class ReferenceRuns:
             if not (known := trained.read()):
                 is_placed = any(word.startswith(_PLACES) for word in key)
                 words = () if is_placed else _ON_ONE_NODE
-                run = start(self._kit, *words, NO_STANDBY, *key, pace=AT_ONCE).run
+                run = start(self._kit, *words, *key, pace=AT_ONCE).run
                 run.wait()
                 known = json.dumps([run.job_id, str(run.dir.path)])
                 trained.write(known)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ..host import IS_SITE
 from ..kit import Kit
 from . import harm_processes, oracles
 from .rows import Row
@@ -21,9 +20,9 @@ AFTER_A_STOP = [["manual_stop", "completed"], ["time_limit", "completed"]]
 OFTEN = "checkpoint.every_steps=3"
 
 
-def start_with_readers(kit: Kit, standby_after_s: str) -> Paced:
+def start_with_readers(kit: Kit) -> Paced:
     """The standard run with readers, at a step that is not the newest checkpoint's."""
-    paced = start(kit, *READERS, OFTEN, f"launch.standby_after_s={standby_after_s}")
+    paced = start(kit, *READERS, OFTEN)
     paced.run.wait_for_step(4)
     assert {p.role for p in harm_processes.tree(paced.run)} >= set(harm_processes.ROLES)
     return paced
@@ -45,7 +44,7 @@ def test_row_07_only_one_rank_is_warned(
 def test_row_09_storm_of_signals_to_the_whole_tree(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    paced = start_with_readers(kit, "1")
+    paced = start_with_readers(kit)
     row.record(paced.run)
     assert harm_processes.storm(paced.run) > 50
     paced.finish()
@@ -57,61 +56,22 @@ def test_row_09_storm_of_signals_to_the_whole_tree(
     oracles.nothing_left(paced.run)
 
 
-def start_with_standby(kit: Kit, row: Row) -> tuple[Paced, list[harm_processes.Process]]:
-    """The standard run, and the torchruns that wait for its next attempt."""
-    # The site gives a job less memory than a standby needs to import torch.
-    memory = ["slurm.sbatch_args.mem-per-cpu=6G"] * IS_SITE
-    paced = begin(kit, row, OFTEN, "launch.standby_after_s=1", *memory, step=4)
-    paced.pace.write_text("2")  # seconds a step, or a busy machine has no standby before the end
-    paced.run.cluster.wait_for(
-        lambda: len(harm_processes.of_role(paced.run, "standby")) == 3,
-        f"a standby on each node of {paced.run.job_id}",
-        60,
-    )
-    return paced, harm_processes.of_role(paced.run, "standby")
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(
     kit: Kit, reference: ReferenceRuns, row: Row, number: int
 ) -> None:
-    paced, waiting = start_with_standby(kit, row)
+    paced = begin(kit, row, OFTEN, step=4)
     harm_processes.send([harm_processes.rank(paced.run, number)], signal.SIGKILL)
-    paced.run.cluster.wait_for(
-        lambda: (
-            {p.pid for p in harm_processes.of_role(paced.run, "torchrun")}
-            >= {p.pid for p in waiting}
-        ),
-        f"the second attempt by {waiting}",
-        120,
-    )
     paced.finish()
     oracles.retried(paced.run, reference(), "crash")
     assert f"rank {number} on n" in paced.run.attempts()[0]["evidence"]["error"]
-
-
-@pytest.mark.fault
-@pytest.mark.parametrize("role", ["standby", "waiting agent"])
-def test_row_14_after_the_standby_was_killed(
-    kit: Kit, reference: ReferenceRuns, row: Row, role: str
-) -> None:
-    paced, waiting = start_with_standby(kit, row)
-    victims = harm_processes.of_role(paced.run, role)
-    lost = victims[:1]
-    if role == "waiting agent":  # srun ends the others, and then itself
-        lost = victims + harm_processes.sruns_of_standby(paced.run)
-    harm_processes.send(victims[:1], signal.SIGKILL)
-    paced.run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, lost)), f"end of {lost}", 60)
-    harm_processes.send([harm_processes.rank(paced.run, 1)], signal.SIGKILL)
-    paced.finish()
-    oracles.retried(paced.run, reference(), "crash")
 
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
 @pytest.mark.parametrize("role", ["torchrun", "agent", "srun", "attempt"])
 def test_row_15_sigkill_of(kit: Kit, reference: ReferenceRuns, row: Row, role: str) -> None:
-    paced = start_with_readers(kit, "null")  # a standby outlives the attempt
+    paced = start_with_readers(kit)
     row.record(paced.run)
     first = [p for p in harm_processes.tree(paced.run) if p.role not in ("shell", "attempt")]
     harm_processes.kill(paced.run, role)
@@ -126,7 +86,7 @@ def test_row_15_sigkill_of(kit: Kit, reference: ReferenceRuns, row: Row, role: s
 def test_row_15_sigkill_of_the_batch_shell_is_recorded_as_lost(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    paced = start_with_readers(kit, "1")
+    paced = start_with_readers(kit)
     row.record(paced.run)
     harm_processes.kill(paced.run, "shell")
     # The second one: Slurm 26.05.

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_job_kit.jobs.records.training import read_progress_step
-from slurm_job_kit.jobs.rundir import read_json
-
-from ..kit import Kit, Run
-from ..user_cluster import UserCluster
-from . import harm_nodes, harm_slurm, harm_storage, oracles, recorded
+from ..kit import Kit
+from . import harm_nodes, harm_slurm, oracles, recorded
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, begin, start
 from .test_rows_spec import UNEVEN_BATCH, expected_samples, trained_on
@@ -17,15 +13,6 @@ from .test_rows_spec import UNEVEN_BATCH, expected_samples, trained_on
 SPARE = ("slurm.spare_nodes=1", "checkpoint.every_steps=5")
 # As on real sites Slurm notices after minutes that a node is lost.
 LATE = "SlurmdTimeout=150"
-DISK = ".disk"  # hidden: no folder of runs, in which `why` would look after it is gone
-# A script that goes on for ever in its first attempt.
-WAITS = """
-import os, time
-print("up", flush=True)
-time.sleep(10**6 if os.environ["KIT_ATTEMPT"] == "1" else 0)
-"""
-
-
 SEES_N1_FAIL = ("train.model=tests.slurm.faults.crashing:Crashing", "launch.env.CRASH_NODE=n1")
 
 
@@ -61,82 +48,10 @@ def test_row_45_the_first_node_is_left_out(kit: Kit, reference: ReferenceRuns, r
         ["n1", "n2", "n3"],
         ["n2", "n3", "n4"],
     ]
-    # By the agents that waited beside the second one: a new srun would be a later step.
-    assert read_json(run.dir.attempt(3).agent(0))["step_id"] == "2"
     oracles.causes(run, ["crash", "node", "completed"])
     oracles.requeues(run, 0)
     oracles.bitwise(run, reference(*SPARE, *SEES_N1_FAIL[:1]))
     oracles.nothing_left(run)
-
-
-def test_row_45_the_spare_fails_its_own_test_and_is_lost_too(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
-) -> None:
-    """Each time the job starts again, as without spares; here it waits until a node is back."""
-    with harm_storage.small_disk(tmp_path / DISK, mib=1) as disk:
-        harm_storage.fill(disk)
-        kit.cluster.restart(extra_conf=LATE)
-        full = f"setup=['[ \"$SLURMD_NODENAME\" != n4 ] || export TMPDIR={disk}']"
-        paced = begin(kit, row, *SPARE, full, "launch.standby_after_s=1", step=7)
-        run = paced.run
-        run.cluster.wait_for(run.dir.unfit_spare("n4").exists, "the test of n4", 60)
-        lose_nodes_and_wait(run, "n2")
-        run.wait_for_step((read_progress_step(run.dir.progress) or 0) + 3)
-        lose_nodes_and_wait(run, "n2", "n4")
-        paced.finish()
-
-    decisions = [attempt["decision"] for attempt in run.attempts()]
-    assert decisions == ["requeue", "requeue", "done"]
-    assert [attempt["nodes"] for attempt in run.attempts()] == [["n1", "n2", "n3"]] * 3
-    log = run.dir.job_log.read_text()
-    assert f"; n4 is unfit: {disk}: {of_full_disk(kit)}\n" in log
-    oracles.causes(run, ["node", "node", "completed"])
-    oracles.requeues(run, 2)
-    oracles.bitwise(run, reference())
-    oracles.nothing_left(run)
-
-
-def test_row_45_a_script_has_two_spares_and_one_fails_its_test(
-    kit: Kit, row: Row, tmp_path: Path
-) -> None:
-    """The other one takes the place of the lost node."""
-    script = tmp_path / "outside/waits.py"
-    script.parent.mkdir()
-    script.write_text(WAITS)
-    words = ("configs/own_script.yaml", f"launch.script={script}", "slurm.spare_nodes=2")
-    with harm_storage.small_disk(tmp_path / DISK, mib=1) as disk:
-        harm_storage.fill(disk)
-        kit.cluster.restart(extra_conf=LATE)
-        full = f"setup=['[ \"$SLURMD_NODENAME\" != n3 ] || export TMPDIR={disk}']"
-        run = kit.submit(*words, full)
-        row.record(run)
-        run.cluster.wait_for(run.dir.unfit_spare("n3").exists, "the test of n3", 120)
-        assert of_full_disk(kit) in run.dir.unfit_spare("n3").read_text()
-        run.cluster.wait_for(lambda: "up" in run.log(), "the script", 60)
-        harm_nodes.lose_power(run, 1)
-        run.wait()
-
-    assert [attempt["nodes"] for attempt in run.attempts()] == [["n1", "n2"], ["n1", "n4"]]
-    assert not run.dir.unfit_spare("n4").exists()
-    oracles.causes(run, ["node", "completed"])
-    oracles.requeues(run, 0)
-    oracles.nothing_left(run)
-
-
-def of_full_disk(kit: Kit) -> str:
-    """The error: the site's file client does not show a file system that is mounted below it."""
-    is_site = isinstance(kit.cluster, UserCluster)
-    return "Stale file handle" if is_site else "No space left on device"
-
-
-def lose_nodes_and_wait(run: Run, *nodes: str) -> None:
-    """Switch nodes off, and on again when the kit has recorded the end of the attempt."""
-    ended = len(run.attempts())
-    for node in nodes:
-        run.cluster.power_off(node)
-    run.cluster.wait_for(lambda: len(run.attempts()) > ended, "the end of the attempt", 60)
-    for node in nodes:
-        run.cluster.power_on(node)
 
 
 def test_row_45_the_node_of_the_batch_script_is_lost(

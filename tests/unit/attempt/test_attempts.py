@@ -1,4 +1,4 @@
-"""The whole batch script with a stand-in for srun: attempts, standby, signals, killed processes."""
+"""The whole batch script with a stand-in for srun: attempts, signals, killed processes."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt.attempts import Sruns
+from slurm_job_kit.jobs.attempt.attempts import start_srun
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.ended import read_attempts
@@ -32,7 +32,6 @@ line=$*
 options=${line%%/agent.sh *}
 set -- ${line#*/agent.sh }
 run=$1 attempt=$2 word=$2
-[ "$2" != standby ] || read -r attempt endpoint || exit 0
 { echo "$options"; env; cat /proc/self/status; } >"$FAKE_SLURM/srun-$attempt.seen"
 echo "$$ $word" >"$FAKE_SLURM/srun-$attempt.new"
 mv "$FAKE_SLURM/srun-$attempt.new" "$FAKE_SLURM/srun-$attempt"
@@ -139,26 +138,17 @@ def decisions(run):
     return [(record.cause, record.decision) for record in read_attempts(run)]
 
 
-def test_a_crash_is_retried_by_the_agents_that_wait_and_the_job_ends_with_0(begin):
-    job = begin(standby_after_s=1)
+def test_a_crash_is_retried_by_a_new_srun_and_the_job_ends_with_0(begin):
+    job = begin()
     assert job.srun(1)[1] == "1"
     job.end(1, 1)
-    assert job.srun(2)[1] == "standby"
+    assert job.srun(2)[1] == "2"
     job.end(2, 0)
     code, log = job.wait()
     assert code == 0, log
     assert decisions(job.run) == [("crash", "retry"), ("completed", "done")]
     assert read_json(job.run.result)["status"] == "completed"
     assert "attempt 1: 1 node, rendezvous at" in log and "attempt 2: 1 node" in log
-
-
-def test_a_retry_without_a_standby_starts_a_new_srun(begin):
-    job = begin(standby_after_s=None)
-    job.srun(1)
-    job.end(1, 1)
-    assert job.srun(2)[1] == "2"
-    job.end(2, 0)
-    assert job.wait()[0] == 0
 
 
 def test_srun_gets_the_options_of_the_script_and_a_clean_environment(begin, monkeypatch):
@@ -168,7 +158,7 @@ def test_srun_gets_the_options_of_the_script_and_a_clean_environment(begin, monk
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
     monkeypatch.setenv("MINE", "1")
-    job = begin(standby_after_s=None)
+    job = begin()
     job.srun(1)
     options, *lines = job.seen(1).splitlines()
     for option in ("--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"):
@@ -185,24 +175,9 @@ def test_srun_gets_the_options_of_the_script_and_a_clean_environment(begin, monk
     assert job.wait()[0] == 0
 
 
-def test_the_standby_shares_the_memory_of_the_attempt(begin):
-    """Where memory is a resource, a step that asks for any does not start beside the attempt."""
-    memory = ["--mem=2G", "--mem-per-cpu=100", "--mem-per-gpu=1G"]
-    job = begin(srun_args=[*memory, "--mem-bind=local"], standby_after_s=1)
-    job.srun(1)
-    job.end(1, 1)
-    job.srun(2)
-    of_attempt, of_standby = (job.seen(attempt).splitlines()[0].split() for attempt in (1, 2))
-    assert {*memory, "--mem-bind=local"} <= {*of_attempt} and "--overlap" not in of_attempt
-    assert {"--overlap", "--mem=0", "--mem-bind=local", "--export=ALL"} <= {*of_standby}
-    assert not {*memory} & {*of_standby}
-    job.end(2, 0)
-    assert job.wait()[0] == 0
-
-
 def test_an_attempt_whose_srun_cannot_be_started_is_closed(begin):
     too_long = "--comment=" + 200_000 * "x"  # for an argument. Source: execve(2), MAX_ARG_STRLEN
-    job = begin(srun_args=[too_long], standby_after_s=None)
+    job = begin(srun_args=[too_long])
     code, log = job.wait()
     assert code == 1 and "attempt 1: error: srun was not started: " in log
     assert len(read_attempts(job.run)) >= 1 and not job.run.owner.exists()
@@ -210,7 +185,7 @@ def test_an_attempt_whose_srun_cannot_be_started_is_closed(begin):
 
 @pytest.mark.parametrize("name", ["USR1", "TERM", "QUIT"])
 def test_a_stop_signal_of_the_shell_is_the_attempts(begin, fake_slurm, name):
-    job = begin(standby_after_s=None)
+    job = begin()
     # While Python starts, which a signal would end, or which would lose it. Some sites send it to
     # the whole tree.
     for pid in (wait_for(lambda: job.python, "no Python"), job.shell.pid):
@@ -225,7 +200,7 @@ def test_a_stop_signal_of_the_shell_is_the_attempts(begin, fake_slurm, name):
 
 
 def test_of_two_stop_signals_of_the_shell_the_first_is_the_attempts(begin):
-    job = begin(standby_after_s=None)
+    job = begin()
     wait_for(lambda: job.python, "no Python")
     for number in (signal.SIGUSR1, signal.SIGTERM):
         os.kill(job.shell.pid, number)
@@ -238,7 +213,7 @@ def test_of_two_stop_signals_of_the_shell_the_first_is_the_attempts(begin):
 
 def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
     """Slurm signals the batch shell while it requeues a job, and at the end of a cancelled one."""
-    job = begin(standby_after_s=None)
+    job = begin()
     job.srun(1)
     job.end(1, 0)
     while job.shell.poll() is None:
@@ -250,7 +225,7 @@ def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
 
 
 def test_a_stop_signal_to_the_whole_tree_ends_no_decision(begin):
-    job = begin(standby_after_s=None)
+    job = begin()
     job.srun(1)
     for number in STOP_SIGNALS:
         os.kill(job.python, number)
@@ -261,7 +236,7 @@ def test_a_stop_signal_to_the_whole_tree_ends_no_decision(begin):
 
 
 def test_an_attempt_whose_python_was_killed_is_closed_and_retried(begin):
-    job = begin(standby_after_s=1)
+    job = begin()
     srun, _ = job.srun(1)
     os.kill(job.python, signal.SIGKILL)
     wait_for(lambda: "srun" not in command_line(srun), "srun lives on")
@@ -278,7 +253,7 @@ def test_a_python_that_was_killed_before_it_executed_its_decision_is_followed_by
 ):
     """The record has a requeue, and slurmctld does not answer until the process is killed."""
     fake_slurm.install("scontrol", "exec sleep 20", when="requeue *")
-    job = begin(standby_after_s=None)
+    job = begin()
     job.srun(1)
     os.kill(job.shell.pid, signal.SIGTERM)
     job.end(1, 1)
@@ -300,7 +275,7 @@ def test_a_python_that_is_killed_again_and_again_ends_the_job(begin, tmp_path):
 
 def test_nothing_is_decided_where_the_shell_was_killed(begin):
     """The next start of the job records the attempt as lost, whatever this process still sees."""
-    job = begin(standby_after_s=None)
+    job = begin()
     job.srun(1)
     python = job.python
     job.shell.kill()
@@ -310,53 +285,11 @@ def test_nothing_is_decided_where_the_shell_was_killed(begin):
     assert decisions(job.run) == [] and json.loads(job.run.owner.read_text())["attempt"] == 1
 
 
-@pytest.mark.parametrize(
-    ("launch", "nodes"),
-    [
-        (Launch(), "n1,n2,n3"),
-        (Launch(script="mine.py"), "n3"),
-        (Launch(script="mine.py", standby_after_s=None), None),
-    ],
-)
-def test_an_agent_waits_on_a_spare_node_whatever_trains_on_the_others(
-    tmp_path, fake_slurm, launch, nodes
-):
-    fake_slurm.install("srun", "case $1 in --help) echo --overlap ;; *) exec cat ;; esac")
-    spec = Spec(slurm=Slurm(nodes=2, spare_nodes=1), launch=launch)
-    fields = {"nodes": ["n1", "n2"], "spares": ["n3"]}
+def test_an_attempt_starts_on_its_nodes_alone(tmp_path, fake_slurm):
+    fake_slurm.answer("srun")
+    fields = {"nodes": ["n2", "n3"], "spares": ["n4"], "left_out": ["n1"]}
     plan = records.decode(AttemptPlan, run_files.plan(**fields), "here")
-    sruns = Sruns(RunDir(tmp_path), ["srun"])
-    srun = sruns.start(spec, plan)
-    sruns.start_standby(spec, plan)
-    sruns.end_standby()
-    srun.wait(60)
-    waiting = [call for call in fake_slurm.calls if f"agent.sh {tmp_path} standby n3 " in call]
-    assert len(waiting) == (nodes is not None)
-    assert all(f"--nodelist={nodes} " in call for call in waiting)
-
-
-@pytest.mark.parametrize(
-    ("left_out", "is_by_standby"), [(["n1"], True), ([], False)], ids=["it answers", "it is lost"]
-)
-def test_a_retry_without_a_node_is_started_by_the_agents_that_wait_unless_it_is_lost(
-    tmp_path, fake_slurm, left_out, is_by_standby
-):
-    """A lost node would keep their srun from its end; the agent of any other node leaves."""
-    fake_slurm.install("srun", "case $1 in --help) echo --overlap ;; *) exec cat ;; esac")
-    spec = Spec(slurm=Slurm(nodes=2, spare_nodes=1))
-    first, second = (
-        records.decode(AttemptPlan, run_files.plan(**fields), "here")
-        for fields in (
-            {"nodes": ["n1", "n2"], "spares": ["n3"]},
-            {"nodes": ["n2", "n3"], "left_out": left_out, "attempt": 2},
-        )
-    )
-    sruns = Sruns(RunDir(tmp_path), ["srun"])
-    started = [sruns.start(spec, first)]
-    sruns.start_standby(spec, first)
-    started.append(sruns.start(spec, second))
-    sruns.end_standby()
-    for srun in started:
-        srun.wait(60)
-    is_new = any(f"agent.sh {tmp_path} 2 " in call for call in fake_slurm.calls)
-    assert is_new != is_by_standby
+    spec = Spec(slurm=Slurm(nodes=2, spare_nodes=2))
+    start_srun(RunDir(tmp_path), spec, plan, ["srun", "--nodes=4"]).wait(60)
+    (call,) = [call for call in fake_slurm.calls if "agent.sh" in call]
+    assert " --nodes=2 --ntasks=2 --nodelist=n2,n3 --overlap --no-kill " in call

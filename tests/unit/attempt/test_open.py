@@ -213,51 +213,6 @@ def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
     assert list(plan.left_out) == left_out
 
 
-@pytest.mark.parametrize(
-    ("unfit", "nodes", "spares"),
-    [
-        (["n2"], ["n1", "n3"], ["n2", "n4"]),
-        (["n1", "n2", "n3"], ["n1", "n4"], ["n2", "n3"]),  # never with fewer nodes
-        (["n7"], ["n1", "n2"], ["n3", "n4"]),  # given back
-    ],
-)
-def test_a_node_that_failed_its_test_as_a_spare_one_waits_and_the_log_says_why(
-    run, fake_slurm, monkeypatch, capfd, unfit, nodes, spares
-):
-    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=2)).to_json())
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURMD_NODENAME", nodes[0])
-    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
-    monkeypatch.setattr(client, "is_answering", lambda *_: True)
-    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-4]\n")
-    run.unfit_spare("").parent.mkdir()
-    for node in unfit:
-        run.unfit_spare(node).write_text("/tmp: No space left on device\n")
-    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3", "n4"], "10.0.0.1")
-    assert plan is not None and (list(plan.nodes), list(plan.spares)) == (nodes, spares)
-    log = capfd.readouterr().err
-    for node in ("n2", "n7"):
-        is_shown = f"; {node} is unfit: /tmp: No space left on device" in log
-        assert is_shown == (node in unfit and node != "n7")
-
-
-@pytest.mark.parametrize(("attempts", "nodes"), [(0, ["n1", "n2", "n3"]), (1, ["n1", "n2"])])
-def test_a_test_of_a_spare_node_keeps_only_this_start_of_the_job_small(
-    run, fake_slurm, monkeypatch, attempts, nodes
-):
-    run.spec.write_text(Spec(slurm=BOTH).to_json())
-    monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
-    monkeypatch.setattr(client, "is_answering", lambda *_: True)
-    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n")
-    for _ in range(attempts):
-        run_files.recorded(run, {}, decision="retry")
-    run.unfit_spare("n3").parent.mkdir()
-    run.unfit_spare("n3").write_text("/tmp: No space left on device\n")
-    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
-    assert plan is not None and list(plan.nodes) == nodes
-
-
 def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet(
     run, fake_slurm, monkeypatch, capfd
 ):

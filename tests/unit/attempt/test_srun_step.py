@@ -118,10 +118,10 @@ def test_srun_and_the_agents_get_what_the_spec_has():
     contained = Spec(launch=Launch(command_prefix=prefix, python="/opt/python"))
     run = RunDir(Path("/run"))
     agent = ["bash", "/run/kit/slurm_job_kit/slurm/agent.sh", "/run", "3", "10.0.0.1:29500"]
-    command = srun_step.agent_command(run, contained, *agent[-2:])
+    command = srun_step.agent_command(run, contained, 3, agent[-1])
     assert command == [*agent, *prefix, "/opt/python"]
     shield = srun_step.block_signals_prefix()
-    assert srun_step.agent_command(run, Spec(), *agent[-2:]) == [*agent, *shield, sys.executable]
+    assert srun_step.agent_command(run, Spec(), 3, agent[-1]) == [*agent, *shield, sys.executable]
 
 
 def test_srun_that_outlives_all_agents_is_ended_though_none_failed(

@@ -46,9 +46,6 @@ def ended(here, status="completed", run_id="20260101", job_id=None, days=2.0):
         (run.checkpoints / name).mkdir()
     (run.path / ".spec.json.4711.tmp").write_text("x")
     run.compile_cache.mkdir()
-    run.standby_after_s.parent.mkdir()
-    run.standby_after_s.write_text("20\n")
-    (run.standby_after_s.parent / "setup-00000.log").write_text("x")
     records.write(run.result, Result(status, global_step=30))
     if job_id is not None:
         records.write(run.submission, Submission(("sbatch",), job_id))
@@ -73,7 +70,7 @@ def test_a_dry_run_lists_and_deletes_nothing(here, capfd):
     assert main(["clean"]) == 0
     printed = capfd.readouterr().out
     assert "step-00000020: neither the latest nor the best" in printed
-    assert "in 7 places; nothing is deleted yet" in printed and "export" in printed
+    assert "in 6 places; nothing is deleted yet" in printed and "export" in printed
     assert everything(run) == before
 
 
@@ -82,7 +79,6 @@ def test_a_complete_run_keeps_its_latest_and_best_checkpoint(here):
     assert main(["clean", "--yes"]) == 0
     assert names(run) == OF_COMPLETE
     assert not run.compile_cache.exists() and not (run.path / ".spec.json.4711.tmp").exists()
-    assert [path.name for path in run.standby_after_s.parent.iterdir()] == ["after_s"]
     assert main(["compare", str(run.path), str(run.path)]) in (0, 1)
     assert main(["clean", "--yes"]) == 0
 

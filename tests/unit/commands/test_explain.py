@@ -92,8 +92,6 @@ def test_a_spec_as_a_whole_has_a_line_for_each_key(explain):
     ("key", "changes", "meant"),
     [
         ("launch.nproc_per_node", ["slurm.gpus_per_node=4"], "4"),
-        ("launch.standby_after_s", [], "20"),
-        ("launch.standby_after_s", ["setup=['true']"], "null"),
         ("train.deterministic", ["slurm.gpus_per_node=1"], "false"),
         ("train.global_batch_size", ["launch.nproc_per_node=3"], "192"),
         ("checkpoint.interval", ["checkpoint.every_steps=5"], "none"),

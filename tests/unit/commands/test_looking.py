@@ -15,7 +15,6 @@ LOOKING = [
     ["status", "--all"],
     ["status", "tiny"],
     ["status", "tiny", "--json"],
-    ["status", "--nodes"],
     ["why", "tiny"],
     ["logs", "tiny"],
     ["logs", "tiny", "--errors"],

@@ -6,8 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.node import rendezvous
 from slurm_job_kit.jobs.rundir import RunDir, read_json
-from slurm_job_kit.trainer.health import preflight
-from slurm_job_kit.trainer.health.script_preflight import disk_problem, main, spare_problem
+from slurm_job_kit.trainer.health.script_preflight import disk_problem, main
 from tests.unit import forked_ranks
 
 
@@ -50,16 +49,3 @@ def test_the_node_with_a_bad_disk_is_named_even_where_it_cannot_write_its_record
     assert record.get("reporter") == (0 if bad == "KIT_RUN_DIR" else None)
     peer = read_json(run.attempt(1).rank_error(0))
     assert peer["caused_by_peer"]
-
-
-def test_a_spare_node_is_tested_alone(tmp_path, monkeypatch):
-    """Its disks, the number of its GPUs, and what its processors compute."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert spare_problem(tmp_path, 0) == "" and os.listdir(tmp_path) == []
-    assert spare_problem(tmp_path / "a", 0) == f"{tmp_path}/a: No such file or directory"
-    assert "and the ranks need 99" in spare_problem(tmp_path, 99)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "b"))
-    assert spare_problem(tmp_path, 0) == f"{tmp_path}/b: No such file or directory"
-    monkeypatch.setattr(preflight, "expected_elements", lambda: [[7] * 5] * 7)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert "a matrix product (torch.float32) is wrong" in spare_problem(tmp_path, 0)

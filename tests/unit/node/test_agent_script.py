@@ -81,38 +81,6 @@ def test_the_agent_gets_its_arguments_in_the_frozen_code(node):
     assert not node.attempt.setup_log(8).exists()
 
 
-def test_a_standby_whose_line_comes_as_its_time_is_over_starts_the_attempt(node):
-    node.run_dir.standby_after_s.parent.mkdir()
-    node.run_dir.standby_after_s.write_text("0.5")
-    argv = [*node.argv()[:3], "standby", "-", str(node.python)]
-    env = os.environ | {"SLURM_NODEID": "8"}
-    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
-        assert shell.stdin is not None and shell.stdout is not None
-        shell.stdin.write(b"1 10.0.")
-        shell.stdin.flush()
-        with pytest.raises(subprocess.TimeoutExpired):
-            shell.wait(timeout=1)
-        shell.stdin.write(b"0.1:15000\n")
-        shell.stdin.flush()
-        line = shell.stdout.readline().decode()
-    assert line.startswith(f"agent: -m slurm_job_kit.jobs.node {node.run_dir.path} 1 ")
-    assert "--rdzv-endpoint=10.0.0.1:15000 " in line
-
-
-@pytest.mark.parametrize(
-    ("nodes", "rank"), [("n10,n1,n2", 1), ("n1", 0), ("n10,n2,n1", 2), ("n10,n11", None), ("", 8)]
-)
-def test_a_standby_has_the_rank_that_its_line_gives_its_node(node, nodes, rank):
-    node.run_dir.standby_after_s.parent.mkdir()
-    node.run_dir.standby_after_s.write_text("20")
-    argv = [*node.argv()[:3], "standby", "n2", str(node.python)]
-    env = os.environ | {"SLURM_NODEID": "8", "SLURMD_NODENAME": "n1"}
-    line = f"1 10.0.0.1:15000 {nodes}\n"
-    done = subprocess.run(argv, env=env, input=line, capture_output=True, text=True, timeout=20)
-    assert done.returncode == 0
-    assert done.stdout == "" if rank is None else f"--node-rank={rank}\n" in done.stdout
-
-
 def test_what_the_setup_lines_export_reaches_the_agent_and_their_output_the_log(node):
     done = node.run("export A=1", "echo out; echo err >&2", "cd /tmp")
     assert "A=1" in done.stdout and f"cwd: {node.run_dir.code}" in done.stdout

@@ -111,17 +111,6 @@ def test_an_agent_without_a_record_is_named_with_the_error_in_the_jobs_log(run, 
     assert words is None or "shared library" in text
 
 
-def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(run):
-    line = (
-        "srun: error: Unable to create step for job 7: More processors requested than permitted\n"
-    )
-    run.job_log.write_text(f"{OPENED}{line}srun: error: a: task 0: Killed\n")
-    agents(run, None, None)  # both began, and were killed
-    evidence = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", 137)
-    assert "Unable to create step" not in str(evidence.error)
-    assert not evidence.would_repeat and evidence.kind is None
-
-
 @pytest.mark.parametrize("begun", [None, -15])
 def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
     run.spec.write_text(Spec(launch=Launch(command_prefix=["apptainer", "exec", "x"])).to_json())
