@@ -81,21 +81,14 @@ kit_find_code() {
         export PYTHONPATH=$kit_code${PYTHONPATH:+:$PYTHONPATH}
 }
 
-# --- the inherited environment: jobs/environment.py has the reasons ------------------------------------
-kit_found=''
-for kit_name in \
-    OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY KMP_AFFINITY KMP_HW_SUBSET KMP_PLACE_THREADS \
-    OMP_DYNAMIC OMP_THREAD_LIMIT; do
-    [[ ! -v $kit_name ]] || kit_found+=" $kit_name=${!kit_name}"
-    unset "$kit_name"
-done
-if [[ -n $kit_found && $kit_attempt/$kit_node_rank == 1/0 ]]; then
-    printf '%(%F %T)T warning: not passed on to the ranks:%s\n  hint: %s\n' -1 "$kit_found" \
-        "it would bind all ranks to one core; setup or launch.env may set it" >&2
-fi
+# --- the inherited environment ----------------------------------------------------------------------
+# The first eight bind all ranks to one core, launch.threads_per_rank sets what the next six do, with
+# PYTHON... Python waits at its end or does not find the frozen code, the last ones change bash.
 unset \
-    OMP_NUM_THREADS MKL_NUM_THREADS MKL_DOMAIN_NUM_THREADS OPENBLAS_NUM_THREADS GOTO_NUM_THREADS \
-    BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH CDPATH POSIXLY_CORRECT GREP_OPTIONS
+    OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY KMP_AFFINITY KMP_HW_SUBSET KMP_PLACE_THREADS \
+    OMP_DYNAMIC OMP_THREAD_LIMIT OMP_NUM_THREADS MKL_NUM_THREADS MKL_DOMAIN_NUM_THREADS \
+    OPENBLAS_NUM_THREADS GOTO_NUM_THREADS BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH CDPATH \
+    POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t kit_builtins < <(compgen -b)
 unset -f "${kit_builtins[@]}" link grep # functions that the user's shell exports under these names
 mapfile -t kit_lines <"$kit_setup"

@@ -43,8 +43,6 @@ def main(argv: list[str] | None = None) -> int:
         head = head_here(launch, str(job_id), args.attempt, args.nodes, resolved)
         print(HEAD_FOLLOWS, head.address, head.how, head.port, *head.interfaces, sep="\n")
         return 0
-    if args.command == "run":
-        client.drop_enclosing_job()
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
     if args.command == "run":
         job = attempts.Allocation(args.nodes, args.head_address, args.srun)

@@ -70,7 +70,7 @@ def _become_srun() -> None:
 
 def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.StopsOfShell) -> int:
     """Run attempts until a decision ends this start of the job; returns the exit code."""
-    for name in os.environ.keys() - environment.variables_for(os.environ, Door.BATCH).keys():
+    for name in os.environ.keys() - environment.variables_for(os.environ, Door.SRUN).keys():
         del os.environ[name]
     code = _finish_killed(run_dir, me, stops)
     while code == EXIT_RETRY:

@@ -42,7 +42,6 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     if job_id is None:
         raise SystemExit("error: adopt is for slurm/ddp.sbatch, inside a job")
     begin_lines_with_time()  # stderr is the job's log
-    client.drop_enclosing_job()
     cluster = client.cluster_name()
     known = lookup.recall(job_id, cluster)
     # A rebuilt cluster counts its job ids from 1 again: only a restart can have a run already.

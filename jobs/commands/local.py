@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
 
-from .. import environment, gpus, installation, procfs, records
+from .. import gpus, installation, procfs, records
 from ..attempt import srun_step
 from ..attempt.close import close_attempt, end_between_attempts
 from ..attempt.decision import Action, Cause, Decision
@@ -65,8 +65,6 @@ def run(run_dir: RunDir) -> Decision | None:
     if nodes < spec.slurm.fewest_nodes:
         here = f"{quantity(len(devices), 'GPU')} here: {quantity(nodes, 'node')}"
         print_line(f"warning: {here}, not {spec.slurm.nodes}")
-    for text in environment.notes(os.environ, spec, None):
-        print_line(text)
     shares = gpu_shares(nodes, devices)
     me, line = run_lock.this_process(None), ProgressLine(run_dir)
     with (

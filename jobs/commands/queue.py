@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import environment, gpus, records
+from .. import environment, records
 from ..attempt import exclude_nodes
 from ..config.load import LoadedSpec
-from ..console import BestEffort, print_line, quantity
+from ..console import BestEffort, print_line
 from ..environment import Door
-from ..errors import FailedError, UserError
+from ..errors import FailedError
 from ..records.queued import SlurmSite, Submission
 from ..rundir import RunDir, Timeline
 from ..runs import lookup
 from ..slurm import client, duration, executor, refusals, site, site_warnings
-from ..slurm.sbatch import sbatch_argv, sbatch_options
+from ..slurm.sbatch import sbatch_argv
 from ..spec import Spec
 from .submit_claim import block_signals
 
@@ -66,8 +66,6 @@ def call_sbatch(
     script. record: writes the id into the run directories.
     Raises: FailedError; then nothing is queued.
     """
-    for line in environment.notes(os.environ, loaded.spec, argv):
-        print_line(line)
     environ = environment.variables_for(os.environ, Door.SBATCH)
     with block_signals():
         try:
@@ -103,42 +101,19 @@ def refusal(error: executor.SubmissionError) -> FailedError:
 
 
 def check_site(spec: Spec, run_dir: RunDir) -> SlurmSite:
-    """Print the warnings of this site; record the site in the run directory and return it.
-
-    Raises: UserError for a job that would get other GPUs than the spec says.
-    """
-    if (conflict := exported_gpus(spec)) is not None:
-        raise UserError(conflict)
+    """Print the warnings of this site; record the site in the run directory and return it."""
     sites = site.query(spec.slurm)
     for problem in site_warnings.check(spec.slurm, sites, site_warnings.last_stop_s(run_dir)):
         print_line(problem.in_one_line)
     return site_warnings.record_site(run_dir, spec.slurm, sites)
 
 
-def exported_gpus(spec: Spec) -> str | None:
-    """Return what is wrong with variables that make sbatch ask for other GPUs than the spec."""
-    slurm, environ = spec.slurm, environment.variables_for(os.environ, Door.SBATCH)
-    options = sbatch_options(spec, Path())
-    variables = gpus.contradicting(environ, options, slurm.num_gpus, slurm.job_nodes)
-    if not variables:
-        return None
-    names = " ".join(each.partition("=")[0] for each in variables)
-    return (
-        f"{', '.join(variables)} of the environment asks sbatch for other GPUs than the spec: "
-        f"{slurm.gpus_are}, on {quantity(slurm.job_nodes, 'node')}\n"
-        f"  hint: unset {names}, or write the GPUs of each node into slurm.gpus_per_node"
-    )
-
-
-def show_site(spec: Spec) -> bool:
-    """Print sites and warnings to stderr; False for a job that would get other GPUs than asked."""
-    if (conflict := exported_gpus(spec)) is not None:
-        print(f"error: {conflict}", file=sys.stderr)
+def show_site(spec: Spec) -> None:
+    """Print sites and warnings to stderr."""
     sites = site.query(spec.slurm)
     problems = site_warnings.check(spec.slurm, sites)
     for line in [each.summary for each in sites] + [each.in_one_line for each in problems]:
         print(line, file=sys.stderr)
-    return conflict is None
 
 
 @dataclass(frozen=True)

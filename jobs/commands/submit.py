@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import environment, installation
+from .. import installation
 from ..console import display_path, format_metrics, print_line, quantity
 from ..errors import UserError
 from ..records.queued import Submission
@@ -188,8 +187,6 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
     print_line(gpu_hours([spec]))
     is_local = choose_cluster(cluster) == "local"
-    for line in environment.notes(os.environ, spec, None if is_local else argv):
-        print_line(line)
     if is_local:
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
         return 0
@@ -197,11 +194,11 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     if verdict is None:
         print("sbatch did not answer: whether it accepts the job is unknown", file=sys.stderr)
         return 1
-    could_run = show_site(spec)
+    show_site(spec)
     print(verdict.text, file=sys.stderr)
     if not verdict.is_accepted and (hint := refusals.hint(verdict.text)):
         print(f"  hint: {hint}", file=sys.stderr)
-    return 0 if verdict.is_accepted and could_run else 1
+    return 0 if verdict.is_accepted else 1
 
 
 def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import environment, gpus
-from ..environment import Door, Treatment
 from ..problems import CONTROL, KeyPath, Problem, format_value
 from ..slurm import duration
 from ..spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
@@ -219,26 +218,13 @@ def _python(python: str | None) -> Iterator[Problem]:
 
 
 def _env(env: dict[str, str]) -> Iterator[Problem]:
-    for name, value in env.items():
+    for name in env:
         path = ("launch", "env", name)
         if not _VARIABLE.fullmatch(name):
             hint = "use letters, digits and _, and start with a letter or _"
             yield Problem(path, f"{format_value(name)} is not the name of a variable", hint)
         elif hint_reserved := environment.refusal(name):
             yield Problem(path, f"{name} belongs to the kit", hint_reserved)
-        elif (
-            name == "LOGLEVEL"
-            and environment.treatment(name, env, Door.TORCHRUN) is not Treatment.PASS
-        ):
-            hint = "write DEBUG, INFO, WARNING or ERROR"
-            yield Problem(
-                path, f"{format_value(value)} is no level to torchrun, which reads it", hint
-            )
-        elif name == "TMPDIR" and len(os.fsencode(value)) > environment.MAX_TMPDIR:
-            hint = f"write a path of at most {environment.MAX_TMPDIR} characters"
-            yield Problem(
-                path, f"{format_value(value)} is too long for the sockets of data workers", hint
-            )
 
 
 def is_inside(path: str) -> bool:

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import environment
 from ..kinds import KINDS, Row
 from ..spec import SECTIONS, Scalar, Spec
 from .keys import (
@@ -33,7 +32,6 @@ from .load import SWEEP
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"
 REFERENCE = ROOT / "configs" / "README.md"
-ENVIRONMENTS = ROOT / "docs" / "environments.md"
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- make schema writes from here -->", "<!-- to here -->"
@@ -176,7 +174,6 @@ def tables_of_docs() -> dict[Path, str]:
     """Return the generated part of each page that has one."""
     return {
         REFERENCE: reference(),
-        ENVIRONMENTS: environment.markdown(),
         TROUBLESHOOTING: kinds(),
         ARCHITECTURE: rooms(),
     }

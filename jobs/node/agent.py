@@ -330,28 +330,6 @@ def torch_file(attempt_dir: AttemptDir, rank: int) -> Path:
     return Path(torch.origin)
 
 
-def warn_of_missing_bytecode(source: str) -> None:
-    """Warn where each start compiles torch, the module in the file `source`, again.
-
-    Some tools install packages without bytecode. Python adds it where it can write.
-    """
-    is_kept = os.access(Path(source).parent, os.W_OK) and not sys.dont_write_bytecode
-    if not is_kept and not Path(importlib.util.cache_from_source(source)).exists():
-        folder = Path(source).parents[1]
-        print_line(
-            f"warning: torch has no bytecode for {sys.executable}: each start takes seconds longer"
-            f"\n  hint: {sys.executable} -m compileall -q {folder}, by somebody who may write there"
-        )
-
-
-def warn_of_environment(spec: Spec) -> None:
-    """Warn of what the ranks of this node inherit, or do not."""
-    lines = environment.warnings(os.environ, environment.Door.TORCHRUN)
-    lines += environment.bound({**os.environ, **spec.launch.env}) + environment.low_limits()
-    for line in lines:
-        print_line(line)
-
-
 def end_by_node_error(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
     """End the agent before it starts torchrun; `attempt.close` reads the reason."""
     text = f"{node_name()}: {reason}"
@@ -366,21 +344,13 @@ def temporary_directory(
 ) -> Iterator[str]:
     """Run a block with a directory of this node for torchrun, which leaves its own ones behind.
 
-    env: of torchrun. Its TMPDIR is left out if this node lacks it. One that is too long for sockets
-    gets a short name: a link in that directory.
+    env: of torchrun; gets the TMPDIR that can be used.
     """
-    if (unusable := environment.unusable_tmpdir(env)) is not None:
-        print_line(unusable)
-        del env["TMPDIR"]
-    folder = env.get("TMPDIR") or tempfile.gettempdir()
-    is_long = len(os.fsencode(folder)) > environment.MAX_TMPDIR and os.path.isdir(folder)
+    env["TMPDIR"] = environment.temporary_folder(env)
     try:
         directory = tempfile.TemporaryDirectory(
-            prefix="torchrun-", dir="/tmp" if is_long else folder, ignore_cleanup_errors=True
+            prefix="torchrun-", dir=env["TMPDIR"], ignore_cleanup_errors=True
         )
-        if is_long:
-            os.symlink(folder, f"{directory.name}/tmp")
-            env["TMPDIR"] = f"{directory.name}/tmp"
     except OSError as error:
         hint = "free space there, or set TMPDIR to a directory of the node"
         end_by_node_error(
@@ -411,7 +381,7 @@ def main(argv: list[str]) -> int:
     except (OSError, UserError) as error:
         text = f"{node_name()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
-    torch = torch_file(attempt_dir, args.node_rank)
+    torch_file(attempt_dir, args.node_rank)
     have_met = partial(have_trained, run_dir, plan.nodes)
     try:
         with contextlib.suppress(OSError):  # without a route now: one may come back
@@ -434,9 +404,7 @@ def main(argv: list[str]) -> int:
         options = node.options(plan, args.rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir
-            warn_of_missing_bytecode(str(torch))
             print_line(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
-            warn_of_environment(spec)
         if not spec.launch.is_trainer and plan.attempt > 1:
             show_own_files(run_dir)
         watch = None if spec.launch.is_trainer else ScriptWatch(run_dir, plan.attempt, node, spec)

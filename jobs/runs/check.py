@@ -119,9 +119,7 @@ def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
     """Return rank 0's variables, without those by which it would meet other ranks, and no GPU."""
     paths = filter(None, [*code_folders(run_dir), os.environ.get("PYTHONPATH")])
     return {
-        **environment.variables_for(
-            environment.variables_for(os.environ, Door.AGENT), Door.TORCHRUN
-        ),
+        **environment.variables_for(os.environ, Door.TORCHRUN),
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
         "KIT_RUN_DIR": str(run_dir.path),

@@ -502,7 +502,7 @@ def ask_git(repository: Path, *arguments: str) -> GitAnswer:
 def git_begun(repository: Path, *arguments: str) -> Iterator[Callable[[], GitAnswer]]:
     """Run a block while git runs; yield a function that waits for it and returns its answer."""
     command = ["git", "-C", str(repository), *arguments]
-    env = environment.for_reading(os.environ, environment.Door.GIT)
+    env = environment.for_reading(os.environ)
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
     except OSError as error:

@@ -22,7 +22,6 @@ from pathlib import Path
 
 from .. import environment
 from ..console import print_line
-from ..environment import Door
 from ..records.queued import RequeueAnswer
 from . import job_state
 
@@ -114,7 +113,7 @@ def call(
     formats. more: variables that are added to it. folder: its working directory.
     """
     if environ is None:
-        environ = environment.for_reading(os.environ, Door.CLIENT)
+        environ = environment.for_reading(os.environ)
     env = {**environ, **more}
     try:
         with say_if_slow(argv[0]):
@@ -147,18 +146,6 @@ def say_if_slow(program: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def drop_enclosing_job() -> None:
-    """Remove what sbatch left in this job's environment of the job in which it ran.
-
-    Slurm is asked only where there are variables that this job might not have itself.
-    """
-    job_id, answer = os.environ.get("SLURM_JOB_ID", ""), None
-    if environment.of_enclosing_job(os.environ, f"JobId={job_id}"):
-        answer = call(["scontrol", "-d", "show", "job", job_id])
-    for name in environment.of_enclosing_job(os.environ, answer.stdout if answer else ""):
-        del os.environ[name]
 
 
 def job_id_from(environ: Mapping[str, str]) -> str | None:

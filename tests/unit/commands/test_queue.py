@@ -4,14 +4,13 @@ import errno
 import os
 import shlex
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.commands import queue
 from slurm_job_kit.jobs.config.load import LoadedSpec
-from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import lookup
@@ -62,37 +61,6 @@ def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sba
     job_id, run_dir = queued(spec, repository)
     assert job_id == "4711"
     assert sbatch.argv[-2:] == [str(run_dir.kit / SCRIPT), str(run_dir.path)]
-
-
-@pytest.mark.parametrize(
-    ("exported", "gpus_per_node", "is_refused"),
-    [
-        ({"SBATCH_GPUS": "2"}, 2, True),  # of two nodes
-        ({"SBATCH_GPUS": "a100:4"}, 2, False),
-        ({"SBATCH_GPUS": "4"}, 0, True),
-        ({"SBATCH_GPUS_PER_TASK": "1"}, 2, True),
-        ({"SBATCH_GRES": "gpu:a100:2"}, 2, False),
-        ({"SBATCH_GRES": "gpu:1,nvme:1"}, 0, True),
-        ({"SBATCH_GRES": "nvme:1"}, 2, False),
-        ({"SBATCH_GPUS_PER_NODE": "1"}, 2, False),  # the kit's own option wins
-        ({"SBATCH_GPUS_PER_NODE": "1"}, 0, True),
-        ({"SBATCH_GPUS": "0"}, 0, False),
-        ({"SLURM_GPUS": "7", "SBATCH_GPUS_ODD": "7"}, 2, False),
-    ],
-)
-def test_gpus_of_the_environment_that_contradict_the_spec_are_refused_before_the_queue(
-    spec, sbatch, repository, monkeypatch, exported, gpus_per_node, is_refused
-):
-    for name, value in exported.items():
-        monkeypatch.setenv(name, value)
-    asked = replace(spec, slurm=Slurm(nodes=2, gpus_per_node=gpus_per_node))
-    assert queue.show_site(asked) != is_refused
-    if not is_refused:
-        assert queued(asked, repository)[0] == "4711"
-        return
-    with pytest.raises(UserError, match=f"{next(iter(exported))}=.*environment"):
-        queued(asked, repository)
-    assert not [call for call in sbatch.calls if call.startswith("sbatch ") and "--job" in call]
 
 
 def test_a_submitted_run_records_its_job_and_is_found_by_its_id(spec, sbatch, repository):

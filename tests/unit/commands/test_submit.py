@@ -102,15 +102,6 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
     assert os.listdir(here / "runs") == [".code"]  # of the fixture
 
 
-def test_a_dry_run_shows_what_the_environment_changes(slurm, here, capfd, monkeypatch):
-    monkeypatch.setenv("SBATCH_TIMELIMIT", "5")
-    monkeypatch.setenv("SBATCH_HINT", "nomultithread")
-    main(["submit", "tiny.yaml", "--dry-run"])
-    err = capfd.readouterr().err
-    assert "SBATCH_TIMELIMIT=5 of the environment is not passed on" in err
-    assert "sbatch takes options from the environment, too: SBATCH_HINT=nomultithread" in err
-
-
 def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
     python = "launch.python=/only/on/the/nodes/bin/python"
     assert main(["submit", "tiny.yaml", python, "--dry-run"]) == 0
