@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,53 +104,12 @@ def printable(text: str) -> str:
     )
 
 
-# $NAME, ${NAME}, ${NAME:-text}, ${NAME-text}, and $$ for one $; then what only a shell can expand.
-_VARIABLE = re.compile(
-    r"\$(?:(?P<escaped>\$)|(?P<name>[A-Za-z_]\w*)"
-    r"|\{(?P<braced>[A-Za-z_]\w*)(?P<or>:?-(?P<text>[^}$]*))?\})",
-    re.ASCII,
-)
-_FOR_A_SHELL = re.compile(r"\$[({0-9@*#?!$-]?|`")
-# ~ and ~user where a shell expands them: at the start of a word or value, and behind a colon.
-_HOME = re.compile(r"(?:^(?:--?[\w-]+=)?|:)(?P<home>~[\w.-]*)(?=/|:|$)", re.ASCII)
+def expand_path(written: str) -> str:
+    """Return a path with ~ and $VARIABLES expanded.
 
-
-def expand_path(written: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a path with ~ and variables expanded as a shell does it.
-
-    Raises: ValueError for what would stay: an unset variable, a command, a user that is unknown.
+    Raises: ValueError for a `$` that stays: a variable that is not set, or what only a shell does.
     """
-
-    def value(match: re.Match[str]) -> str:
-        if match["escaped"]:
-            return "$"
-        name, default = match["name"] or match["braced"], match["text"]
-        value = environ.get(name)
-        if value is None or (value == "" and (match["or"] or "").startswith(":")):
-            # As in a shell, ~ counts at the beginning of the text after :- and -
-            value = os.path.expanduser(default or "") if match["or"] else None
-        if value is None:
-            raise ValueError(f"the environment variable {name} is not set")
-        return value
-
-    if rest := _FOR_A_SHELL.search(_VARIABLE.sub("", written)):
-        raise ValueError(
-            f"{format_value(written)} has {format_value(rest[0])} in it, which only a shell expands"
-        )
-    path = os.path.expanduser(written)
-    if path == written and written.startswith("~"):
-        raise ValueError(f"{format_value(written)} begins with the home directory of no known user")
-    return _VARIABLE.sub(value, path)
-
-
-def shell_expansion(text: str) -> str | None:
-    """Return what a shell would expand in a text that no shell reads, such as $HOME; None without.
-
-    $$ stands for one $.
-    """
-    rest = text.replace("$$", "")
-    expansion = re.search(r"\$(?:[A-Za-z_]\w*|[({].*)", rest, re.ASCII)
-    if expansion is not None:
-        return expansion[0]
-    homes = (match["home"] for match in _HOME.finditer(rest))
-    return next((home for home in homes if os.path.expanduser(home) != home), None)
+    path = os.path.expandvars(os.path.expanduser(written))
+    if "$" in path:
+        raise ValueError(f"{format_value(written)} has a variable in it that is not set")
+    return path

@@ -138,21 +138,14 @@ class Slurm:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of each node, whatever key asks for them."""
-        return sum(count for _, count in self._asking_for_gpus())
+        """GPUs of each node."""
+        number = str(self.gpus_per_node).rpartition(":")[2]
+        return int(number) if number.isdecimal() else 0
 
     @property
     def gpus_are(self) -> str:
-        """`slurm.gpus_per_node is 2`: the keys that ask for GPUs, with their values."""
-        values: dict[str, Scalar] = {"gpus_per_node": self.gpus_per_node}
-        values |= {f"sbatch_args.{name}": value for name, value in self.sbatch_args.items()}
-        keys = [key for key, _ in self._asking_for_gpus()] or ["gpus_per_node"]
-        return " and ".join(f"slurm.{key} is {values[key]}" for key in keys)
-
-    def _asking_for_gpus(self) -> list[tuple[str, int]]:
-        from . import gpus  # status, which is often called, does without
-
-        return gpus.requested_gpus(self.gpus_per_node, self.sbatch_args, self.job_nodes)
+        """`slurm.gpus_per_node is 2`."""
+        return f"slurm.gpus_per_node is {self.gpus_per_node}"
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,9 @@ def _gpus(environ: Mapping[str, str], num_gpus: int, requested: Slurm) -> list[s
     """Return the GPUs of a node, with the type that the config or sbatch's line names."""
     if num_gpus == requested.num_gpus:
         return []
-    in_config = gpus.requested_gpus(0, requested.sbatch_args, requested.job_nodes)
     typed = environ.get("SLURM_GPUS_PER_NODE", "")
-    given = typed if typed and gpus.in_number(typed) == num_gpus else str(num_gpus)
-    return [f'slurm.gpus_per_node="{given}"', *(f"slurm.{key}=false" for key, _ in in_config)]
+    given = typed if gpus.in_number(typed) == num_gpus else str(num_gpus)
+    return [f"slurm.gpus_per_node={given}"]
 
 
 def differences(requested: Slurm, granted: Slurm) -> list[str]:

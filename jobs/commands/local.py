@@ -154,11 +154,9 @@ def _too_few_gpus(spec: Spec, num_gpus: int, share: int) -> LocalError:
     here = f"only {quantity(num_gpus, 'GPU')} is" if num_gpus == 1 else f"only {num_gpus} GPUs are"
     here = here if num_gpus else "no GPU is"
     limit = gpus.limiting_variable(os.environ, spec.slurm.num_gpus)
-    options = gpus.requested_gpus(0, spec.slurm.sbatch_args, spec.slurm.most_nodes)
-    way_out = [f"slurm.gpus_per_node={share}", *(f"slurm.{key}=false" for key, _ in options)]
     return LocalError(
         f"{spec.slurm.gpus_are}, but {here} visible here{f': {limit}' if limit else ''}\n"
-        f"  hint: add {installation.override(' '.join(way_out))}"
+        f"  hint: add {installation.override(f'slurm.gpus_per_node={share}')}"
     )
 
 

@@ -84,61 +84,24 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
     if slurm.spare_nodes > (most := slurm.most_nodes):
         what = f"{slurm.spare_nodes} are more than the {most} nodes that train (slurm.nodes)"
         yield Problem(("slurm", "spare_nodes"), what, "1 or 2 are enough for 64 nodes")
-    yield from _gpus(slurm)
+    if not gpus.PER_NODE.fullmatch(str(slurm.gpus_per_node)):
+        what = f"{format_value(slurm.gpus_per_node)} is no number of GPUs"
+        hint = "write a number, or a type and a number: 2 or a100:2"
+        yield Problem(("slurm", "gpus_per_node"), what, hint)
     for name, value in slurm.sbatch_args.items():
         if (name, value) != ("requeue", reserved.EXPEDITE):
-            yield from _sbatch_arg(("slurm", "sbatch_args", name), name, slurm)
+            yield from _sbatch_arg(name, value)
 
 
-def _gpus(slurm: Slurm) -> Iterator[Problem]:
-    """Yield numbers of GPUs that cannot be read, and a second key that asks for some."""
-    path, value = ("slurm", "gpus_per_node"), slurm.gpus_per_node
-    if isinstance(value, int) and value < 0:
-        yield Problem(path, f"must be at least 0, not {value}")
-    elif gpus.in_number(str(value)) is None:
-        what = f"{format_value(value)} is no number of GPUs"
-        yield Problem(path, what, "write a number, or a type and a number: 2 or a100:2")
-    for name, given in slurm.sbatch_args.items():
-        at = ("slurm", "sbatch_args", name)
-        if (option := reserved.full_name(name)) not in gpus.GRES_OPTIONS:
-            continue
-        if (count := gpus.in_option(option, given)) is None:
-            what = f"{format_value(given)} is none of gpu, gpu:NUMBER and gpu:TYPE:NUMBER"
-            yield Problem(at, what, "write slurm.gpus_per_node: 2 or a100:2 instead")
-        elif count and gpus.in_number(str(value)):
-            what = f"{format_value(given)} asks for GPUs, and so does slurm.gpus_per_node"
-            yield Problem(at, what, "keep one of them", (path,))
-
-
-def _sbatch_arg(path: KeyPath, written: str, slurm: Slurm) -> Iterator[Problem]:
-    bare, name = written.lstrip("-"), written.replace("_", "-")
-    if bare in reserved.SHORT or not reserved.OPTION.fullmatch(name):
-        long = reserved.SHORT.get(bare) or reserved.full_name(bare)
-        known = long if reserved.OPTION.fullmatch(long) else "mail-type"
-        hint = f"write the long name without its dashes, such as {known.replace('-', '_')}"
+def _sbatch_arg(written: str, value: Scalar) -> Iterator[Problem]:
+    path, name = ("slurm", "sbatch_args", written), written.replace("_", "-")
+    if not reserved.OPTION.fullmatch(name):
+        hint = "write the long name without its dashes, such as mail_type"
         yield Problem(path, "is not the name of a long sbatch option", hint)
     elif option := reserved.reserved_option(name, reserved.SBATCH):
-        hint = _hint_for_gpus(option[0], slurm.sbatch_args[written], slurm) or option[1]
-        yield Problem(path, _belongs(name, option[0]), hint)
-    elif len(several := reserved.possible_options(name)) > 1:
-        options = ", ".join(f"--{each}" for each in several)
-        yield Problem(path, f"--{name} could mean {options}", "write one of them in full")
-
-
-def _hint_for_gpus(option: str, value: Scalar, slurm: Slurm) -> str:
-    """Return the key to write instead of a GPU option, with the value that means the same."""
-    if option == "cpus-per-gpu" and str(value).isdecimal() and slurm.num_gpus:
-        cores = int(value) * slurm.num_gpus
-        return f"write slurm.cpus_per_task: {cores}, the cores of each node"
-    total = gpus.in_number(str(value)) if re.search(r"\d$", str(value)) else None
-    if option not in gpus.GPU_OPTIONS or value is True or not total:
-        return ""
-    if option == "gpus" and total % slurm.job_nodes:
-        return f"{reserved.SBATCH[option]}: {slurm.job_nodes} nodes cannot have as many of {total}"
-    kind, _, _ = gpus.canonical(str(value)).rpartition(":")
-    count = gpus.in_option(option, value, slurm.job_nodes)
-    typed = f"{kind}:{count}" if kind and "," not in kind else str(count)
-    return f"write slurm.gpus_per_node: {typed}, the GPUs of each node"
+        yield Problem(path, _belongs(name, option[0]), option[1])
+    elif any(each.startswith(name) for each in reserved.WITH_RESOURCES) and gpus.are_in(value):
+        yield Problem(path, f"{format_value(value)} asks for GPUs", reserved.GPUS)
 
 
 def _belongs(name: str, full: str) -> str:

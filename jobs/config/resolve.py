@@ -1,4 +1,4 @@
-"""Expands paths, variables and times in the values of a spec; each function returns new values."""
+"""Expands paths and times in the values of a spec; each function returns new values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import dataclasses
 import os
 from typing import Any
 
-from .. import gpus
-from ..problems import KeyPath, Problem, expand_path, format_value, shell_expansion
+from ..problems import KeyPath, Problem, expand_path
 from ..slurm import duration
 from ..spec import Spec
 from .keys import keys, sections
-from .reserved import full_name
 
 INIT_FROM: KeyPath = ("train", "init_from")
 # sbatch options that hold a time; here, too, a number without a unit is minutes.
@@ -21,8 +19,6 @@ EXPANDED: tuple[KeyPath, ...] = (
     *(("runs_root",), ("launch", "python"), ("launch", "script"), INIT_FROM),
     *(("launch", "inputs"), ("launch", "outputs")),
 )
-# Texts that a shell reads, or that the trainer expands on the nodes: the paths of built-in data.
-LEFT: tuple[KeyPath, ...] = (("setup",), ("notify", "command"), ("train", "dataset_args"))
 
 
 def without_key(values: Any, path: KeyPath) -> Any:
@@ -42,103 +38,56 @@ def without_empty(values: dict[str, Any]) -> dict[str, Any]:
     """
     collections = [key.path for key in keys().values() if isinstance(key.default, (dict, list))]
     for path in [*collections, *((name,) for name in sections() if name)]:
-        if _get(values, path, ...) is None:
+        *above, name = path
+        inner = values if not above else values.get(above[0])
+        if isinstance(inner, dict) and inner.get(name, ...) is None:
             values = without_key(values, path)
     return values
 
 
-def expand(values: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the values with absolute paths, and each text with a variable that would stay in it.
+def expand(value: Any, problems: list[Problem], path: KeyPath = ()) -> Any:
+    """Return a value with its paths expanded; adds what is wrong with them to `problems`.
 
-    In the keys of EXPANDED `~`, `$VARIABLE` and `${VARIABLE:-text}` are expanded as a shell does
-    it. Any other text is passed on as it is, so it may have none; `$$` stands for one `$`. A
-    relative train.init_from begins in the current directory; its links are resolved, because a
+    A relative train.init_from begins in the current directory; its links are resolved, because a
     later run of that name moves its link `latest`. An absolute one may exist on the nodes only.
     """
-    problems: list[Problem] = []
-    expanded = _walk(values, (), problems, _is_own_dataset(values))
-    return expanded, problems
-
-
-def _is_own_dataset(values: dict[str, Any]) -> bool:
-    return ":" in str(_get(values, ("train", "dataset"), ""))
-
-
-def _walk(value: Any, path: KeyPath, problems: list[Problem], is_own: bool) -> Any:
-    """Return a value with its texts expanded; adds what is wrong with them to `problems`."""
-    if path in LEFT and not (path[-1] == "dataset_args" and is_own):
-        return value
     if isinstance(value, dict):
-        return {k: _walk(item, (*path, k), problems, is_own) for k, item in value.items()}
+        return {name: expand(item, problems, (*path, name)) for name, item in value.items()}
     if isinstance(value, list):
-        return [_walk(item, (*path, n), problems, is_own) for n, item in enumerate(value)]
-    if not isinstance(value, str):
+        return [expand(item, problems, (*path, index)) for index, item in enumerate(value)]
+    if not isinstance(value, str) or path[:2] not in EXPANDED:
         return value
-    value_or_problem = _expand(path, value) if path[:2] in EXPANDED else _plain(path, value)
-    if isinstance(value_or_problem, str) and path == INIT_FROM:
-        value_or_problem = _absolute(value_or_problem)
-    if isinstance(value_or_problem, Problem):
-        problems.append(value_or_problem)
-        return value
-    return value_or_problem
-
-
-def _expand(path: KeyPath, written: str) -> str | Problem:
     try:
-        return expand_path(written)
+        full = expand_path(value)
+        return _absolute(full) if path == INIT_FROM else full
     except ValueError as error:
-        return Problem(path, str(error), "set it, or write the path out; $$ means one $")
+        hint = "write the path out; a relative one begins where you submit"
+        problems.append(Problem(path, str(error), hint))
+        return value
 
 
-def _plain(path: KeyPath, written: str) -> str | Problem:
-    """Return a text that nothing expands; a problem where a shell would expand something in it."""
-    expansion = shell_expansion(written)
-    if expansion is None or (path == ("name",) and expansion.startswith("$(")):
-        return written.replace("$$", "$")
-    what = f"{format_value(written)} has {expansion} in it, which nothing expands here"
-    escape = f"; ${expansion} means the text {expansion}" if expansion.startswith("$") else ""
-    return Problem(path, what, f"write it out, or export a variable in setup{escape}")
-
-
-def _absolute(path: str) -> str | Problem:
+def _absolute(path: str) -> str:
     if not path or os.path.isabs(path):
         return path
     full = os.path.abspath(path)
-    if os.path.exists(full):
-        return os.path.realpath(full)
-    hint = "a relative path begins where you submit; a run by name is runs/NAME/latest"
-    return Problem(INIT_FROM, f"{full} does not exist", hint)
+    if not os.path.exists(full):
+        raise ValueError(f"{full} does not exist")
+    return os.path.realpath(full)
 
 
 def canonical(spec: Spec) -> Spec:
     """Return the spec with times in canonical form and sbatch's options in sbatch's spelling."""
     sbatch_args = {}
     for name, value in spec.slurm.sbatch_args.items():
-        option = full_name(name)
+        option = name.replace("_", "-")
         is_time = option in SBATCH_TIMES and isinstance(value, str)
         if value is not False:
             sbatch_args[option] = _canonical(str(value)) if is_time else value
     slurm = dataclasses.replace(
-        spec.slurm,
-        time=_canonical(spec.slurm.time),
-        gpus_per_node=_gpus(spec.slurm.gpus_per_node),
-        sbatch_args=sbatch_args,
+        spec.slurm, time=_canonical(spec.slurm.time), sbatch_args=sbatch_args
     )
     return dataclasses.replace(spec, slurm=slurm)
 
 
-def _gpus(value: int | str) -> int | str:
-    text = gpus.canonical(str(value))
-    return int(text) if text.isdecimal() else text
-
-
 def _canonical(text: str) -> str:
     return duration.canonical(duration.parse(text))
-
-
-def _get(values: Any, path: KeyPath, default: Any = None) -> Any:
-    for name in path:
-        if not isinstance(values, dict) or name not in values:
-            return default
-        values = values[name]
-    return values

@@ -26,7 +26,6 @@ from .keys import (
     type_name,
     unknown_key_hint,
 )
-from .reserved import full_name
 from .yaml_reader import Document
 
 _TIME: KeyPath = ("slurm", "time")
@@ -55,7 +54,8 @@ def validate(document: Document) -> Spec:
     """
     report = _Report(document)
     report.values = resolve.without_empty(report.values)
-    report.values, wrong_paths = resolve.expand(report.values)
+    wrong_paths: list[Problem] = []
+    report.values = resolve.expand(report.values, wrong_paths)
     report.add(wrong_paths)
     report.add(_values(report.values, document))
     report.add(_wrong_types(report.values, document))
@@ -158,7 +158,7 @@ def _nodes(document: Document, value: Any) -> Iterator[Problem]:
 def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for name, value in sbatch_args.items():
-        option, path = full_name(name), (*_SBATCH_ARGS, name)
+        option, path = name.replace("_", "-"), (*_SBATCH_ARGS, name)
         if option in seen:
             yield Problem(path, f"is the same option as {seen[option]}", "keep one of them")
         seen[option] = name

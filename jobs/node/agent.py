@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import environment, gpus, records, shared_files
-from ..console import BestEffort, print_line, quantity, with_time
+from .. import environment, records, shared_files
+from ..console import BestEffort, print_line, with_time
 from ..errors import UserError
 from ..procfs import children, has_ended, start_of
 from ..records.ended import read_attempts
@@ -279,16 +279,9 @@ def check_gpus(
     if problem := gpu_check.problem(spec, env, torch_file(attempt_dir, rank)):
         if problem.num_gpus is not None:
             count_gpus(attempt_dir, rank, num_nodes, problem.num_gpus)
-            end_by_node_error(attempt_dir, rank, problem.reason, problem.hint)
+            end_by_node_error(attempt_dir, rank, problem.reason, gpu_check.HINT)
         end_by_user_error(
-            attempt_dir, rank, f"{node_name()}: {problem.reason}\n  hint: {problem.hint}"
-        )
-    is_hidden = env.get(gpus.VISIBLE[0]) == "" and gpus.visible(os.environ) is None
-    if rank == 0 and is_hidden and (num := gpus.of_machine()):
-        print_line(
-            f"the node has {quantity(num, 'GPU')}, and the ranks see none: the job asks for none\n"
-            "  hint: set slurm.gpus_per_node; where Slurm does not count GPUs, export "
-            "CUDA_VISIBLE_DEVICES in setup"
+            attempt_dir, rank, f"{node_name()}: {problem.reason}\n  hint: {gpu_check.HINT}"
         )
 
 
@@ -399,7 +392,7 @@ def main(argv: list[str]) -> int:
         end_by_user_error(attempt_dir, args.node_rank, str(error))
     env = node.environment(spec, run_dir, plan)
     check_gpus(attempt_dir, args.node_rank, len(plan.nodes), spec, env)
-    agent = Agent(run_dir, plan.attempt, node, gpu_check.requested_gpus(spec, env))
+    agent = Agent(run_dir, plan.attempt, node, spec.slurm.num_gpus)
     with temporary_directory(attempt_dir, node.rank, env) as log_dir:
         options = node.options(plan, args.rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)

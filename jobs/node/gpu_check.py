@@ -23,97 +23,54 @@ _BUILT_FOR = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([^'\"]*)", re.MULTIL
 # cuDeviceGetCount.
 PROBE = """
 import ctypes
-try:
-    driver = ctypes.CDLL("libcuda.so.1")
-except OSError:
-    raise SystemExit("no driver")
-count = ctypes.c_int()
-error = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-print(error, count.value)
+driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+print(driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)), count.value)
 """
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+HINT = (
+    "look at nvidia-smi on the node, at setup, launch.env and your shell's start-up files; "
+    "slurm.gpus_per_node: 0 trains on the CPU"
+)
 
 
 @dataclass(frozen=True)
 class GpuProblem:
-    """Why the ranks would see too few GPUs, and what to do."""
+    """Why the ranks would see too few GPUs."""
 
     reason: str
-    hint: str
     # How many the node's driver shows; None where that is not why: another node has no more then.
     num_gpus: int | None = None
 
 
-def requested_gpus(spec: Spec, environ: Mapping[str, str]) -> int:
-    """Return how many GPUs the job asked for on this node: by its spec, else by its allocation."""
-    return spec.slurm.num_gpus or gpus.allocated_gpus(environ) or 0
-
-
-def expected_gpus(spec: Spec, environ: Mapping[str, str]) -> int:
-    """Return how many GPUs the ranks of this node should see.
-
-    A user who names the devices in the spec means fewer of them than the job has.
-    """
-    number, ranks = requested_gpus(spec, environ), spec.launch.nproc_per_node
-    is_named = gpus.visible(spec.launch.env) is not None and isinstance(ranks, int)
-    return min(number, int(ranks)) if is_named else number
-
-
 def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem | None:
-    """Return why the ranks would see fewer GPUs than asked for; None if they see them.
+    """Return why the ranks would see fewer GPUs than the spec asks for; None if they see them.
 
-    environ: of the ranks. torch: the file of the package torch.
+    environ: of the ranks. torch: the file of the package torch. A user who names the devices in
+    launch.env means fewer of them than the job has.
     """
-    number = requested_gpus(spec, environ)
-    if number == 0:
+    wanted, count, fault = spec.slurm.num_gpus, None, ""
+    if not wanted or gpus.visible(spec.launch.env) is not None:
         return None
-    asked = spec.slurm.gpus_are if spec.slurm.num_gpus else f"the job has {quantity(number, 'GPU')}"
-    cpu = "slurm.gpus_per_node: 0 trains on the CPU"
-    version = torch.with_name("version.py")
-    built_for = dict(_BUILT_FOR.findall(_text(version)))
-    if version.is_file() and not built_for:
-        reason = f"{asked}, but torch of {sys.executable} is a CPU build ({torch.parent})"
-        return GpuProblem(reason, f"install a build of torch for GPUs there; {cpu}")
-    number = expected_gpus(spec, environ)
-    if limit := gpus.limiting_variable(environ, number):
-        hint = f"look for it in launch.env, setup and your shell's start-up files; {cpu}"
-        return GpuProblem(f"{asked}, but {limit}", hint)
-    fault, count = _of_driver(environ, number) if "cuda" in built_for else ("", number)
-    hint = f"look at nvidia-smi on the node; {cpu}"
-    return GpuProblem(f"{asked}, but {fault}", hint, count) if fault else None
+    built_for = dict(_BUILT_FOR.findall(torch.with_name("version.py").read_text(encoding="utf-8")))
+    if not built_for:
+        fault = f"torch of {sys.executable} is a CPU build ({torch.parent})"
+    elif limit := gpus.limiting_variable(environ, wanted):
+        fault = limit
+    elif "cuda" in built_for and (seen := _of_driver(environ)) is not None and seen[0] < wanted:
+        count, fault = seen
+    return GpuProblem(f"{spec.slurm.gpus_are}, but {fault}", count) if fault else None
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _of_driver(environ: Mapping[str, str], number: int) -> tuple[str, int]:
-    """Return (what CUDA's driver reports if it shows fewer GPUs, how many it shows).
-
-    ("", number) if it shows enough, or if it hangs.
-    """
+def _of_driver(environ: Mapping[str, str]) -> tuple[int, str] | None:
+    """Return (GPUs that CUDA's driver shows a process, what it reports); None if it hangs."""
+    argv = [sys.executable, "-c", PROBE]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", PROBE],
-            env=dict(environ),
-            capture_output=True,
-            text=True,
-            timeout=PROBE_TIMEOUT_S,
-            check=False,
+            argv, env=dict(environ), capture_output=True, text=True, timeout=PROBE_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired):
-        return "", number
-    if done.stderr.strip() == "no driver":
-        return "libcuda.so.1 is missing: no NVIDIA driver here, or the container hides it", 0
+        return None
     words = done.stdout.split()
     if len(words) != 2:
-        return "", number
-    error, count = map(int, words)
-    if error not in (0, _NO_DEVICE):
-        return f"CUDA's driver fails with error {error}", 0
-    mig = "; it shows a process one MIG instance at most" if "MIG-" in str(environ) else ""
-    fault = f"CUDA's driver shows {quantity(count, 'GPU')}{mig}" if count < number else ""
-    return fault, count
+        return 0, "libcuda.so.1 is missing: no NVIDIA driver here, or the container hides it"
+    count = int(words[1])
+    return count, f"CUDA's driver shows {quantity(count, 'GPU')} (its error is {words[0]})"

@@ -14,7 +14,7 @@ from ..records.frozen import Provenance
 from ..records.nodes import NODE, AttemptPlan
 from ..rundir import RunDir
 from ..spec import Launch, Spec
-from . import gpu_check, interfaces
+from . import interfaces
 from .stop_signals import HANDLED_BY_TORCHRUN
 
 # The slowest node may import torch from a busy file system first.
@@ -165,7 +165,7 @@ class Node:
             **(self._socket_variables() if self.is_interface_chosen else {}),
         }
         if not spec.launch.is_trainer:
-            num_gpus = gpu_check.requested_gpus(spec, os.environ)
+            num_gpus = spec.slurm.num_gpus
             place = (self.rank, len(plan.nodes), num_gpus, plan.head_address, plan.preflight_port)
             env["KIT_PREFLIGHT"] = " ".join(map(str, place))
             env["KIT_WORK_DIR"] = str(run_dir.work)

@@ -461,7 +461,7 @@ ENUMS = {
     "jobs.commands.sweeps.runner": ("PointState",),
     "jobs.commands.times.spans": ("Use",),
     "jobs.slurm.pending": ("Wait",),
-    "jobs.environment": ("Door", "Treatment"),
+    "jobs.environment": ("Door",),
     "jobs.node.last_error": ("_Behind",),
 }
 

@@ -178,7 +178,7 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
         "train: {static_graph: true}",
         "train: {strategy: zero1, static_graph: true, channels_last: true, bucket_cap_mb: 50}",
         "{train: {strategy: hsdp}, slurm: {nodes: 2}, launch: {nproc_per_node: 2}}",
-        "{train: {strategy: hsdp, shard_size: 4}, slurm: {nodes: 2, sbatch_args: {gres: gpu:4}}}",
+        "{train: {strategy: hsdp, shard_size: 4}, slurm: {nodes: 2, gpus_per_node: a100:4}}",
         "train: {shard_modules: [Block], compile: blocks}",
         "train: {shard_modules: [Block], activation_checkpointing: true}",
         "train: {strategy: fsdp, gradient_as_bucket_view: true, sync_batchnorm: false}",
@@ -189,8 +189,7 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
         "{train: {global_batch_size: 64}, slurm: {nodes: 3, gpus_per_node: 2}}",
         "{train: {global_batch_size: 64}, slurm: {nodes: 3}}",
         "{train: {sync_batchnorm: true}, slurm: {gpus_per_node: 1}}",
-        "{train: {sync_batchnorm: true}, slurm: {sbatch_args: {gres: gpu:1}}}",
-        "{train: {strategy: fsdp, offload_optimizer: true}, slurm: {sbatch_args: {gres: gpu:4}}}",
+        "{train: {strategy: fsdp, offload_optimizer: true}, slurm: {gpus_per_node: 4}}",
         "train: {transform: image, transform_args: {size: 32}}",
         "train: {init_from: /a/weights.safetensors}",
         "train: {init_from: /runs/a/latest}",
@@ -214,7 +213,7 @@ def test_init_from_is_expanded_and_an_absolute_path_need_not_be_there(take, mist
     assert take("train: {init_from: ~/a}").train.init_from == "/home/me/a"
     assert take("train: {init_from: $SCRATCH/a.safetensors}").train.init_from[:9] == "/scratch/"
     problem = mistake("train: {init_from: $UNSET}")
-    assert problem.path == ("train", "init_from") and "variable UNSET" in problem.what
+    assert problem.path == ("train", "init_from") and "has a variable" in problem.what
 
 
 def test_a_relative_init_from_is_frozen_absolute_and_without_links(
@@ -239,7 +238,7 @@ def test_a_relative_init_from_is_frozen_absolute_and_without_links(
 def test_a_missing_relative_init_from_is_refused(refuse, tmp_path):
     assert refuse("train: {init_from: a/latest}") == (
         f"x.yaml:1: train.init_from: {os.path.realpath(tmp_path)}/a/latest does not exist\n"
-        "  hint: a relative path begins where you submit; a run by name is runs/NAME/latest"
+        "  hint: write the path out; a relative one begins where you submit"
     )
     assert r"/a\x00b" in refuse("name: b", r'train.init_from="a\0b"')
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.config import resolve
+from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.spec import Slurm, Spec
 
 
@@ -20,7 +21,8 @@ def values(monkeypatch, tmp_path):
 
 def test_paths_are_expanded_in_a_copy(values, tmp_path):
     before = copy.deepcopy(values)
-    expanded, problems = resolve.expand(values)
+    problems: list[Problem] = []
+    expanded = resolve.expand(values, problems)
     assert problems == [] and values == before
     assert expanded["runs_root"] == "/scratch/runs"
     assert expanded["train"] == {"init_from": str(tmp_path.resolve() / "weights"), "lr": 1}
@@ -29,14 +31,14 @@ def test_paths_are_expanded_in_a_copy(values, tmp_path):
 
 def test_a_path_that_cannot_be_expanded_stays_and_is_a_problem(values):
     values |= {"runs_root": "$UNSET/x", "train": {"init_from": "nowhere"}}
-    expanded, problems = resolve.expand(values)
-    assert expanded == values
+    problems: list[Problem] = []
+    assert resolve.expand(values, problems) == values
     assert [problem.path for problem in problems] == [("runs_root",), ("train", "init_from")]
 
 
 @pytest.mark.parametrize("train", [None, 5, [], {}, {"init_from": None}, {"init_from": 3}])
 def test_values_of_a_wrong_type_are_left_to_the_type_check(train):
-    assert resolve.expand({"train": train}) == ({"train": train}, [])
+    assert resolve.expand({"train": train}, []) == {"train": train}
 
 
 def test_what_is_null_counts_as_left_out_only_where_it_holds_keys_or_items(values):

@@ -1,7 +1,6 @@
 """The node agent: torchrun's command line and environment, and the stop of the ranks."""
 
 import errno
-import importlib.util
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -107,22 +105,6 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--log-dir=/tmp/x",
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
     ]
-
-
-@pytest.mark.parametrize("has_bytecode", [False, True])
-@pytest.mark.parametrize("is_writable", [False, True])
-def test_a_torch_that_is_compiled_at_each_start_is_told(
-    tmp_path, monkeypatch, capfd, has_bytecode, is_writable
-):
-    source = tmp_path / "torch/__init__.py"
-    (source.parent / "__pycache__").mkdir(parents=True)
-    if has_bytecode:
-        Path(importlib.util.cache_from_source(str(source))).touch()
-    monkeypatch.setattr(os, "access", lambda path, mode: is_writable)
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    agent.warn_of_missing_bytecode(str(source))
-    told = "".join(capfd.readouterr())
-    assert (f"-m compileall -q {tmp_path}" in told) == (not has_bytecode and not is_writable)
 
 
 def test_torchrun_starts_a_users_script_by_exec(node):
@@ -430,7 +412,8 @@ def test_nodes_have_trained_together_after_a_first_step_on_them(run, nodes, star
 def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, monkeypatch):
     attempt = RunDir(tmp_path).attempt(1)
     attempt.path.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    gone = str(tmp_path / "gone")
+    monkeypatch.setattr(agent.environment, "temporary_folder", lambda env: gone)
     with (
         pytest.raises(SystemExit, match="(?s)gone.*hint: .*TMPDIR"),
         agent.temporary_directory(attempt, 1, {}),
