@@ -115,7 +115,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.NOT_REQUEUED: Row(
         *(None, "Slurm did not start the job again"),
-        *("let a successor job wait where Slurm refuses a requeue", "resume", "slurm.restart=auto"),
+        "resume queues another job; with slurm.restart=auto a successor waits in the queue",
     ),
     Kind.NODE_FAILURE: Row(
         Cause.NODE, "a node failed", "report the node to the site if it repeats, then resume"
@@ -149,7 +149,8 @@ KINDS: dict[Kind, Row] = {
     Kind.GPU_OUT_OF_MEMORY: Row(
         *(Cause.OUT_OF_MEMORY, "a GPU has too little memory"),
         "use a smaller train.micro_batch_size and more train.grad_accum_steps",
-        *("resume", "train.micro_batch_size=... train.grad_accum_steps=...", _YES),
+        *("resume", "train.micro_batch_size=... train.grad_accum_steps=..."),
+        flags=_YES,
     ),
     Kind.GPU_FAULT: Row(
         *(_CRASH, "a GPU or its link is broken (uncorrectable ECC or NVLink error, Xid)"),
@@ -166,7 +167,8 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.SPEC_MISTAKE: Row(
         *(_CRASH, "the spec or the launch has a mistake"),
-        *("correct the key that the error names", "resume", "KEY=VALUE", _YES),
+        *("correct the key that the error names", "resume", "KEY=VALUE"),
+        flags=_YES,
     ),
     Kind.PORT: Row(
         *(_CRASH, "a port is in use by another process of the node"),
@@ -174,7 +176,8 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.NOT_FINITE: Row(
         *(_CRASH, "the training diverged"),
-        *("use a lower train.lr, or train.grad_clip_norm", "resume", "train.lr=...", _YES),
+        *("use a lower train.lr, or train.grad_clip_norm", "resume", "train.lr=..."),
+        flags=_YES,
     ),
     # The disk.
     Kind.PERMISSION: Row(

@@ -79,7 +79,7 @@ def close(
     facts = record_writer.record(run_dir, facts, evidence, decision)
     record_writer.note(run_dir, attempt, "close", decision=decision.action)
     # Without Slurm the command that runs the attempts prints the hint, as its last line.
-    line = format_for_log(decision, run_dir, evidence.mistake)
+    line = format_for_log(decision, run_dir, facts.last)
     print_line(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
     if decision.action in FINAL:
         facts = end_run(run_dir, facts, me, decision)

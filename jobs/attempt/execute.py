@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..console import print_line
-from ..errors import Mistake
-from ..installation import command
 from ..kinds import Kind
 from ..log_text import behind_first_line
 from ..records.ended import AttemptRecord
@@ -28,6 +26,7 @@ from .decision import (
     format_decision,
 )
 from .notify import notify
+from .reasons import described, remedy_of
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
@@ -123,28 +122,18 @@ def hand_over(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, successo
     exclude_nodes.update_successor(run_dir, facts, successor_id)
 
 
-def format_for_log(decision: Decision, run_dir: RunDir, mistake: Mistake | None = None) -> str:
-    """Return a decision as job.log shows it, with a hint after a hold."""
+def format_for_log(decision: Decision, run_dir: RunDir, record: AttemptRecord | None) -> str:
+    """Return a decision as job.log shows it, with a hint after a hold. record: of the attempt."""
     line = format_decision(decision)
-    if decision.action is Action.HOLD:
-        line += f"\n  hint: {hold_hint(decision, run_dir, mistake)}"
+    if decision.action is Action.HOLD and record is not None:
+        line += f"\n  hint: {hold_hint(run_dir, record)}"
     return line
 
 
-def hold_hint(decision: Decision, run_dir: RunDir, mistake: Mistake | None) -> str:
-    """Return what a user can do after a hold; a resume runs the frozen code again, with its errors.
-
-    `mistake`: what a resume of the same spec and code would only repeat.
-    """
-    run = run_dir.run_id
-    if mistake == "code":
-        resume = command("resume", run, "", "code")
-        return f"correct the code, then {resume} continues from what was saved"
-    if mistake == "spec":
-        resume = command("resume", run, "KEY=VALUE", "yes")
-        return f"correct what the error names; a key of the spec: {resume}"
-    resume = command("resume", run)
-    return f"{resume} continues from what was saved, with the code as it was submitted"
+def hold_hint(run_dir: RunDir, record: AttemptRecord) -> str:
+    """Return what a user does after a hold, with the kind of the failure and its place."""
+    advice, command = remedy_of(record, run_dir.run_id)
+    return f"{described(record)}: {advice}: {command}"
 
 
 def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
@@ -182,7 +171,7 @@ def requeue(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
         after, refusal = successor.confirm(run_dir, facts, me.job_id)
     if after is not None:
         instead = replace(hold, action=Action.SUCCESSOR)
-        print_line(format_for_log(instead, run_dir))
+        print_line(format_for_log(instead, run_dir, facts.last))
         facts = record_writer.amend(run_dir, facts, instead, requeued)
         hand_over(run_dir, facts, me, after)
         return False
@@ -207,8 +196,9 @@ def end_instead(
     if not run_lock.is_owned_by_start(run_dir, me):
         print_line(f"{run_dir.path}: another start owns the run, nothing recorded")
         return False
-    print_line(format_for_log(decision, run_dir))
-    end_run(run_dir, record_writer.amend(run_dir, facts, decision, requeued), me, decision)
+    facts = record_writer.amend(run_dir, facts, decision, requeued)
+    print_line(format_for_log(decision, run_dir, facts.last))
+    end_run(run_dir, facts, me, decision)
     return True
 
 

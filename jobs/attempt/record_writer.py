@@ -21,14 +21,13 @@ from ..records.ended import (
     AttemptRecord,
     Cause,
     Evidence,
-    NamedReason,
 )
 from ..rundir import RunDir, Timeline, write_atomic
 from ..runs import interpret
 from ..runs.interpret import AttemptFacts
 from ..slurm.client import RequeueResult
 from .decision import Decision
-from .reasons import reasons_of
+from .reasons import with_reason
 
 
 def record(
@@ -38,7 +37,7 @@ def record(
     entry = record_of(facts, evidence, decision, time.time())
     # A damaged file, or a disk, keeps no decision from its record.
     with contextlib.suppress(UserError), BestEffort("attempt")():
-        entry = replace(entry, reasons=reasons_of(run_dir, facts, entry))
+        entry = with_reason(run_dir, facts, entry)
     records.append(run_dir.attempts, entry)
     return replace(facts, attempts=(*facts.attempts, entry))
 
@@ -161,9 +160,7 @@ def corrected_record(
         reason=decision.reason,
         evidence=evidence,
         requeue=None if requeued is None else requeued.answer,
-        reasons=last.reasons
-        if decision.cause is last.cause
-        else (NamedReason(Kind.CANCELLED, "the job was cancelled"),),
+        kind=last.kind if decision.cause is last.cause else Kind.CANCELLED,
         budget=decision.budget,
         not_requeued=decision.not_requeued or None,
     )

@@ -1,4 +1,4 @@
-"""A module for each command; views, answers (why), times (report) and sweeps are shared parts.
+"""A module for each command; views, times (report) and sweeps are shared parts.
 
 - parser: the names of the commands and their arguments.
 - arguments: arguments that several commands have.
@@ -22,7 +22,8 @@
 - status: lists the runs and their states, or one run in detail.
 - logs: shows or follows the logs of one rank over all attempts, or the first error.
 - explain: what a key of the spec means, its value and where that came from.
-- why: shows why a run waits, ended or is held, and what to do.
+- why: prints why a run waits, ended or is held, and what to do.
+- answer: finds out why that is.
 - report: shows where the time of runs went, and writes a page with plots.
 - shell: prints the srun line of a shell on a rank's node, or runs it.
 - sweep: runs many points of one spec.

@@ -248,8 +248,8 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
     print(f"stopped{where}: {why}", file=sys.stderr)
     last = fact_reader.last_record(run_dir)
-    mistake = None if last is None else last.evidence.mistake
-    print(f"next: {hold_hint(decision, run_dir, mistake)}", file=sys.stderr)
+    if last is not None:
+        print(f"next: {hold_hint(run_dir, last)}", file=sys.stderr)
     if client.has_sbatch() and client.is_configured():
         here = f"with {installation.CLUSTER_LOCAL} it continues here"
         print(f"note: this queues the run on Slurm; {here}", file=sys.stderr)

@@ -93,20 +93,6 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class NamedReason:
-    """What ended an attempt, or delayed the run in it.
-
-    text: a sentence without its dot, perhaps with the further lines of an error. file, line: what
-    shows it, lines from 1. None: the record itself; the whole file.
-    """
-
-    kind: Kind
-    text: str
-    file: str | None = field(default=None, metadata=OMIT_NONE)
-    line: int | None = field(default=None, metadata=OMIT_NONE)
-
-
-@dataclass(frozen=True)
 class AttemptRecord:
     """A line of attempts.jsonl: what ended an attempt, and what was decided."""
 
@@ -125,7 +111,10 @@ class AttemptRecord:
     decision: Action
     reason: str
     evidence: Evidence
-    reasons: tuple[NamedReason, ...] = ()  # what ended it comes first
+    kind: Kind = Kind.UNKNOWN  # of what ended it
+    # FILE:LINE of the user's code that failed, and the log that shows more.
+    place: str | None = field(default=None, metadata=OMIT_NONE)
+    log: str | None = field(default=None, metadata=OMIT_NONE)
     # Of a hold: the budget that is used up, or NOT_REQUEUED; left out where no budget decided.
     budget: Kind | None = field(default=None, metadata=OMIT_NONE)
     # What Slurm did with the requeue that the first record of the attempt decided on.

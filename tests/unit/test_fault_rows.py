@@ -64,11 +64,10 @@ def test_each_fault_test_says_what_why_must_name():
 
 
 def test_an_answer_that_does_not_name_the_fault_is_shown_with_its_row():
-    delay = {"cause": "preemption", "attempts": [1], "text": "x", "evidence": None}
+    delay = {"attempt": 1, "cause": "preemption", "text": "x"}
     answer: dict[str, Any] = {"cause": "completed", "text": "x", "delays": [delay]}
     assert problem_of("test_row_02_preemption_with_grace[pgid]", answer) is None
     problem = str(problem_of("test_row_22_hang_of_a_stopped_rank", answer))
     assert "test_row_22" in problem and "must name hang" in problem and "preemption" in problem
-    assert problem_of("test_row_19_slurmctld_goes_away_in_a_preemption", answer) is not None
     assert problem_of("test_row_38_the_slurmstepd_of_one_node_dies", answer) is not None
     assert problem_of("test_an_array_task_is_requeued_alone", answer) is None

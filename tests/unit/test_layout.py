@@ -439,7 +439,7 @@ ASKS_ABOUT_JOBS = {
     "jobs.attempt.successor": "whether a successor waits already",
     "jobs.commands.continuing": "until a job that has ended its run is gone",
     "jobs.commands.submit_claim": "whether the command that holds the claim is dead",
-    "jobs.commands.answers.observation": "why a job waits",
+    "jobs.commands.answer": "why a job waits",
     "jobs.commands.run_jobs": "jobs of plain sbatch, which no file of a run names",
     "jobs.commands.clean": "the same, and the lives for jobs.runs.state with one call of squeue",
 }

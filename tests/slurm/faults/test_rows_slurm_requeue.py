@@ -117,8 +117,8 @@ def test_row_36_time_limit_shorter_than_the_start_up(kit: Kit, row: Row, tmp_pat
     row.record(run)
     run.wait("FAILED")
     assert run.result()["status"] == "held"
-    assert "3 time limits in a row" in run.result()["reason"]
-    oracles.causes(run, ["time_limit"] * 3)
+    assert "5 attempts without a new checkpoint" in run.result()["reason"]
+    oracles.causes(run, ["time_limit"] * 5)
     oracles.nothing_left(run)
     assert run.cluster.job_ids() == []
 

@@ -317,20 +317,18 @@ def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, 
     assert record["quarantined"] == [aside.name for aside in asides]
 
 
-@pytest.mark.parametrize("traceback", ["", "Traceback: all of it"])
-def test_the_jobs_log_has_the_whole_error_and_the_reason_is_its_first_line(
-    run, command, capfd, traceback
-):
+def test_the_jobs_log_has_the_end_of_the_ranks_log_and_the_reason_in_one_line(run, command, capfd):
     assert command("open", "a") == 0
     record = {"rank": 0, "host": "a", "time": 1.0, "would_repeat": True, "mistake": "spec"}
-    record |= {"error": "it is nan\n  hint: a lower lr", "traceback": traceback}
+    record |= {"error": "it is nan\n  hint: a lower lr", "kind": "not_finite"}
+    run.attempt(1).rank_log(0).write_text("error: it is nan\n  hint: a lower lr\n")
     write_json(run.attempt(1).rank_error(0), record)
     capfd.readouterr()
     assert command("close", "1") == 1
     lines = capfd.readouterr().err.splitlines()
     *lines, hint = lines
-    assert "make resume RUN=run SET=" in hint
-    assert lines[1:-1] == [traceback or "it is nan", "  hint: a lower lr"]
+    assert "not_finite, log " in hint and "make resume RUN=run SET=" in hint
+    assert lines[2:-1] == ["error: it is nan", "  hint: a lower lr"]
     assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
     assert read_json(run.result)["reason"] == "rank 0 on a: it is nan"
 
@@ -595,6 +593,7 @@ MAY_BE_MISSING = {
     *("job.log", "provenance.json"),
     *("timeline/attempt.jsonl", "timeline/rank-00000.jsonl"),
     *("attempt-1/outcome.json", "attempt-2/outcome.json"),
+    *("attempt-1/rank-00000.log", "attempt-2/rank-00000.log"),
 }
 
 

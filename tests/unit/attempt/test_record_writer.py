@@ -156,7 +156,7 @@ def test_an_agent_that_did_not_start_is_named_beside_a_rank_that_lost_its_peer(r
     attempt_dir.agent_error(1).write_text("b: launch.python does not exist\n")
     close_lost(run, run_lock.this_process("7"))
     (record,) = read_jsonl(run.attempts)
-    assert record["reasons"][0]["kind"] == "spec_mistake"
+    assert record["kind"] == "spec_mistake"
 
 
 def test_a_lost_attempt_that_had_finished_is_complete(run):

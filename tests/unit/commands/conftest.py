@@ -1,14 +1,13 @@
 """A run directory for the tests of `why`, and the answer of the command."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.attempt.reasons import reasons_of
+from slurm_job_kit.jobs.attempt.reasons import with_reason
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs import fact_reader
@@ -28,7 +27,8 @@ class Story:
         folder = run_files.opened(self.run, number)
         for rank, host in enumerate(("a", "b")):
             run_files.node(folder, rank, host=host, torchrun_exit=1)
-        run_files.recorded(self.run, evidence, attempt=number, **fields)
+        reason = {"reason": dict(evidence).get("error") or "why"}
+        run_files.recorded(self.run, evidence, attempt=number, **reason | fields)
 
     def error(self, rank: int = 1, number: int = 1, log: str = "", **fields: Any) -> None:
         """Write the error record of a rank of node b, and its log."""
@@ -52,9 +52,7 @@ class Story:
     def name_reasons(self) -> None:
         """Give each record its reasons, as the close of an attempt does."""
         named = [
-            replace(
-                each, reasons=reasons_of(self.run, fact_reader.read(self.run, each.attempt), each)
-            )
+            with_reason(self.run, fact_reader.read(self.run, each.attempt), each)
             for each in read_attempts(self.run)
         ]
         self.run.attempts.unlink(missing_ok=True)

@@ -185,14 +185,14 @@ def test_a_file_that_was_replaced_is_read_from_its_begin(tmp_path):
     assert b"".join(file.read()) == b""
 
 
-def test_errors_shows_node_and_traceback_of_the_rank_that_failed_first(run, capsys):
+def test_errors_shows_node_and_log_of_the_rank_that_failed_first(run, capsys):
     trace = 'Traceback\n  File "x.py", line 3\nValueError: x'
     records.write(
         run.attempt(1).rank_error(1), RankError(5.0, 1, "b", "ValueError: x", traceback=trace)
     )
     assert main(["logs", "tiny", "--errors"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith("attempt 1\nfirst failure: rank 1 on b") and "line 3" in output
+    assert output.startswith("attempt 1\nfirst failure: rank 1 on b: ValueError: x\nthe end of ")
     assert main(["logs", "tiny", "--errors", "--attempt", "2"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
@@ -13,6 +14,7 @@ from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import Problem
+from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.runs import check, lookup
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -161,29 +163,25 @@ def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatc
     assert submit.choose_cluster("local") == "local"
 
 
-def ended_here(run, cause, mistake, monkeypatch):
+def ended_here(run, cause, kind, monkeypatch):
     """The output of a local run with this result."""
     decision = Decision(Action.HOLD, cause, "why")
-    run_files.recorded(run, {"mistake": mistake})
+    run_files.recorded(run, cause=cause, kind=kind)
     monkeypatch.setattr(local, "run", lambda _: decision)
     return submit.run_here(run, False)
 
 
 @pytest.mark.parametrize(
-    ("cause", "mistake", "first"),
+    ("cause", "kind", "first"),
     [
-        (Cause.INTERRUPTED, None, "make resume RUN=20260101 continues"),
-        (Cause.HANG, None, "make resume RUN=20260101 continues"),
-        (Cause.OUT_OF_MEMORY, None, "make resume RUN=20260101 continues"),
-        (Cause.CRASH, None, "make resume RUN=20260101 continues"),
-        (Cause.CRASH, "code", "correct the code, then make resume RUN=20260101 CODE=1"),
-        (Cause.CRASH, "spec", "correct what the error names; a key of the spec: make resume RUN="),
+        (Cause.INTERRUPTED, "interrupted", "interrupted: nothing is wrong: resume continues"),
+        (Cause.HANG, "hang", "hang: look at the place"),
+        (Cause.CRASH, "user_code", "user_code: correct the code, then resume with it: make resume"),
+        (Cause.CRASH, "spec_mistake", "spec_mistake: correct the key that the error names: make"),
     ],
 )
-def test_a_local_run_that_stopped_ends_with_one_hint(
-    here, capsys, monkeypatch, cause, mistake, first
-):
-    assert ended_here(make_run(here), cause, mistake, monkeypatch) in (1, 130)
+def test_a_local_run_that_stopped_ends_with_one_hint(here, capsys, monkeypatch, cause, kind, first):
+    assert ended_here(make_run(here), cause, kind, monkeypatch) in (1, 130)
     *_, stopped, hint = capsys.readouterr().err.splitlines()
     assert stopped.startswith("stopped: ")
     assert hint.startswith(f"next: {first}")
@@ -196,15 +194,15 @@ def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
     assert lookup.all_runs() == []
 
 
-@pytest.mark.parametrize(
-    ("mistake", "option"), [("code", "CODE=1"), ("spec", "SET="), (None, "continues from")]
-)
-def test_the_log_of_a_held_job_has_the_same_one_hint(here, mistake, option):
+def test_the_log_of_a_held_job_has_a_hint_with_kind_place_and_command(here):
     decision, run = Decision(Action.HOLD, Cause.CRASH, "why"), make_run(here)
-    line, hint = execute.format_for_log(decision, run, mistake).splitlines()
-    assert line == "crash: why -> hold"
-    assert hint == f"  hint: {execute.hold_hint(decision, run, mistake)}"
-    assert option in hint and hint.count("make resume") == 1
+    entry = run_files.attempt(kind="user_code", place="/x/model.py:7", log="/runs/rank-00001.log")
+    record = records.decode(AttemptRecord, entry, "here")
+    assert execute.format_for_log(decision, run, record).splitlines() == [
+        "crash: why -> hold",
+        "  hint: user_code at /x/model.py:7, log /runs/rank-00001.log: correct the code, then "
+        "resume with it: make resume RUN=20260101 CODE=1",
+    ]
 
 
 def test_a_command_prefix_that_setup_may_load_need_not_be_on_path_at_submit():
