@@ -314,7 +314,7 @@ def plan_of(
         rdzv_endpoint=rendezvous.endpoint(head.address, head.port),
         rdzv_id=f"{me.job_id}-{attempt}",
         start=round(time.time(), 3),
-        deadline=None if me.is_local else client.end_time(me.job_id),
+        deadline=None if me.is_local else client.end_time(),
         checkpoint=facts.checkpoint,
         quarantined=facts.quarantined,
         head_interfaces=head.interfaces,

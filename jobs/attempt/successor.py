@@ -55,10 +55,9 @@ def reason_for(run_dir: RunDir, facts: AttemptFacts, can_requeue: bool) -> str:
 
 
 def site_of_job(run_dir: RunDir, facts: AttemptFacts) -> SlurmSite:
-    """Return what this Slurm does with the job. submit writes it into site.json.
+    """Return what this Slurm does with the job. submit writes it into site.json, if Slurm answers.
 
-    Where it could not, or the site has given the job another QOS than submit asked about, Slurm is
-    asked now and site.json is written.
+    Where it could not, or the site gave the job another QOS than submit asked about, it is asked now.
     """
     known, own_qos = facts.site, os.environ.get("SLURM_JOB_QOS")
     if known is not None and (known.qos is None or own_qos in (None, known.qos)):

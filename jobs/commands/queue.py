@@ -109,11 +109,9 @@ def check_site(spec: Spec, run_dir: RunDir) -> SlurmSite:
 
 
 def show_site(spec: Spec) -> None:
-    """Print sites and warnings to stderr."""
-    sites = site.query(spec.slurm)
-    problems = site_warnings.check(spec.slurm, sites)
-    for line in [each.summary for each in sites] + [each.in_one_line for each in problems]:
-        print(line, file=sys.stderr)
+    """Print the warnings of this site to stderr."""
+    for problem in site_warnings.check(spec.slurm, site.query(spec.slurm)):
+        print(problem.in_one_line, file=sys.stderr)
 
 
 @dataclass(frozen=True)

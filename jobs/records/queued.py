@@ -80,8 +80,7 @@ class SlurmSite:
     cluster: str | None = field(default=None, metadata=OMIT_NONE)  # in which the job is queued
     # The QOS that decides what a preemption does, where PreemptType is qos.
     qos: str | None = field(default=None, metadata=OMIT_NONE)
-    sites: tuple[str, ...] = ()  # what was shown at submit
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # the warnings at submit
 
 
 @dataclass(frozen=True)

@@ -83,10 +83,6 @@ class Job:
     uid: int | None = None  # of its user
     command: str = ""  # its batch script with arguments
     work_dir: str = ""
-    account: str = ""
-    qos: str = ""
-    partition: str = ""  # several names before it starts
-    tres: str = ""  # what it asks for, or has: `cpu=2,mem=100M,node=1`
     gres: str = ""  # what --gres asks for on each node
     is_expedited: bool = False  # --requeue=expedite, of the user or of the site's plugin
     nodes: str = ""  # as Slurm writes a list, n[1-2]; empty for a pending job
@@ -164,45 +160,30 @@ def parse_job(text: str) -> Job | None:
     Only the form of several lines is parsed, each key at the start of its line: in the one-line
     form a job name such as `x JobState=CANCELLED` would look like that key.
     """
-    state = re.search(r"^   JobState=(\S+) Reason=(\S+)", text, re.MULTILINE)
-    if state is None:
+
+    def value(pattern: str) -> str:
+        found = re.search(rf"^   {pattern}", text, re.MULTILINE)
+        return "" if found is None or found[1] in ("(null)", "None", "Unknown") else found[1]
+
+    if not (state := value(r"JobState=(\S+) Reason=\S+")):
         return None
-    requeue = re.search(r"^   Requeue=(\d+) Restarts=(\d+)", text, re.MULTILINE)
-    preempted = re.search(r"^   (?:PreemptEligibleTime=\S+ )?PreemptTime=(\S+)", text, re.MULTILINE)
-    excluded = re.search(r"^   ReqNodeList=\S+ ExcNodeList=(\S+)", text, re.MULTILINE)
-    suspended = re.search(r"^   SuspendTime=(\S+)", text, re.MULTILINE)
-    limit = re.search(r"^   RunTime=\S+ TimeLimit=(\S+)", text, re.MULTILINE)
-    uid = re.search(r"^   UserId=\S*?\((\d+)\)", text, re.MULTILINE)
-    command = re.search(r"^   Command=(.*)$", text, re.MULTILINE)
-    work_dir = re.search(r"^   WorkDir=(.*)$", text, re.MULTILINE)
-    account = re.search(r"^   Priority=.* Account=(\S+) QOS=(\S+)", text, re.MULTILINE)
-    # Since 23.02 ReqTRES; before, TRES. Source: api/job_info.c
-    partition = re.search(r"^   Partition=(\S+)", text, re.MULTILINE)
-    tres = re.search(r"^   (?:Req)?TRES=(\S+)", text, re.MULTILINE)
-    gres = re.search(r"^   TresPerNode=(\S+)", text, re.MULTILINE)
-    # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
-    nodes = re.search(r"^   NodeList=([^(\s]\S*)", text, re.MULTILINE)
-    flags = r"^   (?:(?:Gres|Kill|Spread)\w+=\w+ )*ExpeditedRequeue=Yes"
-    expedited = re.search(flags, text, re.MULTILINE)
+    uid = value(r"UserId=\S*?\((\d+)\)")
     return Job(
-        state=job_state.read(state[1]),
-        reason=state[2],
-        restarts=int(requeue[2]) if requeue else 0,
-        is_preempted=preempted is not None and preempted[1] not in ("None", "Unknown"),
-        time_limit=limit[1] if limit else "",
-        can_requeue=requeue is None or requeue[1] != "0",
-        excluded=excluded[1] if excluded and excluded[1] != "(null)" else "",
-        was_suspended=suspended is not None and suspended[1] not in ("None", "Unknown"),
-        uid=int(uid[1]) if uid else None,
-        command=command[1] if command else "",
-        work_dir=work_dir[1] if work_dir else "",
-        account=account[1] if account else "",
-        partition=partition[1] if partition else "",
-        qos=account[2] if account else "",
-        tres=tres[1] if tres else "",
-        gres=gres[1] if gres else "",
-        is_expedited=expedited is not None,
-        nodes=nodes[1] if nodes else "",
+        state=job_state.read(state),
+        reason=value(r"JobState=\S+ Reason=(\S+)") or "None",
+        restarts=int(value(r"Requeue=\d+ Restarts=(\d+)") or 0),
+        is_preempted=bool(value(r"(?:PreemptEligibleTime=\S+ )?PreemptTime=(\S+)")),
+        time_limit=value(r"RunTime=\S+ TimeLimit=(\S+)"),
+        can_requeue=value(r"Requeue=(\d+) ") != "0",
+        excluded=value(r"ReqNodeList=\S+ ExcNodeList=(\S+)"),
+        was_suspended=bool(value(r"SuspendTime=(\S+)")),
+        uid=int(uid) if uid else None,
+        command=value("Command=(.*)$"),
+        work_dir=value("WorkDir=(.*)$"),
+        gres=value(r"TresPerNode=(\S+)"),
+        # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
+        is_expedited=bool(value(r"(?:(?:Gres|Kill|Spread)\w+=\w+ )*(ExpeditedRequeue=Yes)")),
+        nodes=value(r"NodeList=([^(\s]\S*)"),
     )
 
 
@@ -251,8 +232,7 @@ def ask_node(
 
 def show_job_patiently(job_id: str) -> Job | None:
     """Return `show_job`, repeated for PATIENCE_S while slurmctld does not answer."""
-    answer = call_patiently(["scontrol", "show", "job", job_id])
-    return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
+    return ask_about(job_id, PATIENCE_S)[0]
 
 
 def call_patiently(
@@ -338,18 +318,12 @@ def _has_ipv4(node: str) -> bool:
         return False
 
 
-def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | None:
+def end_time(environ: Mapping[str, str] = os.environ) -> float | None:
     """Return when the job's time limit ends, in seconds since the epoch; None if unknown.
 
-    Slurm 22.05 and later set it in the job's environment. Source: sbatch(1), SLURM_JOB_END_TIME.
+    Source: sbatch(1), SLURM_JOB_END_TIME (since Slurm 22.05).
     """
     end = environ.get("SLURM_JOB_END_TIME", "")
-    if not end:
-        # A format of strftime, because the default format has no time zone. Source: squeue(1).
-        argv = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
-        answer = call(argv, SLURM_TIME_FORMAT="%s")
-        lines = answer.stdout.split() if answer and answer.returncode == 0 else []
-        end = next((word for word in reversed(lines) if word.isdigit()), "")
     return float(end) if end.isdigit() else None
 
 

@@ -83,20 +83,6 @@ class Site:
         is_ended = self.preempt_mode in ("CANCEL", "REQUEUE")
         return self.grace_time_s + self.config.kill_wait_s if is_ended else None
 
-    @property
-    def summary(self) -> str:
-        """The site in one line, for a dry run."""
-        config, mode = self.config, self.preempt_mode
-        preempted = f"preempted jobs get {self.grace_time_s} s and {mode}"
-        parts = [
-            f"Slurm {config.version}, partition {self.partition.name}",
-            "no preemption" if mode == "OFF" else preempted,
-            f"KillWait {config.kill_wait_s} s",
-        ]
-        if mode == "REQUEUE":
-            parts.append(f"a requeued job waits {config.requeue_delay_s} s")
-        return "; ".join(parts)
-
 
 def parse_config(text: str) -> Config | None:
     """Return the configuration in the output of `scontrol show config`; None if it has none."""

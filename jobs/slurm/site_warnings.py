@@ -84,7 +84,6 @@ def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> Slu
         ),
         cluster=next((site.config.cluster for site in sites if site.config.cluster), None),
         qos=next((site.qos_name for site in sites), None),
-        sites=tuple(site.summary for site in sites),
         remarks=tuple(problem.in_one_line for problem in check(requested, sites)),
     )
     if sites:
