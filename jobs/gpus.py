@@ -37,11 +37,16 @@ def in_number(text: str) -> int:
 
 
 def allocated_gpus(environ: Mapping[str, str]) -> int | None:
-    """Return the GPUs that Slurm gave this job on the node of the batch script; None for none."""
+    """Return the GPUs that Slurm gave this job, or this step, on this node; None for none.
+
+    A step has SLURM_JOB_GPUS of the whole job: with --exclusive that has all GPUs of its nodes, and
+    a step none of them that did not ask (measured: 22.05).
+    """
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"):
         if environ.get(name):
             return in_number(environ[name]) or None
-    return _count_items(environ.get("SLURM_JOB_GPUS", "")) or None
+    is_step = "SLURM_STEP_ID" in environ
+    return None if is_step else _count_items(environ.get("SLURM_JOB_GPUS", "")) or None
 
 
 def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:

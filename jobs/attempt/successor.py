@@ -57,7 +57,7 @@ def reason_for(run_dir: RunDir, facts: AttemptFacts, can_requeue: bool) -> str:
 def site_of_job(run_dir: RunDir, facts: AttemptFacts) -> SlurmSite:
     """Return what this Slurm does with the job. submit writes it into site.json, if Slurm answers.
 
-    Where it could not, or the site gave the job another QOS than submit asked about, it is asked now.
+    Where it could not, or the site gave the job another QOS than submit asked about, it is now.
     """
     known, own_qos = facts.site, os.environ.get("SLURM_JOB_QOS")
     if known is not None and (known.qos is None or own_qos in (None, known.qos)):

@@ -392,7 +392,7 @@ def main(argv: list[str]) -> int:
         end_by_user_error(attempt_dir, args.node_rank, str(error))
     env = node.environment(spec, run_dir, plan)
     check_gpus(attempt_dir, args.node_rank, len(plan.nodes), spec, env)
-    agent = Agent(run_dir, plan.attempt, node, spec.slurm.num_gpus)
+    agent = Agent(run_dir, plan.attempt, node, gpu_check.requested_gpus(spec, env))
     with temporary_directory(attempt_dir, node.rank, env) as log_dir:
         options = node.options(plan, args.rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)

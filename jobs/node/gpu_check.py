@@ -41,13 +41,18 @@ class GpuProblem:
     num_gpus: int | None = None
 
 
+def requested_gpus(spec: Spec, environ: Mapping[str, str]) -> int:
+    """Return how many GPUs the job has on this node: by its spec, or by its allocation."""
+    return spec.slurm.num_gpus or gpus.allocated_gpus(environ) or 0
+
+
 def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem | None:
-    """Return why the ranks would see fewer GPUs than the spec asks for; None if they see them.
+    """Return why the ranks would see fewer GPUs than the job has; None if they see them.
 
     environ: of the ranks. torch: the file of the package torch. A user who names the devices in
     launch.env means fewer of them than the job has.
     """
-    wanted, count, fault = spec.slurm.num_gpus, None, ""
+    wanted, count, fault = requested_gpus(spec, environ), None, ""
     if not wanted or gpus.visible(spec.launch.env) is not None:
         return None
     built_for = dict(_BUILT_FOR.findall(torch.with_name("version.py").read_text(encoding="utf-8")))
@@ -57,7 +62,8 @@ def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem |
         fault = limit
     elif "cuda" in built_for and (seen := _of_driver(environ)) is not None and seen[0] < wanted:
         count, fault = seen
-    return GpuProblem(f"{spec.slurm.gpus_are}, but {fault}", count) if fault else None
+    asked = spec.slurm.gpus_are if spec.slurm.num_gpus else f"the job has {quantity(wanted, 'GPU')}"
+    return GpuProblem(f"{asked}, but {fault}", count) if fault else None
 
 
 def _of_driver(environ: Mapping[str, str]) -> tuple[int, str] | None:

@@ -96,25 +96,25 @@ def test_refused_job_shows_command_and_reason_and_leaves_nothing(kit: Kit) -> No
     answer = kit.jobs("submit", CANCER, "slurm.sbatch_args.gres=none:1", "--no-check", check=False)
     assert answer.returncode == 1
     assert "--gres=none:1" in answer.stderr and "invalid" in answer.stderr.lower()
-    assert "override slurm.sbatch_args.gres=none:1: slurm.sbatch_args.gres: " in answer.stderr
+    assert "hint: slurm.gpus_per_node: " in answer.stderr
     assert not list(kit.runs_root.glob("cancer/*/spec.json"))
     assert kit.cluster.job_ids() == []
 
 
 @pytest.mark.parametrize(
-    ("override", "texts"),
+    ("override", "key"),
     [
-        ("slurm.partition=nowhere", ["no partition", "batch (4 nodes)", "urgent (4 nodes)"]),
-        ("slurm.nodes=9", ["9 is more than partition batch has", "write 4 or fewer"]),
-        ("slurm.constraint=a100", ["no node of this site has the feature a100"]),
+        ("slurm.partition=nowhere", "partition"),
+        ("slurm.nodes=9", "nodes"),
+        ("slurm.constraint=a100", "nodes or slurm.constraint"),
     ],
 )
-def test_what_this_slurm_lacks_is_refused_before_the_queue(
-    kit: Kit, override: str, texts: list[str]
+def test_what_this_slurm_lacks_is_refused_with_its_words_and_a_key(
+    kit: Kit, override: str, key: str
 ) -> None:
     answer = kit.jobs("submit", CANCER, override, "--no-check", check=False)
     assert answer.returncode == 1 and "nothing is queued" in answer.stderr
-    assert all(text in answer.stderr for text in texts)
+    assert "sbatch: error: " in answer.stderr and f"hint: slurm.{key}" in answer.stderr
     assert not list(kit.runs_root.glob("cancer/*/spec.json"))
     assert kit.cluster.job_ids() == []
 

@@ -53,6 +53,7 @@ def test_a_job_has_too_few_gpus_for_its_nodes(environ, wanted, has):
     [
         ({"SLURM_GPUS": "3", "SLURM_GPUS_ON_NODE": "1", "SLURM_JOB_GPUS": "0,1"}, 1),
         ({"SLURM_JOB_GPUS": "0-3"}, 4),
+        ({"SLURM_JOB_GPUS": "0,1", "SLURM_STEP_ID": "0"}, None),  # with --exclusive
         ({"SLURM_GPUS_PER_NODE": "a100:2"}, 2),
         ({"SLURM_GPUS_PER_TASK": "2"}, 2),
         ({"SLURM_GPUS_ON_NODE": "0"}, None),

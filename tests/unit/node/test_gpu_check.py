@@ -67,6 +67,11 @@ def test_a_node_without_a_driver_is_named(torch, monkeypatch):
     assert problem is not None and "no NVIDIA driver" in problem.reason
 
 
+def test_the_allocation_counts_where_the_spec_asks_for_none(torch):
+    problem = gpu_check.problem(Spec(), {"SLURM_GPUS_ON_NODE": "2"}, torch(CPU_BUILD))
+    assert problem is not None and "the job has 2 GPUs" in problem.reason
+
+
 def test_a_spec_that_names_fewer_devices_means_it(torch, driver):
     driver(0, 1)
     launch = Launch(nproc_per_node=1, env={"CUDA_VISIBLE_DEVICES": "1"})
