@@ -1,64 +1,57 @@
-"""The command report: where the time of runs went, as text, as JSON and as a page with plots."""
+"""The command report: where the time of runs went, as a table, as JSON and as a page with plots."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from .. import installation, shared_files
-from ..console import display_path, print_line
+from .. import shared_files
+from ..console import display_path, format_duration, print_line, quantity
 from ..errors import FailedError, UserError
-from ..rundir import RunDir, SweepDir, write_atomic
+from ..rundir import RunDir, write_atomic
 from ..runs import lookup, state
 from . import arguments
-from .times import curves, page, ranking, summary, terminal
-from .times.summary import TimeSummary
-from .views import tensorboard
-
-MAX_COMMANDS = 8  # shown on the page, of all runs together
+from .times import ranking, uses
+from .times.uses import RunTimes, Use
+from .views import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of report."""
     parser.add_argument("run", nargs="*", metavar="RUN", help=f"{arguments.RUN}; several: compared")
-    parser.add_argument("--runs", default="", metavar="TEXT", help="runs as one text")
     parser.add_argument("--metric", metavar="NAME", help="rank the runs by it, such as eval_loss")
-    parser.add_argument(
-        "--out", type=arguments.path, metavar="PATH", help="page; default: RUN_DIR/report.html"
-    )
+    help_of_out = "page; default: report.html of the first run or of the sweep"
+    parser.add_argument("--out", type=arguments.path, metavar="PATH", help=help_of_out)
     arguments.add_json(parser)
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run report; returns the exit code."""
-    try:
-        words = [*args.run, *shlex.split(args.runs)]
-    except ValueError as error:
-        raise UserError(f"--runs {args.runs}: {error}") from error
+    """Run report; returns the exit code. Raises: UserError, FailedError, OSError."""
+    words = args.run or [None]
     sweeps = [sweep for word in words if (sweep := lookup.find_sweep(word)) is not None]
-    run_dirs = list(dict.fromkeys(each for word in words or [None] for each in runs_of(word)))
-    labels = {run: text for sweep in sweeps for run, text in labels_of(sweep).items()}
-    metric = args.metric or metric_of(sweeps)
-    ranked = [] if metric is None else rank_by(run_dirs, metric, is_asked=bool(args.metric))
-    page_path = args.out
-    if page_path is None and not args.json:
-        page_path = sweeps[0].report if sweeps else run_dirs[0].report
-    summaries = [summary.summarize(run) for run in state.read_all(run_dirs)]
+    run_dirs = list(dict.fromkeys(each for word in words for each in runs_of(word)))
+    metric = args.metric or (sweeps and ranking.metric_of(sweeps[0])) or None
+    ranked = ranking.rank(run_dirs, metric) if metric else []
+    if args.metric and all(each.value is None for each in ranked):
+        names = ", ".join(ranking.names_of(run_dirs)) or "no metrics at all"
+        raise UserError(f"no run has a value of {metric}\n  hint: they have {names}")
+    times = [uses.read(run) for run in state.read_all(run_dirs)]
     if args.json:
-        print(json.dumps(json_of(summaries, ranked), indent=2))
+        places = [each.as_json() for each in ranked]
+        print(json.dumps({"runs": [each.as_json() for each in times], "ranking": places}, indent=2))
     else:
-        lines = terminal.lines_of(summaries, shutil.get_terminal_size().columns)
-        if metric is not None and ranked:
-            mode = ranking.mode(run_dirs, metric)
-            lines += terminal.ranking_lines(ranked, metric, mode, labels)
+        lines = lines_of(times)
+        if metric and any(each.value is not None for each in ranked):
+            labels = {
+                run: text for sweep in sweeps for run, text in ranking.labels_of(sweep).items()
+            }
+            lines += ranking.lines_of(ranked, metric, labels)
         print("\n".join(lines), flush=True)  # before the path of the page, which goes to stderr
-    if page_path is not None:
-        write_page(summaries, page_path, is_asked=args.out is not None)
+    if args.out is not None or not args.json:
+        default = sweeps[0].report if sweeps else run_dirs[0].report
+        write_page(times, args.out or default, is_asked=args.out is not None)
     return 0
 
 
@@ -69,76 +62,62 @@ def runs_of(word: str | None) -> list[RunDir]:
         return [lookup.find(word)]
     points = lookup.points_of(sweep)
     run_dirs = [run_dir for run_dir in points if shared_files.is_dir(run_dir.path)]
-    for gone in sorted({*points} - {*run_dirs}, key=lambda run_dir: run_dir.run_id):
-        print_line(f"{gone.run_id} is left out: its run directory was deleted")
+    if len(run_dirs) < len(points):
+        print_line(f"{len(points) - len(run_dirs)} points are left out: they were deleted")
     if not run_dirs:
         raise UserError(f"the run directories of all points of {sweep.sweep_id} were deleted")
     return run_dirs
 
 
-def labels_of(sweep: SweepDir) -> dict[RunDir, str]:
-    """Return the number and the overrides of each point."""
-    points = zip(lookup.points_of(sweep), lookup.read_sweep(sweep).points, strict=True)
-    return {
-        run_dir: f"point {number}  {' '.join(point.overrides)}"
-        for number, (run_dir, point) in enumerate(points)
-    }
+def lines_of(times: Sequence[RunTimes]) -> list[str]:
+    """Return a heading for each run, and a table of the uses of the time with a column for each."""
+    rows = []
+    for use in Use:
+        cells = {each.name: cell(each, use) for each in times}
+        if any(each.seconds[use] for each in times):
+            rows.append({"": use.value.replace("_", "-"), **cells})
+    columns = ("", *(each.name for each in times))
+    return [*map(heading, times), "", *table.text(rows, columns).splitlines()]
 
 
-def metric_of(sweeps: Sequence[SweepDir]) -> str | None:
-    """Return the metric that ranks the points of the first sweep; None without a sweep."""
-    for sweep in sweeps:
-        return lookup.read_sweep(sweep).metric or ranking.default_metric(lookup.points_of(sweep))
-    return None
+def cell(times: RunTimes, use: Use) -> str:
+    """Return `12.3 s  4.5%`: the time of a use, and its share."""
+    seconds, wall = times.seconds[use], times.end - times.begin
+    return f"{duration(seconds):>12}  {seconds / wall if wall else 0.0:6.1%}"
 
 
-def rank_by(run_dirs: Sequence[RunDir], metric: str, is_asked: bool) -> list[ranking.RankedValue]:
-    """Return the runs by a metric; none where no run has it and the user did not ask for it.
-
-    Raises: UserError if none of them has it.
-    """
-    ranked = ranking.rank(run_dirs, metric)
-    if all(each.value is None for each in ranked):
-        if not is_asked:
-            return []
-        names = ", ".join(ranking.names_of(run_dirs)) or "no metrics at all"
-        raise UserError(f"no run has a value of {metric}\n  hint: they have {names}")
-    return ranked
-
-
-def json_of(
-    summaries: Sequence[TimeSummary], ranked: Sequence[ranking.RankedValue]
-) -> dict[str, Any]:
-    """Return what `report --json` prints."""
-    places = [
-        {"run_id": each.run_dir.run_id, "run_dir": str(each.run_dir.path)}
-        | {"value": each.value, "step": each.step}
-        for each in ranked
-    ]
-    return {"runs": [summary.as_json(each) for each in summaries], "ranking": places}
+def heading(times: RunTimes) -> str:
+    """Return what a run is, its hours and its goodput, in one line."""
+    parts = [f"{times.name}: {times.run.word}", quantity(len(times.attempts), "attempt")]
+    if times.steps_redone:
+        parts.append(f"{quantity(times.steps_redone, 'step')} redone")
+    end = "its end" if times.run.is_over else "now"
+    parts.append(f"{duration(times.end - times.begin)} from submit to {end}")
+    parts.append(f"{times.node_hours():.3g} node hours")
+    if num_gpus := times.run.files.spec.slurm.num_gpus:
+        parts.append(f"{times.node_hours() * num_gpus:.3g} GPU hours")
+    if times.goodput is not None:
+        parts.append(f"goodput {times.goodput:.1%}")
+    return ", ".join(parts)
 
 
-def write_page(summaries: Sequence[TimeSummary], path: Path, is_asked: bool) -> None:
+def duration(seconds: float) -> str:
+    """Return `12.3 s`, or the time in its two largest units."""
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds, 2)
+
+
+def write_page(times: Sequence[RunTimes], path: Path, is_asked: bool) -> None:
     """Write the page, and print its path; a default path that refuses it is only a warning."""
-    curves_of_runs = [curves.read(each.history) for each in summaries]
-    text = page.page_of(
-        summaries, curves_of_runs, next_commands([each.run_dir for each in summaries])
-    )
     try:
-        write_atomic(path, text)
+        from .times import page
+
+        write_atomic(path, page.page_of(times, list(map(heading, times)), lines_of(times)))
+    except ImportError as error:
+        print_line(f"no page: {error.name} is missing\n  hint: pip install matplotlib jinja2")
+        return
     except OSError as error:
         if is_asked:
             raise FailedError(f"{path}: {error.strerror}") from error
-        print_line(
-            f"warning: no page: {path}: {error.strerror}\n  hint: --out PATH writes it elsewhere"
-        )
+        print_line(f"warning: no page: {path}: {error.strerror}\n  hint: --out PATH")
         return
     print_line(f"page {display_path(path)}")
-
-
-def next_commands(run_dirs: Sequence[RunDir]) -> list[str]:
-    """Return commands that show more of the runs, for the end of the page."""
-    shown = run_dirs[:MAX_COMMANDS]
-    commands = [installation.command("logs", each.run_id) for each in shown]
-    texts = [tensorboard.command(each) or "" for each in shown]
-    return commands + [line for text in texts for line in text.splitlines()]

@@ -54,15 +54,14 @@ def check_report(kit: Kit, run: Run) -> None:
     (report,) = json.loads(kit.jobs("report", "--json", run.dir.path).stdout)["runs"]
     seconds = report["seconds"]
     print({use: time for use, time in seconds.items() if time}, report["goodput"])
-    assert sum(round(1000 * time) for time in seconds.values()) == round(1000 * report["wall_s"])
-    assert report["not_explained"] <= 0.05
+    assert abs(sum(seconds.values()) - report["wall_s"]) < 0.1
     assert (report["state"], len(report["attempts"])) == ("completed", 2)
     first, second = run.attempts()
     waited = second["start"] - first["stop"]  # Slurm's wait after a requeue: see conf.py
     assert waited <= seconds["queue"] <= waited + first["start"] - report["begin"]
-    for use in ("launch", "import", "training", "evaluation", "checkpoint", "stopping"):
+    for use in ("start_up", "training", "evaluation", "stopping"):
         assert seconds[use] > 0, use
     assert seconds["redone"] == seconds["idle"] == 0
     assert 0 < report["goodput"] < 1
     text = kit.jobs("report", run.dir.path).stdout
-    assert "not explained" in text and run.dir.report.stat().st_size > 10_000
+    assert "goodput" in text and run.dir.report.stat().st_size > 10_000

@@ -459,7 +459,7 @@ ENUMS = {
     "jobs.records.ended": ("Action",),
     "jobs.records.queued": ("RequeueAnswer",),
     "jobs.commands.sweeps.runner": ("PointState",),
-    "jobs.commands.times.spans": ("Use",),
+    "jobs.commands.times.uses": ("Use",),
     "jobs.slurm.pending": ("Wait",),
     "jobs.environment": ("Door",),
     "jobs.node.last_error": ("_Behind",),

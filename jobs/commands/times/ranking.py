@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ... import records
 from ...records.training import Progress, Result, read_metrics
-from ...rundir import RunDir
+from ...rundir import RunDir, SweepDir
+from ...runs import lookup
 from ...spec import METRIC_MODES, FormatError, Spec
-from .curves import NO_METRICS
 
 HELD_OUT = "eval_"
+NO_METRICS = ("step", "epoch")  # keys of a line of metrics.jsonl that are no metrics
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,11 @@ class RankedValue:
     run_dir: RunDir
     value: float | None
     step: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the run as `report --json` prints it."""
+        run = {"run_id": self.run_dir.run_id, "run_dir": str(self.run_dir.path)}
+        return run | {"value": self.value, "step": self.step}
 
 
 def rank(run_dirs: Sequence[RunDir], metric: str) -> list[RankedValue]:
@@ -35,6 +42,20 @@ def rank(run_dirs: Sequence[RunDir], metric: str) -> list[RankedValue]:
     sign = -1.0 if mode(run_dirs, metric) == "max" else 1.0
     ranked = [value_of(run_dir, metric, sign) for run_dir in run_dirs]
     return sorted(ranked, key=lambda each: math.inf if each.value is None else sign * each.value)
+
+
+def metric_of(sweep: SweepDir) -> str:
+    """Return the metric that ranks the points of a sweep."""
+    return lookup.read_sweep(sweep).metric or default_metric(lookup.points_of(sweep))
+
+
+def labels_of(sweep: SweepDir) -> dict[RunDir, str]:
+    """Return the number and the overrides of each point."""
+    pairs = zip(lookup.points_of(sweep), lookup.read_sweep(sweep).points, strict=True)
+    return {
+        run_dir: f"point {number}  {' '.join(point.overrides)}"
+        for number, (run_dir, point) in enumerate(pairs)
+    }
 
 
 def default_metric(run_dirs: Sequence[RunDir]) -> str:
@@ -57,7 +78,7 @@ def mode(run_dirs: Sequence[RunDir], metric: str) -> str:
     for spec in readable_specs(run_dirs):
         if spec.checkpoint.best == metric and spec.checkpoint.best_mode != "auto":
             return spec.checkpoint.best_mode
-    alike = HELD_OUT + metric.removeprefix("train_")  # train_accuracy as eval_accuracy
+    alike = HELD_OUT + bare(metric)  # train_accuracy as eval_accuracy
     return METRIC_MODES.get(metric, METRIC_MODES.get(alike, "min"))
 
 
@@ -92,3 +113,22 @@ def names_of(run_dirs: Sequence[RunDir]) -> list[str]:
         name for run_dir in run_dirs for line in read_metrics(run_dir.metrics) for name in line
     }
     return sorted(names.difference(NO_METRICS))
+
+
+def bare(metric: str) -> str:
+    """Return the name of a metric without train_ or eval_."""
+    return metric.removeprefix("train_").removeprefix(HELD_OUT)
+
+
+def lines_of(ranked: Sequence[RankedValue], metric: str, labels: Mapping[RunDir, str]) -> list[str]:
+    """Return the runs in order, with value and step; `labels`: for runs that differ in keys."""
+    own = {r.run_dir: f"{r.run_dir.path.parent.name} {r.run_dir.run_id}" for r in ranked}
+    names = [labels.get(r.run_dir, own[r.run_dir]) for r in ranked]
+    width = max(map(len, names), default=0)
+    is_max = mode([each.run_dir for each in ranked], metric) == "max"
+    lines = ["", f"{metric}, {'largest' if is_max else 'smallest'} first"]
+    for place, (each, name) in enumerate(zip(ranked, names, strict=True), 1):
+        value = "-" if each.value is None else f"{each.value:.6g}"
+        step = "" if each.step is None else f"  step {each.step}"
+        lines.append(f"{place:>4}  {value:>12}  {name:<{width}}{step}".rstrip())
+    return ["".join(c if c.isprintable() else "?" for c in line) for line in lines]

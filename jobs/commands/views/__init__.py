@@ -1,7 +1,7 @@
 """Lines and tables that several commands show of a run.
 
 - words: states, causes, nodes and times in plain words.
-- table: prints rows as a folded table, stacked lines or plain columns.
+- table: prints rows as columns, or below each other.
 - left_out: the nodes that a run does without.
 - rank_logs: finds and reads these logs.
 - chosen: what the kit will choose for `auto` and for unset keys.

@@ -1,279 +1,148 @@
-"""The command report: text, JSON and page of runs in any state."""
+"""The command report: where the time of runs went, as a table, as JSON and as a page."""
 
 import json
-import os
-import re
-import socket
 import sys
-from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands.times import summary
-from slurm_job_kit.jobs.commands.times.spans import Use
-from slurm_job_kit.jobs.records.ended import Action, Cause
-from slurm_job_kit.jobs.records.queued import Claim
-from slurm_job_kit.jobs.records.training import Metric, Result
-from slurm_job_kit.jobs.rundir import append_jsonl
-from slurm_job_kit.jobs.runs import run_lock, state
-from tests.unit.commands.report_kit import (
-    BEGIN,
-    EVIDENCE,
-    attempt,
-    event,
-    lines,
-    started,
-    two_attempts,
-    write_run,
-)
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from tests.unit import run_files
 from tests.unit.run_files import make_run
+
+BEGIN = 1_800_000_000
+
+
+def event(run, writer, t, name, attempt, **fields):
+    line = {"t": BEGIN + t, "event": name, "attempt": attempt}
+    append_jsonl(run.timeline(writer), line | fields)
+
+
+def attempt(run, number, start, stop, steps, **fields):
+    """An attempt whose start-up takes 8 s, and whose stop 5 s."""
+    run.attempt(number).path.mkdir()
+    plan = AttemptPlan(number, "7", ("n1", "n2"), "n1", "test", "n1:1", "id", BEGIN + start, None)
+    records.write(run.attempt(number).plan, plan)
+    event(run, "rank-00000", start + 8, "first_step", number, step=steps[0])
+    event(run, "rank-00000", stop - 5, "stopped", number, step=steps[1])
+    event(run, "attempt", stop, "close", number)
+    times = {"start": BEGIN + start, "stop": BEGIN + stop, "nodes": ["n1", "n2"]}
+    own = {"attempt": number, "first_step": steps[0], "last_step": steps[1]}
+    append_jsonl(run.attempts, run_files.attempt(**(own | times | fields)))
 
 
 @pytest.fixture
 def requeued(here):
-    return write_run(make_run(here), two_attempts(), lines(range(10, 60, 10), train_loss=1.0))
+    """A run that waited 10 s, trained 30 steps in 40 s, waited 10 s, and repeated 10 of them."""
+    run = make_run(here)
+    event(run, "submit", 0, "submit", None)
+    attempt(run, 1, 10, 50, (1, 30), cause="preemption", decision="requeue")
+    event(run, "rank-00000", 30, "evaluation", 1, step=10, seconds=2.0)
+    event(run, "rank-00000", 31, "save", 1, step=10, seconds=3.0, stall_s=1.0)
+    attempt(run, 2, 60, 100, (21, 50), cause="completed", decision="done")
+    write_json(run.result, {"status": "completed", "global_step": 50})
+    lines = [{"step": step, "train_loss": 1 / step, "eval_accuracy": 0.5} for step in (1, 2)]
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
 
 
 def reported(capsys, *words):
-    """stdout of report."""
     assert main(["report", *words]) == 0
-    return capsys.readouterr().out
-
-
-def page_of(run, capsys):
-    assert main(["report", str(run.path)]) == 0
-    capsys.readouterr()
-    return run.report.read_text()
+    return json.loads(capsys.readouterr().out)
 
 
 def test_the_json_has_each_use_hours_and_goodput(requeued, capsys):
-    (report,) = json.loads(reported(capsys, "--json"))["runs"]
-    assert sum(report["seconds"].values()) == report["wall_s"] == 100
-    assert report["state"] == "completed" and report["allocated_s"] == 40 + 40
-    assert report["node_hours"] == round(2 * 80 / 3600, 4)
-    training = (48 - 18 - 11) + (98 - 68)  # the first attempt was at step 20 at second 37
-    assert report["seconds"]["redone"] == 11 and report["seconds"]["training"] == training
-    assert report["goodput"] == round(training / 80, 4) and report["steps_redone"] == 10
-    assert [each["cause"] for each in report["attempts"]] == ["preemption", "completed"]
-    assert not requeued.report.exists()
+    (run,) = reported(capsys, "--json")["runs"]
+    training = 2 * (40 - 8 - 5) - 2 - 1
+    redone = (40 - 8 - 5 - 2 - 1) * 10 / 30
+    assert run["seconds"] == {
+        "queue": 20,
+        "start_up": 16,
+        "training": pytest.approx(training - redone),
+        "redone": pytest.approx(redone),
+        "evaluation": 2,
+        "checkpoint": 1,
+        "stopping": 10,
+        "idle": 0,
+    }
+    assert sum(run["seconds"].values()) == pytest.approx(run["wall_s"]) == 100
+    assert run["node_hours"] == pytest.approx(160 / 3600, abs=1e-4) and run["steps_redone"] == 10
+    assert run["goodput"] == pytest.approx((training - redone) / 80, abs=1e-4)
+    assert [each["last_step"] for each in run["attempts"]] == [30, 50]
 
 
-def test_spare_nodes_count_in_the_hours_and_show_what_they_saved(here, capsys):
-    first, second = two_attempts()
-    assert first.record is not None
-    evidence = replace(EVIDENCE, has_spares=True)
-    retried = replace(first.record, cause=Cause.NODE, decision=Action.RETRY, evidence=evidence)
-    first = replace(first, record=replace(retried, spares=("n3",)))
-    write_run(make_run(here), [first, second])
-    (report,) = json.loads(reported(capsys, "--json"))["runs"]
-    # The job has its nodes until the next attempt, 10 s later.
-    assert report["spare_node_hours"] == round(50 / 3600, 4) and report["saved_requeues"] == 1
-    assert report["node_hours"] == round((2 * 90 + 50) / 3600, 4)
-    assert "0.0139 of them of spare nodes, which saved 1 requeue" in reported(capsys, "tiny")
+def test_a_run_whose_process_is_gone_lasts_to_its_last_line(here, capsys):
+    run = make_run(here)
+    event(run, "submit", 0, "submit", None)
+    attempt(run, 1, 10, 50, (1, 30), decision="requeue", cause="preemption")
+    run.attempts.unlink()
+    (lost,) = reported(capsys, "--json")["runs"]
+    assert lost["wall_s"] == 50
 
 
-def test_gpu_hours_are_those_that_the_spec_asked_for(requeued):
-    spec = json.loads(requeued.spec.read_text())
-    spec["slurm"]["gpus_per_node"] = 8
-    requeued.spec.write_text(json.dumps(spec))
-    assert summary.summarize(state.read(requeued)).gpu_hours == pytest.approx(8 * 2 * 80 / 3600)
+def test_a_held_run_is_idle_until_it_is_resumed(here, capsys):
+    run = make_run(here)
+    event(run, "submit", 0, "submit", None)
+    attempt(run, 1, 10, 50, (1, 30), decision="hold", cause="crash")
+    event(run, "submit", 80, "submit", None)
+    attempt(run, 2, 90, 130, (31, 50), decision="done", cause="completed")
+    write_json(run.result, {"status": "completed", "global_step": 50})
+    (found,) = reported(capsys, "--json")["runs"]
+    assert (found["seconds"]["idle"], found["seconds"]["queue"]) == (30, 20)
 
 
-def test_the_text_names_what_is_not_explained_even_if_it_is_nothing(requeued, capsys):
-    text = reported(capsys, "tiny")
-    assert re.search(r"^redone +11\.0 s +11\.0%$", text, re.M)
-    assert re.search(r"^not explained +0\.0 s +0\.0%$", text, re.M)
-    assert "10 steps redone" in text and "goodput 61.2%" in text
-
-
-def test_runs_stand_side_by_side_and_in_one_page_in_the_directory_of_the_first(
-    here, requeued, capsys
-):
-    other = write_run(make_run(here, "20260202", "other"), two_attempts()[1:])
-    text = reported(capsys, "tiny", "other")
-    head = next(line for line in text.splitlines() if line.startswith(" " * 10))
-    assert head.split() == ["tiny", "20260101", "other", "20260202"]
-    page = requeued.report.read_text()
-    assert "tiny 20260101" in page and "other 20260202" in page
-    assert not other.report.exists()
-
-
-def test_make_passes_runs_as_one_text(here, requeued, capsys):
-    write_run(make_run(here, "20260202", "other"), two_attempts()[1:])
-    report = json.loads(reported(capsys, "--json", "--runs=tiny 'other'"))["runs"]
-    assert [each["name"] for each in report] == ["tiny", "other"]
-    assert main(["report", "--runs='tiny"]) == 2
-    assert "quot" in capsys.readouterr().err
-
-
-def test_an_unknown_run_is_a_mistake_that_names_near_ones(requeued, capsys):
-    assert main(["report", "tony"]) == 2
-    assert "did you mean tiny" in capsys.readouterr().err
-
-
-class Outline(HTMLParser):
-    """What a page refers to, and its elements."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.references, self.ids = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        for name, value in attrs:
-            if name in ("src", "href", "xlink:href", "data", "action"):
-                self.references.append(value)
-            if name == "id":
-                self.ids.append(value)
+def test_the_text_is_a_table_with_a_column_for_each_run(requeued, here, capfd):
+    make_run(here, "20260102", "other")
+    assert main(["report", "tiny", "other", "--metric", "eval_accuracy"]) == 0
+    printed = capfd.readouterr()
+    assert "tiny 20260101: completed, 2 attempts, 10 steps redone, 1 min 40 s" in printed.out
+    assert "queue" in printed.out and "20.0%" in printed.out
+    assert "eval_accuracy, largest first\n   1           0.5  tiny 20260101" in printed.out
+    assert printed.err == f"page {requeued.report.relative_to(here)}\n"
 
 
 def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
-    text = page_of(requeued, capsys)
-    outline = Outline(text)
-    assert outline.tags.count("svg") == 5  # time, loss, throughput, learning rate, memory
-    assert all(reference.startswith("#") for reference in outline.references)
-    assert len(outline.ids) == len({*outline.ids})
-    assert not {"script", "link", "img", "iframe", "image"} & {*outline.tags}
-    assert "url(http" not in text and "@import" not in text and "<!DOCTYPE svg" not in text
-    assert "prefers-color-scheme: dark" in text
-    for word in ("loss", "throughput, samples/s", "learning rate", "time by use, s"):
-        assert re.search(rf"<text[^>]*>{word}</text>", text), word  # as text, not as a path
-
-
-def test_a_page_uses_the_colours_of_its_style_sheet_alone(requeued, capsys):
-    svgs = re.findall(r"<svg.*?</svg>", page_of(requeued, capsys), re.S)
-    colours = {colour for svg in svgs for colour in re.findall(r"#[0-9a-f]{6}\b", svg)}
-    assert colours == set()
+    assert main(["report"]) == 0
+    page = requeued.report.read_text()
+    assert page.count("<svg") == 2 and "<td>preemption</td>" in page
+    assert not any(word in page for word in (' src="', "@import", 'href="http'))
 
 
 def test_hostile_names_are_shown_and_do_nothing(here, capsys):
-    name = "<script>alert(1)</script>"
-    spells = {f"train_{name}": 1.0, "train_$\\frac{$": 2.0, "_\x1b[31m\n": 3.0, "a" * 500: 4.0}
-    run = write_run(make_run(here, "<b>1\x1b[2J", "<i>"), two_attempts(), lines([1, 2], **spells))
-    assert main(["report", str(run.path)]) == 0
-    assert "\x1b" not in capsys.readouterr().out
-    text = run.report.read_text()
-    assert not {"script", "b", "i"} & {*Outline(text).tags}
-    assert "&lt;script&gt;alert(1)" in text and "$\\frac{$" in text and "\x1b" not in text
+    run = make_run(here, "20260101", "<b>x$")
+    run.metrics.write_text('{"step": 1, "train_<i>$^": 1.0, "train_nan": NaN}\n')
+    assert main(["report"]) == 0
+    page = run.report.read_text()
+    assert "&lt;b&gt;x$" in page and "<b>x" not in page and "<i>" not in page
+    assert "NaN" not in page
 
 
-def test_values_that_are_not_finite_are_counted_and_not_drawn(here, capsys):
-    values = [1.0, float("nan"), float("inf"), 0.5]
-    metrics = [{"step": step, "train_loss": value} for step, value in enumerate(values, 1)]
-    text = page_of(write_run(make_run(here), two_attempts(), metrics), capsys)
-    assert "2 values are NaN or infinite" in text
-    metrics = [{"step": 1, "train_loss": float("nan")}]
-    text = page_of(write_run(make_run(here, "2"), two_attempts(), metrics), capsys)
-    assert "1 values are NaN or infinite" in text
-
-
-def test_a_run_with_a_single_step_has_a_dot(here, capsys):
-    metrics = [{"step": 1, "epoch": 1, "train_loss": 0.0, "lr": 0.0}]
-    text = page_of(write_run(make_run(here), two_attempts(), metrics), capsys)
-    assert "loss</text>" in text and "<use " in text
-
-
-def test_a_run_without_metrics_and_without_attempts(here, capsys):
-    text = page_of(make_run(here), capsys)
-    assert "No metrics.jsonl" in text
-    (report,) = json.loads(reported(capsys, "--json"))["runs"]
-    assert (report["state"], report["goodput"], report["attempts"]) == ("not started", None, [])
-
-
-def test_a_script_of_ones_own_has_no_metrics_and_that_is_written_there(here, capsys):
-    run = make_run(here)
-    spec = json.loads(run.spec.read_text())
-    spec["launch"]["script"] = "train.py"
-    run.spec.write_text(json.dumps(spec))
-    events = [event(11, "torchrun"), event(13, "spawn"), event(90, "torchrun_end")]
-    write_run(run, [attempt(1, 10, 91, events, decision=Action.DONE, cause=Cause.COMPLETED)])
-    assert "No metrics.jsonl" in page_of(run, capsys)
-    assert summary.summarize(state.read(run)).time_of(Use.TRAINING) == 77_000
-
-
-def test_a_held_run_ends_with_its_last_attempt(here, capsys):
-    held = [attempt(1, 10, 50, started(10), decision=Action.HOLD, cause=Cause.CRASH)]
-    run = write_run(make_run(here), held)
-    records.write(run.result, Result("held", "three crashes", metrics=(Metric("x", 1.0),)))
-    (report,) = json.loads(reported(capsys, "--json"))["runs"]
-    assert (report["state"], report["wall_s"]) == ("held", 50)
-
-
-def test_a_running_run_lasts_to_now(here):
-    running = replace(attempt(1, 10, 50, started(10)), record=None, stop=None)
-    run = write_run(make_run(here), [replace(running, events=running.events[:-1])])
-    run_lock.claim(run, run_lock.this_process(None), 1)
-    time_summary = summary.summarize(state.read(run), now=BEGIN + 70)
-    assert (time_summary.state, time_summary.wall, time_summary.time_of(Use.TRAINING)) == (
-        "not ended",
-        70_000,
-        52_000,
-    )
-
-
-def test_a_requeued_run_waits_until_now(here):
-    run = write_run(make_run(here), two_attempts()[:1])
-    time_summary = summary.summarize(state.read(run), now=BEGIN + 400)
-    assert (time_summary.state, time_summary.time_of(Use.QUEUE)) == ("not ended", 8000 + 350_000)
-
-
-def test_without_matplotlib_there_are_tables_and_a_line_that_helps(requeued, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = page_of(requeued, capsys)
-    assert "<svg" not in text and "pip install matplotlib" in text and "not explained" in text
+def test_without_matplotlib_there_is_the_table_and_a_line_that_helps(requeued, capfd, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "slurm_job_kit.jobs.commands.times.page", raising=False)
+    assert main(["report"]) == 0
+    printed = capfd.readouterr()
+    assert "goodput" in printed.out and "pip install matplotlib jinja2" in printed.err
+    assert not requeued.report.exists()
 
 
 def test_a_directory_that_refuses_the_page_leaves_the_text(requeued, capfd):
     requeued.report.mkdir()
     assert main(["report", "tiny"]) == 0
-    out, err = capfd.readouterr()
-    assert "not explained" in out and "--out PATH" in err
+    printed = capfd.readouterr()
+    assert "goodput" in printed.out and "--out PATH" in printed.err
     assert main(["report", "tiny", "--out", str(requeued.path / "none/x.html")]) == 1
 
 
-def test_a_damaged_timeline_and_a_damaged_spec_are_no_error(requeued, capsys):
-    requeued.timeline("rank-00000").write_bytes(b'\xff\x00{"t": 1\n[]\n{"event": "x"}\n')
-    requeued.spec.write_text("{")
-    requeued.metrics.write_bytes(b'\xff\n{"step": "a"}\n[1]\n{"step": 1, "train_loss": "x"}\n')
-    (report,) = json.loads(reported(capsys, "--json", str(requeued.path)))["runs"]
-    assert report["not_explained"] > 0 and report["gpu_hours"] is None
-    assert main(["report", str(requeued.path)]) == 0
-
-
-def test_a_held_run_that_was_queued_again_has_not_ended(here):
-    held = [attempt(1, 10, 50, started(10), decision=Action.HOLD, cause=Cause.CRASH)]
-    run = write_run(make_run(here), held)
-    records.write(run.result, Result("held", "three crashes"))
-    again = {"t": BEGIN + 60, "event": "submit", "attempt": None}
-    append_jsonl(run.timeline("submit"), again)
-    time_summary = summary.summarize(state.read(run), now=BEGIN + 80)
-    assert (time_summary.state, time_summary.wall) == ("not ended", 80_000)
-    assert (time_summary.time_of(Use.IDLE), time_summary.time_of(Use.QUEUE)) == (
-        10_000,
-        8000 + 20_000,
-    )
-
-
-def test_a_run_that_was_cancelled_in_the_queue_ends_there(here):
-    run = write_run(make_run(here), [])
-    records.write(run.result, Result("cancelled"))
-    os.utime(run.result, (BEGIN + 30, BEGIN + 30))
-    time_summary = summary.summarize(state.read(run))
-    assert (time_summary.state, time_summary.wall, time_summary.time_of(Use.QUEUE)) == (
-        "cancelled",
-        30_000,
-        28_000,
-    )
-
-
-def test_a_local_run_whose_process_is_gone_is_lost_with_its_last_line(here):
-    running = replace(attempt(1, 10, 50, started(10)), record=None, stop=None)
-    run = write_run(make_run(here), [replace(running, events=running.events[:-1])])
-    gone = Claim("local-here-1", socket.gethostname(), 2**22 + 1, "1", 1)
-    records.write(run.owner, gone)
-    time_summary = summary.summarize(state.read(run), now=BEGIN + 9999)
-    assert (time_summary.state, time_summary.wall) == ("lost", 18_000)
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["tony"], "did you mean tiny"),
+        (["tiny", "--metric", "eval_nix"], "they have eval_accuracy"),
+    ],
+)
+def test_a_mistake_names_what_there_is(requeued, capsys, words, text):
+    assert main(["report", *words]) == 2
+    assert text in capsys.readouterr().err

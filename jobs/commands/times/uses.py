@@ -1,0 +1,203 @@
+"""Where the time of a run went: the seconds of each use, from attempts.jsonl and the timeline."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ...records.ended import FINAL, Action, AttemptRecord
+from ...records.training import Event, read_events
+from ...rundir import STEPS_WRITER, RunDir
+from ...runs.state import RunState
+
+STOPS = ("stop_seen", "completed", "stopped")
+
+
+class Use(StrEnum):
+    """What time was used for. docs/report.md explains each use."""
+
+    QUEUE = "queue"
+    START_UP = "start_up"
+    TRAINING = "training"
+    REDONE = "redone"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    STOPPING = "stopping"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True)
+class AttemptTimes:
+    """One attempt. start, stop: seconds since the epoch; record: None while it has none."""
+
+    number: int
+    start: float
+    stop: float
+    nodes: tuple[str, ...]
+    seconds: Counter[Use]
+    record: AttemptRecord | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the attempt as `report --json` prints it."""
+        record = self.record
+        return {
+            "attempt": self.number,
+            "nodes": list(self.nodes),
+            "start": self.start,
+            "seconds": round(self.stop - self.start, 3),
+            "job_id": record and record.job_id,
+            "first_step": record and record.first_step,
+            "last_step": record and record.last_step,
+            "cause": record and record.cause,
+            "decision": record and record.decision,
+        }
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """Where the time of a run went. begin: the submit; end: of the run, or now."""
+
+    run: RunState
+    begin: float
+    end: float
+    attempts: tuple[AttemptTimes, ...]
+    seconds: Counter[Use]
+    steps_redone: int
+
+    @property
+    def run_dir(self) -> RunDir:
+        return self.run.run_dir
+
+    @property
+    def name(self) -> str:
+        """Name and id of the run, with `?` for characters that no terminal shows."""
+        text = f"{self.run_dir.path.parent.name} {self.run_dir.run_id}"
+        return "".join(each if each.isprintable() else "?" for each in text)
+
+    def node_hours(self, *uses: Use) -> float:
+        """Return the hours of all nodes with these uses; with all of them by default."""
+        own = [(a, sum(a.seconds[use] for use in uses or Use)) for a in self.attempts]
+        return sum(seconds * len({*attempt.nodes}) for attempt, seconds in own) / 3600
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of the node hours in which steps were done that count; None without nodes."""
+        return self.node_hours(Use.TRAINING) / self.node_hours() if self.node_hours() else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the run as `report --json` prints it; times in seconds."""
+        goodput = self.goodput
+        return {
+            "name": self.run_dir.path.parent.name,
+            "run_id": self.run_dir.run_id,
+            "run_dir": str(self.run_dir.path),
+            "state": self.run.word,
+            "begin": self.begin,
+            "end": self.end,
+            "wall_s": round(self.end - self.begin, 3),
+            "seconds": {use.value: round(self.seconds[use], 3) for use in Use},
+            "node_hours": round(self.node_hours(), 4),
+            "gpu_hours": round(self.node_hours() * self.run.files.spec.slurm.num_gpus, 4),
+            "goodput": None if goodput is None else round(goodput, 4),
+            "steps_redone": self.steps_redone,
+            "attempts": [each.as_json() for each in self.attempts],
+        }
+
+
+def read(run: RunState) -> RunTimes:
+    """Return where the time of a run went. Raises: RecordError, OSError."""
+    run_dir, now = run.run_dir, time.time()
+    submits = [each.t for each in read_events(run_dir.timeline("submit"))]
+    writers = ("attempt", "rank-00000", STEPS_WRITER)
+    events = [each for name in writers for each in read_events(run_dir.timeline(name))]
+    attempts = [_closed(each, events, run.files.attempts) for each in run.files.attempts]
+    if run.files.newest > len(attempts) and run.files.plan is not None:
+        attempts.append(_open(run, events, now))
+    begin = min([*submits, *(each.start for each in attempts)], default=now)
+    end = max([begin, *(each.stop for each in attempts)])
+    if not run.is_over:
+        end = now
+    elif not attempts:  # cancelled in the queue
+        with contextlib.suppress(OSError):
+            end = max(begin, run_dir.result.stat().st_mtime)
+    seconds = _between(attempts, submits, begin, end)
+    for attempt in attempts:
+        seconds += attempt.seconds
+    redone = sum(_redone(each, run.files.attempts) for each in run.files.attempts)
+    return RunTimes(run, begin, end, tuple(attempts), seconds, redone)
+
+
+def _between(
+    attempts: Sequence[AttemptTimes], submits: Sequence[float], begin: float, end: float
+) -> Counter[Use]:
+    """Return the seconds in which the run had no attempt."""
+    seconds, at, before = Counter[Use](), begin, None
+    for start, stop, record in [*((a.start, a.stop, a.record) for a in attempts), (end, end, None)]:
+        start, use = max(at, start), Use.QUEUE
+        if before is not None and before.decision is Action.RETRY:
+            use = Use.START_UP
+        elif before is not None and before.decision in FINAL:  # until a user resumed it
+            again = max([each for each in submits if at <= each < start], default=start)
+            seconds[Use.IDLE] += again - at
+            at = again
+        seconds[use] += start - at
+        at, before = max(start, stop), record
+    return seconds
+
+
+def _closed(
+    record: AttemptRecord, events: Sequence[Event], records: Sequence[AttemptRecord]
+) -> AttemptTimes:
+    own = [each for each in events if each.attempt == record.attempt]
+    last = max((each.t for each in own), default=record.stop)
+    # Without the event the batch script was killed: its record has the time of the next start.
+    stop = record.stop if any(each.event == "close" for each in own) else min(last, record.stop)
+    start = min(stop, record.start or min((each.t for each in own), default=stop))
+    seconds, steps = _seconds(own, start, stop), _steps(record)
+    if steps:
+        redone = seconds[Use.TRAINING] * _redone(record, records) / steps
+        seconds += {Use.REDONE: redone, Use.TRAINING: -redone}
+    return AttemptTimes(record.attempt, start, stop, record.nodes or (), seconds, record)
+
+
+def _open(run: RunState, events: Sequence[Event], now: float) -> AttemptTimes:
+    number, plan = run.files.newest, run.files.plan
+    assert plan is not None
+    own = [each for each in events if each.attempt == number]
+    stop = max((each.t for each in own), default=plan.start) if run.is_over else now
+    stop = max(plan.start, stop)
+    return AttemptTimes(number, plan.start, stop, plan.nodes, _seconds(own, plan.start, stop), None)
+
+
+def _seconds(events: Sequence[Event], start: float, stop: float) -> Counter[Use]:
+    """Return the seconds of each use in an attempt, by the events of its rank 0."""
+    begun = min([each.t for each in events if each.event == "first_step"], default=stop)
+    ended = max(begun, min([each.t for each in events if each.event in STOPS], default=stop))
+    seconds = Counter({Use.START_UP: begun - start, Use.STOPPING: stop - ended})
+    for each in events:
+        if each.event == "evaluation" and begun <= each.t <= ended:
+            seconds[Use.EVALUATION] += each.seconds or 0.0
+        if each.event == "save" and begun <= each.t <= ended:
+            seconds[Use.CHECKPOINT] += each.stall_s or 0.0
+    seconds[Use.TRAINING] = max(0.0, stop - start - sum(seconds.values()))
+    return seconds
+
+
+def _steps(record: AttemptRecord) -> int:
+    if record.first_step is None or record.last_step is None:
+        return 0
+    return record.last_step - record.first_step + 1
+
+
+def _redone(record: AttemptRecord, records: Sequence[AttemptRecord]) -> int:
+    """Return how many steps of an attempt later ones did again."""
+    later = [e.first_step for e in records if e.attempt > record.attempt and e.first_step]
+    again = min(later, default=None)
+    if again is None or record.last_step is None:
+        return 0
+    return max(0, min(_steps(record), record.last_step - again + 1))
