@@ -1,4 +1,4 @@
-"""A module for each command; views, times (report) and sweeps are shared parts.
+"""A module for each command; views and times (report) are shared parts.
 
 - parser: the names of the commands and their arguments.
 - arguments: arguments that several commands have.
@@ -27,6 +27,7 @@
 - report: shows where the time of runs went, and writes a page with plots.
 - shell: prints the srun line of a shell on a rank's node, or runs it.
 - sweep: runs many points of one spec.
+- sweep_points: the points of a sweep, from the section of a file and the command line.
 - leftovers: what an ended run no longer needs, and its size.
 - unlinked: copies of code and links that lead to no run.
 """

@@ -21,7 +21,7 @@ from ..errors import UserError
 TARGETS = {
     "submit": ("CONFIG", "SET FROM YES FLAGS"),
     "dry-run": ("CONFIG", "SET FLAGS"),
-    "sweep": ("CONFIG", "SET DRY RETRY FLAGS"),
+    "sweep": ("CONFIG", "SET DRY FLAGS"),
     "status": ("", "RUN FLAGS"),
     "why": ("", "RUN FLAGS"),
     "logs": ("", "RUN FLAGS"),
@@ -36,7 +36,7 @@ TARGETS = {
     "clean": ("", "RUN YES FLAGS"),
     "train": ("CONFIG", "SET NPROC"),
 }
-SWITCHES = {"YES": "--yes", "CODE": "--code", "DRY": "--dry-run", "RETRY": "--retry"}
+SWITCHES = {"YES": "--yes", "CODE": "--code", "DRY": "--dry-run"}
 OPTIONS = {"SET": "--set", "FROM": "--from", "CHECKPOINT": "--checkpoint"}
 OF_MAKEFILES = ("PYTHON", "READY", "READY_DEV", "KIT", "SHELL")
 MANY_RUNS = ("report", "clean")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ..runs import lookup
-from . import arguments
+from . import arguments, sweep
 from .continuing import Request, resume
-from .sweeps import runner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +35,6 @@ def command(args: argparse.Namespace) -> int:
         is_checked=not args.no_check,
         takes_all_nodes=args.all_nodes,
     )
-    if (sweep := lookup.find_sweep(args.run)) is not None:
-        return runner.resume_all(sweep, request, args.json)
+    if (found := lookup.find_sweep(args.run)) is not None:
+        return sweep.resume_all(found, request, args.json)
     return resume(lookup.find(args.run), request, args.json)

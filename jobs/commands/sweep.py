@@ -1,4 +1,4 @@
-"""The command sweep: runs many points of one spec, or continues the sweep with the same points."""
+"""The command sweep: runs many points of one spec, as a job array on Slurm or here in turn."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .. import installation, records
-from ..console import print_line, quantity
+from ..attempt.close import write_missing_result
+from ..config.load import LoadedSpec
+from ..console import display_path, print_line, quantity
+from ..errors import FailedError, UserError
+from ..records.queued import Submission
 from ..records.sweeps import SweepPoint, SweepRecord
 from ..rundir import RunDir, SweepDir
-from ..runs import lookup
+from ..runs import lookup, state
 from ..runs.freeze import link_in_default_root, new_run_id
-from ..slurm.sbatch import array_options, array_tasks
-from . import arguments
-from .continuing import Request
+from ..runs.state import RunPhase
+from ..slurm import executor, sbatch
+from . import arguments, continuing, queue, sweep_points
 from .submit import Options, choose_cluster, new_runs
 from .submit_claim import hold_claim
-from .sweeps import runner, specs
-from .sweeps.runner import INTERRUPTED, PointState
-from .sweeps.specs import LoadedSweep
-from .times import ranking, terminal
+from .sweep_points import LoadedSweep
+
+INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,131 +37,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_overrides(parser, "train.lr=0.01,0.1")
     arguments.add_start(parser)
     parser.add_argument("--dry-run", action="store_true", help="list the points; write nothing")
-    help_of_limit = "how many points may run at a time"
-    parser.add_argument("--max-parallel", type=_limit, metavar="N", help=help_of_limit)
-    help_of_retry = "also continue points that failed, were held or cancelled"
-    parser.add_argument("--retry", action="store_true", help=help_of_retry)
     arguments.add_no_check(parser)
-
-
-def _limit(text: str) -> int:
-    """Return a number of points. Raises: ArgumentTypeError."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of points, from 1 on")
-    return int(text)
 
 
 def command(args: argparse.Namespace) -> int:
     """Run sweep; returns the exit code."""
-    loaded_sweep = specs.load(args.config, arguments.overrides_of(args))
-    limit = args.max_parallel or loaded_sweep.max_parallel
-    if loaded_sweep.num_equal:
-        left_out = quantity(loaded_sweep.num_equal, "point")
-        print_line(f"{left_out} left out, because another one has the same spec")
-    same = same_sweep(loaded_sweep)
+    loaded = sweep_points.load(args.config, arguments.overrides_of(args))
+    cluster = choose_cluster(args.cluster)
     if args.dry_run:
-        if same is None and choose_cluster(args.cluster) == "slurm":
-            runner.check_array_size(len(loaded_sweep.points))
-        show(loaded_sweep, same, limit, args.cluster, args.json)
+        show(loaded, cluster, args.json)
         return 0
-    start = (args.cluster, args.json, not args.no_check)
-    options = SweepOptions(*start, limit=limit, is_retried=args.retry)
-    return make(loaded_sweep, options) if same is None else go_on(same, options)
+    return make(loaded, Options(cluster, args.json, not args.no_check))
 
 
-@dataclass(frozen=True)
-class SweepOptions(Options):
-    """The options of sweep.
-
-    limit: how many points may run at a time; None: no limit.
-    is_retried: whether points that ended badly run again.
-    """
-
-    limit: int | None = None
-    is_retried: bool = False
-
-
-def same_sweep(loaded_sweep: LoadedSweep) -> SweepDir | None:
-    """Return the newest sweep of the same points. One whose record cannot be read is none."""
-    digest = loaded_sweep.digest
-    for each in lookup.all_sweeps():
-        record = records.read_leniently(SweepRecord, each.record)
-        if record is not None and record.digest == digest:
-            return each
-    return None
-
-
-def show(
-    loaded_sweep: LoadedSweep, same: SweepDir | None, limit: int | None, cluster: str, as_json: bool
-) -> None:
-    """Print the points and how they would run: the job arrays that they need, unless here."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number, point in enumerate(loaded_sweep.points):
-        options = array_options(point.loaded.spec, SweepDir(Path("sweep")))
-        groups.setdefault(tuple(options), []).append(number)
-    is_local = choose_cluster(cluster) == "local"
-    arrays = [] if is_local else [array_tasks(numbers, limit) for numbers in groups.values()]
-    listed = [list(point.overrides) for point in loaded_sweep.points]
+def show(loaded: LoadedSweep, cluster: str, as_json: bool) -> None:
+    """Print the points and how they would run."""
+    listed = [list(point.overrides) for point in loaded.points]
+    array = None
+    if cluster == "slurm":
+        array = sbatch.array_tasks(range(len(listed)), loaded.max_parallel)
     if as_json:
-        print(json.dumps({"points": listed, "arrays": arrays, "sweep_id": same and same.sweep_id}))
+        print(json.dumps({"points": listed, "array": array}))
         return
     for number, words in enumerate(listed):
         print(f"{number}  {' '.join(words)}")
-    most = f", at most {limit} at a time" if limit else ""
-    tasks = f"{quantity(len(arrays), 'job array')}: --array={', --array='.join(arrays)}"
-    how = ", one after the other on this machine" if is_local else f"{most}; on Slurm {tasks}"
-    print(f"{quantity(len(listed), 'point')}{how}")
-    if same is not None:
-        print(f"this would continue {same.sweep_id}, which has these points")
+    how = f"--array={array}" if array else "one after the other on this machine"
+    print(f"{quantity(len(listed), 'point')}, {how}")
 
 
-def make(loaded_sweep: LoadedSweep, options: SweepOptions) -> int:
+def make(loaded: LoadedSweep, options: Options) -> int:
     """Freeze all points with one copy of the code, then queue them or run them here.
 
     Returns the exit code. Raises: UserError, FailedError; then there is no sweep.
     """
-    first, cluster = loaded_sweep.points[0].loaded.spec, choose_cluster(options.cluster)
-    if cluster == "slurm":
-        runner.check_array_size(len(loaded_sweep.points))
-    run_id = new_run_id()
+    first, run_id = loaded.points[0].loaded.spec, new_run_id()
     sweep = SweepDir(lookup.runs_root(first.runs_root) / first.name / f"sweep-{run_id}")
-    width = len(str(len(loaded_sweep.points) - 1))
+    width = len(str(len(loaded.points) - 1))
     runs = {
         RunDir(sweep.path.with_name(f"{run_id}-p{number:0{width}}")): point.loaded
-        for number, point in enumerate(loaded_sweep.points)
+        for number, point in enumerate(loaded.points)
     }
-    numbers = range(len(runs))
-    with new_runs(
-        runs, cluster, options, new_sweep_dir(sweep, loaded_sweep, list(runs), options.limit)
-    ):
-        if cluster == "slurm":
-            runner.queue_arrays(sweep, numbers, runs, options.limit)
-    if cluster == "local":
-        return run(sweep, numbers, options)
-    runner.announce(sweep, options.as_json)
-    return 0
+    with new_runs(runs, options.cluster, options, new_sweep_dir(sweep, loaded, list(runs))):
+        if options.cluster == "slurm":
+            queue_array(sweep, range(len(runs)), runs, loaded.max_parallel)
+    announce(sweep, options.as_json)
+    if options.cluster == "slurm":
+        return 0
+    request = continuing.Request(cluster="local")
+    return run_here(sweep, range(len(runs)), request, options.as_json)
 
 
 @contextlib.contextmanager
 def new_sweep_dir(
-    sweep: SweepDir, loaded_sweep: LoadedSweep, run_dirs: Sequence[RunDir], limit: int | None
+    sweep: SweepDir, loaded: LoadedSweep, run_dirs: Sequence[RunDir]
 ) -> Iterator[None]:
     """Run a block with a new, claimed sweep directory; delete it again if the block fails."""
     sweep.path.mkdir()
     try:
-        sweep.path.chmod(int(loaded_sweep.points[0].loaded.spec.dir_mode, 8))
+        sweep.path.chmod(int(loaded.points[0].loaded.spec.dir_mode, 8))
         sweep.points.mkdir()
         sweep.submitit.mkdir()
-        for number, run_dir in enumerate(run_dirs):
+        named = []
+        for number, (run_dir, point) in enumerate(zip(run_dirs, loaded.points, strict=True)):
             link = sweep.point(number)
             link.symlink_to(os.path.relpath(run_dir.path, link.parent))
-        named = tuple(
-            SweepPoint(run_dir.run_id, point.overrides)
-            for run_dir, point in zip(run_dirs, loaded_sweep.points, strict=True)
-        )
-        records.write(
-            sweep.record, SweepRecord(loaded_sweep.digest, named, loaded_sweep.metric, limit)
-        )
+            named.append(SweepPoint(run_dir.run_id, point.overrides))
+        record = SweepRecord(tuple(named), loaded.metric, loaded.max_parallel)
+        records.write(sweep.record, record)
         with hold_claim(RunDir(sweep.path)):
             yield
     except BaseException as error:
@@ -168,50 +113,116 @@ def new_sweep_dir(
     link_in_default_root(sweep.path)
 
 
-def go_on(sweep: SweepDir, options: SweepOptions) -> int:
-    """Continue a sweep: complete points are left out, and those that are queued or run.
+def queue_array(
+    sweep: SweepDir, numbers: Sequence[int], runs: Mapping[RunDir, LoadedSpec], limit: int | None
+) -> None:
+    """Queue points as one job array. numbers: of the points, in the order of their runs.
 
-    Returns the exit code.
+    Raises: FailedError, UserError; then nothing is queued.
     """
-    states = runner.states_of(lookup.points_of(sweep))
-    print_line(runner.summary(sweep, states))
-    wanted = {PointState.OPEN} | ({PointState.ENDED} if options.is_retried else set())
-    numbers = [number for number, state in enumerate(states) if state in wanted]
-    if PointState.ENDED in states and not options.is_retried:
-        retry = installation.command("resume", sweep.sweep_id)
-        option = "RETRY=1" if installation.IS_BY_MAKE else "--retry"
-        print_line(f"points that ended are left out: {option}, or {retry}, continues them")
-    if not numbers:
-        if options.as_json:
-            runner.announce(sweep, True)
-        else:
-            show_ranking(sweep, states)
-        return 0
-    return run(sweep, numbers, options)
+    options = {tuple(sbatch.array_options(each.spec, sweep)) for each in runs.values()}
+    if len(options) > 1:
+        hint = "make a sweep for each value of these slurm keys"
+        raise UserError(
+            f"the points ask Slurm for different jobs, an array for one\n  hint: {hint}"
+        )
+    first, loaded = next(iter(runs.items()))
+    site = queue.check_site(loaded.spec, first)
+    argv = sbatch.array_argv(*options, first.kit / sbatch.SCRIPT, sweep, numbers, limit)
+
+    def record(array_id: str) -> None:
+        lookup.remember(RunDir(sweep.path), array_id)
+        for number, (run_dir, each) in zip(numbers, runs.items(), strict=True):
+            # The point's successor has this command line: it must not start the whole array again.
+            alone = Submission(tuple(sbatch.sbatch_argv(each.spec, run_dir)))
+            records.write(run_dir.site, site)
+            queue.record_job(run_dir, alone, site, f"{array_id}_{number}")
+
+    array_id = queue.call_sbatch(argv, loaded, sweep.submitit, record)
+    print_line(f"job array {array_id}: {quantity(len(runs), 'point')}")
 
 
-def run(sweep: SweepDir, numbers: Sequence[int], options: SweepOptions) -> int:
-    """Queue points, or run them here and then print all, best first; returns the exit code."""
-    cluster = choose_cluster(options.cluster)
-    request = Request(cluster=cluster)
-    code = runner.run(sweep, numbers, request, options.limit, options.as_json)
-    if code == INTERRUPTED:
-        print_line("stopped; the same command continues the sweep")
-    if cluster == "local" and not options.as_json:
-        show_ranking(sweep, runner.states_of(lookup.points_of(sweep)))
+def resume_all(sweep: SweepDir, request: continuing.Request, as_json: bool) -> int:
+    """Continue every point that is not complete and does not run; returns the exit code."""
+    run_dirs, record = lookup.points_of(sweep), lookup.read_sweep(sweep)
+    numbers = open_points(run_dirs)
+    print_line(f"{sweep.sweep_id}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
+    cluster = choose_cluster(request.cluster)
+    if cluster == "slurm" and numbers:
+        executor.begin_import()
+        chosen = [run_dirs[number] for number in numbers]
+        with contextlib.ExitStack() as claims:
+            for run_dir in (RunDir(sweep.path), *chosen):
+                claims.enter_context(hold_claim(run_dir))
+            if open_points(run_dirs) != numbers:  # now that no other command can queue them
+                raise UserError(f"{sweep.sweep_id} is being continued\n  hint: try again")
+            with continuing.changed_runs(chosen, request, cluster) as runs:
+                queue_array(sweep, numbers, runs, record.max_parallel)
+    announce(sweep, as_json)
+    return 0 if cluster == "slurm" else run_here(sweep, numbers, request, as_json)
+
+
+def open_points(run_dirs: Sequence[RunDir]) -> list[int]:
+    """Return the numbers of the points that may be continued; Slurm is asked once.
+
+    Raises: UserError, FailedError where it is unknown whether a job has ended.
+    """
+    numbers = []
+    for number, run in enumerate(state.read_all(run_dirs, is_for_change=True)):
+        is_active = run.process is not None or any(each.is_alive for each in run.lives.values())
+        if run.phase is RunPhase.GONE or is_active:
+            continue
+        run.refuse_unknown()
+        if run.files.problem is not None:
+            raise UserError(run.files.problem)
+        write_missing_result(run)
+        if run.phase is not RunPhase.COMPLETED:
+            numbers.append(number)
+    return numbers
+
+
+def run_here(
+    sweep: SweepDir, numbers: Sequence[int], request: continuing.Request, as_json: bool
+) -> int:
+    """Run points on this machine, one after the other; returns the exit code.
+
+    A point that fails does not keep the next ones from running. Ctrl-C ends the sweep. as_json: all
+    output goes to stderr, because stdout has one JSON value.
+    """
+    run_dirs, record, code = lookup.points_of(sweep), lookup.read_sweep(sweep), 0
+    for count, number in enumerate(numbers, 1):
+        words = " ".join(record.points[number].overrides)
+        print_line(f"point {number} ({count} of {len(numbers)}): {words}")
+        try:
+            with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+                ended = continuing.resume(run_dirs[number], request, False)
+        except (UserError, FailedError, OSError) as error:
+            print_line(f"point {number}: error: {error}")
+            ended = 1
+        if ended == INTERRUPTED:
+            print_line(f"stopped; {installation.command('resume', sweep.sweep_id)} continues it")
+            return ended
+        code = max(code, ended)
     return code
 
 
-def show_ranking(sweep: SweepDir, states: Sequence[PointState]) -> None:
-    """Print all points with their states, best first."""
-    run_dirs, record = lookup.points_of(sweep), lookup.read_sweep(sweep)
-    metric = record.metric or ranking.default_metric(run_dirs)
-    width = max(map(len, states))
-    labels = {
-        run_dir: f"point {number}  {state:<{width}}  {' '.join(point.overrides)}"
-        for number, (run_dir, state, point) in enumerate(
-            zip(run_dirs, states, record.points, strict=True)
-        )
-    }
-    ranked, mode = ranking.rank(run_dirs, metric), ranking.mode(run_dirs, metric)
-    print("\n".join(terminal.ranking_lines(ranked, metric, mode, labels)))
+def announce(sweep: SweepDir, as_json: bool) -> None:
+    """Print the directory of a sweep and how to follow it; as JSON with its points."""
+    if not as_json:
+        print(f"sweep directory {display_path(Path(sweep.path))}")
+        follow = [installation.command(name, sweep.sweep_id) for name in ("status", "report")]
+        print(f"next: {follow[0]}, and {follow[1]} ranks the points", flush=True)
+        return
+    pairs = zip(lookup.points_of(sweep), lookup.read_sweep(sweep).points, strict=True)
+    points = [
+        {
+            "point": number,
+            "overrides": list(point.overrides),
+            "run_id": point.run_id,
+            "run_dir": str(run_dir.path),
+            "job_id": lookup.job_id_of(run_dir),
+        }
+        for number, (run_dir, point) in enumerate(pairs)
+    ]
+    whole = {"sweep_id": sweep.sweep_id, "sweep_dir": str(sweep.path), "points": points}
+    print(json.dumps(whole), flush=True)

@@ -20,7 +20,6 @@ class SweepRecord:
     A point's job is in the submission.json of its run.
     """
 
-    digest: str  # of the specs of all points: equal points are the same sweep
     points: tuple[SweepPoint, ...]
     metric: str | None = None  # ranks the points; None: the one that chose the best checkpoints
     max_parallel: int | None = None  # None: no limit

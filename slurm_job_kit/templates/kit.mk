@@ -8,12 +8,12 @@ kit-help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(KIT_MK)
 	@awk '/^##:/ {print substr($$0, 5)}' $(KIT_MK)
 ##: A variable counts on make's command line only, not in the environment or a Makefile.
-##: YES, CODE, DRY and RETRY are 1 or 0.
+##: YES, CODE and DRY are 1 or 0.
 
 ##@ Run
 submit: ## Run a spec: CONFIG=configs/first.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
 dry-run: ## Show what submit would do with CONFIG=...: sbatch command, script, resolved spec
-sweep: ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=1] [RETRY=1]
+sweep: ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=1]
 
 ##@ Look
 status: ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS=--all]

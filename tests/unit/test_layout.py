@@ -458,7 +458,6 @@ ENUMS = {
     "jobs.runs.state": ("RunPhase",),
     "jobs.records.ended": ("Action",),
     "jobs.records.queued": ("RequeueAnswer",),
-    "jobs.commands.sweeps.runner": ("PointState",),
     "jobs.commands.times.uses": ("Use",),
     "jobs.slurm.pending": ("Wait",),
     "jobs.environment": ("Door",),

@@ -188,7 +188,7 @@ def test_a_sweep_of_another_host_is_found(hosts, run, there):
     sweep = SweepDir(hosts.here / "runs/tiny/sweep-1")
     sweep.path.mkdir()
     look(hosts.there, *NAMES)
-    records.write(sweep.record, SweepRecord("x", (SweepPoint("20260101", ()),), None, None))
+    records.write(sweep.record, SweepRecord((SweepPoint("20260101", ()),), None, None))
     assert [each.sweep_id for each in lookup.all_sweeps()] == ["sweep-1"]
     assert lookup.find_sweep("sweep-1") is not None
 
