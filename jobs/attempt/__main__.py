@@ -5,7 +5,7 @@
     python -m jobs.attempt close RUN_DIR ATTEMPT
     python -m jobs.attempt head RUN_DIR ATTEMPT NODE...   prints where the agents meet
 
-The batch script starts `run` on the first node. Hand-launched runs call `open` and `close`, and
+The batch script becomes `run` on the first node. Hand-launched runs call `open` and `close`, and
 `jobs.commands.local` the same functions. The next `open` records an attempt whose batch script was
 killed. Standard library only: the batch host may have nothing else.
 """
@@ -13,7 +13,6 @@ killed. Standard library only: the batch host may have nothing else.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ from ..slurm import client
 from ..spec import Spec
 from . import attempts
 from .open import HEAD_FOLLOWS, head_here
-from .srun_step import StopsOfShell
+from .srun_step import StopSignals
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,10 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
     if args.command == "run":
         job = attempts.Allocation(args.nodes, args.head_address, args.srun)
-        code = attempts.run(run_dir, me, job, StopsOfShell(args.stops_fd))
-        with contextlib.suppress(BrokenPipeError):
-            os.write(args.end_fd, f"{code}\n".encode())
-        return code
+        return attempts.run(run_dir, me, job, StopSignals())
     if args.command == "close":
         stops_before = [args.stop] if args.stop else []
         return attempts.close_and_execute(run_dir, me, args.attempt, stops_before, args.srun_exit)
@@ -76,8 +72,6 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--head-address", default="")
     for command in (opening, closing):
         command.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
-    running.add_argument("--stops-fd", type=int, required=True, help="a pipe from the batch shell")
-    running.add_argument("--end-fd", type=int, required=True, help="a pipe for the exit code")
     running.add_argument("--srun", nargs=argparse.REMAINDER, help="srun's command line")
     closing.add_argument("--srun-exit", type=int, default=0, help="srun's exit code")
     closing.add_argument("--stop", default="", help="the stop signal that the batch shell got")
@@ -85,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    # Some sites signal the whole tree of the batch shell, also because of our own requeue.
+    # `run` reads them. Slurm also sends some because of our own requeue: they end no decision.
     block_stop_signals()
     begin_lines_with_time()
     sys.exit(main())

@@ -1,8 +1,7 @@
 """Runs the attempts of one start of a job: an srun step each, until a decision ends this start.
 
-slurm/ddp.sbatch is the parent of this process. That shell gets the stop signals and passes them on
-through a pipe; this process ignores them, as some sites signal the whole tree. If this process is
-killed, the kernel kills its sruns, and the shell starts it again: it then closes that attempt.
+slurm/ddp.sbatch becomes this process by exec, so it gets the stop signals of the batch script. If
+it is killed, the kernel kills its srun, and the job ends: its next start records that attempt.
 """
 
 from __future__ import annotations
@@ -21,19 +20,17 @@ from ..environment import Door
 from ..errors import FailedError, UserError
 from ..node.prctl import die_with_parent
 from ..node.stop_signals import STOP_SIGNALS, unblock_stop_signals
-from ..records.ended import FINAL
 from ..records.nodes import AttemptPlan
 from ..rundir import RunDir
-from ..runs import fact_reader, interpret, run_lock
+from ..runs import run_lock
 from ..spec import Spec
 from . import srun_step
 from .close import close
-from .decision import decision_of
-from .execute import EXIT_RETRY, end_for_good, end_run, execute
+from .execute import EXIT_RETRY, end_for_good, execute
 from .open import open_attempt
 
 Srun = subprocess.Popen[bytes]
-EXIT_NOT_STARTED, EXIT_KILLED = 127, 128 + signal.SIGKILL
+EXIT_NOT_STARTED = 127
 
 
 @dataclass(frozen=True)
@@ -68,24 +65,18 @@ def _become_srun() -> None:
     unblock_stop_signals()
 
 
-def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.StopsOfShell) -> int:
+def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.StopSignals) -> int:
     """Run attempts until a decision ends this start of the job; returns the exit code."""
     for name in os.environ.keys() - environment.variables_for(os.environ, Door.SRUN).keys():
         del os.environ[name]
-    code = _finish_killed(run_dir, me, stops)
+    code = EXIT_RETRY
     while code == EXIT_RETRY:
-        stops.wait(0)
-        if stops.is_shell_gone:  # Slurm ends the job, and its next start records the attempt
-            return 1
         plan, code = open_next(run_dir, me, job.nodes, job.head_address)
         if plan is None:
             break
         srun_exit = _run_step(run_dir, me, plan, job.srun, stops)
         # A signal that comes from now on is one for the next attempt.
-        stop = stops.take()
-        if stops.is_shell_gone:
-            return 1
-        code = close_and_execute(run_dir, me, plan.attempt, stop, srun_exit)
+        code = close_and_execute(run_dir, me, plan.attempt, stops.take(), srun_exit)
     return code
 
 
@@ -94,7 +85,7 @@ def _run_step(
     me: run_lock.Owner,
     plan: AttemptPlan,
     srun_line: Sequence[str],
-    stops: srun_step.StopsOfShell,
+    stops: srun_step.StopSignals,
 ) -> int:
     """Run the srun step of an attempt to its end; returns srun's exit code as a shell counts it."""
     try:
@@ -108,29 +99,6 @@ def _run_step(
         print_line(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
     code = srun.wait()
     return code if code >= 0 else 128 - code
-
-
-def _finish_killed(run_dir: RunDir, me: run_lock.Owner, stops: srun_step.StopsOfShell) -> int:
-    """Do what a killed process of this start of the job has left; return the exit code so far.
-
-    It has not closed its attempt, or has recorded a decision and not executed it.
-    """
-    facts = None
-    with contextlib.suppress(OSError, FailedError, UserError):  # `open_next` names the error
-        if run_lock.is_owned_by_start(run_dir, me):
-            facts = fact_reader.read_newest(run_dir)
-            if not run_lock.is_owned_by_attempt(run_dir, me, facts.attempt):
-                facts = None
-    if facts is None:
-        return EXIT_RETRY
-    if interpret.is_unrecorded(facts):
-        return close_and_execute(run_dir, me, facts.attempt, stops.take(), EXIT_KILLED)
-    with _name_failure(run_dir, me):
-        decision = decision_of(facts.attempts[-1])
-        if decision.action in FINAL:
-            facts = end_run(run_dir, facts, me, decision)
-        return execute(decision, run_dir, facts, me)
-    return 1
 
 
 def open_next(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
 import signal
 import subprocess
 import time
@@ -64,14 +63,11 @@ def block_signals_prefix() -> list[str]:
     return prefix if tried.returncode == 0 else []
 
 
-class StopsOfShell:
-    """The stop signals of the batch shell, which writes the name of each to a pipe, as a line."""
+class StopSignals:
+    """The stop signals of this process, which is the batch script's; they stay blocked."""
 
-    def __init__(self, pipe: int) -> None:
-        """`pipe`: the file descriptor to read from."""
-        self._pipe = pipe
+    def __init__(self) -> None:
         self._names: list[str] = []
-        self.is_shell_gone = False
 
     @property
     def first(self) -> str:
@@ -79,15 +75,13 @@ class StopsOfShell:
         return next(iter(self._names), "")
 
     def wait(self, seconds: float) -> list[str]:
-        """Wait for stop signals; returns the names of those that came, as SIGTERM."""
-        if self.is_shell_gone:
-            time.sleep(seconds)
-            return []
-        if not select.select([self._pipe], [], [], seconds)[0]:
-            return []
-        text = os.read(self._pipe, 4096).decode()
-        self.is_shell_gone = not text
-        came = [f"SIG{name}" for name in text.split()]
+        """Wait for stop signals; returns the names of those that came."""
+        came: list[str] = []
+        for _ in STOP_SIGNALS:
+            info = signal.sigtimedwait(STOP_SIGNALS, 0 if came else seconds)
+            if info is None:
+                break
+            came.append(signal.Signals(info.si_signo).name)
         self._names += came
         return came
 
@@ -99,15 +93,15 @@ class StopsOfShell:
 
 
 def watch(
-    run_dir: RunDir, job_id: str, attempt: int, srun: subprocess.Popen[Any], stops: StopsOfShell
+    run_dir: RunDir, job_id: str, attempt: int, srun: subprocess.Popen[Any], stops: StopSignals
 ) -> None:
-    """Wait for srun, kill it if it does not end in time, and pass on what only the batch shell got.
+    """Wait for srun, kill it if it does not end in time, and pass on what only this process got.
 
     That is: END_LIMIT_S after an agent failed, ENDED_LIMIT_S after all agents ended, half of
     KillWait after the end of the time limit, or as soon as another attempt owns the run. Where the
     run can go on without a node, also as soon as one was silent for SILENT_LOOKS looks.
 
-    At its time limit Slurm sends the batch shell SIGTERM, and kills it KillWait later. Slurm never
+    At its time limit Slurm sends this process SIGTERM, and kills it KillWait later. Slurm never
     requeues such a job. So the ranks get half of KillWait, and the decision gets the other half.
 
     If Slurm has started the job again meanwhile, this srun must ask slurmctld for nothing: its
@@ -182,10 +176,10 @@ def _kill(srun_pid: int) -> None:
 
 
 class _PassOn:
-    """The way of a stop signal of the batch shell, such as of `--signal=B:USR1@N`, to the agents.
+    """The way of a stop signal of this process, such as of `--signal=B:USR1@N`, to the agents.
 
-    Slurm sends it to that shell alone. scancel signals the steps of a job, not its batch shell. The
-    shell does not signal srun: some versions kill their step then, before an agent can record it.
+    Slurm sends it to the batch script alone. scancel signals the steps of a job, not its batch
+    script. srun gets no signal: some versions kill their step then, before an agent can record it.
     """
 
     def __init__(self, run_dir: RunDir, job_id: str, attempt: int) -> None:

@@ -48,7 +48,7 @@ def test_setup_and_interpreter_of_an_image_on_every_node(cluster: Cluster, tmp_p
     run = submit(kit, setup, f'launch.command_prefix=["{contain}"]')
     run.wait()
     first, second = run.attempts()
-    reason = f"n2: setup: `{fail}` failed with exit code 1: no data here"
+    reason = "n2: setup: exit code 1: no data here"
     assert (first["cause"], first["decision"], first["reason"]) == ("crash", "retry", reason)
     assert second["decision"] == "done"
     for node in range(2):

@@ -83,7 +83,7 @@ def _kill(role: str) -> Callable[[Victim], None]:
 def _kill_the_shell(victim: Victim) -> None:
     victim.some_rank()
     with victim.another_attempt():
-        harm_processes.kill(victim.run, "shell")
+        harm_processes.kill(victim.run, "batch")
         victim.run.wait("FAILED")
         victim.resume()
 

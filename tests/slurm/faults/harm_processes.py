@@ -19,10 +19,10 @@ from .. import network
 from ..kit import Run
 
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-ROLES = ("shell", "srun", "agent", "torchrun", "rank", "reader")
+ROLES = ("batch", "srun", "agent", "torchrun", "rank", "reader")
 _MARKS = {  # text in the command line; the first match counts
-    "slurm_script": "shell",
-    "-m slurm_job_kit.jobs.attempt": "attempt",
+    "slurm_script": "batch",
+    "-m slurm_job_kit.jobs.attempt run": "batch",
     "srun --": "srun",
     "torch.distributed.run": "torchrun",
     "-m slurm_job_kit.jobs.node ": "agent",
@@ -34,7 +34,7 @@ _TIMEOUT_S = 240
 
 
 class Process(NamedTuple):
-    """One process of a job. `role`: one of ROLES, `attempt`, or empty."""
+    """One process of a job. `role`: one of ROLES, or empty."""
 
     node: str
     pid: int
@@ -76,11 +76,9 @@ def rank(run: Run, number: int) -> Process:
 def kill(run: Run, role: str, node: str | None = None) -> list[Process]:
     """SIGKILL one process of a role (both of srun's), by default on the second node.
 
-    `attempt`: the process that runs the attempts, below the batch shell.
-
     Returns the process that it killed.
     """
-    first = {"shell", "attempt", "srun"}
+    first = {"batch", "srun"}
     victims = of_role(run, role, node or (None if role in first else _second_node(run)))
     assert victims, f"no {role} of job {run.job_id} in {tree(run)}"
     victims = victims if role == "srun" else victims[:1]

@@ -56,21 +56,20 @@ def fail(case: Case) -> list[str]:
 
 
 def lose(case: Case) -> list[str]:
-    """The batch shell is killed: no process of the kit is left to record the attempt."""
-    harm_processes.kill(case.run, "shell")
+    """The batch process is killed: no process of the kit is left to record the attempt."""
+    harm_processes.kill(case.run, "batch")
     case.run.wait("FAILED", TIMEOUT_S)
     assert case.run.attempts() == []
     return ["lost"]
 
 
 def time_out(case: Case) -> list[str]:
-    """The batch script and its process are stopped: Slurm ends the job at its time limit."""
-    for role in ("shell", "attempt"):
-        harm_processes.send(harm_processes.of_role(case.run, role), signal.SIGSTOP)
+    """The batch process is stopped: Slurm ends the job at its time limit."""
+    harm_processes.send(harm_processes.of_role(case.run, "batch"), signal.SIGSTOP)
     limit = ("scontrol", "update", f"JobId={case.run.job_id}", "TimeLimit=1")
     case.run.cluster.run(*limit)
     case.run.wait("TIMEOUT", TIMEOUT_S)
-    return ["time_limit", "lost"]  # Slurm continues the shell: it may record the attempt
+    return ["time_limit", "lost"]  # Slurm continues it: it may record the attempt
 
 
 @pytest.mark.parametrize("end", [cancel, crash, fail, lose, time_out])

@@ -69,11 +69,11 @@ def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
-@pytest.mark.parametrize("role", ["torchrun", "agent", "srun", "attempt"])
+@pytest.mark.parametrize("role", ["torchrun", "agent", "srun"])
 def test_row_15_sigkill_of(kit: Kit, reference: ReferenceRuns, row: Row, role: str) -> None:
     paced = start_with_readers(kit)
     row.record(paced.run)
-    first = [p for p in harm_processes.tree(paced.run) if p.role not in ("shell", "attempt")]
+    first = [p for p in harm_processes.tree(paced.run) if p.role != "batch"]
     harm_processes.kill(paced.run, role)
     ended = f"end of the first attempt's {first}"
     paced.run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, first)), ended, 120)
@@ -83,12 +83,12 @@ def test_row_15_sigkill_of(kit: Kit, reference: ReferenceRuns, row: Row, role: s
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
-def test_row_15_sigkill_of_the_batch_shell_is_recorded_as_lost(
+def test_row_15_sigkill_of_the_batch_process_is_recorded_as_lost(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start_with_readers(kit)
     row.record(paced.run)
-    harm_processes.kill(paced.run, "shell")
+    harm_processes.kill(paced.run, "batch")
     # The second one: Slurm 26.05.
     reasons = ("JobLaunchFailure", "RaisedSignal:9(Killed)")
     assert paced.run.wait("FAILED")["Reason"] in reasons

@@ -166,7 +166,7 @@ def test_row_15_killed_batch_shell_goes_on_by_itself_with_a_guard(
     paced = begin(kit, row, GUARD, "checkpoint.every_steps=4")
     paced.run.wait_for_step(6)
     waiting = successor(paced.run)
-    harm_processes.kill(paced.run, "shell")
+    harm_processes.kill(paced.run, "batch")
     paced.run.wait("FAILED")
     paced.hurry()
     waiting.wait()

@@ -47,7 +47,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_13_job_requeue_0_is_overridden_and_no_requeue_has_a_successor": ("preemption",),
     "test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation": ("process_killed",),
     "test_row_15_sigkill_of": ("process_killed",),
-    "test_row_15_sigkill_of_the_batch_shell_is_recorded_as_lost": ("batch_script_killed",),
+    "test_row_15_sigkill_of_the_batch_process_is_recorded_as_lost": ("batch_script_killed",),
     "test_row_15_killed_batch_shell_goes_on_by_itself_with_a_guard": ("batch_script_killed",),
     "test_row_16_sigkill_in_a_save": ("process_killed",),
     "test_row_16_a_rank_or_node_is_lost_in_a_save": ("process_killed", "node_failure"),

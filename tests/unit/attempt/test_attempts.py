@@ -16,7 +16,6 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt.attempts import start_srun
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
-from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
@@ -79,10 +78,9 @@ class Job:
         path.with_suffix(".new").rename(path)
 
     @property
-    def python(self):
-        """The process of `attempt run`."""
-        found = [pid for pid in children(self.shell.pid) if "jobs.attempt" in command_line(pid)]
-        return found[0] if found else None
+    def is_python(self):
+        """Whether the script has become the process of `attempt run`."""
+        return "-m slurm_job_kit.jobs.attempt run" in command_line(self.shell.pid)
 
     def wait(self):
         """The exit code and the log of the job."""
@@ -126,11 +124,8 @@ def begin(tmp_path, fake_slurm, monkeypatch):
 
     yield start
     for job in jobs:
-        python = job.python
         job.shell.kill()
         job.shell.wait()
-        if python is not None:
-            os.kill(python, signal.SIGKILL)
     slurmd.close()
 
 
@@ -184,12 +179,11 @@ def test_an_attempt_whose_srun_cannot_be_started_is_closed(begin):
 
 
 @pytest.mark.parametrize("name", ["USR1", "TERM", "QUIT"])
-def test_a_stop_signal_of_the_shell_is_the_attempts(begin, fake_slurm, name):
+def test_a_stop_signal_of_the_batch_process_is_the_attempts(begin, fake_slurm, name):
     job = begin()
-    # While Python starts, which a signal would end, or which would lose it. Some sites send it to
-    # the whole tree.
-    for pid in (wait_for(lambda: job.python, "no Python"), job.shell.pid):
-        os.kill(pid, signal.Signals[f"SIG{name}"])
+    # While Python starts, which a signal would end, or which would lose it.
+    wait_for(lambda: job.is_python, "no Python")
+    os.kill(job.shell.pid, signal.Signals[f"SIG{name}"])
     job.srun(1)
     job.end(1, 1)
     code, log = job.wait()
@@ -199,12 +193,12 @@ def test_a_stop_signal_of_the_shell_is_the_attempts(begin, fake_slurm, name):
     assert any(" requeue " in call for call in fake_slurm.calls)
 
 
-def test_of_two_stop_signals_of_the_shell_the_first_is_the_attempts(begin):
+def test_of_two_stop_signals_of_the_batch_process_the_first_is_the_attempts(begin):
     job = begin()
-    wait_for(lambda: job.python, "no Python")
+    job.srun(1)
     for number in (signal.SIGUSR1, signal.SIGTERM):
         os.kill(job.shell.pid, number)
-    job.srun(1)
+        time.sleep(0.3)  # a look of `watch` between them
     job.end(1, 1)
     job.wait()
     (record,) = read_attempts(job.run)
@@ -224,64 +218,45 @@ def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
     assert decisions(job.run) == [("completed", "done")]
 
 
-def test_a_stop_signal_to_the_whole_tree_ends_no_decision(begin):
-    job = begin()
+SLOW_PYTHON = """#!{python}
+import os, sys, time
+open("{begun}", "w").close()
+time.sleep(1)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("has_old_env", [True, False])
+def test_a_stop_while_python_starts_ends_no_job(begin, tmp_path, has_old_env, monkeypatch):
+    """It is kept; where env(1) cannot block signals, it is lost."""
+    if has_old_env:
+        old = tmp_path / "bin/env"
+        old.parent.mkdir(exist_ok=True)
+        old.write_text("#!/bin/sh\nexit 125\n")
+        old.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    python = tmp_path / "python"
+    python.write_text(SLOW_PYTHON.format(python=sys.executable, begun=tmp_path / "begun"))
+    python.chmod(0o755)
+    job = begin(python=python)
+    wait_for((tmp_path / "begun").exists, "no Python")
+    os.kill(job.shell.pid, signal.SIGTERM)
     job.srun(1)
-    for number in STOP_SIGNALS:
-        os.kill(job.python, number)
     job.end(1, 1)
-    job.srun(2)
-    job.end(2, 0)
-    assert job.wait()[0] == 0
+    if has_old_env:
+        job.srun(2)
+        job.end(2, 0)
+    assert job.wait()[0] == int(not has_old_env)
+    assert read_attempts(job.run)[0].evidence.signals == (() if has_old_env else ("SIGTERM",))
 
 
-def test_an_attempt_whose_python_was_killed_is_closed_and_retried(begin):
+def test_nothing_is_decided_where_the_batch_process_was_killed(begin):
+    """The kernel ends its srun. The next start of the job records the attempt as lost."""
     job = begin()
     srun, _ = job.srun(1)
-    os.kill(job.python, signal.SIGKILL)
-    wait_for(lambda: "srun" not in command_line(srun), "srun lives on")
-    job.srun(2)
-    assert decisions(job.run) == [("crash", "retry")]
-    job.end(2, 0)
-    code, log = job.wait()
-    assert code == 0, log
-    assert "error: attempt run was killed before it had decided\n" in log and "coproc" not in log
-
-
-def test_a_python_that_was_killed_before_it_executed_its_decision_is_followed_by_one_that_does(
-    begin, fake_slurm
-):
-    """The record has a requeue, and slurmctld does not answer until the process is killed."""
-    fake_slurm.install("scontrol", "exec sleep 20", when="requeue *")
-    job = begin()
-    job.srun(1)
-    os.kill(job.shell.pid, signal.SIGTERM)
-    job.end(1, 1)
-    wait_for(lambda: decisions(job.run), "no decision")
-    asked = wait_for(lambda: [c for c in fake_slurm.calls if " requeue " in c], "no requeue")
-    os.kill(job.python, signal.SIGKILL)
-    wait_for(lambda: len([c for c in fake_slurm.calls if " requeue " in c]) > len(asked), "no 2nd")
-    assert len(decisions(job.run)) == 1
-
-
-def test_a_python_that_is_killed_again_and_again_ends_the_job(begin, tmp_path):
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho killed\nkill -KILL "$$"\n')
-    python.chmod(0o755)
-    code, log = begin(python=python).wait()
-    assert code == 128 + signal.SIGKILL
-    assert log.splitlines().count("killed") == 5
-
-
-def test_nothing_is_decided_where_the_shell_was_killed(begin):
-    """The next start of the job records the attempt as lost, whatever this process still sees."""
-    job = begin()
-    job.srun(1)
-    python = job.python
     job.shell.kill()
     job.shell.wait()
-    job.end(1, 1)
-    wait_for(lambda: "jobs.attempt" not in command_line(python), "Python lives on")
+    wait_for(lambda: "srun" not in command_line(srun), "srun lives on")
     assert decisions(job.run) == [] and json.loads(job.run.owner.read_text())["attempt"] == 1
 
 

@@ -1,14 +1,15 @@
 """An srun step ends in bounded time after an agent failed, and what is left of it is ended."""
 
 import errno
-import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,27 +62,24 @@ def waiter(stand_in):
 
 
 class Shell:
-    """The batch shell, which writes a stop signal to its pipe."""
+    """The batch process, to which Slurm sends stop signals."""
 
-    def __init__(self, pipe):
-        self.stops, self._pipe = srun_step.StopsOfShell(pipe[0]), pipe[1]
+    def __init__(self):
+        self.stops, self._came = srun_step.StopSignals(), queue.Queue()
 
     def write(self, name):
-        os.write(self._pipe, f"{name}\n".encode())
+        self._came.put(SimpleNamespace(si_signo=signal.Signals[f"SIG{name}"]))
 
-    def end(self):
-        os.close(self._pipe)
-        self._pipe = -1
+    def next(self, _, seconds):
+        with suppress(queue.Empty):
+            return self._came.get(seconds > 0, seconds)
 
 
 @pytest.fixture
-def shell():
-    read_end, write_end = os.pipe()
-    shell = Shell((read_end, write_end))
-    yield shell
-    os.close(read_end)
-    if shell._pipe != -1:
-        os.close(write_end)
+def shell(monkeypatch):
+    shell = Shell()
+    monkeypatch.setattr(signal, "sigtimedwait", shell.next)
+    return shell
 
 
 @pytest.fixture
@@ -240,18 +238,6 @@ def test_the_first_stop_of_the_shell_counts_and_a_later_one_is_for_the_next_atte
     assert (shell.stops.first, shell.stops.take()) == ("", [])
     shell.write("HUP")
     assert shell.stops.take() == ["SIGHUP"]
-    assert not shell.stops.is_shell_gone
-
-
-def test_srun_is_waited_for_though_the_shell_was_killed(waiter, shell, watch):
-    """Slurm then ends the job, and the agents save; this process only looks on."""
-    watching = watch(waiter)
-    shell.end()
-    watching.join(0.5)
-    assert watching.is_alive() and shell.stops.is_shell_gone
-    waiter.kill()
-    watching.join(10)
-    assert not watching.is_alive()
 
 
 def test_a_step_whose_agents_have_ended_needs_nothing(run, fake_slurm):
@@ -343,7 +329,9 @@ def test_srun_goes_on_where_more_nodes_are_silent_than_the_run_can_do_without(
 
     monkeypatch.setattr(client, "is_silent", is_silent)
     watching = watch(waiter)
-    watching.join(1)
+    deadline = time.monotonic() + 20
+    while len(looks) <= 4 * srun_step.SILENT_LOOKS and time.monotonic() < deadline:
+        watching.join(0.1)
     assert len(looks) > 4 * srun_step.SILENT_LOOKS and watching.is_alive()
     waiter.kill()
     watching.join(10)
