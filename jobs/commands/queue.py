@@ -101,8 +101,20 @@ def refusal(error: executor.SubmissionError) -> FailedError:
 
 
 def check_site(spec: Spec, run_dir: RunDir) -> SlurmSite:
-    """Print the warnings of this site; record the site in the run directory and return it."""
+    """Print the warnings of this site; record the site in the run directory and return it.
+
+    Raises: FailedError for more nodes than the partition has: Slurm may queue such a job, which
+        never starts.
+    """
     sites = site.query(spec.slurm)
+    fewest = spec.slurm.fewest_job_nodes
+    if sites and all(0 < each.partition.nodes < fewest for each in sites):
+        answer = test_only(spec, run_dir)
+        if answer is not None and not answer.is_accepted:
+            hint = refusals.hint(answer.text)
+            raise FailedError(
+                f"Slurm refuses the job, nothing is queued\n{answer.text}\n  hint: {hint}"
+            )
     for problem in site_warnings.check(spec.slurm, sites, site_warnings.last_stop_s(run_dir)):
         print_line(problem.in_one_line)
     return site_warnings.record_site(run_dir, spec.slurm, sites)
@@ -122,8 +134,11 @@ class SbatchAnswer:
     text: str
 
 
-def test_only(spec: Spec, run_dir: RunDir, script: Path) -> SbatchAnswer | None:
-    """Ask Slurm whether it would accept the job; None if sbatch is missing or does not answer."""
+def test_only(spec: Spec, run_dir: RunDir, script: Path | None = None) -> SbatchAnswer | None:
+    """Ask Slurm whether it would accept the job; None if sbatch is missing or does not answer.
+
+    script: the batch script; by default the run directory's frozen one.
+    """
     argv = sbatch_argv(spec, run_dir, script)
     answer = client.test_only(argv, environment.variables_for(os.environ, Door.SBATCH))
     if answer is None or not client.is_answered(answer):

@@ -114,7 +114,7 @@ def test_what_this_slurm_lacks_is_refused_with_its_words_and_a_key(
 ) -> None:
     answer = kit.jobs("submit", CANCER, override, "--no-check", check=False)
     assert answer.returncode == 1 and "nothing is queued" in answer.stderr
-    assert "sbatch: error: " in answer.stderr and f"hint: slurm.{key}" in answer.stderr
+    assert f"hint: slurm.{key}: " in answer.stderr
     assert not list(kit.runs_root.glob("cancer/*/spec.json"))
     assert kit.cluster.job_ids() == []
 

@@ -143,8 +143,8 @@ def test_the_recorded_changes_have_the_form_that_git_apply_takes(tmp_path, monke
 
 
 def test_torchrun_and_the_ranks_get_no_variable_that_breaks_them():
-    gone = ("PET_STANDALONE", "RANK", "LOGLEVEL", "PYTHON_EXEC", "TORCH_DISTRIBUTED_DEBUG")
-    gone += ("NCCL_COMM_ID", "TORCHELASTIC_RUN_ID", "MAKE_TERMOUT", "KIT_STOP_FILE")
+    gone = ["PET_STANDALONE", "RANK", "LOGLEVEL", "PYTHON_EXEC", "TORCH_DISTRIBUTED_DEBUG"]
+    gone += ["NCCL_COMM_ID", "TORCHELASTIC_RUN_ID", "MAKE_TERMOUT", "KIT_STOP_FILE"]
     kept = {"OWN", "NCCL_DEBUG", "LD_PRELOAD", "SLURM_JOB_ID", "SLURM_MEM_PER_CPU"}
     inherited = dict.fromkeys((*gone, *kept), "1")
     assert environment.variables_for(inherited, Door.TORCHRUN).keys() == kept

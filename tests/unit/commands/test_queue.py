@@ -4,6 +4,7 @@ import errno
 import os
 import shlex
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,24 @@ def test_a_refused_job_shows_sbatchs_message_and_leaves_no_run(spec, sbatch, rep
     assert message.endswith("invalid partition specified: $(x)")
     assert lookup.all_runs() == []
     assert not (lookup.runs_root() / "first").exists()
+
+
+@pytest.mark.parametrize(("nodes", "is_refused"), [(4, False), (5, True)])
+def test_more_nodes_than_a_partition_has_are_refused_in_slurms_words(
+    spec, sbatch, repository, nodes, is_refused
+):
+    sbatch.answer("scontrol", "PreemptType = preempt/none\n", when="*config")
+    partition = "PartitionName=batch\n   Default=YES\n   State=UP TotalNodes=4\n"
+    sbatch.answer("scontrol", partition, when="--all show partition*")
+    error = "allocation failure: Requested node configuration is not available\n"
+    sbatch.answer("sbatch", error=error, status=1, when="--test-only*")
+    asked = replace(spec, slurm=Slurm(nodes=nodes))
+    if not is_refused:
+        assert queued(asked, repository)[0] == "4711"
+        return
+    with pytest.raises(FailedError, match="(?s)is not available.*hint: slurm.nodes"):
+        queued(asked, repository)
+    assert sbatch.submitted == 0 and lookup.all_runs() == []
 
 
 def test_without_sbatch_nothing_is_left(spec, repository, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs import procfs, records
+from slurm_job_kit.jobs import environment, procfs, records
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.node import agent, interfaces, rank, rendezvous, torchrun
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
@@ -413,7 +413,7 @@ def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, mon
     attempt = RunDir(tmp_path).attempt(1)
     attempt.path.mkdir()
     gone = str(tmp_path / "gone")
-    monkeypatch.setattr(agent.environment, "temporary_folder", lambda env: gone)
+    monkeypatch.setattr(environment, "temporary_folder", lambda env: gone)
     with (
         pytest.raises(SystemExit, match="(?s)gone.*hint: .*TMPDIR"),
         agent.temporary_directory(attempt, 1, {}),

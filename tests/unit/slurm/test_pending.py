@@ -4,8 +4,8 @@ import pytest
 
 from slurm_job_kit.jobs.slurm.pending import Wait, explain, wait_of
 
-NEVER = ("DependencyNeverSatisfied", "BadConstraints", "PartitionTimeLimit", "InvalidAccount")
-NEVER += ("InvalidQOS", "ReservationDeleted")
+NEVER = ["DependencyNeverSatisfied", "BadConstraints", "PartitionTimeLimit", "InvalidAccount"]
+NEVER += ["InvalidQOS", "ReservationDeleted"]
 
 
 @pytest.mark.parametrize(
