@@ -1,14 +1,14 @@
 """Parses strict YAML 1.2: one document of plain values, with the place of each key.
 
-PyYAML only splits the text into events here. Its loaders follow YAML 1.1, where `no` is false and
-`4:00:00` is a number, and they take the last of two equal keys; its composer drops the anchors and
+PyYAML only makes nodes of the text here. Its loaders follow YAML 1.1, where `no` is false and
+`4:00:00` is a number, and they take the last of two equal keys; its events have the anchors and
 tags that are refused here. Source: YAML 1.2.2, 10.3 Core Schema.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,133 +75,112 @@ def scalar(written: str) -> Any:
 def parse(text: str, place_of: Callable[[int], Place]) -> Document:
     """Return the document in `text`; `place_of` gives the place of a line, counted from 1."""
     document = Document(nodes={(): YamlNode(place_of(1))})
+    reader = _Reader(place_of, document)
     if wrong := _CONTROL.search(text):
         line = text.count("\n", 0, wrong.start()) + 1
-        what = f"the character U+{ord(wrong[0]):04X} is not allowed"
-        document.problems.append(Problem((), what, _UNESCAPED, place=place_of(line)))
+        reader.report(line, (), f"the character U+{ord(wrong[0]):04X} is not allowed", _UNESCAPED)
         return document
     try:
-        _Builder(text, place_of, document).build()
+        if reader.can_compose(yaml.parse(text, LOADER)):
+            document.values = reader.value(yaml.compose(text, LOADER), ())
     except (yaml.YAMLError, ValueError) as error:  # SafeLoader: ValueError of "\\U00110000"
-        document.problems.append(_syntax(error, place_of))
-    except _Stop:
-        pass
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None)
+        what = f"this is not YAML: {printable(str(reason or 'it ends early'))}"
+        hint = "quote text that holds any of : # { } [ ] , & * ! | > % @ and indent with spaces"
+        reader.report(mark.line + 1 if mark else 1, (), what, hint)
     return document
 
 
-def _syntax(error: Exception, place_of: Callable[[int], Place]) -> Problem:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it ends early"
-    what = f"this is not YAML: {printable(str(reason))}"
-    hint = "quote text that holds any of : # { } [ ] , & * ! | > % @ and indent with spaces"
-    return Problem((), what, hint, place=place_of(mark.line + 1 if mark else 1))
+class _Reader:
+    """Fills a document from PyYAML's events and nodes."""
 
-
-class _Stop(Exception):
-    """The rest of the text cannot be interpreted."""
-
-
-class _Builder:
-    """Builds the values of a document from PyYAML's events."""
-
-    def __init__(self, text: str, place_of: Callable[[int], Place], document: Document) -> None:
-        self._loader = LOADER(text)
+    def __init__(self, place_of: Callable[[int], Place], document: Document) -> None:
         self._place_of = place_of
         self._document = document
 
-    def build(self) -> None:
-        loader = self._loader
-        loader.get_event()
-        if loader.check_event(yaml.StreamEndEvent):
-            self._stop(1, (), "the file is empty", "start from one of the files in configs/")
-        start = loader.get_event()
-        if start.version or start.tags:
-            self._report(start, (), "a % directive is not allowed", "delete it; this is YAML 1.2")
-        self._document.values = self._value(())
-        loader.get_event()
-        if not loader.check_event(yaml.StreamEndEvent):
-            line = loader.get_event().start_mark.line + 1
-            self._stop(line, (), "a second document starts here", "keep one per file, without ---")
+    def report(self, line: int, path: KeyPath, what: str, hint: str) -> None:
+        problem = Problem(path, what, hint, place=self._place_of(line))
+        self._document.problems.append(problem)
 
-    def _report(self, event: Any, path: KeyPath, what: str, hint: str) -> None:
-        place = self._place_of(event.start_mark.line + 1)
-        self._document.problems.append(Problem(path, what, hint, place=place))
+    def can_compose(self, events: Iterable[Any]) -> bool:
+        """Report what hides meaning: further documents, directives, aliases, anchors, tags.
 
-    def _stop(self, line: int, path: KeyPath, what: str, hint: str) -> None:
-        self._document.problems.append(Problem(path, what, hint, place=self._place_of(line)))
-        raise _Stop
+        Returns False for a text whose nodes would be deep, none, or in themselves.
+        """
+        documents = depth = aliases = 0
+        for event in events:
+            line = event.start_mark.line + 1
+            is_start = isinstance(event, yaml.DocumentStartEvent)
+            documents += is_start
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            aliases += isinstance(event, yaml.AliasEvent)
+            if documents > 1:
+                self.report(
+                    line, (), "a second document starts here", "keep one per file, without ---"
+                )
+                return False
+            if depth > MAX_DEPTH:
+                self.report(line, (), f"nested over {MAX_DEPTH} levels", "")
+                return False
+            if is_start and (event.version or event.tags):
+                self.report(line, (), "a % directive is not allowed", "delete it; this is YAML 1.2")
+            elif not is_start:
+                self._refuse_reference(event, line)
+        if not documents:
+            self.report(1, (), "the file is empty", "start from one of the files in configs/")
+        return documents == 1 and not aliases
 
-    def _value(self, path: KeyPath, line: int | None = None) -> Any:
-        event = self._loader.get_event()
-        self._refuse_reference(event, path)
-        if len(path) > MAX_DEPTH:
-            self._stop(event.start_mark.line + 1, (), f"nested over {MAX_DEPTH} levels", "")
-        place = self._place_of(line or event.start_mark.line + 1)
-        value, written = None, None
-        if isinstance(event, yaml.ScalarEvent):
-            written = None if event.style else event.value
-            value = self._scalar(event, path)
-        elif isinstance(event, yaml.MappingStartEvent):
-            value = self._mapping(path)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            value = self._sequence(path)
-        self._document.nodes[path] = YamlNode(place, written)
+    def _refuse_reference(self, event: Any, line: int) -> None:
+        """Report an alias, an anchor or a tag: the values in a file are what a reader sees."""
+        hint = "delete it, or quote the value if it is text that starts with "
+        anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
+        if isinstance(event, yaml.AliasEvent):
+            what = f"the alias *{printable(anchor or '')} is not allowed"
+            self.report(line, (), what, "repeat the value, or quote it if it is text")
+        elif anchor is not None:
+            self.report(line, (), f"the anchor &{printable(anchor)} is not allowed", f"{hint}&")
+        if tag is not None:
+            self.report(line, (), f"the tag {printable(tag)} is not allowed", f"{hint}!")
+
+    def value(self, node: yaml.Node, path: KeyPath, line: int | None = None) -> Any:
+        """Return the value of a node and keep the nodes of its keys. line: of its own key."""
+        line = line or node.start_mark.line + 1
+        written = node.value if isinstance(node, yaml.ScalarNode) and not node.style else None
+        value = node.value
+        if isinstance(node, yaml.MappingNode):
+            value = self._mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            value = [self.value(item, (*path, n)) for n, item in enumerate(node.value)]
+        elif written is not None:
+            value = self._scalar(written, path, line)
+        self._document.nodes[path] = YamlNode(self._place_of(line), written)
         return value
 
-    def _refuse_reference(self, event: Any, path: KeyPath) -> None:
-        """Report an alias, an anchor or a tag: the values in a file are what a reader sees."""
-        if isinstance(event, yaml.AliasEvent):
-            hint = "repeat the value, or quote it if it is text that starts with *"
-            what = f"the alias *{printable(event.anchor or '')} is not allowed"
-            self._report(event, path, what, hint)
-        elif event.anchor is not None:
-            hint = "delete it, or quote the value if it is text that starts with &"
-            self._report(event, path, f"the anchor &{printable(event.anchor)} is not allowed", hint)
-        if getattr(event, "tag", None) is not None:
-            hint = "delete it, or quote the value if it is text that starts with !"
-            self._report(event, path, f"the tag {printable(event.tag)} is not allowed", hint)
-
-    def _scalar(self, event: Any, path: KeyPath) -> Any:
-        if event.style:
-            return event.value
+    def _scalar(self, written: str, path: KeyPath, line: int) -> Any:
         try:
-            return scalar(event.value)
+            return scalar(written)
         except ValueError as error:
-            self._report(
-                event, path, f"{format_value(event.value)} {error}", "quote it if it is text"
-            )
+            self.report(line, path, f"{format_value(written)} {error}", "quote it if it is text")
             return None
 
-    def _mapping(self, path: KeyPath) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        while not self._loader.check_event(yaml.MappingEndEvent):
-            line = self._loader.peek_event().start_mark.line + 1
-            key = self._key(path)
-            value = self._value((*path, key), line)
-            values.setdefault(key, value)
-        self._loader.get_event()
-        return values
-
-    def _key(self, path: KeyPath) -> str:
-        event = self._loader.get_event()
-        line = event.start_mark.line + 1
-        if not isinstance(event, yaml.ScalarEvent):
-            self._stop(line, path, "a key must be text", "quote text that starts with [, {, & or *")
-        key = str(event.value)
-        self._refuse_reference(event, (*path, key))
-        if not event.style and key == "<<":
-            self._report(event, (*path, key), "merging with << is not allowed", "repeat the keys")
-        elif not event.style and not isinstance(self._scalar(event, (*path, key)), str):
-            what = f"the key {key or 'here'} is not text"
-            self._report(event, (*path, key), what, f'quote it: "{key}"')
-        if (first := self._document.nodes.get((*path, key))) is not None:
-            what = f"duplicate key, already at {first.place.where}"
-            self._report(event, (*path, key), what, "keep one of them")
-        return key
-
-    def _sequence(self, path: KeyPath) -> list[Any]:
-        values: list[Any] = []
-        while not self._loader.check_event(yaml.SequenceEndEvent):
-            values.append(self._value((*path, len(values))))
-        self._loader.get_event()
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                hint = "quote text that starts with [, {, & or *"
+                self.report(line, path, "a key must be text", hint)
+                continue
+            key = key_node.value
+            at, is_plain = (*path, key), not key_node.style
+            if is_plain and key == "<<":
+                self.report(line, at, "merging with << is not allowed", "repeat the keys")
+            elif is_plain and not isinstance(self._scalar(key, at, line), str):
+                self.report(line, at, f"the key {key or 'here'} is not text", f'quote it: "{key}"')
+            if (first := self._document.nodes.get(at)) is not None:
+                what = f"duplicate key, already at {first.place.where}"
+                self.report(line, at, what, "keep one of them")
+            values.setdefault(key, self.value(value_node, at, line))
         return values

@@ -91,9 +91,9 @@ def test_an_escaped_spelling_of_the_same_key_is_a_duplicate():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: &x 1\nb: *x\n", "f:1: a: the anchor &x is not allowed"),
-        ("a: &x 1\nb: *x\n", "f:2: b: the alias *x is not allowed"),
-        ("a: !!str 1\n", "f:1: a: the tag tag:yaml.org,2002:str is not allowed"),
+        ("a: &x 1\nb: *x\n", "f:1: the anchor &x is not allowed"),
+        ("a: &x 1\nb: *x\n", "f:2: the alias *x is not allowed"),
+        ("a: !!str 1\n", "f:1: the tag tag:yaml.org,2002:str is not allowed"),
         ("a: !!python/object/apply:os.system [x]\n", "is not allowed"),
         ("a: 1\n<<: {b: 2}\n", 'f:2: "<<": merging with << is not allowed'),
         ("a: 1\n---\nb: 2\n", "f:2: a second document starts here"),
@@ -119,7 +119,7 @@ def test_what_hides_meaning_is_refused_with_its_line(text, message):
 
 
 def test_several_mistakes_are_reported_together():
-    assert len(parse("a: &x 1\nb: *x\na: 2\n1: 2\n").problems) == 4
+    assert len(parse("a: &x 1\nb: 1\na: 2\n1: 2\n").problems) == 3
 
 
 @pytest.mark.parametrize("text", ["[" * 50_000, "{a: " * 10_000, "- " * 20_000, "? " * 20_000])
