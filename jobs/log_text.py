@@ -79,11 +79,6 @@ def first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "")
 
 
-def further_lines(text: str) -> list[str]:
-    """Return the lines of a text behind its first one."""
-    return text.strip().split("\n")[1:]
-
-
 def behind_first_line(text: str, more: str) -> str:
     """Return a text, perhaps of several lines, with more at the end of its first line."""
     first, newline, rest = text.partition("\n")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..kinds import KINDS, Kind
-from ..log_text import behind_first_line
+from ..log_text import first_line
 from ..records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
 from ..records.queued import RequeueAnswer
 from ..slurm import job_state
@@ -57,14 +57,12 @@ class Decision:
     """What to do, what ended the attempt, and why, as a text for the user.
 
     budget: the kind of the budget that turned a new start into a hold.
-    not_requeued: why the run does not continue although it should, with Slurm's words.
     """
 
     action: Action
     cause: Cause
     reason: str
     budget: Kind | None = None
-    not_requeued: str = ""
 
 
 COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
@@ -72,13 +70,12 @@ COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
 
 def format_decision(decision: Decision) -> str:
     """Return `crash: rank 1 was killed -> hold`."""
-    return f"{decision.cause}: {behind_first_line(decision.reason, f' -> {decision.action}')}"
+    return f"{decision.cause}: {decision.reason} -> {decision.action}"
 
 
 def decision_of(record: AttemptRecord) -> Decision:
     """Return the decision that a record has."""
-    more = (record.budget, record.not_requeued or "")
-    return Decision(record.decision, record.cause, record.reason, *more)
+    return Decision(record.decision, record.cause, record.reason, record.budget)
 
 
 def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> Decision:
@@ -124,7 +121,7 @@ def start_again(
     if not evidence.can_requeue or is_over_limit(evidence):
         action = Action.SUCCESSOR
     if action is Action.WAIT:
-        reason = behind_first_line(reason, "; Slurm requeues the job by itself")
+        reason += "; Slurm requeues the job by itself"
     return Decision(action, cause, reason)
 
 
@@ -161,7 +158,8 @@ def after_node_trouble(evidence: Evidence) -> Decision:
     In this allocation, where it has enough others.
     """
     signs = "; ".join(f"{sign.node}: {sign.text}" for sign in evidence.signs)
-    reason = evidence.error or (no_answer(evidence) if evidence.unreachable_nodes else signs)
+    reason = first_line(evidence.error or "")
+    reason = reason or (no_answer(evidence) if evidence.unreachable_nodes else signs)
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.NODE, reason)
     if evidence.has_spares and not evidence.is_near_limit:
@@ -172,7 +170,7 @@ def after_node_trouble(evidence: Evidence) -> Decision:
 def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decision:
     """Return the decision if ranks failed or hung: a retry in this allocation, within a budget."""
     cause = crash_cause(evidence)
-    crash = evidence.error or "the processes ended without an error record"
+    crash = first_line(evidence.error or "the processes ended without an error record")
     if evidence.would_repeat:
         return Decision(Action.HOLD, cause, crash)
     crashes = 1 if evidence.has_progress else used.crashes + 1
@@ -182,7 +180,7 @@ def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decisio
         return Decision(Action.HOLD, cause, f"{row}{crash}", Kind.MAX_CRASHES)
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:
-        reason = behind_first_line(crash, "; too near the time limit for a retry here")
+        reason = f"{crash}; too near the time limit for a retry here"
         decision = start_again(evidence, cause, reason)
     return within_budget(decision, evidence, used, budget)
 
@@ -250,7 +248,7 @@ def decide_lost(
     elif evidence.rebooted_nodes:
         nodes = ", ".join(evidence.rebooted_nodes)
         cause, reason = Cause.NODE, f"rebooted after the attempt began: {nodes}"
-    return _within_budget(Decision(Action.RETRY, cause, reason), evidence, used, budget)
+    return within_budget(Decision(Action.RETRY, cause, reason), evidence, used, budget)
 
 
 def within_budget(
@@ -259,12 +257,6 @@ def within_budget(
     """Return `decision`, or a hold where a budget is used up."""
     if decision.action in (Action.HOLD, Action.CANCEL):
         return decision
-    return _within_budget(decision, evidence, used, budget)
-
-
-def _within_budget(
-    decision: Decision, evidence: Evidence, used: BudgetUsed, budget: Budget
-) -> Decision:
     idle = 0 if evidence.has_progress else used.attempts + 1
     is_counted = budget.attempts is not None and decision.cause not in EXTERNAL_STOPS
     if is_counted and idle >= (budget.attempts or 0):

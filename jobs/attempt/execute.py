@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from ..console import print_line
 from ..kinds import Kind
-from ..log_text import behind_first_line
 from ..records.ended import AttemptRecord
 from ..records.queued import RequeueAnswer
 from ..rundir import RunDir
@@ -18,13 +17,7 @@ from ..runs.interpret import AttemptFacts
 from ..slurm import client, site
 from ..slurm.hostlist import expand_hostlist
 from . import exclude_nodes, record_writer, successor
-from .decision import (
-    Action,
-    Cause,
-    Decision,
-    budget_used,
-    format_decision,
-)
+from .decision import Action, Cause, Decision, budget_used, format_decision
 from .notify import notify
 from .reasons import described, remedy_of
 
@@ -106,14 +99,8 @@ def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decisio
     lines = [line for line in lines if "error: " in line] or lines  # not a site's notes around it
     words = "; ".join(filter(None, lines))[:MAX_WORDS]
     problem = f"{problem}: {words}" if words else problem
-    reason = behind_first_line(decision.reason, f"; NOT requeued: {problem}")
-    return replace(
-        decision,
-        action=Action.HOLD,
-        reason=reason,
-        budget=Kind.NOT_REQUEUED,
-        not_requeued=problem,
-    )
+    reason = f"{decision.reason}; NOT requeued: {problem}"
+    return replace(decision, action=Action.HOLD, reason=reason, budget=Kind.NOT_REQUEUED)
 
 
 def hand_over(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:

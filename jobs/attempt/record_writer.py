@@ -162,5 +162,4 @@ def corrected_record(
         requeue=None if requeued is None else requeued.answer,
         kind=last.kind if decision.cause is last.cause else Kind.CANCELLED,
         budget=decision.budget,
-        not_requeued=decision.not_requeued or None,
     )

@@ -11,7 +11,6 @@ from typing import Any
 
 from .. import installation
 from ..console import display_path, format_duration, format_metric, format_metrics
-from ..log_text import further_lines
 from ..records.ended import AttemptRecord
 from ..runs import lookup, state
 from ..runs.state import RunState
@@ -165,9 +164,7 @@ def detail(seen: Seen) -> str:
     fields["DIRECTORY"] = display_path(files.run_dir.path)
     commands = (tensorboard.command(files.run_dir) or "").splitlines()
     fields |= dict(zip(("TENSORBOARD", "ITS TUNNEL"), commands, strict=False))
-    # Of an error of several lines the state has the first one.
-    further = further_lines(seen.reason) if seen.reason and seen.run.is_ended else []
-    return "\n".join([table.stacked([fields], list(fields)), *(f"  {line}" for line in further)])
+    return table.stacked([fields], list(fields))
 
 
 def _attempt_line(record: AttemptRecord) -> str:

@@ -121,8 +121,6 @@ class AttemptRecord:
     requeue: RequeueAnswer | None = field(default=None, metadata=OMIT_NONE)
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
     spares: tuple[str, ...] | None = field(default=None, metadata=OMIT_NONE)  # nodes that waited
-    # Why the run did not continue although it should have, with what Slurm printed.
-    not_requeued: str | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
