@@ -14,7 +14,7 @@
 - rehearse: whether a training survives a stop, and ends the same.
 - compare: compares two runs bit for bit.
 - cancel: stops a run.
-- clean: deletes what ended and never-started runs no longer need.
+- clean: deletes runs that are over, and code that no run names.
 - init: prepares a repository of the user for the installed kit.
 - export: writes the weights of a checkpoint into one file.
 - local: runs the attempts of a run on this machine, without Slurm.
@@ -28,6 +28,4 @@
 - shell: prints the srun line of a shell on a rank's node, or runs it.
 - sweep: runs many points of one spec.
 - sweep_points: the points of a sweep, from the section of a file and the command line.
-- leftovers: what an ended run no longer needs, and its size.
-- unlinked: copies of code and links that lead to no run.
 """

@@ -1,7 +1,6 @@
-"""The command clean: delete what ended and never-started runs no longer need.
+"""The command clean: delete runs that are over, and frozen code that no run names.
 
-A folder is renamed before it is deleted, so after a kill no run has half of a checkpoint or of its
-code. Each run is changed under the claim of `submit_claim`, which submit, resume and cancel take.
+A folder is renamed before it is deleted, so after a kill no run is there in part.
 """
 
 from __future__ import annotations
@@ -10,163 +9,76 @@ import argparse
 import contextlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import installation, shared_files
-from ..checkpoint.names import TEMPORARY_PREFIX
+from .. import installation, records, shared_files
 from ..console import display_path, print_line, quantity
 from ..errors import FailedError, UserError
-from ..rundir import RunDir, relink
+from ..records.frozen import Provenance
+from ..rundir import RunDir
 from ..runs import code_snapshot, lookup, state
-from ..runs.state import RunFiles, RunState
+from ..runs.state import RunFiles, RunPhase, RunState
 from ..shared_files import files_in
 from ..slurm import job_list
 from ..slurm.client import Life
-from . import arguments, leftovers, run_jobs, unlinked
-from .leftovers import Leftover
-from .submit_claim import hold_claim
+from . import arguments, run_jobs
 
-_AGE = re.compile(r"(\d+)([mhdw])")
-_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-KEEPS = "resume, compare and export of the latest and the best checkpoint work as before"
-LOSES = "--from, export and resume --checkpoint can no longer name a deleted checkpoint"
+OVER = (RunPhase.COMPLETED, RunPhase.HELD, RunPhase.CANCELLED, RunPhase.STOPPED, RunPhase.LOST)
+DAYS = 30
+DELETED = ".deleted-"  # what a clean has renamed and not yet deleted
+MIN_CODE_AGE_S = 3600.0  # a submit may be using it before its run directory exists
+_COPY = re.compile("[0-9a-f]{64}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of clean."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{arguments.RUN}: only these")
     parser.add_argument("--yes", action="store_true", help="delete; otherwise only list")
-    help_of_age = "only of runs that did not change for so long"
-    parser.add_argument("--older-than", default="0m", metavar="30d", help=help_of_age)
-    parser.add_argument("--checkpoints", action="store_true", help="only checkpoints")
-    help_of_runs = "only the directories of runs that never started"
-    parser.add_argument("--runs", dest="has_runs_only", action="store_true", help=help_of_runs)
+    help_of_days = f"only what did not change for so long (default: {DAYS}, 0 with RUN)"
+    parser.add_argument("--days", type=float, metavar="N", help=help_of_days)
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run clean; returns the exit code."""
-    # A point of a sweep may have been deleted.
-    named = [run for text in args.runs for run in lookup.find_all(text)]
-    runs = [run for run in named if shared_files.is_dir(run.path)]
-    request = Selection(
-        tuple(runs) if args.runs else None,
-        seconds_of(args.older_than),
-        args.checkpoints,
-        args.has_runs_only,
-    )
-    return clean(request, is_dry=not args.yes)
-
-
-def seconds_of(text: str) -> int:
-    """Return the seconds of an age such as 30d, 12h, 90m, 4w. Raises: UserError."""
-    match = _AGE.fullmatch(text)
-    if match is None:
-        raise UserError(f"--older-than {text} is no age\n  hint: 30d, 12h, 90m or 4w")
-    return int(match[1]) * _SECONDS[match[2]]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What may be deleted. runs: None for all runs, the shared copies of code included."""
-
-    runs: tuple[RunDir, ...] | None = None
-    older_than_s: int = 0
-    has_checkpoints_only: bool = False
-    has_runs_only: bool = False
-
-    def wants(self, each: Leftover) -> bool:
-        if self.has_checkpoints_only or self.has_runs_only:
-            is_checkpoint = self.has_checkpoints_only and each.is_checkpoint
-            return is_checkpoint or (self.has_runs_only and each.is_run)
-        return True
-
-
-def clean(request: Selection, is_dry: bool) -> int:
-    """Print what may be deleted, and why; delete it unless is_dry. Returns the exit code.
+    """List what may be deleted; delete it with --yes. Returns the exit code.
 
     Raises: FailedError where something could not be deleted.
     """
-    everything, files = leftovers_of(request)
-    chosen = [each for each in everything if request.wants(each)]
-    total = 0
-    for each in chosen:
-        size = leftovers.size_of(each.path)
-        total += size
-        print(f"{format_size(size):>9}  {display_path(each.path)}: {each.why}")
-    if not chosen:
+    days = args.days if args.days is not None else (0 if args.runs else DAYS)
+    named = [run for text in args.runs for run in lookup.find_all(text)]
+    runs = [run for run in named or lookup.all_runs() if shared_files.is_dir(run.path)]
+    files = {run_dir: state.read_files(run_dir) for run_dir in runs}  # before Slurm is asked
+    over = list(_over(files, days * 86400))
+    code = [] if args.runs else list(_unused_code(lookup.runs_root(), over, days * 86400))
+    for path in [*(run_dir.path for run_dir in over), *code]:
+        print(f"{format_size(size_of(path)):>9}  {display_path(path)}")
+    found = f"{quantity(len(over), 'run')} and {len(code)} copies of code"
+    if not (over or code):
         print("nothing to delete")
-        return 0
-    where = f"{format_size(total)} in {quantity(len(chosen), 'place')}"
-    if any(each.is_checkpoint for each in chosen):
-        print(f"{KEEPS}; {LOSES}")
-    if is_dry:
+    elif not args.yes:
         how = installation.command("clean", "", "", "yes")
-        print(f"{where}; nothing is deleted yet: repeat it with --yes, as in {how}", flush=True)
-        return 0
-    failed = delete(chosen, files)
-    print(f"{where} deleted" if not failed else f"{len(chosen) - failed} of {len(chosen)} deleted")
-    if failed:
-        raise FailedError(f"{quantity(failed, 'place')} could not be deleted, see above")
+        print(f"{found}; nothing is deleted yet: repeat it with --yes, as in {how}", flush=True)
+    else:
+        failed = sum(not _delete_run(run_dir, files[run_dir]) for run_dir in over)
+        fresh = time.time() - MIN_CODE_AGE_S  # a submit touches the copy that it takes
+        unused = [path for path in code if path.lstat().st_mtime < fresh]
+        failed += sum(not _delete(path, path.parent) for path in unused)
+        if failed:
+            raise FailedError(f"{failed} of {found} could not be deleted, see above")
+        print(f"{found} deleted")
     return 0
 
 
-def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, RunFiles]]:
-    """Return what may be deleted, and the files of each run before Slurm was asked, once.
-
-    Prints which runs are left alone and why.
-    """
-    root, everything = lookup.runs_root().resolve(), lookup.all_runs()
-    chosen = everything if request.runs is None else request.runs
-    # Before Slurm is asked: the files of a run that another command starts meanwhile differ then.
-    files = {run_dir: state.read_files(run_dir) for run_dir in chosen}
-    jobs, leftovers, is_idle = Squeue.of(list(files.values())), [], True
-    needed = _named_checkpoints(everything)
-    roots = {root, *map(lookup.own_root, chosen)}
-    points = {point for each in roots for point in unlinked.points_of_sweeps(each)}
+def _over(files: Mapping[RunDir, RunFiles], older_than_s: float) -> Iterator[RunDir]:
+    """Yield runs that are over and old enough; print which runs are left alone and why."""
+    jobs = Squeue.of(list(files.values()))
     for run in (state.judge(each, jobs.lives) for each in files.values()):
         if (reason := why_busy(run, jobs)) is not None:
             print_line(f"{display_path(run.run_dir.path)} is left alone: {reason}")
-            is_idle = False
-        elif age_s(run.run_dir) >= request.older_than_s:
-            leftovers += list(_of_idle(run, needed, is_point=run.run_dir.path in points))
-    if request.runs is None:
-        gone = [each.run_dir for each in leftovers if each.is_run and each.run_dir is not None]
-        for each in sorted(filter(Path.is_dir, roots)):
-            # Another root may have runs that this one does not know.
-            leftovers += unlinked.find(each, request.older_than_s, gone, is_idle and each == root)
-    return leftovers, files
-
-
-def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
-    """Return what all runs' specs name; None if one is unreadable: it may name any checkpoint."""
-    try:
-        return leftovers.named_by_specs(list(runs))
-    except (UserError, OSError, ValueError, TypeError, KeyError) as error:
-        text = str(error).partition("\n")[0]
-        print_line(f"all checkpoints are left alone: another run may need them, and {text}")
-        return None
-
-
-def _of_idle(run: RunState, needed: set[Path] | None, is_point: bool) -> Iterator[Leftover]:
-    """Yield what is left over in a run that has no job and no process.
-
-    is_point: a sweep has it, so it may start although it never did.
-    """
-    # Not a result that would be written: resume, cancel or the next start may still write another.
-    run_dir, result = run.run_dir, run.files.result
-    if result is not None:
-        is_complete = result.status == "completed"
-        for each in leftovers.of_run(run_dir, is_complete, needed or set()):
-            if needed is not None or not each.is_checkpoint:
-                yield each
-        return
-    is_old = age_s(run_dir) >= unlinked.MIN_AGE_S
-    if is_old and not (is_point or lookup.has_begun(run_dir)):
-        yield Leftover(run_dir.path, "a run that never started", run_dir, is_run=True)
+        elif run.phase in OVER and age_s(run.run_dir) >= older_than_s:
+            yield run.run_dir
 
 
 def age_s(run_dir: RunDir) -> float:
@@ -223,82 +135,81 @@ def why_busy(run: RunState, jobs: Squeue) -> str | None:
     return next((life.why for life in run.lives.values() if life.is_alive is None), None)
 
 
-def delete(leftovers: Sequence[Leftover], files: Mapping[RunDir, RunFiles]) -> int:
-    """Delete; return how many could not be deleted, each with a printed line.
-
-    files: of the runs before Slurm was asked.
-    """
-    failed = 0
-    for each in leftovers:
-        try:
-            if each.run_dir is None:
-                _delete_shared(each.path)
-            else:
-                with hold_claim(each.run_dir):
-                    if state.read_files(each.run_dir) != files[each.run_dir]:
-                        raise UserError("the run was started meanwhile")
-                    _delete_of_run(each, each.run_dir)
-        except (OSError, UserError) as error:
-            failed += 1
-            print_line(f"{display_path(each.path)} stays: {str(error).partition(chr(10))[0]}")
-    return failed
-
-
-def _delete_of_run(each: Leftover, run_dir: RunDir) -> None:
-    """Delete what belongs to a run, whose claim this process has. Raises: OSError."""
-    if not each.is_run:
-        _delete(each.path, each.path.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}")
+def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Iterator[Path]:
+    """Yield copies of code that no run of the root names, and what a killed clean left."""
+    yield from files_in(root, f"{DELETED}*")
+    try:
+        named = _named_code(root, {run_dir.path for run_dir in gone})
+    except (OSError, UserError) as error:
+        print_line(f"all code is left alone: {str(error).partition(chr(10))[0]}")
         return
-    root = lookup.own_root(run_dir)
-    _delete(run_dir.path, root / f"{unlinked.DELETED}{run_dir.run_id}")
-    with contextlib.suppress(OSError):  # other runs have the name
-        run_dir.path.parent.rmdir()
+    for path in files_in(root / ".code", "*"):
+        shared_files.ask_again(path)  # a submit on another host may be taking it
+        is_old = time.time() - path.lstat().st_mtime >= max(MIN_CODE_AGE_S, older_than_s)
+        is_copy = _COPY.fullmatch(path.name) or path.name.startswith((".copy-", DELETED))
+        if is_copy and is_old and path.name not in named and path.lstat().st_uid == os.geteuid():
+            yield path
 
 
-def _delete_shared(path: Path) -> None:
-    """Delete a link whose target is gone, or a copy of code that no run has."""
-    if path.is_symlink():
-        others = shared_files.files_in(path.parent, "*")
-        siblings = [each for each in others if shared_files.is_file(each / "spec.json")]
-        shared_files.ask_again(path)
-        if shared_files.exists(path.resolve()):
-            return  # a new run has it now
-        path.unlink()
-        if path.name == "latest" and siblings:
-            relink(path, siblings[-1].name)
-        with contextlib.suppress(OSError):
-            path.parent.rmdir()
-        return
-    aside = path.parent / f"{unlinked.DELETED}{path.name.removeprefix(unlinked.DELETED)}"
-    if path != aside:
-        os.rename(path, aside)
-    # A submit may have taken the copy after it was looked at: code_snapshot.take() touches it, and
-    # then the run directory has its link.
-    root = path.parent.parent
-    shared_files.ask_again(aside)
-    is_fresh = time.time() - aside.lstat().st_mtime < unlinked.MIN_AGE_S
-    linked = unlinked.linked_code(root) if path.parent.name == unlinked.CODE else set()
-    if path != aside and (is_fresh or linked is None or path.name in linked):
-        with contextlib.suppress(OSError):  # the submit has made it again
-            os.rename(aside, path)
-            return
-    _remove(aside)
+def _named_code(root: Path, without: set[Path]) -> set[str]:
+    """Return the names of the code copies of all runs below a root. Raises: OSError, UserError."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    names: set[str] = set()
+    shared_files.renew_mount(root)
+    for folder, folders, files in os.walk(root, onerror=fail):
+        run_dir = RunDir(Path(folder))
+        is_run = "spec.json" in files or run_dir.code.is_symlink()
+        folders[:] = [] if is_run else [name for name in folders if name[0] != "."]
+        if not is_run or run_dir.path in without:
+            continue
+        for link in (run_dir.code, run_dir.kit, run_dir.script_code):
+            if link.is_symlink():
+                names.add(Path(os.readlink(link)).name)
+        known = records.read(Provenance, run_dir.provenance)
+        for snapshot in () if known is None else known.snapshots:
+            names |= {name for name in snapshot.copies if name is not None}
+    return names
 
 
-def _delete(path: Path, aside: Path) -> None:
-    """Delete a file, or a folder after a rename."""
-    if path.is_dir() and not path.is_symlink():
-        os.rename(path, aside)
-        _remove(aside)
-    else:
-        path.unlink()
+def _delete_run(run_dir: RunDir, before: RunFiles) -> bool:
+    """Delete a run and the folder of its name, if that is empty then; returns whether it could."""
+    if state.read_files(run_dir) != before:
+        print_line(f"{display_path(run_dir.path)} stays: the run was started meanwhile")
+        return False
+    if not _delete(run_dir.path, lookup.own_root(run_dir)):
+        return False
+    latest = run_dir.path.with_name("latest")
+    with contextlib.suppress(OSError):
+        if latest.is_symlink() and not latest.exists():
+            latest.unlink()
+        run_dir.path.parent.rmdir()  # other runs have the name
+    return True
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        code_snapshot.delete(path)  # frozen code is read-only
-    else:
-        path.unlink()
+def _delete(path: Path, folder: Path) -> bool:
+    """Rename a folder to a hidden one of `folder` and delete it; returns whether it could."""
+    try:
+        aside = folder / f"{DELETED}{path.name.removeprefix(DELETED)}"
+        if path != aside:
+            os.rename(path, aside)
+        code_snapshot.delete(aside)  # frozen code is read-only
+    except OSError as error:
+        print_line(f"{display_path(path)} stays: {error}")
+        return False
+    return True
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of the files in a folder."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
 
 
 def format_size(size: float) -> str:

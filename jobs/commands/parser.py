@@ -28,7 +28,7 @@ COMMANDS = {
     "compare": "compare a run bit for bit with a reference run",
     "export": "write a checkpoint's weights as safetensors",
     "shell": "print the srun line of a shell on a running rank's node, or run it",
-    "clean": "list, or delete, what ended and never-started runs do not need",
+    "clean": "list, or delete, old runs that are over and unused code",
 }
 # Of these, `| head` may end the output: what they print is all that they do.
 ONLY_PRINT = ("status", "why", "logs", "report", "explain")

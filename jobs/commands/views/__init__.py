@@ -4,7 +4,6 @@
 - table: prints rows as columns, or below each other.
 - left_out: the nodes that a run does without.
 - rank_logs: finds and reads these logs.
-- chosen: what the kit will choose for `auto` and for unset keys.
 - tensorboard: how to look at a run's TensorBoard files from a laptop.
 - live_progress: the progress line of a local run.
 """

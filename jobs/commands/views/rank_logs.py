@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
-from ... import log_text, shared_files
+from ... import shared_files
 from ...rundir import RunDir
 from ...runs import fact_reader
 
 BLOCK_BYTES = 1 << 20
+_DECODER = codecs.getincrementaldecoder("utf-8")
 
 
 def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
@@ -29,11 +32,6 @@ def ranks_of(run_dir: RunDir) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def count_lines(path: Path, most: int) -> int:
-    """Return the number of lines of a file; of a longer one `most`."""
-    return len(log_text.read_end(path, most).lines)
-
-
 @dataclass
 class GrowingFile:
     """A file that another process, perhaps on another host, appends to or replaces."""
@@ -41,6 +39,7 @@ class GrowingFile:
     path: Path
     offset: int = 0
     inode: int | None = None
+    _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _DECODER("replace"))
 
     def read(self) -> Iterator[bytes]:
         """Yield what is new. A file that is shorter now, or another one, is read from its begin.
@@ -61,6 +60,8 @@ class GrowingFile:
                 self.offset += len(block)
                 yield block
 
-    def skip_to_last(self, lines: int) -> None:
-        """Let the next read begin at the last lines. Raises: OSError."""
-        self.offset = log_text.start_of_last(self.path, lines)
+    def copy_to(self, stream: TextIO) -> None:
+        """Write what is new to a stream."""
+        for block in self.read():
+            stream.write(self._decoder.decode(block))
+        stream.flush()

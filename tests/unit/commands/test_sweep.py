@@ -121,7 +121,6 @@ def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(ma
     assert main(["status", made.sweep_id, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows[0]["state"] == "unreadable" and "was deleted" in rows[0]["reason"]
-    assert main(["clean", made.sweep_id]) == 0
     assert main(["resume", made.sweep_id]) == 0
     assert "--array=1%2" in slurm.argv
     slurm.set_state("4711_1", "PENDING")
