@@ -83,12 +83,9 @@ def lines_of(wanted: RankLog) -> Iterator[str]:
     for number in wanted.attempts():
         if before is not None:
             yield seam(wanted.run_dir, number, before)
-        line = ""
         with shared_files.open_binary(wanted.file(number)) as file:
-            for line in (each.decode("utf-8", "replace") for each in file):
-                yield line
-        if line and not line.endswith("\n"):
-            yield "\n"
+            for line in file:  # the last one may have no line break yet
+                yield line.decode("utf-8", "replace").removesuffix("\n") + "\n"
         before = number
 
 
