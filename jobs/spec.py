@@ -31,7 +31,7 @@ TRANSFORMS = ("image",)
 OBJECTIVES = ("classification", "regression", "language_model")
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("constant", "cosine", "step", "wsd")
-STRATEGIES = ("ddp", "zero1", "fsdp", "hsdp")
+STRATEGIES = ("ddp", "fsdp", "hsdp")
 UNDIVIDED = ("ddp",)  # each rank has the whole model and optimizer
 # srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
 CONTAINER_OPTIONS = "--container"
@@ -230,11 +230,6 @@ class Train:
     init_from: str | None = key(
         None, "Weights of a new run: a run directory, a checkpoint, .safetensors or their index."
     )
-    init: Literal["auto", "whole", "by_name"] = key(
-        "auto",
-        "Initial weights: by the model's code in the memory of each rank (whole), or tensor by "
-        "tensor, seeded by name; auto: by_name above 16 GiB of parameters.",
-    )
     objective: str = key(
         "classification",
         f"What is computed of one batch, loss and metrics: {', '.join(OBJECTIVES)}, {_OR_YOURS}",
@@ -251,8 +246,8 @@ class Train:
     transform_args: dict[str, Any] = key({}, "Arguments of the transform.")
     strategy: str = key(
         "ddp",
-        "What each rank has a part of: ddp (its batches only), zero1 (the optimizer's state, too), "
-        "fsdp (also weights and gradients), hsdp (fsdp within shard_size ranks, copies across).",
+        "What each rank has a part of: ddp (its batches only), fsdp (also weights, gradients and "
+        "optimizer), hsdp (fsdp within shard_size ranks, copies across).",
     )
     shard_size: int | None = key(
         None, "hsdp: ranks that share the weights; the ranks of one node if unset.", ge=2

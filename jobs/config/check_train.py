@@ -31,10 +31,8 @@ from .keys import list_hint, nearest
 # Names of other libraries for what the kit has, or has not.
 _OTHER_STRATEGIES = {
     "fsdp2": "write fsdp, which is FSDP2",
-    "zero": "write zero1 (the optimizer's state is divided) or fsdp (all is)",
-    "zero2": "write zero1 (the optimizer's state is divided) or fsdp (gradients and weights, too)",
-    "zero3": "write fsdp, which divides the same",
-    "deepspeed": "write zero1 or fsdp, which divide the same as its stages 1 and 3",
+    **dict.fromkeys(("zero", "zero1", "zero2"), "write fsdp, with reshard_after_forward: false"),
+    **dict.fromkeys(("zero3", "deepspeed"), "write fsdp, which divides the same"),
     "dp": "write ddp",
     "tp": "tensor parallelism is not built; fsdp divides weights along their first dimension",
     "pp": "pipeline parallelism is not built; fsdp divides the weights of each block",
@@ -109,7 +107,7 @@ def _sharded(spec: Spec) -> Iterator[Problem]:
             yield _key(name, what, f"leave {name} out", "train.strategy")
     if train.channels_last:
         what = f"excludes train.strategy {train.strategy}: FSDP2 takes contiguous weights only"
-        hint = "leave channels_last out, or write strategy: ddp or zero1"
+        hint = "leave channels_last out, or write strategy: ddp"
         yield _key("channels_last", what, hint, "train.strategy")
     if train.offload_optimizer and not spec.slurm.num_gpus:
         hint = "set slurm.gpus_per_node, or leave offload_optimizer out"

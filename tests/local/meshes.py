@@ -48,7 +48,6 @@ class Mesh(NamedTuple):
 
 MESHES = [
     *(Mesh(ranks, "ddp") for ranks in (1, 2)),
-    *(Mesh(ranks, "zero1") for ranks in (2, 3)),
     *(Mesh(ranks, "fsdp") for ranks in (2, 3, 4)),
     Mesh(4, "hsdp"),
 ]

@@ -118,9 +118,7 @@ SPECS |= {
 ELEVEN = {"model_args": {"width": 11}}
 FSDP = {**ELEVEN, "strategy": "fsdp", "shard_modules": ["Conv2d"]}
 SHARDED: dict[str, dict[str, Any]] = {
-    "zero1": {**ELEVEN, **ADAMW, **ACCUMULATION, "strategy": "zero1"},
     "fsdp": {**ADAMW, **ACCUMULATION, **FSDP},
-    "fsdp_by_name": {**ADAMW, **FSDP, "init": "by_name"},
     "fsdp_bf16": {**FSDP, "precision": "bf16", "grad_clip_norm": 0.5},
     "fsdp_gpt": {
         **FSDP,
@@ -137,14 +135,12 @@ OWN_STATE = {
     "eval_every_steps": 5,  # an evaluation gives all ranks the buffers of rank 0
 }
 SHARDED |= {
-    "zero1_own_state": {**OWN_STATE, "strategy": "zero1", "channels_last": True},
     "fsdp_own_state": {**OWN_STATE, "strategy": "fsdp", "shard_modules": ["Conv2d"]},
 }
 # Half of the ranks have all shards. For an even number of ranks.
 HYBRID: dict[str, dict[str, Any]] = {"hsdp": {**ADAMW, **FSDP, "strategy": "hsdp"}}
 COMPILED: dict[str, dict[str, Any]] = {
-    name: {**SHARDED[name], "compile": "blocks", "shard_modules": ["Conv2d"]}
-    for name in ("zero1", "fsdp")
+    name: {**SHARDED[name], "compile": "blocks", "shard_modules": ["Conv2d"]} for name in ("fsdp",)
 }
 BY_NAME = SPECS | SHARDED | HYBRID | {f"{name}_compiled": COMPILED[name] for name in COMPILED}
 WITH_WORKERS = ("loader_workers", "stream_with_workers")

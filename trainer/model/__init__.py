@@ -4,8 +4,7 @@
 - mean_gradient: divides the losses of a step by its number of items.
 - models: the built-in models for numbers and images; gpt: the one for tokens.
 - gpt: a small GPT.
-- by_name: initial weights of a model too large to create whole.
-- recording: what the code of a model does to tensors, without memory.
+- meta_init: initial weights of a model too large to create whole.
 - optim: the optimizer and the learning rate by step.
 - precision: autocast and the gradient scaler.
 - training_data: training batches and held-out samples of this rank.

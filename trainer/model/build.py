@@ -24,7 +24,7 @@ from ..strategy import blocks, fits
 from ..strategy import create as create_strategy
 from ..strategy.interface import Strategy
 from ..user_code import user_code
-from . import by_name, compilation, models, objectives, optim, precision
+from . import compilation, meta_init, models, objectives, optim, precision
 from .models import Fit
 from .objectives import Objective, Sums, means
 from .precision import Precision
@@ -109,16 +109,18 @@ def _shared_module(
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
-        module, recorded = by_name.build(spec.init, create, spec.seed)
-        module = _place(module, context, has_values=recorded is None)
+        module, is_on_meta = meta_init.build(create)
+        module = _place(module, context, is_on_meta)
         check_trainable(module, spec)
         check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
         fits.check(module, spec, strategy.sharding.num_shards)
-        if recorded is None:
+        if not is_on_meta:
             return module, strategy.wrap(module)  # each rank has rank 0's weights then
         # A model that is divided gets no more memory than this rank's part.
         wrapped = strategy.wrap(module) if strategy.divides_model else module
-        by_name.fill(module, recorded, strategy, context.device, is_overwritten)
+        meta_init.allocate(module, strategy.parameter_device(context.device))
+        if not is_overwritten:
+            meta_init.fill(module, strategy, spec.seed)
         return module, wrapped if strategy.divides_model else strategy.wrap(module)
 
 
@@ -183,12 +185,15 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
     return BestMetric(name, mode)
 
 
-def _place(module: nn.Module, context: RankContext, has_values: bool) -> nn.Module:
-    """Return the model in the memory format of the spec, its blocks set up; on its device.
+def _place(module: nn.Module, context: RankContext, is_on_meta: bool) -> nn.Module:
+    """Return the model on its device, in the memory format of the spec, with its blocks set up.
 
-    A model without values stays on the meta device.
+    is_on_meta: its parameters stay on the meta device.
     """
-    module = module.to(context.device) if has_values else module
+    if is_on_meta:
+        meta_init.move_buffers(module, context.device)
+    else:
+        module = module.to(context.device)
     if context.train.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if context.train.sync_batchnorm:

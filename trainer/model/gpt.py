@@ -123,17 +123,18 @@ class GPT(nn.Module):
         self.transformer = Transformer(sizes, n_layer, n_head, dropout, bias)
         self.lm_head = nn.Linear(n_embd, vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
-        self._initialise(n_layer)
+        for name, module in self.transformer.named_modules():
+            # The sums along the shortcuts grow with the number of layers.
+            is_end = name.endswith("c_proj")
+            module.init_std = INIT_STD / math.sqrt(2 * n_layer) if is_end else INIT_STD
+            self._init_weights(module)
 
-    def _initialise(self, n_layer: int) -> None:
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:
-                # The sums along the shortcuts grow with the number of layers.
-                is_end = name.endswith("c_proj.weight")
-                std = INIT_STD / math.sqrt(2 * n_layer) if is_end else INIT_STD
-                nn.init.normal_(parameter, std=std)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draw the initial weights of one module; the others keep those of torch."""
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=module.init_std)  # type: ignore[arg-type]
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         length = tokens.shape[1]

@@ -3,9 +3,8 @@
 - interface: what each strategy can do; CONTRIBUTING.md says how to add one.
 - sharding: which rows of a tensor each rank has.
 - ddp: each rank has all of it.
-- zero1: each rank has all of the model, and its rows of the optimizer's state.
 - fsdp: each rank has its rows of everything; hsdp, too.
-- optimizer_rows: what the optimizer of zero1 and fsdp updates.
+- optimizer_rows: what the optimizer of fsdp updates.
 - blocks: the repeated parts of a model, which are sharded, compiled and checkpointed one by one.
 - fits: whether a model and a number of ranks fit the strategy.
 """
@@ -19,7 +18,6 @@ from ..process.context import DistributedContext
 from ..process.run_handle import RankContext
 from .ddp import Ddp
 from .interface import Strategy
-from .zero1 import Zero1
 
 
 def is_divided(context: RankContext) -> bool:
@@ -31,9 +29,7 @@ def create(train: Train, place: DistributedContext, device: torch.device) -> Str
     """Return the strategy of `train.strategy`. One rank has nothing to divide: it gets ddp."""
     if train.strategy == "ddp" or place.world_size == 1:
         return Ddp(train, place, device)
-    if train.strategy == "zero1":
-        return Zero1(train, place, device)
-    # Its import takes 0.6 s, which the other strategies need not wait for.
+    # Its import takes 0.6 s, which ddp need not wait for.
     from .fsdp import Fsdp
 
     return Fsdp(train, place, device)

@@ -45,9 +45,8 @@ def check(module: nn.Module, train: Train, num_shards: int) -> None:
         )
     if num_shards == 1:
         return
-    if train.strategy in blocks.SHARDED:
-        _check_dimensions(module, train)
-        _check_groups(module, block_list, train)
+    _check_dimensions(module, train)
+    _check_groups(module, block_list, train)
     lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
     last = Sharding(num_shards, num_shards - 1)
     if not any(last.rows(length)[0] < length for length in lengths):
@@ -64,7 +63,7 @@ def _check_dimensions(module: nn.Module, train: Train) -> None:
             raise UserError(
                 f"train.strategy {train.strategy} divides parameters along their first dimension, "
                 f"but {name} of train.model {train.model} has none: give it the shape [1], or take "
-                "ddp or zero1"
+                "ddp"
             )
 
 
@@ -80,6 +79,5 @@ def _check_groups(module: nn.Module, blocks: list[nn.Module], train: Train) -> N
                 raise UserError(
                     f"train.strategy {train.strategy}: {names[block]} is a block and shares a "
                     f"parameter with {names[each]}, which is outside of it: set "
-                    "train.shard_modules to the class of a module that contains both, or take ddp "
-                    "or zero1"
+                    "train.shard_modules to the class of a module that contains both, or take ddp"
                 )

@@ -27,7 +27,7 @@ from ..errors import UserError
 from ..process.context import DistributedContext
 from . import blocks, fits
 from .interface import Strategy
-from .optimizer_rows import OptimizerRows
+from .optimizer_rows import OptimizerRows, local
 from .sharding import Rows, Sharding
 
 BROADCAST_BYTES = 64 * 2**20
@@ -47,7 +47,7 @@ class Fsdp(Strategy):
         self._train = train
         self._place = place
         self._device = device
-        self._optimized = OptimizerRows(_local)
+        self._optimized = OptimizerRows()
         self._syncs = True
         self._what = ""
 
@@ -76,7 +76,7 @@ class Fsdp(Strategy):
             raise UserError(
                 "train.find_unused_parameters needs torch 2.13 or newer with train.strategy "
                 f"{self._train.strategy}, this is {torch.__version__}: update torch, or write "
-                "strategy: ddp or zero1"
+                "strategy: ddp"
             )
         self._wrapped = module
         return module
@@ -145,7 +145,7 @@ class Fsdp(Strategy):
 
     def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
         """Return this rank's rows of the gradients."""
-        return [_local(each.grad) for each in parameters if each.grad is not None]
+        return [local(each.grad) for each in parameters if each.grad is not None]
 
     def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> None:
         """Scale the gradients by their global norm, with one all-reduce.
@@ -185,7 +185,7 @@ class Fsdp(Strategy):
         """Return the rows of a parameter of the model, or of the optimizer's state for it."""
         if owner is not None:
             return self._optimized.part(value, owner)
-        return Rows(_local(value), tuple(value.shape)) if isinstance(value, DTensor) else value
+        return Rows(local(value), tuple(value.shape)) if isinstance(value, DTensor) else value
 
     def whole_shape(self, owner: nn.Parameter) -> tuple[int, ...] | None:
         """Return the shape of the parameter of the model to which the rows belong."""
@@ -196,13 +196,6 @@ class Fsdp(Strategy):
         count, world_size = self.sharding.num_shards, self._place.world_size
         copies = f", {world_size // count} copies of each" if count < world_size else ""
         return f"{self._train.strategy}: {self._what} in {count} shards{copies}"
-
-
-@torch.no_grad()
-def _local(value: torch.Tensor) -> torch.Tensor:
-    """Return this rank's rows of a DTensor; they share its memory."""
-    assert isinstance(value, DTensor)
-    return value.to_local()
 
 
 def _is_norm_to_shard(module: nn.Module) -> bool:

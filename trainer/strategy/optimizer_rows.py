@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from .sharding import Rows
+
+
+@torch.no_grad()
+def local(value: torch.Tensor) -> torch.Tensor:
+    """Return this rank's rows of a DTensor; they share its memory."""
+    assert isinstance(value, DTensor)
+    return value.to_local()
 
 
 class OptimizerRows:
@@ -18,9 +25,7 @@ class OptimizerRows:
     element alone, and its fused kernels do, too: torch 2.13 has no fused SGD for a DTensor.
     """
 
-    def __init__(self, rows_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """rows_of: returns this rank's rows of a parameter or of its gradient, in its memory."""
-        self._rows_of = rows_of
+    def __init__(self) -> None:
         self._named: list[tuple[str, nn.Parameter, nn.Parameter]] = []  # name, whole, rows
         self._shapes: dict[int, tuple[int, ...]] = {}  # of the wholes, by the id of their rows
 
@@ -28,31 +33,24 @@ class OptimizerRows:
         """Return the rows with the names of their parameters, each time the same ones."""
         if not self._named:
             self._named = [
-                (name, whole, nn.Parameter(self._rows_of(whole.detach())))
+                (name, whole, nn.Parameter(local(whole.detach())))
                 for name, whole in module.named_parameters()
                 if whole.requires_grad
             ]
             self._shapes = {id(rows): tuple(whole.shape) for _, whole, rows in self._named}
         return [(name, rows) for name, _, rows in self._named]
 
-    def wholes(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of the model to which the rows belong."""
-        return (whole for _, whole, _ in self._named)
-
-    def attach(
-        self, optimizer: torch.optim.Optimizer, updated: Callable[[], None] = lambda: None
-    ) -> None:
-        """Give the optimizer its gradients before each step; call `updated` after it."""
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give the optimizer its gradients before each step."""
 
         def begin(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             for _, whole, rows in self._named:
-                rows.data = self._rows_of(whole.detach())  # a load may have replaced the memory
-                rows.grad = None if whole.grad is None else self._rows_of(whole.grad)
+                rows.data = local(whole.detach())  # a load may have replaced the memory
+                rows.grad = None if whole.grad is None else local(whole.grad)
 
         def end(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             for _, _, rows in self._named:
                 rows.grad = None
-            updated()
 
         optimizer.register_step_pre_hook(begin)
         optimizer.register_step_post_hook(end)

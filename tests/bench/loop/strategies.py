@@ -30,7 +30,7 @@ TRAIN = Train(
     max_steps=100,
     eval_every_epochs=None,
 )
-STRATEGIES = ("ddp", "zero1", "fsdp", "hsdp")
+STRATEGIES = ("ddp", "fsdp", "hsdp")
 SAVES = 3
 M_MMAP_THRESHOLD = -3  # Source: malloc.h of glibc
 MEBIBYTE = 2**20
@@ -43,15 +43,7 @@ def measure(place: Place) -> list[Figure]:
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_THRESHOLD, MEBIBYTE)
-    figures = [figure for strategy in STRATEGIES for figure in _figures(place, strategy)]
-    for strategy in ("fsdp", "hsdp"):
-        # Without what needs a whole model or whole gradients.
-        train = dataclasses.replace(_train(strategy), init="by_name", grad_accum_steps=1)
-        loop, peak = _trained(place, train)
-        loop.close()
-        what = f"{strategy}, by_name and one micro batch: the most that a rank held until then"
-        figures.append(_reported(what, peak / MEBIBYTE, "MiB"))
-    return figures
+    return [figure for strategy in STRATEGIES for figure in _figures(place, strategy)]
 
 
 def _train(strategy: str) -> Train:

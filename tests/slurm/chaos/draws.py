@@ -14,7 +14,7 @@ from typing import Any
 
 PROCTRACKS = ("cgroup", "linuxproc", "pgid")
 # Not hsdp: three ranks are one group of shards, which is fsdp.
-STRATEGIES = ("ddp", "zero1", "fsdp")
+STRATEGIES = ("ddp", "fsdp")
 MAX_MORE_HARMS = 2
 
 

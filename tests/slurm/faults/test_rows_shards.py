@@ -24,7 +24,6 @@ from .test_rows_spec import GLOBAL_BATCH, expected_samples, trained_on
 from .test_rows_storage import EVERY_STEP, assert_put_aside, loaded, step_of, wait_for_saves
 
 FSDP = "train.strategy=fsdp"
-ZERO1 = "train.strategy=zero1"
 # Two nodes have a copy each, of a shard per rank.
 HSDP = ("train.strategy=hsdp", "slurm.nodes=2", "launch.nproc_per_node=2")
 SHARDS = tuple(f"rank-{rank:05}.safetensors" for rank in range(3))
@@ -126,7 +125,7 @@ def take_from_another(newest: Path, older: Path) -> None:
 
 
 @pytest.mark.fault  # test_shard_damage.py has each damage on ranks without Slurm
-@pytest.mark.parametrize("strategy", [FSDP, ZERO1])
+@pytest.mark.parametrize("strategy", [FSDP])
 def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row, strategy: str) -> None:
     """Four damages at once: each checkpoint is the newest one left when the ranks read it."""
     paced = start(kit, strategy, *EVERY_STEP)
@@ -149,7 +148,7 @@ def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row, str
     oracles.nothing_left(run)
 
 
-@pytest.mark.parametrize(("error", "strategy"), [("ENOSPC", FSDP), ("EIO", ZERO1)])
+@pytest.mark.parametrize(("error", "strategy"), [("ENOSPC", FSDP), ("EIO", FSDP)])
 def test_row_21_a_save_meets_an_error_on_one_node(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, error: str, strategy: str
 ) -> None:
@@ -199,7 +198,7 @@ def test_row_26_other_number_of_shards_and_other_strategy_on_resume(
         f"launch.env.{recorded.FOLDER}={folder}",
     )
     row.record(paced.run)
-    for step, change in ((2, f"slurm.nodes={nodes[1]}"), (6, ZERO1)):
+    for step, change in ((2, f"slurm.nodes={nodes[1]}"), (6, "train.strategy=ddp")):
         paced.run.wait_for_step(step)
         harm_storage.stop(paced.run)
         told = kit.jobs("resume", paced.run.dir.path, change, check=False)
@@ -212,6 +211,6 @@ def test_row_26_other_number_of_shards_and_other_strategy_on_resume(
     oracles.causes(paced.run, ["time_limit", "time_limit", "completed"])
     result = paced.run.result()
     assert result["exactness"] == "same samples"
-    words = r"world size was 3, then 2 after step \d+; train.strategy was fsdp, then zero1"
+    words = r"world size was 3, then 2 after step \d+; train.strategy was fsdp, then ddp"
     assert re.fullmatch(words, result["exactness_reason"]), result
     oracles.nothing_left(paced.run)

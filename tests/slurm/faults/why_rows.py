@@ -67,7 +67,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_21_a_disk_is_full_or_a_directory_gone[fill]": ("disk_full",),
     "test_row_21_a_disk_is_full_or_a_directory_gone[move_away]": ("files_missing",),
     "test_row_21_a_save_meets_an_error_on_one_node[ENOSPC-train.strategy=fsdp]": ("disk_full",),
-    "test_row_21_a_save_meets_an_error_on_one_node[EIO-train.strategy=zero1]": ("disk_error",),
+    "test_row_21_a_save_meets_an_error_on_one_node[EIO-train.strategy=fsdp]": ("disk_error",),
     "test_row_22_hang_of_a_stopped_rank": ("hang",),
     "test_row_22_hang_of_a_rank_in_a_loop": ("hang",),
     "test_row_23_the_rendezvous_port_is_taken": Nothing("the run takes another port at once"),

@@ -41,14 +41,13 @@ from slurm_job_kit.jobs.config.load import load
         (
             "train: {strategy: fsdp, channels_last: true}",
             "train.channels_last: excludes train.strategy fsdp: FSDP2 takes contiguous weights "
-            "only\n  hint: leave channels_last out, or write strategy: ddp or zero1",
+            "only\n  hint: leave channels_last out, or write strategy: ddp",
         ),
         (
-            "train: {strategy: zero1, precision: fp16}",
-            "train.precision: fp16 excludes train.strategy zero1: there is no gradient scaler over "
+            "train: {strategy: fsdp, precision: fp16}",
+            "train.precision: fp16 excludes train.strategy fsdp: there is no gradient scaler over "
             "shards\n  hint: write precision: bf16, or strategy: ddp",
         ),
-        ("train: {strategy: fsdp, precision: fp16}", "fp16 excludes train.strategy fsdp"),
         (
             "train: {strategy: fsdp, shard_size: 2}",
             "train.shard_size: is for train.strategy hsdp, not for fsdp\n  hint: write strategy: h",
@@ -73,8 +72,8 @@ from slurm_job_kit.jobs.config.load import load
             "train.offload_optimizer: is for train.strategy fsdp and hsdp, not for ddp",
         ),
         (
-            "train: {strategy: zero1, reshard_after_forward: false}",
-            "train.reshard_after_forward: is for train.strategy fsdp and hsdp, not for zero1",
+            "train: {strategy: ddp, reshard_after_forward: false}",
+            "train.reshard_after_forward: is for train.strategy fsdp and hsdp, not for ddp",
         ),
         (
             "train: {shard_modules: [Block]}",
@@ -176,7 +175,7 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
     "text",
     [
         "train: {static_graph: true}",
-        "train: {strategy: zero1, static_graph: true, channels_last: true, bucket_cap_mb: 50}",
+        "train: {static_graph: true, channels_last: true, bucket_cap_mb: 50}",
         "{train: {strategy: hsdp}, slurm: {nodes: 2}, launch: {nproc_per_node: 2}}",
         "{train: {strategy: hsdp, shard_size: 4}, slurm: {nodes: 2, gpus_per_node: a100:4}}",
         "train: {shard_modules: [Block], compile: blocks}",

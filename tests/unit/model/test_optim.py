@@ -244,7 +244,7 @@ def of_one_norm(params, lr):
 
 
 @pytest.mark.parametrize("name", ["torch.optim:Muon", "torch.optim:Adafactor", "of_one_norm"])
-@pytest.mark.parametrize("strategy", ["zero1", "fsdp", "hsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
 def test_an_optimizer_that_needs_whole_matrices_is_refused_where_ranks_have_rows(name, strategy):
     name = name if ":" in name else f"{__name__}:{name}"
     with pytest.raises(UserError, match="updates a matrix otherwise than its two halves"):
@@ -259,7 +259,7 @@ def test_one_that_needs_them_for_some_parameters_only_is_refused_too():
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Adagrad", "NAdam", "RMSprop", "Rprop", "Adamax"])
 def test_one_that_treats_each_element_alone_is_taken_and_draws_no_number(name):
     before = torch.get_rng_state()
-    optim.check_rows(Train(optimizer=f"torch.optim:{name}", strategy="zero1"))
+    optim.check_rows(Train(optimizer=f"torch.optim:{name}", strategy="fsdp"))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -268,7 +268,7 @@ def needs_a_closure(params, lr):
 
 
 def test_one_that_cannot_do_a_step_on_such_a_matrix_is_not_judged():
-    optim.check_rows(Train(optimizer=f"{__name__}:needs_a_closure", strategy="zero1"))
+    optim.check_rows(Train(optimizer=f"{__name__}:needs_a_closure", strategy="fsdp"))
 
 
 def two_rates(params, lr):

@@ -35,7 +35,7 @@ from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.strategy import fsdp, zero1
+from slurm_job_kit.trainer.strategy import fsdp
 from slurm_job_kit.trainer.strategy.sharding import Rows
 from tests.unit import forked_ranks
 
@@ -99,7 +99,7 @@ CASES: dict[str, Train] = {
     "checkpointed": dataclasses.replace(GPT, activation_checkpointing=True),
     "compiled": dataclasses.replace(GPT, compile=True),
 }
-SHARDED = ("zero1", "fsdp")
+SHARDED = ("fsdp",)
 ALWAYS = ("gpt", "accumulation", "uneven", "uneven clipped")
 AT_THREE = (*ALWAYS, "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
 AT_TWO = ("gpt", "accumulation", *(case for case in CASES if case not in AT_THREE))
@@ -108,14 +108,12 @@ RUNS = [
     *((1, case, "ddp", 0) for case in ALWAYS if case.startswith("uneven")),
     *((2, case, strategy, 0) for case in AT_TWO for strategy in ("ddp", *SHARDED)),
     *((3, case, strategy, 0) for case in AT_THREE for strategy in ("ddp", *SHARDED)),
-    *((3, "unfused gpt", strategy, 0) for strategy in ("ddp", "zero1")),
     *((3, case, "fsdp", 1) for case in ("gpt", "resnet")),
     *((4, case, strategy, 0) for case in ALWAYS for strategy in ("ddp", "hsdp")),
     (4, "bf16 resnet", "ddp", 0),
     (4, "bf16 resnet", "hsdp", 0),
     (4, "gpt", "hsdp", 1),
 ]
-RUNS = [run for run in RUNS if run[:3] != (2, "compiled", "zero1")]
 
 
 class PartlyFrozen(nn.Module):
@@ -339,7 +337,7 @@ def rank_main(rank: int, folder: str) -> None:
             store = dist.FileStore(f"{folder}/store-{world_size}", world_size)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
             # Many parts of small models.
-            zero1.BUCKET_BYTES = fsdp.BROADCAST_BYTES = 1000 if world_size == 3 else 2**26
+            fsdp.BROADCAST_BYTES = 1000 if world_size == 3 else 2**26
             for run in RUNS:
                 if run[0] == world_size:
                     size: dict[str, Any] = {"shard_size": 2} if run[2] == "hsdp" else {}

@@ -186,7 +186,6 @@ def refused(module, num_shards=2, strategy="fsdp"):
 def test_more_shards_than_rows_are_refused():
     words = "4 shards are too many for train.model a:b: the longest parameter has 5 rows"
     assert words in refused(nn.Linear(2, 5), num_shards=4)  # torch.chunk makes 2 + 2 + 1
-    assert words in refused(nn.Linear(2, 5), 4, "zero1")
     fits.check(nn.Linear(2, 5), Train(strategy="fsdp"), 3)
     fits.check(nn.Linear(2, 1), Train(strategy="fsdp"), 1)
 
@@ -197,17 +196,15 @@ class Scaled(nn.Linear):
         self.scale = nn.Parameter(torch.ones(()))
 
 
-def test_a_parameter_without_a_dimension_is_refused_by_fsdp_and_kept_whole_by_zero1():
+def test_a_parameter_without_a_dimension_is_refused_by_fsdp():
     error = refused(Scaled())
     assert "but scale of train.model a:b has none" in error and "the shape [1]" in error
-    fits.check(Scaled(), Train(strategy="zero1"), 2)
 
 
 def test_blocks_that_share_a_parameter_are_refused_by_fsdp():
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     module[1].weight = module[0].weight
     assert "0 is a block and shares a parameter with 1, which is outside of it" in refused(module)
-    fits.check(module, Train(strategy="zero1"), 2)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -221,7 +218,7 @@ def test_one_rank_has_no_wrapper_and_divides_nothing(strategy):
 
 @pytest.mark.parametrize(
     ("strategy", "size", "local", "expected"),
-    [("zero1", None, 2, 6), ("fsdp", None, 2, 6), ("hsdp", None, 3, 3), ("hsdp", 2, 3, 2)],
+    [("fsdp", None, 2, 6), ("hsdp", None, 3, 3), ("hsdp", 2, 3, 2)],
 )
 def test_the_number_of_shards_follows_from_the_ranks(strategy, size, local, expected):
     place = DistributedContext(0, 0, 0, 6, local, "here")

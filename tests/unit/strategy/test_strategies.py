@@ -63,14 +63,6 @@ def test_a_second_run_has_the_same_bits(ranks, run):
     assert first.losses == second.losses and len(first.losses) == STEPS
 
 
-@pytest.mark.parametrize(
-    "run", [run for run in RUNS if run[1].startswith("unfused") and run[2] == "zero1"], ids=str
-)
-def test_zero1_has_the_bits_of_ddp_where_the_kernel_computes_each_element_alike(ranks, run):
-    others, ddp = both(ranks, run)
-    assert largest_difference(others.final, ddp.final) == 0
-
-
 @pytest.mark.parametrize("run", RUNS, ids=str)
 def test_parts_are_the_rows_of_whole_tensors(ranks, run):
     assert [ranks[rank][run].wrong_parts for rank in range(run[0])] == [[]] * run[0]
@@ -85,7 +77,7 @@ def test_the_ranks_share_the_optimizers_state(ranks, run):
     assert max(own) < total or total == 0  # SGD without momentum has no state
 
 
-@pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp"])
 def test_gradients_are_clipped_to_their_norm_over_all_ranks(ranks, strategy):
     run_result = ranks[0][2, "clipped", strategy, 0]
     names = [name for name in run_result.final if name != "lm_head.weight"]  # the embedding's
@@ -98,8 +90,6 @@ def test_gradients_are_clipped_to_their_norm_over_all_ranks(ranks, strategy):
 
 @pytest.mark.parametrize("run", [run for run in COMPARED if "resnet" in run[1]], ids=str)
 def test_a_step_begins_with_the_buffers_of_rank_0(ranks, run):
-    if run[2] == "zero1":
-        return  # DDP sends them in the forward pass
     for rank in range(1, run[0]):
         buffers = ranks[rank][run].buffers
         assert buffers and largest_difference(buffers, ranks[0][run].buffers) == 0
@@ -123,27 +113,20 @@ def test_hsdp_reduces_within_the_copies_and_then_across(ranks):
     assert (count["_reduce_scatter_base_"], count["allreduce_"]) == (4, 4 + 1)
 
 
-def test_zero1_gathers_the_weights_once_a_step(ranks):
-    ddp, run_result = (
-        ranks[0][2, "accumulation", name, 0].collectives for name in ("ddp", "zero1")
-    )
-    assert run_result - ddp == {"_allgather_base_": 1}
-
-
 def test_batchnorm_of_a_model_in_bf16_computes_in_fp32(ranks):
     # One all-gather more for the norms of each block and of the root.
     fp32, bf16 = (ranks[0][3, case, "fsdp", 0].collectives for case in ("resnet", "bf16 resnet"))
     assert bf16["_reduce_scatter_base_"] == 2 * fp32["_reduce_scatter_base_"]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_activation_checkpointing_changes_no_bit(ranks, strategy):
     plain, checkpointed = (ranks[0][2, case, strategy, 0] for case in ("gpt", "checkpointed"))
     assert largest_difference(plain.final, checkpointed.final) == 0
     assert plain.losses == checkpointed.losses
 
 
-@pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp"])
 def test_frozen_parameters_stay(ranks, strategy):
     run_result = ranks[0][3, "masked", strategy, 0]
     for name in ("frozen.weight", "frozen.bias"):
@@ -159,12 +142,10 @@ def test_ranks_with_fewer_held_out_batches_take_part_in_the_others(ranks, num_he
 
 def test_the_log_has_blocks_shards_and_copies(ranks):
     described = [
-        ranks[0][run].described
-        for run in [(2, "gpt", "ddp", 0), (2, "gpt", "zero1", 0), (3, "resnet", "fsdp", 0)]
+        ranks[0][run].described for run in [(2, "gpt", "ddp", 0), (3, "resnet", "fsdp", 0)]
     ]
     assert described == [
         "",
-        "zero1: the optimizer's state in 2 shards",
         "fsdp: 4 blocks of BasicBlock and the root, each in 3 shards",
     ]
     assert ranks[0][4, "gpt", "hsdp", 0].described == (
