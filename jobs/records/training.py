@@ -111,7 +111,7 @@ class Finding:
 class CheckReport:
     """What `trainer.check` writes for submit, into a temporary file."""
 
-    findings: tuple[Finding, ...] = ()
+    finding: Finding | None = None  # the first error
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .. import environment, records
 from ..config.load import LoadedSpec
-from ..console import print_line, quantity
+from ..console import print_line
 from ..environment import Door
 from ..problems import Problem, SpecError
 from ..records.training import CheckReport
@@ -38,7 +38,7 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
     """Check the parts of a frozen run, and print what was checked.
 
     loaded: the user's input, for the places of keys.
-    Raises: SpecError with all mistakes that every rank would fail of.
+    Raises: SpecError with a mistake that every rank would fail of.
     """
     spec, began = Spec.read(run_dir.spec), time.monotonic()
     try:
@@ -52,20 +52,18 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
         print_line(f"not checked: {reason}")
         return
     placed = [loaded.placed(problem) for problem in problems]
-    noted = [problem for problem in placed if not problem.is_error]
-    for problem in noted:
+    for problem in placed:
+        if problem.is_error:
+            raise SpecError([problem])
         print_line(f"warning: {problem}")
-    if len(noted) < len(placed):
-        raise SpecError(problem for problem in placed if problem.is_error)
-    noted_text = f", with {quantity(len(noted), 'warning')}" if noted else ""
-    print_line(f"checked {what} in {time.monotonic() - began:.1f} s{noted_text}")
+    print_line(f"checked {what} in {time.monotonic() - began:.1f} s")
 
 
 def check_all(runs: Mapping[RunDir, LoadedSpec]) -> None:
     """Check the first of frozen runs, and each whose parts differ from those of all before.
 
     Runs that differ in numbers only, such as train.lr, have the same parts.
-    Raises: SpecError with the mistakes of the first run that has one.
+    Raises: SpecError with the mistake of the first run that has one.
     """
     seen = set()
     for run_dir, loaded in runs.items():
@@ -98,7 +96,7 @@ def ranks_python(spec: Spec) -> str:
 
 
 def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
-    """Run `trainer.check`; return what it found. Raises: NotChecked."""
+    """Run `trainer.check`; return the first error that it met. Raises: NotChecked."""
     with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
         command = [python, "-m", "slurm_job_kit.trainer.check", str(run_dir.path), str(report)]
@@ -109,10 +107,9 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
             printed = output.read_text(encoding="utf-8", errors="replace").strip()
             last = printed.rpartition("\n")[2]
             raise NotChecked(f"the check ended with status {status}: {last}\n  hint: {SKIP_HINT}")
-    return [
-        Problem(each.key, each.what, each.hint, is_error=each.is_error, frames=each.frames)
-        for each in report_record.findings
-    ]
+    if (each := report_record.finding) is None:
+        return []
+    return [Problem(each.key, each.what, each.hint, is_error=each.is_error, frames=each.frames)]
 
 
 def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:

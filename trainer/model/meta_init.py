@@ -29,8 +29,12 @@ class _TooLarge(BaseException):
     """No Exception, because the model's code must not catch it."""
 
 
-def build(create: Callable[[], nn.Module]) -> tuple[nn.Module, bool]:
-    """Return the model, and whether its parameters are on the meta device: above LIMIT_BYTES."""
+def build(create: Callable[[], nn.Module], limit: int | None = None) -> tuple[nn.Module, bool]:
+    """Return the model, and whether its parameters are on the meta device: above the limit.
+
+    limit: in bytes; LIMIT_BYTES by default.
+    """
+    limit = LIMIT_BYTES if limit is None else limit
     seen, total = WeakIdKeyDictionary(), 0
 
     def count(module: nn.Module, name: str, added: nn.Module | nn.Parameter | None) -> None:
@@ -40,12 +44,13 @@ def build(create: Callable[[], nn.Module]) -> tuple[nn.Module, bool]:
             if each is not None and each not in seen:
                 seen[each] = None
                 total += each.nbytes
-        if total > LIMIT_BYTES:
+        if total > limit:
             raise _TooLarge
 
     def to_meta(module: nn.Module, name: str, added: nn.Parameter | None) -> nn.Parameter | None:
-        is_there = added is None or added.is_meta
-        return added if is_there else nn.Parameter(added.to("meta"), added.requires_grad)
+        if added is None or added.is_meta:
+            return added
+        return nn.Parameter(added.to("meta"), added.requires_grad)
 
     try:
         with (
@@ -55,7 +60,8 @@ def build(create: Callable[[], nn.Module]) -> tuple[nn.Module, bool]:
             return create(), False
     except _TooLarge:
         pass  # the parameters that exist by now are freed with the traceback
-    with _hooked(hooks.register_module_parameter_registration_hook(to_meta)):
+    # torch's annotation leaves out that the result of the hook replaces the parameter.
+    with _hooked(hooks.register_module_parameter_registration_hook(to_meta)):  # type: ignore[arg-type]
         return create(), True
 
 

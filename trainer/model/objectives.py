@@ -356,8 +356,7 @@ def _check_scalar(what: str, value: object, loss: torch.Tensor, other: str = "")
         raise UserError(f"{what} as {_kind(value)}: make it {other}a tensor []")
     if value.requires_grad:
         raise UserError(f"{what} with its graph: call detach() on it")
-    # The check at submit computes on the meta device, which a constant of the user is not on.
-    if value.device != loss.device and not loss.is_meta:
+    if value.device != loss.device:
         raise UserError(f"{what} on {value.device}, but its loss is on {loss.device}: move it")
 
 
