@@ -202,8 +202,7 @@ class Launch:
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
         "Seconds without progress, saves included, that count as a hang, and ten times that in "
-        "each phase before the first step; auto: 300 to 540, learned from the steps; of your own "
-        "script 600 or more.",
+        "each phase before the first step; auto: 540 and 1800; of your own script 600 or more.",
     )
 
     fork: bool | Literal["auto"] = key(
@@ -229,6 +228,9 @@ class Train:
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
         None, "Weights of a new run: a run directory, a checkpoint, .safetensors or their index."
+    )
+    init_from_prefix: str = key(
+        "", "Prefix that the names in init_from have and the model's have not, such as model."
     )
     objective: str = key(
         "classification",
@@ -345,9 +347,8 @@ class Checkpoint:
 
     interval: Literal["auto"] | None = key(
         "auto",
-        "auto: by the clock, where no every_... is set. Chosen from what a save costs and how "
-        "often this run failed, so that a failure loses at most 60 s, or 20 times what a save "
-        "takes; with steps of more than 15 s, or in an evaluation, more. null: none by the clock.",
+        "auto: by the clock, where no every_... is set: after 60 s, or 20 times what a save stops "
+        "the training for, whichever is longer. null: none by the clock.",
     )
     every_epochs: int | None = key(None, "Epochs between two checkpoints.", ge=1)
     every_steps: int | None = key(None, "Steps between two checkpoints.", ge=1)

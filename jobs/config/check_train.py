@@ -1,4 +1,4 @@
-"""Checks of train, log and profile that types cannot express: keys that exclude or need each other.
+"""Checks of train and profile that types cannot express: keys that exclude or need each other.
 
 Pure: each check takes a part of a spec of correct types and yields problems.
 """
@@ -20,7 +20,6 @@ from ..spec import (
     STRATEGIES,
     TRANSFORMS,
     UNDIVIDED,
-    Log,
     Profile,
     Spec,
     Train,
@@ -28,14 +27,10 @@ from ..spec import (
 from .check_launch import is_dotted
 from .keys import list_hint, nearest
 
-# Names of other libraries for what the kit has, or has not.
+# Names of other libraries for what the kit has.
 _OTHER_STRATEGIES = {
-    "fsdp2": "write fsdp, which is FSDP2",
     **dict.fromkeys(("zero", "zero1", "zero2"), "write fsdp, with reshard_after_forward: false"),
-    **dict.fromkeys(("zero3", "deepspeed"), "write fsdp, which divides the same"),
-    "dp": "write ddp",
-    "tp": "tensor parallelism is not built; fsdp divides weights along their first dimension",
-    "pp": "pipeline parallelism is not built; fsdp divides the weights of each block",
+    **dict.fromkeys(("fsdp2", "zero3", "deepspeed"), "write fsdp, which divides the same"),
 }
 _SHARDED = ("fsdp", "hsdp")
 _OPTIONS_OF_DDP = ("static_graph", "gradient_as_bucket_view", "bucket_cap_mb")
@@ -44,10 +39,9 @@ _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
 def check(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the sections train, log and profile."""
+    """Yield what is wrong with the sections train and profile."""
     yield from _strategy(spec)
     yield from _plugins(spec.train)
-    yield from _arguments(spec.train)
     yield from _init_from(spec.train.init_from)
     yield from _batch(spec)
     yield from _ddp(spec)
@@ -55,7 +49,6 @@ def check(spec: Spec) -> Iterator[Problem]:
     yield from _schedule(spec.train)
     yield from _objective(spec.train)
     yield from _best(spec)
-    yield from _log(spec.log)
     yield from _profile(spec.profile)
 
 
@@ -63,16 +56,6 @@ def _key(name: str, what: str, hint: str, *also: str) -> Problem:
     """Return a problem with a key of the section train; `also`: the dotted keys it depends on."""
     others = tuple(tuple(other.split(".")) for other in also)
     return Problem(("train", name), what, hint, others)
-
-
-def _arguments(train: Train) -> Iterator[Problem]:
-    """Yield each key of a mapping of arguments that no function can have: {hidden:8} has one."""
-    for key, value in vars(train).items():
-        for name in value if key.endswith("_args") and isinstance(value, dict) else ():
-            if not name.isidentifier():
-                first = name.partition(":")[0]
-                hint = f"YAML wants a space after the colon; or write train.{key}.{first}=VALUE"
-                yield _key(key, f"{format_value(name)} is no name of an argument", hint)
 
 
 def _strategy(spec: Spec) -> Iterator[Problem]:
@@ -235,15 +218,10 @@ def _optimizer(train: Train) -> Iterator[Problem]:
     for name in sorted(taken & set(train.optimizer_args)):
         hint = f"write train.{name}: {format_value(train.optimizer_args[name])}"
         yield _key("optimizer_args", f"{name} has a key of its own", hint, f"train.{name}")
-    if not train.nesterov or (train.optimizer not in OPTIMIZERS and ":" not in train.optimizer):
-        return
-    if train.optimizer != "sgd":
+    if train.nesterov and train.optimizer == "adamw":
         hint = "write optimizer: sgd, or leave nesterov out"
         what = f"needs train.optimizer sgd, not {train.optimizer}"
         yield _key("nesterov", what, hint, "train.optimizer")
-    elif train.momentum == 0:
-        hint = "write momentum: 0.9, or leave nesterov out"
-        yield _key("nesterov", "needs a train.momentum above 0", hint, "train.momentum")
 
 
 def _schedule(train: Train) -> Iterator[Problem]:
@@ -256,18 +234,10 @@ def _schedule(train: Train) -> Iterator[Problem]:
         hint = "write schedule: step, or leave lr_milestones out"
         what = f"needs train.schedule step, not {train.schedule}"
         yield _key("lr_milestones", what, hint, *also)
-    elif steps != sorted(set(steps)):
-        yield _key(
-            "lr_milestones", f"{format_value(steps)} does not rise", "sort the epochs", *also
-        )
     elif steps and train.max_steps is None and not 1 <= steps[0] <= steps[-1] < train.epochs:
         what = f"{format_value(steps)} is not all within 1 to {train.epochs - 1}"
         hint = f"name epochs after the first and before the end, train.epochs {train.epochs}"
         yield _key("lr_milestones", what, hint, *also)
-
-    if train.schedule_args and train.schedule in SCHEDULES:
-        what = f"is for a schedule of your own, not for {train.schedule}"
-        yield _key("schedule_args", what, "leave schedule_args out", "train.schedule")
     if train.max_steps is not None and train.warmup_steps > train.max_steps:
         what = f"{train.warmup_steps} is more than train.max_steps {train.max_steps}"
         yield _key("warmup_steps", what, "write fewer steps", "train.max_steps")
@@ -278,9 +248,6 @@ def _objective(train: Train) -> Iterator[Problem]:
         what = f"is for train.objective classification, not {train.objective}"
         hint = "leave it out; your own objective can take it from objective_args"
         yield _key("label_smoothing", what, hint, "train.objective")
-    if train.objective_args and train.objective == "classification":
-        hint = "leave objective_args out"
-        yield _key("objective_args", "classification takes none", hint, "train.objective")
 
 
 def _best(spec: Spec) -> Iterator[Problem]:
@@ -299,13 +266,6 @@ def _best(spec: Spec) -> Iterator[Problem]:
         hint = "write best_mode: min, or best_mode: max"
         what = f"{format_value(best)} is not built in: the kit does not know which value is better"
         yield Problem(where, what, hint, also)
-
-
-def _log(log: Log) -> Iterator[Problem]:
-    if log.wandb_project and log.wandb == "off":
-        hint = "write wandb: online or offline, or leave wandb_project out"
-        also = (("log", "wandb"),)
-        yield Problem(("log", "wandb_project"), "needs log.wandb, which is off", hint, also)
 
 
 def _profile(profile: Profile) -> Iterator[Problem]:

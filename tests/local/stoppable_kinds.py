@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,23 +46,20 @@ def source_code(num_train: int) -> tuple[TokenSource, TokenSource]:
 
 
 def token_files(num_train: int) -> tuple[TokenSource, TokenSource | None]:
-    """Two token files for training, of uneven lengths, and one held out."""
+    """A token file for training, and one held out."""
     folder = Path(tempfile.mkdtemp())
     dice = np.random.default_rng(0)
-    first = num_train // 3
-    sizes = {"train_0": first, "train_1": num_train - first, "val": 11}
+    sizes = {"train": num_train, "val": 11}
     for name, windows in sizes.items():
         values = dice.integers(0, VOCABULARY, windows * BLOCK_SIZE + 3, dtype=np.uint16)
         values.tofile(folder / f"{name}.bin")
-    paths = str(folder / "train_*.bin"), VOCABULARY, str(folder / "val.bin")
+    paths = str(folder / "train.bin"), VOCABULARY, str(folder / "val.bin")
     return tokens.tokens(*paths, block_size=BLOCK_SIZE)
 
 
 def _shortened(source: TokenSource, num_windows: int) -> TokenSource:
-    """The first windows of a source of one file."""
-    (file,) = source.files
-    part = [("source", file[: num_windows * BLOCK_SIZE + 1], source.digest)]
-    return tokens.join_files(part, BLOCK_SIZE, source.vocab_size, source.bytes_per_token)
+    """The first windows of a source."""
+    return dataclasses.replace(source, tokens=source.tokens[: num_windows * BLOCK_SIZE + 1])
 
 
 class Masked(Passes):

@@ -242,14 +242,12 @@ def test_a_resume_that_goes_on_with_other_samples_is_no_exact_one(tmp_path, caps
         "eval_every_steps": None,
     }
     spec = spec_of(Checkpoint(), **{**STREAM, **changes, "eval_every_steps": None})
-    run, _ = train(tmp_path / "reference", spec)
-    assert "repeats or skips samples" in capsys.readouterr().out
-    assert read_json(run.attempt(1).outcome)["exactness"] == "bitwise", "it was not resumed"
     for attempt, stop_at in enumerate([3, 5, None], 1):
         run, _ = train(tmp_path / "run", spec, attempt, stop_at=stop_at)
+    assert "repeats or skips samples" in capsys.readouterr().out
     outcome = read_json(run.attempt(3).outcome)
     assert outcome["exactness"] == "approximate"
-    assert re.search(r"other samples after step \d and \d:", outcome["exactness_reason"])
+    assert re.search(r"other samples after step \d", outcome["exactness_reason"])
 
 
 class MixedUp:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -24,9 +22,6 @@ from .saved_state import check_same_tensors, model_parts
 from .share import BUCKET_BYTES, share
 
 INDEX_SUFFIX = ".safetensors.index.json"
-# What DDP, torch.compile, FSDP and activation checkpoints put into names.
-WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-MAX_PREFIXES = 3  # of those that fit some names only
 MODEL_NAME = "model"  # the name without suffix that Hugging Face looks for in a directory
 
 
@@ -46,139 +41,43 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
 
     It broadcasts them in buckets, each of which ends with the tensor that fills BUCKET_BYTES. No
     rank holds more than a bucket beside its model: of a divided tensor it keeps its rows.
-    The names may differ by a prefix (`_naming`). A file may lack names that the model ties to
-    another name in it: `save_pretrained` of Hugging Face leaves them out.
-    Raises: UserError, which names `path`; before anything is loaded where the tensors are not those
-    of the model, or where the file has two values for one tied tensor.
+    Names in the files lose the prefix `train.init_from_prefix`. A file may lack names that the
+    model ties to another name in it: `save_pretrained` of Hugging Face leaves them out.
+    Raises: UserError, which names `path`, where the tensors are not those of the model; before
+    anything is loaded.
     """
     is_first, device = context.distributed.is_first, context.device
+    prefix = context.train.init_from_prefix
     with open_weights(Path(path)) if is_first else nullcontext() as weights:
         shapes = share(None if weights is None else weights.shapes, device)
-        own, ties = model_parts(replica), _ties(replica.module)
-        naming = _naming(list(shapes), list(own), ties)
+        own = model_parts(replica)
         saved = {
-            naming.of(name): torch.empty(shape, device="meta") for name, shape in shapes.items()
+            name.removeprefix(prefix): torch.empty(shape, device="meta")
+            for name, shape in shapes.items()
         }
-        left_out = _implied_names(saved, ties)
+        left_out = _implied_names(saved, replica.module)
         expected = {name: value for name, value in own.items() if name not in left_out}
-        check_same_tensors(saved, expected, f"train.init_from {path}{naming.what} is")
-        if weights is not None:
-            _check_tied(weights, naming, ties, path)
-        if naming.what:
-            context.distributed.log(f"train.init_from {path}{naming.what} fits train.model")
-        buckets = iter(()) if weights is None else _buckets(weights, naming)
+        check_same_tensors(saved, expected, f"train.init_from {path} is")
+        buckets = iter(()) if weights is None else _buckets(weights, prefix)
         while (bucket := share(next(buckets, None), device)) is not None:
             _load(bucket, own, replica)
             bucket.clear()  # before the next one takes memory
 
 
-class _Naming(NamedTuple):
-    """How names in files become names in the model.
-
-    of: returns the model's name for a name in the files.
-    what: how they were changed, for a message; "" where they were not.
-    """
-
-    of: Callable[[str], str]
-    what: str = ""
-
-
-def _naming(saved: list[str], own: list[str], ties: list[set[str]]) -> _Naming:
-    """Return the naming with the fewest names that are on one side only; unchanged names first."""
-
-    def num_strangers(naming: _Naming) -> int:
-        names = {naming.of(name) for name in saved}
-        if len(names) < len(saved):  # two names became one
-            return len(saved) + len(own)
-        return len(names.symmetric_difference(set(own) - _implied_names(names, ties)))
-
-    return min(_namings(saved, own), key=num_strangers)
-
-
-def _namings(saved: list[str], own: list[str]) -> Iterator[_Naming]:
-    """Yield possible namings: with or without the wrappers of torch, and with another prefix."""
-    is_wrapped = any(_unwrapped(name) != name for name in (*saved, *own))
-    wrappers = " and ".join(f"{each}." for each in WRAPPERS)
-    for plain, without in ((str, ""), (_unwrapped, f" without {wrappers} in its names"))[
-        : 1 + is_wrapped
-    ]:
-        names = {plain(name): name for name in own}
-        there = [plain(name) for name in saved]
-        changes: list[tuple[Callable[[str], str], str]] = [(str, without)]
-        for prefix in _prefixes(there, list(names)):
-            strip = operator.methodcaller("removeprefix", prefix)
-            changes.append((strip, f"{without} without the prefix {prefix} of its names"))
-        for prefix in _prefixes(list(names), there):
-            changes.append((prefix.__add__, f"{without} with the prefix {prefix} before its names"))
-        for change, what in changes:
-            yield _Naming(_renaming(plain, change, names), what and f", read{what},")
-
-
-def _renaming(
-    plain: Callable[[str], str], change: Callable[[str], str], names: Mapping[str, str]
-) -> Callable[[str], str]:
-    """Return a function that changes a plain name. names: the model's by their plain ones."""
-
-    def rename(name: str) -> str:
-        changed = change(plain(name))
-        return names.get(changed, changed)
-
-    return rename
-
-
-def _prefixes(longer: list[str], shorter: list[str]) -> list[str]:
-    """Return what stands before the names of `shorter` in those of `longer`, the usual first."""
-    ends, counts = set(shorter), Counter[str]()
-    for name in longer:
-        parts = name.split(".")
-        for number in range(1, len(parts)):
-            if ".".join(parts[number:]) in ends:
-                counts[".".join((*parts[:number], ""))] += 1
-    return [prefix for prefix, _ in counts.most_common(MAX_PREFIXES)]
-
-
-def _unwrapped(name: str) -> str:
-    """Return a name without what wrappers of modules put into it."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
-
-
-def _ties(module: torch.nn.Module) -> list[set[str]]:
-    """Return the sets of two or more names that are one tensor of the model."""
+def _implied_names(saved: Collection[str], module: torch.nn.Module) -> set[str]:
+    """Return the model's names that the files lack because they have another name of the tensor."""
     names: dict[int, set[str]] = {}
     for named in (module.named_parameters, module.named_buffers):
         for name, tensor in named(remove_duplicate=False):
             names.setdefault(id(tensor), set()).add(name)
-    return [each for each in names.values() if len(each) > 1]
+    ties = [each for each in names.values() if each & set(saved)]
+    return {name for each in ties for name in each - set(saved)}
 
 
-def _implied_names(saved: Collection[str], ties: list[set[str]]) -> set[str]:
-    """Return the model's names that the files lack because they have another name of the tensor."""
-    return {name for names in ties if names & set(saved) for name in names - set(saved)}
-
-
-def _check_tied(weights: Weights, naming: _Naming, ties: list[set[str]], path: str) -> None:
-    """Raise UserError where the files have different values for one tensor of the model."""
-    for names in ties:
-        first, *others = [name for name in weights.shapes if naming.of(name) in names] or [""]
-        for other in others:
-            if not _are_equal_bytes(weights.read(first), weights.read(other)):
-                raise UserError(
-                    f"train.init_from {path} has different values of {first} and {other}, which "
-                    "are one tensor in train.model (tied weights)\n"
-                    "  hint: untie them in train.model, or remove one of the two from the file"
-                )
-
-
-def _are_equal_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two tensors have the same type and bits; NaN equals NaN."""
-    pair = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second)]
-    return first.dtype == second.dtype and torch.equal(*pair)
-
-
-def _buckets(weights: Weights, naming: _Naming) -> Iterator[dict[str, torch.Tensor]]:
+def _buckets(weights: Weights, prefix: str) -> Iterator[dict[str, torch.Tensor]]:
     bucket: dict[str, torch.Tensor] = {}
     for name in weights.shapes:
-        bucket[naming.of(name)] = weights.read(name)
+        bucket[name.removeprefix(prefix)] = weights.read(name)
         if sum(tensor.nbytes for tensor in bucket.values()) >= BUCKET_BYTES:
             yield bucket
             bucket = {}

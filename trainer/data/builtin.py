@@ -59,9 +59,7 @@ def create(name: str, args: dict[str, Any], rank: int, world_size: int) -> Parts
     if not isinstance(parts, (tuple, list)) or len(parts) != 2:
         raise UserError(f"train.dataset: {name} returns {_kind(parts)}, not a pair (train, test)")
     train, held_out = parts
-    if is_stream(train):
-        _check_stream(name, train)
-    else:
+    if not is_stream(train):
         _check_part(name, "train", train)
     if held_out is not None:
         _check_part(name, "held-out", held_out)
@@ -80,18 +78,6 @@ def is_stream(part: object) -> TypeGuard[Stream]:
     is_indexed = isinstance(part, (BatchSource, PerSampleSet))
     # torch's IterableDataset has a __getitem__, from Dataset, that raises.
     return isinstance(part, IterableDataset) or (hasattr(part, "__iter__") and not is_indexed)
-
-
-def _check_stream(name: str, stream: object) -> None:
-    """Raise UserError where the position of a stream cannot be saved."""
-    if not isinstance(stream, Stream):
-        raise UserError(
-            f"train.dataset: {name} returns {_kind(stream)}, a stream without state_dict and "
-            "load_state_dict: a resume could not find its position\n"
-            "  hint: add both methods (configs/README.md), take a StatefulDataLoader of torchdata "
-            "with batch_size=None or an IterableDataset of the package datasets, or return a data "
-            "set with __len__ and __getitem__"
-        )
 
 
 def _check_part(name: str, title: str, part: object) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import itertools
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -33,13 +33,9 @@ from .sources import Batch, Stream, check_plain, content_sha256
 from .to_device import ToDevice
 from .transforms import Transform
 
-TRIAL_SIZE = 2
 ONE_STREAM = (
     "have train.dataset return one stream for all ranks, without the arguments rank and world_size"
 )
-# A stream has few sources in a list; a list of millions has file names or samples.
-MAX_PARTS = 1000
-STREAM_PACKAGES = ("datasets", "torchdata")
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,7 @@ class StreamReader(IterableDataset[Any]):
     Errors are returned as values: torch would wrap a worker's exception into its own traceback.
     """
 
-    stream: Stream
+    stream: Stream | Iterable[Any]
     train: Train
     share: Share
     sizes: BatchSizes
@@ -141,6 +137,8 @@ class StreamReader(IterableDataset[Any]):
 
     def _state(self) -> dict[str, Any]:
         """Return the position of the stream. Raises: UserError if no checkpoint can hold it."""
+        if not isinstance(self.stream, Stream):
+            return {}
         state = copy.deepcopy(self.stream.state_dict())
         check_plain(f"train.dataset {self.train.dataset}: state_dict() of the stream", state)
         return state
@@ -163,7 +161,8 @@ class StreamReader(IterableDataset[Any]):
         set_epoch = getattr(self.stream, "set_epoch", None)
         if set_epoch is not None:  # before the state, which may depend on it
             set_epoch(number)
-        self.stream.load_state_dict(state)
+        if isinstance(self.stream, Stream):
+            self.stream.load_state_dict(state)
         iterator = iter(self.stream)
         while True:
             self._seed(count)
@@ -175,37 +174,6 @@ class StreamReader(IterableDataset[Any]):
 
     def _seed(self, count: int) -> None:
         seed_all(mix(SAMPLE, self.train.seed, self.share.number(count)))
-
-
-def has_unsaved_buffer(stream: object) -> bool:
-    """Return whether a stream of the package datasets has a shuffle buffer, which its state lacks.
-
-    Near its beginning such a stream resumes exactly, so that no trial finds it out. Source:
-    datasets 5.2, BufferShuffledExamplesIterable.load_state_dict.
-    """
-    waiting: list[object] = [stream]
-    seen: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        is_buffer = type(value).__name__ == "BufferShuffledExamplesIterable"
-        if is_buffer and getattr(value, "buffer_size", 2) > 1:
-            return True
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Mapping):
-            waiting += itertools.islice(value.values(), MAX_PARTS)
-        elif isinstance(value, (list, tuple)):
-            waiting += itertools.islice(value, MAX_PARTS)
-        elif value is stream or _is_part_of_a_stream(value):
-            waiting += getattr(value, "__dict__", {}).values()
-    return False
-
-
-def _is_part_of_a_stream(value: object) -> bool:
-    """Return whether a stream may read its samples from it: a wrapper of the user's own, too."""
-    is_of_package = type(value).__module__.partition(".")[0] in STREAM_PACKAGES
-    return is_of_package or isinstance(value, IterableDataset) or hasattr(value, "load_state_dict")
 
 
 class _Sample(NamedTuple):
@@ -222,15 +190,16 @@ class StreamBatches:
     At most one worker process reads ahead, so the order does not depend on launch.num_workers. The
     position counts what was trained on, not what was read ahead.
 
-    resumes_exactly: whether the stream goes on with the same samples after its state is loaded, as
-        far as was tried: `example` reads TRIAL_SIZE samples near the beginning twice, `restore` the
-        last batch that was trained on.
+    resumes_exactly: whether the stream goes on with the same samples after a resume: it has
+        state_dict and load_state_dict, and `restore` read the last batch again as it was.
     """
 
-    resumes_exactly = True
-
     def __init__(
-        self, stream: Stream, share: Share, transform: Transform | None, context: RankContext
+        self,
+        stream: Stream | Iterable[Any],
+        share: Share,
+        transform: Transform | None,
+        context: RankContext,
     ) -> None:
         self._train = context.train
         self._to_device = ToDevice(transform, context)
@@ -250,7 +219,8 @@ class StreamBatches:
                 f"train.global_batch_size {what}, each of which has a stream of its own: "
                 f"{way_out}, or {ONE_STREAM}"
             )
-        start = copy.deepcopy(stream.state_dict())
+        self.resumes_exactly = isinstance(stream, Stream)
+        start = copy.deepcopy(stream.state_dict()) if isinstance(stream, Stream) else {}
         position = Position(0, 0, start)
         self._reader = StreamReader(stream, self._train, share, self.sizes, start, position)
         self._last: tuple[Position, _Reading] | None = None  # the position before it
@@ -280,14 +250,6 @@ class StreamBatches:
         """Return the first batch of the stream; the training still begins with that batch."""
         with user_code("train.dataset", self._train.dataset):
             (reading,) = self._reader.first(1)
-            size = min(TRIAL_SIZE, self.batch_size)
-            world_size = self._share.world_size
-            sizes = BatchSizes(size * world_size, 1, world_size)
-            trial = replace(self._reader, sizes=sizes)
-            before, following = trial.first(2)
-            (resumed,) = replace(trial, position=before.after).first(1)
-        digests = {content_sha256(each.batch.content) for each in (following, resumed)}
-        self.resumes_exactly = len(digests) == 1 and not has_unsaved_buffer(self._reader.stream)
         self._to_device(reading.batch, (self._train.seed, 0))
         return self._to_device(reading.batch, None)
 

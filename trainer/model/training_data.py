@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,14 +18,14 @@ from ..data.transforms import Transform
 from ..errors import UserError
 from ..process.context import gather
 from ..process.run_handle import RankContext
-from ..process.turns import first_on_host
+from ..process.turns import first_on_node
 from ..user_code import user_code
 from .objectives import DataFacts
 
 INEXACT_STREAM = (
-    "after its state is loaded, the stream goes on with other samples than before: a resume "
-    "repeats or skips samples, as with a shuffle buffer that state_dict() lacks. The exactness of "
-    "a run that was resumed is then `approximate`"
+    "the stream has no state_dict and load_state_dict, or reads other samples after its state is "
+    "loaded, as with a shuffle buffer that state_dict() lacks: a resume repeats or skips samples. "
+    "The exactness of a run that was resumed is then `approximate`"
 )
 
 INEXACT_DATA = (
@@ -54,15 +53,14 @@ class Data:
     digest: str | None
 
 
-def build_data(context: RankContext, beat: Callable[[], object] = lambda: None) -> Data:
+def build_data(context: RankContext) -> Data:
     """Return the data set of the spec as batches for this world size.
 
-    A user's own data set is built by one rank of each host first: it may download files.
-    beat: a rank that waits for that rank calls it.
+    A user's own data set is built by one rank of each node first: it may download files.
     """
     spec, place = context.train, context.distributed
     is_own = spec.dataset not in builtin.BUILT_IN
-    turn = first_on_host(context, beat) if is_own else contextlib.nullcontext()
+    turn = first_on_node(context) if is_own else contextlib.nullcontext()
     # Ranks and attempts must get the same samples where the user's code splits or shuffles them.
     with turn, user_code("train.dataset", spec.dataset):
         seeds.seed_all(seeds.mix(seeds.DATA, spec.seed))

@@ -323,63 +323,15 @@ def test_a_file_that_lacks_all_names_of_a_tied_tensor_is_refused(tmp_path):
         into_tied(path, tmp_path / "new")
 
 
-def test_different_values_of_a_tied_tensor_are_refused_before_any_is_loaded(tmp_path):
+def test_the_prefix_of_the_spec_is_left_out(tmp_path):
     path = tmp_path / "w.safetensors"
-    tied_file(path, lambda state: {**state, "head.weight": state["head.weight"] + 1})
+    digest = tied_file(path, prefixed("model."))
     replica = replica_of(seed=1)
     replica.module = Tied()
-    before = weights_sha256(replica)
-    with pytest.raises(UserError, match="embed.weight and head.weight, which are one tensor"):
-        weights.load_initial(replica, str(path), job_of(tmp_path / "new"))
-    assert weights_sha256(replica) == before
-
-
-@pytest.mark.parametrize("missing", ["head.weight", "embed.weight"])
-@pytest.mark.parametrize(
-    "prefixes",
-    [("module.",), ("_orig_mod.",), ("module._orig_mod.",), ("model.",), ("net.module.",)]
-    + [("", "_orig_mod."), ("_fsdp_wrapped_module.",)],
-)
-def test_a_common_prefix_of_the_names_is_left_out(tmp_path, prefixes, missing):
-    change = prefixed(*prefixes)
-    digest = tied_file(tmp_path / "w.safetensors", lambda state: change(without(missing)(state)))
-    assert into_tied(tmp_path / "w.safetensors", tmp_path / "new") == digest
-
-
-@pytest.mark.parametrize(
-    ("prefix", "wrappers"),
-    [
-        ("", "_orig_mod"),
-        ("model.", "_orig_mod"),
-        ("model.", "_fsdp_wrapped_module._checkpoint_wrapped_module"),
-    ],
-)
-def test_wrappers_inside_of_names_are_left_out(tmp_path, prefix, wrappers):
-    """torch.compile of a block writes its name between those of its parents."""
-    path = tmp_path / "w.safetensors"
-
-    def change(state):
-        return {prefix + name.replace(".", f".{wrappers}."): state[name] for name in state}
-
-    digest = tied_file(path, change)
-    assert into_tied(path, tmp_path / "new") == digest
-
-
-def test_a_model_whose_names_have_a_prefix_takes_a_file_without_it(tmp_path):
-    path = tmp_path / "w.safetensors"
-    digest = tied_file(path)
-    replica = replica_of(seed=1)
-    replica.module = nn.ModuleDict({"backbone": Tied()})
-    weights.load_initial(replica, str(path), job_of(tmp_path / "new"))
-    assert tensors_sha256(replica.module["backbone"].state_dict()) == digest
-
-
-def test_names_with_a_prefix_and_one_tensor_of_another_shape_are_named_by_that_tensor(tmp_path):
-    path = tmp_path / "w.safetensors"
-    change = prefixed("model.")
-    tied_file(path, lambda state: change({**state, "body.bias": torch.zeros(5)}))
-    words = r"without the prefix model\. .*: body.bias: \(5,\) there, \(3,\) in train.model"
-    with pytest.raises(UserError, match=words):
+    context = job_of(tmp_path / "new", init_from_prefix="model.")
+    weights.load_initial(replica, str(path), context)
+    assert tensors_sha256(replica.module.state_dict()) == digest
+    with pytest.raises(UserError, match=r"model\.body\.bias: \(3,\) there, none in train.model"):
         into_tied(path, tmp_path / "new")
 
 

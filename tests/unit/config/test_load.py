@@ -65,7 +65,7 @@ nodes: 3
         'x.yaml:7: launch.nproc_per_node: must be a whole number or auto, not "two"\n'
         "x.yaml:9: train.lr: must be greater than 0, not -1\n"
         f'x.yaml:10: train.strategy: must be one of {", ".join(STRATEGIES)}, not "fsdp2"\n'
-        "  hint: write fsdp, which is FSDP2\n"
+        "  hint: write fsdp, which divides the same\n"
         "x.yaml:11: nodes: unknown key\n"
         "  hint: did you mean slurm.nodes?\n"
         "override slurm.node=3: slurm.node: unknown key\n"
@@ -172,7 +172,6 @@ nodes: 3
         ("train: {strategy: deepspeed}", 'not "deepspeed"\n  hint: write fsdp, which'),
         ("train: {strategy: ZeRO2}", "hint: write fsdp, with reshard_after_forward: false"),
         ("train: {strategy: zero3}", "hint: write fsdp, which divides the same"),
-        ("train: {strategy: tp}", "hint: tensor parallelism is not built"),
         ("train: {strategy: dpp}", 'not "dpp"\n  hint: did you mean ddp?'),
         ("train: {compile: block}", "must be true or false or blocks"),
         ("train: {model: mini_renet}", 'no model "mini_renet"\n  hint: did you mean mini_resnet?'),

@@ -86,10 +86,6 @@ from slurm_job_kit.jobs.config.load import load
             "  hint: write optimizer: sgd, or leave nesterov out",
         ),
         (
-            "train: {nesterov: true, momentum: 0}",
-            "train.nesterov: needs a train.momentum above 0\n  hint: write momentum: 0.9, or",
-        ),
-        (
             "train: {schedule: step, epochs: 3}",
             "train.schedule: step needs train.lr_milestones\n  hint: such as lr_milestones: [30",
         ),
@@ -98,8 +94,6 @@ from slurm_job_kit.jobs.config.load import load
             "train.lr_milestones: needs train.schedule step, not constant\n"
             "  hint: write schedule: step, or leave lr_milestones out",
         ),
-        ("train: {schedule: step, epochs: 9, lr_milestones: [4, 2]}", "[4, 2] does not rise"),
-        ("train: {schedule: step, epochs: 9, lr_milestones: [2, 2]}", "[2, 2] does not rise"),
         (
             "train: {schedule: step, epochs: 9, lr_milestones: [0, 2]}",
             "train.lr_milestones: [0, 2] is not all within 1 to 8\n"
@@ -130,10 +124,6 @@ from slurm_job_kit.jobs.config.load import load
         (
             "train: {init_from: /a/weights.pt}",
             'train.init_from: "/a/weights.pt" is neither .safetensors nor a directory\n  hint:',
-        ),
-        (
-            "log: {wandb_project: p}",
-            "log.wandb_project: needs log.wandb, which is off\n  hint: write wandb: online or off",
         ),
         (
             "profile: {steps: [3]}",
@@ -252,12 +242,10 @@ def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):
     [
         ("train: {objective: regresion}", "hint: did you mean regression?"),
         ("train: {objective: regression, label_smoothing: 0.1}", "is for train.objective classi"),
-        ("train: {objective_args: {loss: mae}}", "train.objective_args: classification takes none"),
         ("train: {optimizer_args: {lr: 3}}", "lr has a key of its own\n  hint: write train.lr: 3"),
         ("train: {optimizer_args: {momentum: 0.8}}", "momentum has a key of its own"),
         ("train: {optimizer: 'a.b:c', optimizer_args: {lr: 3}}", "lr has a key of its own"),
         ("train: {schedule: cosin}", "hint: did you mean cosine?"),
-        ("train: {schedule_args: {a: 1}}", "is for a schedule of your own, not for constant"),
         ("train: {max_steps: 5, warmup_steps: 6}", "6 is more than train.max_steps 5"),
         ("train: {collate: pad}", "hint: your own package.module:callable"),
         (

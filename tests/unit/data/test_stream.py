@@ -152,52 +152,6 @@ def test_a_state_counts_what_was_trained_on_and_not_what_was_read_ahead(workers)
     batches.close()
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize(
-    ("stream", "resumes_exactly"),
-    [(Numbers(), True), (Epochs(), True), (Buffered(), False), (Ahead(), False)]
-    + [(Numbers(3), True)],  # a pass ends within a batch
-)
-def test_a_stream_that_goes_on_with_other_samples_is_found(stream, resumes_exactly, world_size):
-    batches = stream_of(stream, world_size=world_size)
-    batches.example()
-    assert batches.resumes_exactly is resumes_exactly
-    assert batches.positions()[0]["num_samples"] == 0
-
-
-class BufferShuffledExamplesIterable:  # as the package datasets names it
-    buffer_size = 100
-
-
-class Inner(Numbers):
-    def __init__(self, source):
-        super().__init__()
-        self.sources = {"text": [source]}
-
-
-@pytest.mark.parametrize("is_in_another", [False, True])
-def test_a_shuffle_buffer_that_no_trial_finds_is_found_within_own_wrappers(is_in_another):
-    """Near its beginning such a stream resumes exactly."""
-    stream = Inner(BufferShuffledExamplesIterable())
-    batches = stream_of(Inner(stream) if is_in_another else stream)
-    batches.example()
-    assert not batches.resumes_exactly
-
-
-class Millions(list[int]):
-    """Stands for a list of so many items that a look at each takes minutes, and gigabytes."""
-
-    def __iter__(self):
-        yield from range(10_000)
-        raise AssertionError
-
-
-def test_the_millions_of_items_of_a_stream_are_not_looked_at():
-    stream = stream_of(Inner(Millions()))
-    stream.example()
-    assert stream.resumes_exactly
-
-
 class Amortised(Numbers):
     """Numbers through a buffer that is drawn from by halves: near its beginning it is exact."""
 
@@ -448,13 +402,14 @@ def own_dataset(rank, world_size):
     return Numbers(base=1000 * rank), None
 
 
-def test_a_stream_without_a_state_is_refused_with_the_way_out():
-    words = (
-        f"^train.dataset: {__name__}:dataset returns a Unsavable, a stream without state_dict and "
-        "load_state_dict: a resume could not find its position\n  hint: add both methods"
-    )
-    with pytest.raises(UserError, match=words):
-        builtin.create(f"{__name__}:dataset", {"kind": "unsavable"}, 0, 1)
+def test_a_stream_without_a_state_begins_again_at_a_resume_and_is_not_exact():
+    parts = builtin.create(f"{__name__}:dataset", {"kind": "unsavable"}, 0, 1)
+    batches = stream_of(parts.train)
+    assert not batches.resumes_exactly
+    [*batches.micro_batches(0)]
+    later = stream_of(parts.train)
+    later.restore(batches.positions())
+    assert not later.resumes_exactly
 
 
 def test_a_dataset_with_the_arguments_rank_and_world_size_gives_each_rank_its_own_stream():
