@@ -9,7 +9,6 @@ import contextlib
 import errno
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -18,10 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from .contract import HINT as HINT
 from .contract import (
-    DISK_FAULTS,
     KIND_OF_MISTAKE,
-    MEMORY_TEXTS,
     PEER_TEXTS,
     REPEATED,
     RUN_DIR_FAULTS,
@@ -40,7 +38,6 @@ from .contract import (
     shared_files,
     with_time,
 )
-from .contract import HINT as HINT
 from .contract import UserError as UserError
 
 EXIT_FAILED = 1
@@ -68,17 +65,6 @@ STORAGE_HINTS = {
     errno.ENOENT: "move the run directory back to its place",
     errno.ENOTDIR: "move the run directory back to its place",
 }
-
-# Texts of errors of the machine that torch raises as a plain RuntimeError.
-MACHINE_TEXTS = (
-    "CUDA error",
-    "CUDNN_STATUS",
-    "CUBLAS_STATUS",
-    "CUSOLVER_STATUS",
-    "NCCL",
-    "gloo/",
-    "DefaultCPUAllocator",
-)
 
 # Acquired and never released by the thread that exits, so that only one error is reported.
 exit_lock = threading.RLock()
@@ -150,6 +136,15 @@ ONE_LINE = (
     *(UserError, CodeError, TransientStorageError, Superseded, Hang),
     *(BadNode, PeerBadNode, StoppedInStartup),
 )
+# What torch raises for a device or the network, by name.
+MACHINE_ERRORS = ("AcceleratorError", "DistError", "DistBackendError")
+KIND_OF_CLASS: dict[type[BaseException], Kind] = {
+    Hang: Kind.HANG,
+    BadNode: Kind.BAD_NODE,
+    StoppedInStartup: Kind.STOPPED_IN_START_UP,
+    NotFinite: Kind.NOT_FINITE,
+    NoCheckpointLeft: Kind.FILES_MISSING,
+}
 
 
 def storage_error(error: OSError, doing: str) -> Exception:
@@ -176,25 +171,14 @@ def is_caused_by_peer(error: BaseException) -> bool:
     return is_gloo or is_nccl or isinstance(error, (PeerHang, PeerBadNode))
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error, or its cause in the user's code, is a lack of memory."""
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    # By name, because this module imports no torch.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    has_text = isinstance(error, RuntimeError) or type(error) is CodeError
-    return has_text and any(known in str(error) for known in MEMORY_TEXTS)
-
-
-def is_of_device_memory(error: BaseException) -> bool:
-    """Return whether a lack of memory is that of a device."""
-    return type(error).__name__ == "OutOfMemoryError" or "CUDA" in str(error)
-
-
-def memory_hint(error: BaseException) -> str:
-    """Return what to change after a lack of memory; that of a device cannot be increased."""
-    return MEMORY_HINT if is_of_device_memory(error) else f"more slurm.mem, or {MEMORY_HINT}"
+def known_cause_of(error: BaseException) -> Kind | None:
+    """Return the known cause behind an error, such as a lack of memory; None if none fits."""
+    if isinstance(error, (*ONE_LINE, Superseded)) and not isinstance(error, CodeError):
+        return None
+    own = (error.__cause__ or error) if isinstance(error, CodeError) else error
+    number = getattr(own, "errno", None)
+    names = [each.__name__ for each in type(own).__mro__]
+    return known_cause(in_words(own), names, number if isinstance(number, int) else None)
 
 
 def would_repeat(error: BaseException) -> bool:
@@ -213,56 +197,31 @@ def mistake_of(error: BaseException) -> Mistake | None:
     if would_repeat(error):
         return None if isinstance(error, StorageError) else "spec"
     is_plain = isinstance(error, Exception) and not isinstance(error, (*ONE_LINE, OSError))
-    if not is_plain or is_out_of_memory(error) or is_caused_by_peer(error) or is_of_device(error):
+    # By name, because this module imports no torch.
+    is_of_machine = is_caused_by_peer(error) or type(error).__name__ in MACHINE_ERRORS
+    if not is_plain or is_of_machine or known_cause_of(error) is not None:
         return None
     return "code" if is_raised_in_users_code(error) else None
 
 
-def is_of_device(error: BaseException) -> bool:
-    """Return whether a GPU or one of its libraries reports the error. By name: see above."""
-    text = str(error)
-    is_known = isinstance(error, RuntimeError) and any(known in text for known in MACHINE_TEXTS)
-    return is_known or type(error).__name__ in ("AcceleratorError", "DistError")
-
-
-def shown_by_type(error: BaseException) -> Kind | None:
-    """Return what the type of an error, or of an error behind it, shows; None if neither does."""
-    by_type: dict[type[BaseException], Kind] = {
-        NotFinite: Kind.NOT_FINITE,
-        NoCheckpointLeft: Kind.FILES_MISSING,
-    }
-    if (known := by_type.get(type(error))) is not None:
-        return known
-    is_storage = isinstance(error, (StorageError, TransientStorageError))
-    behind: BaseException | None = error
-    while behind is not None:
-        if isinstance(behind, OSError):
-            return _kind_of_disk(behind, is_storage)
-        if isinstance(behind, ImportError):
-            return Kind.IMPORT_ERROR
-        # `raise ... from None` leaves the context of a StorageError.
-        behind = behind.__cause__ or (behind.__context__ if is_storage else None)
+def kind_of(error: BaseException) -> Kind:
+    """Return the kind of an error: by its class, then by the known cause behind it."""
+    for known, kind in KIND_OF_CLASS.items():
+        if isinstance(error, known):
+            return kind
+    # `raise ... from None` leaves the context.
+    behind = error.__cause__ or error.__context__
+    if isinstance(error, (StorageError, TransientStorageError)) and isinstance(behind, OSError):
+        return RUN_DIR_FAULTS.get(behind.errno or 0, Kind.UNKNOWN)
+    if isinstance(error.__cause__, ImportError):
+        return Kind.IMPORT_ERROR
+    if (cause := known_cause_of(error)) is not None:
+        return cause
+    if isinstance(error.__cause__ or error, FileNotFoundError):
+        return Kind.FILES_MISSING
     if type(error).__name__ == "DistBackendError":
         return Kind.COLLECTIVE
-    return None
-
-
-def _kind_of_disk(error: OSError, is_storage: bool) -> Kind | None:
-    if is_storage:
-        return RUN_DIR_FAULTS.get(error.errno or 0)
-    if isinstance(error, FileNotFoundError):
-        return Kind.FILES_MISSING
-    return DISK_FAULTS.get(error.errno or 0)
-
-
-def known_cause_of(error: BaseException) -> Kind | None:
-    """Return the known cause behind an error, such as a limit of the process; None if none fits."""
-    if isinstance(error, (*ONE_LINE, Superseded)) and not isinstance(error, CodeError):
-        return None
-    own = (error.__cause__ or error) if isinstance(error, CodeError) else error
-    number = getattr(own, "errno", None)
-    names = [each.__name__ for each in type(own).__mro__]
-    return known_cause(in_words(own), names, number if isinstance(number, int) else None)
+    return KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
 
 
 def is_raised_in_users_code(error: BaseException) -> bool:
@@ -281,22 +240,6 @@ def in_one_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
     name, text = type(error).__name__, str(error).strip().partition("\n")[0]
     return f"{name}: {text}" if text else name
-
-
-def kind_of(error: BaseException, cause: Kind | None) -> Kind:
-    """Return the kind of an error. cause: the known one behind it."""
-    by_type: dict[type[BaseException], Kind] = {
-        Hang: Kind.HANG,
-        BadNode: Kind.BAD_NODE,
-        StoppedInStartup: Kind.STOPPED_IN_START_UP,
-    }
-    for known, kind in by_type.items():
-        if isinstance(error, known):
-            return kind
-    if is_out_of_memory(error):
-        return Kind.GPU_OUT_OF_MEMORY if is_of_device_memory(error) else Kind.OUT_OF_MEMORY
-    kind_by_type = shown_by_type(error)
-    return kind_by_type or cause or KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
 
 
 def traceback_of(error: BaseException) -> str:
@@ -344,23 +287,16 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
     os._exit(EXIT_USER_ERROR if would_repeat(error) else EXIT_FAILED)
 
 
-def lift_limits() -> None:
-    """Raise the limits that keep a process from writing why it fails, as far as it may."""
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
-        with contextlib.suppress(OSError, ValueError):
-            hard = resource.getrlimit(limit)[1]
-            resource.setrlimit(limit, (hard, hard))
-
-
 def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
     """Write an error of this rank to its log and, as a record, to the run directory."""
-    lift_limits()
     host = node_name()
     trace = traceback_of(error)
     message = str(error) if isinstance(error, ONE_LINE) else on_a_screen(in_words(error))
     cause = known_cause_of(error)
-    if is_out_of_memory(error):
-        message += HINT + memory_hint(error)
+    if cause == Kind.GPU_OUT_OF_MEMORY:
+        message += HINT + MEMORY_HINT
+    elif cause == Kind.OUT_OF_MEMORY:
+        message += f"{HINT}more slurm.mem, or {MEMORY_HINT}"
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_caused_by_peer(error) and trace:
         log(f"trainer: {who}: another rank exited: {message}", sys.stderr)
@@ -376,7 +312,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 rank,
                 host,
                 message.strip(),
-                kind=kind_of(error, cause),
+                kind=kind_of(error),
                 traceback=trace,
                 caused_by_peer=is_caused_by_peer(error),
                 would_repeat=would_repeat(error) or cause in REPEATED,

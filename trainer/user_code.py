@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from .contract import Provenance, RunDir, Train, in_words, on_a_screen, records
 from .errors import (
-    MACHINE_TEXTS,
     CodeError,
     UserCodeError,
     UserError,
@@ -24,6 +23,10 @@ from .errors import (
 )
 
 # Errors of the machine, not of the code: memory, devices, network. Another attempt may succeed.
+MACHINE_TEXTS = (
+    *("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "CUSOLVER_STATUS"),
+    *("NCCL", "gloo/", "DefaultCPUAllocator"),
+)
 MACHINE_ERRORS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
 
 

@@ -208,8 +208,8 @@ def test_a_summary_is_unchanged_by_the_store():
 
 
 def test_the_bad_node_and_its_peers_leave_different_records():
-    assert (kind_of(BadNode("x"), None), is_caused_by_peer(BadNode("x"))) == ("bad_node", False)
-    assert (kind_of(PeerBadNode("x"), None), is_caused_by_peer(PeerBadNode("x"))) == (
+    assert (kind_of(BadNode("x")), is_caused_by_peer(BadNode("x"))) == ("bad_node", False)
+    assert (kind_of(PeerBadNode("x")), is_caused_by_peer(PeerBadNode("x"))) == (
         "unknown",
         True,
     )
