@@ -33,9 +33,7 @@ from ..jobs.console import (
 )
 from ..jobs.environment import that_change_bits
 from ..jobs.errors import (
-    DISK_FAULTS,
     HINT,
-    MEMORY_TEXTS,
     PEER_TEXTS,
     RUN_DIR_FAULTS,
     TRANSIENT_ERRNOS,
@@ -49,18 +47,16 @@ from ..jobs.log_text import on_a_screen
 from ..jobs.problems import expand_path
 from ..jobs.procfs import parent_of
 from ..jobs.records import RecordError, training
-from ..jobs.records.ended import AttemptRecord, Cause, NewestCheckpoint, read_attempts
+from ..jobs.records.ended import NewestCheckpoint
 from ..jobs.records.frozen import Provenance, ProvenanceOrigin, SpecChange
 from ..jobs.records.nodes import (
     AttemptPlan,
-    Collective,
-    GroupCollectives,
     HangConclusion,
     RankError,
     RankHang,
     node_name,
 )
-from ..jobs.records.queued import OwningAttempt, SlurmSite
+from ..jobs.records.queued import OwningAttempt
 from ..jobs.records.training import Best, CheckReport, Finding, Metric, Outcome, Result, read_events
 from ..jobs.rundir import (
     STEPS_WRITER,
@@ -87,23 +83,18 @@ __all__ = [
     "ASIDE_PREFIX",
     "AttemptDir",
     "AttemptPlan",
-    "AttemptRecord",
     "BEST",
     "BatchSizes",
     "Best",
     "BlockSink",
-    "Cause",
     "CheckReport",
     "Checkpoint",
-    "Collective",
     "Contents",
     "DIGEST_BYTES",
-    "DISK_FAULTS",
     "DamageError",
     "Entry",
     "FileDigest",
     "Finding",
-    "GroupCollectives",
     "HINT",
     "HangConclusion",
     "KIND_OF_MISTAKE",
@@ -111,7 +102,6 @@ __all__ = [
     "LATEST",
     "MALFORMED",
     "MANIFEST",
-    "MEMORY_TEXTS",
     "METRIC_MODES",
     "Manifest",
     "Metric",
@@ -135,7 +125,6 @@ __all__ = [
     "RunDir",
     "STEPS_WRITER",
     "SUFFIX",
-    "SlurmSite",
     "Spec",
     "SpecChange",
     "TEMPORARY_PREFIX",
@@ -168,7 +157,6 @@ __all__ = [
     "part_name",
     "point_at_best",
     "quantity",
-    "read_attempts",
     "read_events",
     "read_pointer",
     "reader",

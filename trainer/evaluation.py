@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from . import seeds
 from .checkpoint.saved_state import TrainState
-from .health.lead_time import LeadTime
 from .health.phases import Beat
 from .logging.reporter import Reporter
 from .model.evaluate import evaluate
@@ -23,11 +22,9 @@ class Evaluation:
     periods: an evaluation is due after the multiples of these steps, and after the last step.
     """
 
-    def __init__(
-        self, context: RankContext, data: Data, reporter: Reporter | None, lead: LeadTime
-    ) -> None:
+    def __init__(self, context: RankContext, data: Data, reporter: Reporter | None) -> None:
         train = context.train
-        self._context, self._reporter, self._lead = context, reporter, lead
+        self._context, self._reporter = context, reporter
         self._held_out = data.held_out
         self._total_steps = data.length.total_steps
         self.periods = data.length.periods(train.eval_every_epochs, train.eval_every_steps)
@@ -52,14 +49,7 @@ class Evaluation:
         the next attempt begins with this evaluation. is_stop_agreed: as in `evaluate`.
         """
         step = state.global_step
-        began = first = time.monotonic()
-
-        def begin_batch() -> None:
-            nonlocal began
-            beat("evaluation", step)
-            self._lead.record_batch(time.monotonic() - began)
-            began = time.monotonic()
-
+        began = time.monotonic()
         assert self._held_out is not None
         rank = self._context.distributed.rank
         seed = seeds.mix(seeds.HELD_OUT, self._context.train.seed, step, rank)
@@ -69,14 +59,13 @@ class Evaluation:
             self._held_out,
             replica.row,
             replica.empty_row(),
-            begin_batch,
+            lambda: beat("evaluation", step),
             is_stop_agreed,
             replica.strategy.evaluates_together,
         )
         replica.strategy.end_evaluation(replica.module)
-        self._lead.record_batch(time.monotonic() - began)
         if self._context.distributed.is_first:
-            seconds = round(time.monotonic() - first, 3)
+            seconds = round(time.monotonic() - began, 3)
             self._context.events.event("evaluation", step=step, seconds=seconds)
         if sums is None:
             return False

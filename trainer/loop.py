@@ -18,7 +18,6 @@ from .contract import Train, checkpoint_name
 from .data.sources import Batch
 from .errors import NotFinite
 from .evaluation import Evaluation
-from .health.lead_time import LeadTime
 from .health.phases import Beat
 from .logging.profiling import Tracer
 from .logging.reporter import Reporter
@@ -88,9 +87,8 @@ class Loop:
             step, metrics_bytes = state.global_step, state.metrics_bytes
             self.reporter = Reporter(context.run, self.length, step, metrics_bytes)
         self._log_every_steps = context.run.spec.log.every_steps
-        self._lead = LeadTime.of(context.run)
-        self._evaluation = Evaluation(context, data, self.reporter, self._lead)
-        self._saves = Saves(context, data, checkpoints, self.reporter, self._lead)
+        self._evaluation = Evaluation(context, data, self.reporter)
+        self._saves = Saves(context, data, checkpoints, self.reporter)
         self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
 
@@ -105,7 +103,6 @@ class Loop:
         while True:
             step = state.global_step
             self._saves.note_committed()
-            self._warn_of_short_lead()
             is_evaluation = self._evaluation.is_due(state)
             drain = step == first_step or self._is_last() or is_evaluation
             agreed = self._agree(step_agreement, step, self._saves.is_due_by_clock(), drain)
@@ -117,11 +114,9 @@ class Loop:
             is_end = is_stopping or self._is_last()  # the evaluation may end the training early
             is_due = is_end or agreed.save or self._saves.is_due(state)
             if is_stopping:
-                received_at = step_agreement.stop_received_at
-                is_due = self._saves.finish_at_stop(state, beat, received_at)
+                is_due = self._saves.finish_at_stop(state, beat)
             if is_due:
-                with self._lead.exclude():
-                    self._saves.save(self.replica, state, beat, is_urgent=is_end)
+                self._saves.save(self.replica, state, beat, is_urgent=is_end)
             if is_end:
                 self._saves.finish(state, beat)
                 self._evaluation.log_early_stop(state)
@@ -147,8 +142,7 @@ class Loop:
         def is_stop_agreed(index: int, is_last: bool) -> bool:
             return self._agree(step_agreement, index, False, is_last).stop
 
-        with self._lead.exclude():
-            return self._evaluation.run(self.replica, self.state, self._beat, is_stop_agreed)
+        return self._evaluation.run(self.replica, self.state, self._beat, is_stop_agreed)
 
     def _is_last(self) -> bool:
         # The step is greater where a resume lowered train.epochs.
@@ -165,15 +159,9 @@ class Loop:
         distances = [period - step % period for period in periods]
         return max(1, min(next_check - step, self.length.total_steps - step, *distances))
 
-    def _warn_of_short_lead(self) -> None:
-        """Warn where a stop needs more time than it has; only rank 0 knows how long saves take."""
-        if self.distributed.is_first and (warning := self._lead.warning()):
-            self.distributed.log(f"warning: {warning}")
-
     def _step(self) -> None:
         """Do the next optimizer step; the host waits for the device only where it logs."""
         state, step = self.state, self.state.global_step
-        self._lead.begin_step(time.monotonic())
         self.tracer.before(step + 1)
         lr = self.lr_at(step)
         num_batches = self.data.train_batches.num_micro_batches(step)

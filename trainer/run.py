@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,16 @@ from .checkpoint.checkpoints import Checkpoints
 from .checkpoint.digest import optimizer_sha256, weights_sha256
 from .checkpoint.ownership import check_owner
 from .checkpoint.read_ahead import ReadAhead
-from .contract import Best, Metric, Outcome, RunDir, checkpoint_name, quantity, records
+from .contract import (
+    Best,
+    Metric,
+    Outcome,
+    RunDir,
+    advised_lead_s,
+    checkpoint_name,
+    quantity,
+    records,
+)
 from .errors import fail, log, storage_error
 from .health.preflight import preflight
 from .health.watchdog import Watchdog
@@ -32,7 +40,6 @@ from .logging.reproducibility import (
 from .loop import Loop
 from .model import checkpoint_size
 from .model.build import build_replica, set_up_torch
-from .model.replica import Replica
 from .model.training_data import build_data, inexactness, resumes_exactly
 from .process.context import check_device, choose_device, init_process_group
 from .process.rank_process import RankProcess
@@ -77,15 +84,27 @@ def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> Loop:
     watchdog.beat("first step")
     status = loop.run(step_agreement, watchdog.beat)
     watchdog.beat("exit", loop.state.global_step)
+    _warn_of_short_lead(context, step_agreement.stop_received_at)
     _leave(context, loop, status)
     return loop
+
+
+def _warn_of_short_lead(context: RankContext, received_at: float | None) -> None:
+    """Log a warning where this stop took nearly all of the time before a time limit."""
+    took_s = 0.0 if received_at is None else time.monotonic() - received_at
+    lead_s = context.run.spec.slurm.signal_lead_s
+    if advised_lead_s(took_s) > lead_s:
+        context.distributed.log(
+            f"warning: this stop took {took_s:.0f} s, and a time limit comes {lead_s} s after its "
+            f"signal: set slurm.signal_lead_s: {advised_lead_s(took_s)}"
+        )
 
 
 def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: None) -> Loop:
     """Return the loop at the step after the newest checkpoint; `begin` gets each phase's name."""
     begin("data")
     set_up_torch(context)
-    data = build_data(context, functools.partial(begin, "data"))
+    data = build_data(context)
     # Not before: the data may need much memory for a moment, or fork processes that stay.
     newest = ReadAhead(context)
     context.events.event("data")
@@ -112,22 +131,11 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     for line in start_lines(context, replica.module, data.length, data.train_batches.sizes):
         context.distributed.log(line)
     if context.distributed.is_first:
-        warn_of_full_disk(context, replica, data.length.total_steps)
+        size = checkpoint_size.estimate(replica.module, replica.optimizer)
+        if full := space.warning(context.run.dir.checkpoints, size):
+            context.distributed.log(f"warning: {full}")
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)
     return Loop(context, data, replica, state, checkpoints)
-
-
-def warn_of_full_disk(context: RankContext, replica: Replica, total_steps: int) -> None:
-    """Log a warning where the checkpoints that are kept will not fit on the disk of the run.
-
-    Submit has compared them with the quota, too; a run on this machine was not checked before.
-    """
-    spec, folder = context.run.spec, context.run.dir.checkpoints
-    num_kept = space.num_kept(spec.checkpoint, total_steps, spec.train.epochs)
-    size = checkpoint_size.estimate(replica.module, replica.optimizer)
-    with contextlib.suppress(OSError):  # a save will find it out
-        if shortage := space.shortage(folder, size, num_kept, is_quota_asked=False):
-            context.distributed.log(f"warning: {shortage.what}")
 
 
 def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> RankContext:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from .checkpoint.checkpoints import Checkpoints
-from .checkpoint.interval import SaveInterval, failures_of
+from .checkpoint.interval import SaveInterval
 from .checkpoint.saved_state import TrainState
-from .contract import quantity, shared_files
-from .health.lead_time import LeadTime, has_time_for_save
+from .contract import quantity
 from .health.phases import Beat
 from .logging.reporter import Reporter
 from .model.replica import Replica
 from .model.training_data import Data
 from .process.context import of_first
 from .process.run_handle import RankContext
+
+# A stop that met a save of more than this share of slurm.signal_lead_s does no second one.
+SHARE_OF_LEAD = 0.25
 
 
 class Saves:
@@ -30,17 +31,17 @@ class Saves:
         data: Data,
         checkpoints: Checkpoints,
         reporter: Reporter | None,
-        lead: LeadTime,
     ) -> None:
         spec, length = context.run.spec.checkpoint, data.length
         self._context, self._batches, self._checkpoints = context, data.train_batches, checkpoints
-        self._reporter, self._lead = reporter, lead
+        self._reporter = reporter
         self.periods = (
             *length.periods(spec.every_epochs, spec.every_steps),
             *length.periods(spec.keep_every_epochs, spec.keep_every_steps),
         )
-        self._interval = SaveInterval(spec, failures_of(context))
+        self._interval = SaveInterval(spec)
         self._last_save = time.monotonic()
+        self._last_save_s = 0.0
         self._is_postponed = False
 
     def is_due(self, state: TrainState) -> bool:
@@ -84,27 +85,24 @@ class Saves:
         if self._reporter is not None:
             self._reporter.restart_clock(state.global_step)
 
-    def finish_at_stop(self, state: TrainState, beat: Beat, received_at: float | None) -> bool:
+    def finish_at_stop(self, state: TrainState, beat: Beat) -> bool:
         """Commit the save in flight; return, on every rank, whether to save this step, too.
 
-        Rank 0 decides, by what that save took and when Slurm will kill the job; without a save in
-        flight the step is always saved. received_at: as in `StopSignal`.
+        It is saved unless rank 0's save in flight was a slow one: a stop may have no time for two.
         """
         if not self._checkpoints.is_any_saving():
             return True
         step, saved_step = state.global_step, self._checkpoints.newest_step
         assert saved_step is not None
-        lost_s = time.monotonic() - self._last_save
         self.finish(state, beat)
-        is_cancelled = shared_files.exists(self._context.run.dir.cancelled)
-        save_s, left_s = self._lead.last_save_s, self._lead.left_s(received_at, is_cancelled)
-        is_saved = of_first(has_time_for_save(save_s, left_s), self._context.device)
-        left = "no limit" if math.isinf(left_s) else f"{max(0.0, left_s):.1f} s"
-        redone = f"{quantity(step - saved_step, 'step')} ({lost_s:.1f} s) will be done again"
-        self._context.distributed.log(
-            f"the stop met the save of step {saved_step}, which took {save_s:.1f} s (time left: "
-            f"{left}): step {step} is {'saved, too' if is_saved else f'not saved, {redone}'}"
-        )
+        limit_s = SHARE_OF_LEAD * self._context.run.spec.slurm.signal_lead_s
+        is_saved = of_first(self._last_save_s <= limit_s, self._context.device)
+        if not is_saved:
+            redone = quantity(step - saved_step, "step")
+            self._context.distributed.log(
+                f"the stop met the save of step {saved_step}, which took "
+                f"{self._last_save_s:.1f} s: step {step} is not saved, {redone} will be done again"
+            )
         return is_saved
 
     def finish(self, state: TrainState, beat: Beat) -> None:
@@ -120,7 +118,5 @@ class Saves:
             self._context.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
             log = self._context.distributed.log
             log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
-            self._lead.record_save(saved.seconds)
-            agreement_s = self._lead.agreement_s(self._lead.last_step_s)
-            if chosen := self._interval.record_save(saved.seconds, saved.stall_s, agreement_s):
-                log(chosen)
+            self._last_save_s = saved.seconds
+            self._interval.record_save(saved.stall_s)

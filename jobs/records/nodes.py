@@ -129,27 +129,6 @@ class RankError:
 
 
 @dataclass(frozen=True)
-class Collective:
-    """A collective operation, as torch's flight recorder has it."""
-
-    number: int  # the first one of its process group is 1
-    kind: str  # such as all_reduce
-    num_elements: int  # of this rank's input tensors
-    has_begun: bool = False  # on the GPU; True only with TORCH_NCCL_ENABLE_TIMING=1
-
-
-@dataclass(frozen=True)
-class GroupCollectives:
-    """The collectives of a rank in one process group."""
-
-    group: str  # its backend and its name, such as gloo:0
-    ranks: tuple[int, ...]  # its members; empty: all ranks
-    last: Collective  # the last one that this rank has called
-    # The first one that has not ended.
-    waits_in: Collective | None = field(default=None, metadata=OMIT_NONE)
-
-
-@dataclass(frozen=True)
 class RankHang:
     """rank-RRRRR.hang.json: what a rank does when it or another rank has found a hang."""
 
@@ -161,8 +140,7 @@ class RankHang:
     step: int | None  # None before the first
     where: str  # file, line and function of the main thread's top frame
     is_waiting: bool  # that frame belongs to code that waits for other ranks
-    # None: not read, or not yet.
-    collectives: tuple[GroupCollectives, ...] | None = field(default=None, metadata=OMIT_NONE)
+    num_collectives: int = 0  # that this rank has begun
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.records.training import read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs.compare import compare
-from slurm_job_kit.trainer.health.phases import start_up_limit_s
+from slurm_job_kit.trainer.health.phases import limit_s
 from tests.batch_script import commented_torchrun
 from tests.checkout import copy_checkout
 from tests.local.local_kit import Kit, wait_for
@@ -244,7 +244,7 @@ def test_row_41_a_hang_of_a_data_sets_constructor_ends_the_attempt_with_rank_and
     hung, completed = read_jsonl(run.attempts)
     assert (hung["cause"], hung["decision"], completed["cause"]) == ("hang", "retry", "completed")
     error = hung["evidence"]["error"]
-    bound_s = start_up_limit_s("data", 3)
+    bound_s = limit_s("data", 3)
     assert f"(limit {bound_s:.0f} s) in data: rank 1 on {socket.gethostname()} (pid " in error
     assert ", in data) does not answer" in error
     status, answer, stderr = kit.run("why", run.path, "--json")

@@ -338,7 +338,7 @@ PARSES_OTHER_JSON = {
     *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
     "trainer.integrations.whole",
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights"),
-    *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
+    *("trainer.process.run_handle", "trainer.health.rank_report"),
 }
 
 
@@ -381,7 +381,6 @@ STARTS_PROCESSES = {
     "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
     "jobs.commands.make_words": "becomes torchrun, for make train",
     "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
-    "trainer.checkpoint.space": "quota and lfs, which know the user's quota",
     "trainer.data.loader": "the worker processes of a rank",
 }
 STARTER_MODULES = {"subprocess", "multiprocessing", "pty"}
@@ -498,7 +497,6 @@ RENAMES = {
     "trainer.checkpoint.recovery": "a directory, to quarantine it",
     "trainer.integrations.whole": "directories",
     "trainer.integrations.kit_stop": "replaces files; a script's copy of it imports no replacing()",
-    "trainer.logging.profiling": "torch writes the file itself, compressed where it ends in .gz",
     "trainer.logging.progress": "the new file stays open",
     "trainer.logging.reporter": "the new file stays open",
 }

@@ -12,10 +12,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer import saves
 from slurm_job_kit.trainer.checkpoint import commit, interval
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
@@ -29,7 +28,6 @@ from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
-from tests.unit import run_files
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -83,17 +81,14 @@ def spoilt_points():
     return train, test
 
 
-def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None, grace_s=None):
+def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
     """Run an attempt of a run; return (run directory, loop).
 
     stop_at: a step, or (what begins, in which step): a stop is requested at such a beat.
-    beats: a list that gets all beats. grace_s: the attempt is one of a job with such a grace.
+    beats: a list that gets all beats.
     """
     run = RunDir(folder)
     run.attempt(attempt).path.mkdir(parents=True)
-    if grace_s is not None:
-        run_files.opened(run, attempt, deadline=time.time() + 86400)
-        records.write(run.site, SlurmSite(preemption_s=grace_s))
     write_json(run.owner, {"attempt": attempt})
     distributed = DistributedContext(0, 0, 0, 1, 1, "here")
     context = RankContext(RunHandle(run, spec, attempt), distributed, CPU, Events(0))
@@ -316,9 +311,9 @@ def test_a_save_that_is_kept_at_any_age_waits_for_the_disk(tmp_path, monkeypatch
     assert {3, 6, 9} <= {*steps} and 2 not in steps
 
 
-@pytest.mark.parametrize(("grace_s", "is_saved"), [(0, False), (3600, True), (None, True)])
-def test_a_stop_that_meets_a_save_saves_its_step_only_where_time_is_left(
-    tmp_path, monkeypatch, capsys, grace_s, is_saved
+@pytest.mark.parametrize(("share", "is_saved"), [(0.0, False), (0.25, True)])
+def test_a_stop_that_meets_a_save_saves_its_step_unless_that_save_was_slow(
+    tmp_path, monkeypatch, capsys, share, is_saved
 ):
     every = Spec(train=TRAIN, checkpoint=Checkpoint(every_steps=2, every_epochs=None, best=None))
     reference, whole = train(tmp_path / "reference", every)
@@ -334,15 +329,16 @@ def test_a_stop_that_meets_a_save_saves_its_step_only_where_time_is_left(
 
     monkeypatch.setattr(commit, "commit_and_prune", slow)
     monkeypatch.setattr(Checkpoints, "finish", finish_open)
-    run, loop = train(tmp_path / "run", every, stop_at=4, grace_s=grace_s)
+    monkeypatch.setattr(saves, "SHARE_OF_LEAD", share)
+    run, loop = train(tmp_path / "run", every, stop_at=4)
     stopped = loop.state.global_step
     outcome = read_json(run.attempt(1).outcome)
     assert (outcome["status"], outcome["global_step"]) == ("stopped", stopped) and stopped > 4
     saved = [f"step-{step:08d}" for step in (2, *([stopped] if is_saved else []))]
     assert sorted(path.name for path in run.checkpoints.glob("step-*")) == saved
     assert outcome["checkpoint"] == saved[-1]
-    told = "saved, too" if is_saved else f"not saved, {stopped - 2} steps ("
-    assert f"step {stopped} is {told}" in capsys.readouterr().out
+    told = f"step {stopped} is not saved, {stopped - 2} steps will be done again"
+    assert (told in capsys.readouterr().out) != is_saved
     _, loop = train(tmp_path / "run", every, attempt=2)
     assert run.metrics.read_bytes() == reference.metrics.read_bytes()
     assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
@@ -401,8 +397,8 @@ def test_by_default_a_checkpoint_is_due_by_the_clock(tmp_path, monkeypatch, seco
         return really(root, pending, retention)
 
     monkeypatch.setattr(commit, "commit_and_prune", note)
-    monkeypatch.setattr(interval, "FIRST_S", seconds)
-    monkeypatch.setattr(interval, "LOSS_S", 1e-6)
+    monkeypatch.setattr(interval, "LEAST_S", seconds)
+    monkeypatch.setattr(interval, "STALLS", 0)
     train(tmp_path, Spec(train=TRAIN, checkpoint=Checkpoint(best=None)))
     assert steps == [9] if seconds else {*steps} > {9}
 

@@ -1,11 +1,10 @@
-"""Bad nodes, hangs, and the time that a stop needs.
+"""Bad nodes and hangs.
 
 - preflight: a short test of each node before the training.
 - script_preflight: the same test before a user's script or module, by a process of each node.
 - rank_report: which ranks answered the preflight, and which did not.
 - gpu_health: the health counters of a GPU, from NVML.
-- phases: the phases of a rank's start-up, and how long each may take.
+- phases: the phases of a rank's start-up, and how long a rank may be without progress.
 - watchdog: finds a hang and ends the attempt.
 - diagnosis: which rank the others wait for in a hang, and where it is.
-- lead_time: whether the warning before the time limit comes early enough.
 """

@@ -13,7 +13,6 @@ Imports no torch: the import of torch itself may hang.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import faulthandler
 import os
 import signal
@@ -46,29 +45,19 @@ from ..errors import (
     write_text,
 )
 from .diagnosis import (
-    collectives_of_process,
     diagnose,
     end_siblings,
     laggards,
+    num_collectives,
     place_of,
     place_of_main_thread,
-    ras_report,
     stacks_of_all_threads,
 )
-from .phases import (
-    DEVICE_TEST,
-    MAX_LIMIT_S,
-    NAMES,
-    may_go_on,
-    start_up_limit_s,
-)
+from .phases import DEVICE_TEST, NAMES, limit_s
 
 TICK_S = 1.0
 POLL_S = 0.25
 MAX_TICK_S = 2.0  # a longer tick was a suspension, or other processes took the cores
-# Steps of milliseconds may be followed by a first save or evaluation that takes minutes.
-MIN_LEARNED_S = 300.0
-LEARNED_FACTOR = 10
 # The ranks' ticks and limits differ, and network file systems show a new file late.
 GRACE_S = 5.0
 EXCHANGE_LIMIT_S = 20.0
@@ -82,22 +71,11 @@ class IdleTimer:
         self.seconds = 0.0
         self.phase = NAMES[0]
         self._start_up_s = 0.0
-        self._longest_gap_s: float | None = None
 
     @property
     def limit_s(self) -> float:
-        """How many seconds without a beat are a hang.
-
-        In the start-up: the limit of its phase. In the loop: as configured, or far more than any
-        time between two beats so far.
-        """
-        if self.is_in_start_up:
-            return start_up_limit_s(self.phase, self.hang_timeout_s)
-        if self.hang_timeout_s != "auto":
-            return min(float(self.hang_timeout_s), MAX_LIMIT_S)
-        if self._longest_gap_s is None:
-            return MAX_LIMIT_S
-        return min(max(LEARNED_FACTOR * self._longest_gap_s, MIN_LEARNED_S), MAX_LIMIT_S)
+        """How many seconds without a beat are a hang."""
+        return limit_s(self.phase, self.hang_timeout_s)
 
     @property
     def is_in_start_up(self) -> bool:
@@ -124,8 +102,6 @@ class IdleTimer:
         self._start_up_s = self._start_up_s + lived_s if self.is_in_start_up else 0.0
         if begun is None:
             return
-        if not self.is_in_start_up:  # phases of the start-up are no measure of steps
-            self._longest_gap_s = max(self._longest_gap_s or 0.0, self.seconds)
         self.phase = begun
         self.seconds = 0.0
 
@@ -191,15 +167,8 @@ class Watchdog:
             # `is not`: the loop may repeat a beat, but each one is a tuple of its own.
             self._timer.tick(now - last, beat[0] if beat is not seen else None)
             seen, last = beat, now
-            if self._is_hang() or (self._timer.is_suspicious and self._poll()):
+            if self._timer.is_hang or (self._timer.is_suspicious and self._poll()):
                 self._end()
-
-    def _is_hang(self) -> bool:
-        idle = self._timer
-        if not idle.is_hang:
-            return False
-        _, is_waiting = place_of_main_thread()
-        return not may_go_on(idle.phase, idle.seconds, idle.hang_timeout_s, is_waiting)
 
     def _poll(self) -> bool:
         """Return whether another rank found a hang; a dead disk blocks only the polling thread."""
@@ -224,7 +193,15 @@ class Watchdog:
         where, is_waiting = place_of_main_thread()
         host, (what, step) = node_name(), self._beat
         state = RankHang(
-            round(time.time(), 3), self._rank, host, os.getpid(), what, step, where, is_waiting
+            round(time.time(), 3),
+            self._rank,
+            host,
+            os.getpid(),
+            what,
+            step,
+            where,
+            is_waiting,
+            num_collectives(),
         )
         stacks = stacks_of_all_threads()
         self._error: Exception = Hang(f"{self._head()}; its disk is out of reach")
@@ -253,10 +230,7 @@ class Watchdog:
     def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankHang) -> Hang:
         """Publish this rank's state; the first rank to find the hang draws the conclusion."""
         attempt_dir = run_dir.attempt(attempt)
-        path = attempt_dir.rank_hang(self._rank)
-        records.write(path, state)
-        # After the first write: a rank that CUDA blocks from here on counts as one that answered.
-        records.write(path, dataclasses.replace(state, collectives=collectives_of_process()))
+        records.write(attempt_dir.rank_hang(self._rank), state)
         try:
             os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
@@ -267,19 +241,17 @@ class Watchdog:
         """Wait for the states of all ranks, publish which hang, kill those of this node."""
         attempt_dir, all_ranks = run_dir.attempt(attempt), set(range(self._world_size))
         states: dict[int, RankHang] = {}
-        incomplete = all_ranks
+        missing = all_ranks
         deadline = time.monotonic() + GRACE_S
-        while incomplete and time.monotonic() < deadline:
+        while missing and time.monotonic() < deadline:
             time.sleep(POLL_S)
             names = shared_files.names_in(attempt_dir.path)
-            for rank in incomplete:
+            for rank in missing:
                 path = attempt_dir.rank_hang(rank)
                 state = records.read(RankHang, path) if path.name in names else None
                 if state is not None:
                     states[rank] = state
-            complete = {rank for rank, each in states.items() if each.collectives is not None}
-            incomplete = all_ranks - complete
-        missing = all_ranks - states.keys()
+            missing = all_ranks - states.keys()
         unresponsive = {rank: place_of(run_dir, attempt, rank) for rank in missing}
         text = f"{self._head()}: {diagnose(states, unresponsive)}"
         silent = tuple(sorted(unresponsive))
@@ -289,10 +261,6 @@ class Watchdog:
         hosts = tuple(sorted({places[rank] for rank in waited_for}))
         conclusion = HangConclusion(self._rank, text, silent, waited_for, hosts)
         records.write(attempt_dir.hang, conclusion)
-        groups = [group for state in states.values() for group in state.collectives or ()]
-        if any(group.group.startswith("nccl:") for group in groups):
-            for line in ras_report(os.environ):
-                log(f"trainer: NCCL's RAS: {line}", sys.stderr)
         end_siblings(unresponsive.values())
         return Hang(text)
 

@@ -16,7 +16,7 @@ from ..errors import HINT, UserError, log
 
 # Bounds the rendezvous and every collective: a rank whose peer vanished fails after this time. The
 # watchdog's limits are shorter, and it names the rank at fault.
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+COLLECTIVE_TIMEOUT = timedelta(minutes=40)
 
 BROADCAST_BYTES = 64 * 2**20
 
@@ -94,10 +94,6 @@ def _cause(wanted: int) -> str:
 
 def init_process_group(device: torch.device) -> None:
     """Connect all ranks: nccl between GPUs, gloo between CPUs. Fails after `COLLECTIVE_TIMEOUT`."""
-    # What the watchdog reads after a hang. Before the first group; 0 turns it off. By default
-    # torch 2.13 records 2,000 collectives. The second name is the older one.
-    if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & os.environ.keys():
-        os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
     if device.type == "cuda":
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)

@@ -11,7 +11,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.nodes import HangConclusion
 from slurm_job_kit.jobs.rundir import read_jsonl
-from slurm_job_kit.trainer.health.phases import start_up_limit_s
+from slurm_job_kit.trainer.health.phases import limit_s
 
 from ..kit import Kit, Run
 from . import harm_processes, harm_slurm, oracles
@@ -172,7 +172,7 @@ def test_row_41_hang_of_a_data_sets_constructor(
     wait_for_all_ranks(paced.run, "init")
     looping, since = harm_processes.rank(paced.run, 1), time.time()
     named = f"in data: rank 1 on {looping.node} (pid {looping.pid}) is at "
-    assert_found(paced.run, since, named, start_up_limit_s("data", START_UP_TIMEOUT_S))
+    assert_found(paced.run, since, named, limit_s("data", START_UP_TIMEOUT_S))
     assert "loop_for_ever, in data" in paced.run.attempts()[0]["evidence"]["error"]
     assert harm_processes.is_gone(looping)
     paced.finish()
@@ -191,7 +191,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
     stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
     hold.unlink()
     named = f"in model: rank 1 on {stopped.node} (pid {stopped.pid}, in model) does not answer"
-    assert_found(paced.run, since, named, start_up_limit_s("model", START_UP_TIMEOUT_S))
+    assert_found(paced.run, since, named, limit_s("model", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
     oracles.retried(paced.run, reference(HELD_UP), "hang")
@@ -223,7 +223,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
     run.cluster.wait_for(lambda: all(imports(run, each) for each in waiting), "imports", 240)
     since = max(imports(run, each)[0] for each in waiting)
     named = f"in rendezvous: rank 1 on {stopped.node} (pid {stopped.pid}, in import) does not"
-    assert_found(run, since, named, start_up_limit_s("rendezvous", START_UP_TIMEOUT_S))
+    assert_found(run, since, named, limit_s("rendezvous", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
     oracles.retried(run, reference(BROKEN), "hang")

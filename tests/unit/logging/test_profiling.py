@@ -53,11 +53,7 @@ def test_a_trace_has_the_chosen_steps_and_the_same_weights_come_out(tracer, tmp_
     name = "attempt-1-rank-00000-steps-3-5.pt.trace.json.gz"
     assert traced(tmp_path) == {name: 3}
     path = tmp_path / "tensorboard" / "profile" / name
-    table = path.with_name("attempt-1-rank-00000-steps-3-5.txt")
-    assert capsys.readouterr().out == (
-        f"trace of steps 3 to 5: {path}; the slowest operators: {table}\n"
-    )
-    assert "aten::addmm" in table.read_text() and sorted(path.parent.iterdir()) == [path, table]
+    assert capsys.readouterr().out == f"trace of steps 3 to 5: {path}\n"
 
 
 def test_other_ranks_trace_nothing(tracer, tmp_path):
