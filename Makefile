@@ -79,7 +79,7 @@ lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch slurm/agent.sh .ci/run tests/slurm/*.sh
-schema: $(READY) ## Write configs/schema.json and the tables of the docs that come from code
+schema: $(READY) ## Write configs/schema.json and the tables of keys in configs/README.md
 	@$(PYTHON) -m jobs.config.schema
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm up

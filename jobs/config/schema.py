@@ -1,23 +1,14 @@
-"""Generates `configs/schema.json` for editors, and the tables of the docs that the code has.
-
-`make schema` writes them: the keys from the dataclasses of jobs.spec, the kinds of an end from
-jobs.kinds, inherited variables from jobs.environment, rooms from the docstrings of the packages.
-"""
+"""Generates `configs/schema.json` for editors, and the tables of keys in `configs/README.md`."""
 
 from __future__ import annotations
 
-import ast
-import graphlib
 import json
-import re
-import sys
 import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from ..kinds import KINDS, Row
 from ..spec import SECTIONS, Scalar, Spec
 from .keys import (
     Key,
@@ -32,8 +23,6 @@ from .load import SWEEP
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"
 REFERENCE = ROOT / "configs" / "README.md"
-TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- make schema writes from here -->", "<!-- to here -->"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers read
 _AS_WRITTEN = {"type": ["string", "number", "boolean"]}
@@ -118,49 +107,6 @@ def _default(key: Key) -> str:
     return f"`{text}`" if text else ""
 
 
-def kinds() -> str:
-    """Return the table of `docs/troubleshooting.md` in Markdown: what `why` names, what to do."""
-    rows = ["| kind | what it means | what you do before a resume |", "|---|---|---|"]
-    for kind, row in KINDS.items():
-        is_usual = row.advice == Row._field_defaults["advice"]
-        advice = "–" if is_usual else row.advice.removesuffix(", then resume")
-        rows.append(f"| `{kind}` | {row.what} | {advice} |")
-    return "\n".join(rows)
-
-
-def rooms() -> str:
-    """Return the tables of `docs/architecture.md` in Markdown: the rooms, from top to bottom."""
-    return "\n\n".join(_rooms_of(ROOT / package) for package in ("jobs", "trainer"))
-
-
-def _rooms_of(package: Path) -> str:
-    """Return the table of one package; a line `title: names` of its docstring is a row."""
-    folders = sorted(path.parent for path in package.glob("*/__init__.py"))
-    imported = {folder.name: _imported_rooms(folder, folders) for folder in folders}
-    rows = [f"| `{package.name}/` | what is in it | imports |", "|---|---|---|"]
-    for name in reversed([*graphlib.TopologicalSorter(imported).static_order()]):
-        subject = " ".join(_docstring(package / name).partition("\n\n")[0].split())
-        rows.append(f"| `{name}/` | {subject} | {', '.join(imported[name]) or '–'} |")
-    for title, names in re.findall(r"^(\w+): ((?:\w+,\s+)*\w+)$", _docstring(package), re.M):
-        files = ", ".join(f"`{name}.py`" for name in re.findall(r"\w+", names))
-        rows.append(f"| {title} | {files} | – |")
-    return "\n".join(rows)
-
-
-def _imported_rooms(folder: Path, folders: list[Path]) -> list[str]:
-    """Return the names of the other rooms of its package that a room imports."""
-    text = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
-    named = set(re.findall(r"^ *from \.\.\.?(\w+)", text, re.M))
-    for names in re.findall(r"^ *from \.\.\.? import (.+)", text, re.M):
-        named.update(names.split(", "))
-    return sorted(named & {each.name for each in folders} - {folder.name})
-
-
-def _docstring(package: Path) -> str:
-    text = (package / "__init__.py").read_text(encoding="utf-8")
-    return ast.get_docstring(ast.parse(text)) or ""
-
-
 def with_tables(text: str, tables: str) -> str:
     """Return the Markdown text with new tables between its markers. ValueError without."""
     before, begin, rest = text.partition(BEGIN)
@@ -170,27 +116,12 @@ def with_tables(text: str, tables: str) -> str:
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
-def tables_of_docs() -> dict[Path, str]:
-    """Return the generated part of each page that has one."""
-    return {
-        REFERENCE: reference(),
-        TROUBLESHOOTING: kinds(),
-        ARCHITECTURE: rooms(),
-    }
-
-
-def main() -> int:
-    """Write all files; returns 1 if a text is missing or has no markers."""
+def main() -> None:
+    """Write both files."""
     SCHEMA.write_text(schema(), encoding="utf-8")
-    for file, tables in tables_of_docs().items():
-        try:
-            text = with_tables(file.read_text(encoding="utf-8"), tables)
-            file.write_text(text, encoding="utf-8")
-        except (OSError, ValueError) as error:
-            print(f"error: {file}: {error}", file=sys.stderr)
-            return 1
-    return 0
+    text = REFERENCE.read_text(encoding="utf-8")
+    REFERENCE.write_text(with_tables(text, reference()), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

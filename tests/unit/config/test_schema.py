@@ -1,14 +1,12 @@
 """The editor's schema and the generated tables of the docs match the code."""
 
 import json
-import re
 from functools import lru_cache
 
 import pytest
 
 from slurm_job_kit.jobs.config import schema
 from slurm_job_kit.jobs.config.keys import keys
-from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.spec import SECTIONS
 
 REMAKE = "run make schema"
@@ -33,23 +31,9 @@ def test_the_schema_file_is_in_step_with_the_dataclasses():
     assert schema.SCHEMA.read_text(encoding="utf-8") == schema.schema(), REMAKE
 
 
-@pytest.mark.parametrize("file", schema.tables_of_docs(), ids=lambda file: file.name)
-def test_the_generated_tables_of_a_page_are_those_of_the_code(file):
-    text = file.read_text(encoding="utf-8")
-    assert text == schema.with_tables(text, schema.tables_of_docs()[file]), REMAKE
-
-
-def test_the_table_of_kinds_has_a_row_for_each_kind():
-    assert re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", schema.kinds(), re.M) == [*Kind]
-
-
-def test_a_room_stands_above_the_rooms_that_it_imports():
-    for table in schema.rooms().split("\n\n"):
-        rows = re.findall(r"^\| `(\w+)/` \| .+ \| (.+) \|$", table, re.M)[1:]
-        for number, (_, imported) in enumerate(rows):
-            below = {name for name, _ in rows[number + 1 :]}
-            assert set(imported.split(", ")) - {"–"} <= below
-        assert len(rows) > 5
+def test_the_tables_of_keys_are_those_of_the_code():
+    text = schema.REFERENCE.read_text(encoding="utf-8")
+    assert text == schema.with_tables(text, schema.reference()), REMAKE
 
 
 def test_every_key_has_one_line_of_description_in_both():
@@ -101,18 +85,11 @@ def test_a_readme_without_markers_is_refused(readme):
         schema.with_tables(readme, "new")
 
 
-def test_the_command_writes_all_files(tmp_path, monkeypatch, capsys):
-    pages = {tmp_path / file.name: tables for file, tables in schema.tables_of_docs().items()}
-    monkeypatch.setattr(schema, "tables_of_docs", lambda: pages)
+def test_the_command_writes_both_files(tmp_path, monkeypatch):
+    page = tmp_path / "README.md"
+    page.write_text(f"{schema.BEGIN}{schema.END}")
+    monkeypatch.setattr(schema, "REFERENCE", page)
     monkeypatch.setattr(schema, "SCHEMA", tmp_path / "schema.json")
-    for page in pages:
-        page.write_text(f"{schema.BEGIN}{schema.END}")
-    first = next(iter(pages))
-    first.unlink()
-    assert schema.main() == 1
-    assert f"{first}: " in capsys.readouterr().err
-    first.write_text(f"{schema.BEGIN}{schema.END}")
-    assert schema.main() == 0
-    for page, tables in pages.items():
-        assert tables in page.read_text()
+    schema.main()
+    assert schema.reference() in page.read_text()
     assert json.loads((tmp_path / "schema.json").read_text()) == tree()
