@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from .. import installation, shared_files
+from .. import shared_files
 from ..attempt.close import end_between_attempts, write_missing_result
 from ..attempt.decision import Action, Cause
 from ..console import BestEffort, quantity
@@ -33,15 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run cancel; returns the exit code. Raises: UserError for a name that means two runs."""
+    """Run cancel; returns the exit code."""
     if (sweep := lookup.find_sweep(args.run)) is not None:
         return cancel(lookup.points_of(sweep), sweep.sweep_id)
     run_dir = lookup.find(args.run)
-    if args.run == run_dir.path.parent.name and (newer := lookup.newer_not_begun(run_dir)):
-        raise UserError(
-            f"{newer.run_id} is newer, but the kit did not queue it: which run is meant?\n"
-            f"  hint: {installation.command('cancel', run_dir.run_id)}, or {newer.run_id}"
-        )
     return cancel([run_dir], run_dir.run_id)
 
 

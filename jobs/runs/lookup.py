@@ -269,12 +269,6 @@ def newest_begun(runs: list[RunDir]) -> RunDir:
     return next(filter(has_begun, runs), runs[0])
 
 
-def newer_not_begun(run_dir: RunDir) -> RunDir | None:
-    """Return the newest run of this name that neither was queued by the kit nor began, or None."""
-    named = [each for each in all_runs() if each.path.parent.name == run_dir.path.parent.name]
-    return next((each for each in named if each.run_id > run_dir.run_id), None)
-
-
 def has_begun(run_dir: RunDir) -> bool:
     """Return whether a run was queued or started at least once."""
     if job_id_of(run_dir) is not None:

@@ -248,12 +248,3 @@ def test_a_cancel_that_is_interrupted_before_scancel_leaves_no_mark(slurm, here,
     assert main(["cancel", "tiny"]) == 130
     assert slurm.cancelled == []
     refuse_start(run, run_lock.this_process("4711"))
-
-
-def test_a_name_with_a_newer_run_that_the_kit_did_not_queue_is_refused(slurm, here, capsys):
-    main(["submit", "tiny.yaml"])
-    slurm.set_state("4711", "RUNNING")
-    newer = make_run(here, "99999999-000000-0000")
-    assert main(["cancel", "tiny"]) == 2
-    assert newer.run_id in capsys.readouterr().err
-    assert slurm.cancelled == []
