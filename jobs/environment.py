@@ -70,7 +70,7 @@ class Door(Enum):
         *_OF_RANKS,
         *_OF_TORCHRUN,
         *_OF_RUN,
-        *("KIT_LOCAL_AGENTS", "KIT_NODE_RANK"),  # of a local run
+        "KIT_NODE_RANK",  # of a local run
         *("SHELLOPTS", "BASHOPTS"),  # they change what bash does in the kit's scripts
         *_GIT,
     )

@@ -22,7 +22,7 @@ from ..runs.state import RunPhase, RunState
 from ..slurm import job_list, job_state, pending
 from ..slurm.client import Job, Life
 from ..slurm.pending import Wait
-from .views import live_progress, words
+from .views import words
 
 # The number of an attempt, the kind of what ended it, and the reason.
 Earlier = tuple[int, Kind, str]
@@ -143,7 +143,7 @@ def _of_living(run: RunState, last: AttemptRecord | None) -> Answer:
     has_failed = last is not None and last.cause in CRASHES
     text = f"{'the run is running again' if has_failed else 'nothing is wrong'}: {text}"
     if run.files.progress is not None:
-        text += f", {live_progress.format_progress(run.files.progress)}"
+        text += f", {words.format_progress(run.files.progress)}"
     return _of_kind(run, Kind.RUNNING, text)
 
 

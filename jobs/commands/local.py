@@ -11,17 +11,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from types import FrameType
+from contextlib import contextmanager
 
-from .. import gpus, installation, procfs, records
+from .. import gpus, installation, records
 from ..attempt import srun_step
 from ..attempt.close import close_attempt, end_between_attempts
 from ..attempt.decision import Action, Cause, Decision
@@ -32,7 +29,7 @@ from ..console import print_line, quantity
 from ..errors import UserError
 from ..node.prctl import adopt_orphans, die_with_parent
 from ..node.torchrun import stop_signal
-from ..procfs import children, has_ended
+from ..procfs import children
 from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
 from ..records.training import Result
@@ -40,11 +37,10 @@ from ..rundir import RunDir
 from ..runs import run_lock
 from ..runs.run_lock import release_on_disk_error
 from ..spec import Launch, Spec
-from .views.live_progress import ProgressLine
 
 POLL_S = 0.2
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 MAX_RANKS_PER_CORE = 4
-MARK = "KIT_LOCAL_AGENTS"  # an environment variable of all that the agents of an attempt start
 ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk may need longer
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
 
@@ -66,19 +62,19 @@ def run(run_dir: RunDir) -> Decision | None:
         here = f"{quantity(len(devices), 'GPU')} here: {quantity(nodes, 'node')}"
         print_line(f"warning: {here}, not {spec.slurm.nodes}")
     shares = gpu_shares(nodes, devices)
-    me, line = run_lock.this_process(None), ProgressLine(run_dir)
+    me = run_lock.this_process(None)
     with (
         release_on_disk_error(run_dir, me),
         stop_signals() as stops,
-        closing(Agents(spec, run_dir, shares)) as agents,
+        adopted_orphans(),
     ):
+        print_line(f"{installation.command('logs', run_dir.run_id)} shows the output")
         while True:
             plan = open_attempt(run_dir, me, ["localhost"] * len(shares))
             if plan is None:
                 return None
-            line.begin()
-            watch(agents.start(plan), stops, line, spec.launch)
-            agents.kill_orphans()
+            watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch)
+            kill_orphans()
             names = [signal.Signals(number).name for number in stops]
             decision = close_attempt(run_dir, me, plan.attempt, names)
             if decision.action is not Action.RETRY:
@@ -167,77 +163,69 @@ def gpu_shares(nodes: int, devices: list[str]) -> list[str | None]:
     return [",".join(cut) if devices else None for cut in cuts]
 
 
-class Agents:
-    """The node agents of an attempt."""
+def start_agents(
+    run_dir: RunDir, spec: Spec, plan: AttemptPlan, shares: Sequence[str | None]
+) -> list[subprocess.Popen[bytes]]:
+    """Start an agent for each node, with its output and torchrun's in job.log.
 
-    def __init__(self, spec: Spec, run_dir: RunDir, shares: Sequence[str | None]) -> None:
-        """`shares`: CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
-        self._spec, self._run_dir, self._shares = spec, run_dir, shares
-        self._mark = ""  # of the attempt's agents
-        adopt_orphans(True)
+    shares: CUDA_VISIBLE_DEVICES of each agent; None without GPUs.
+    """
+    command = srun_step.agent_command(run_dir, spec, plan.attempt, plan.rdzv_endpoint)
+    agents = []
+    for rank, devices in enumerate(shares):
+        # In an allocation its GPUs are shared out among the agents.
+        env = {name: text for name, text in os.environ.items() if name not in gpus.GIVEN}
+        env |= {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
+        if devices is not None:
+            env["CUDA_VISIBLE_DEVICES"] = devices
+        with open(run_dir.job_log, "ab") as log:
+            agent = subprocess.Popen(
+                command,
+                cwd=run_dir.code,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_become_agent,
+            )
+        agents.append(agent)
+    return agents
 
-    def kill_orphans(self) -> None:
-        """Kill what the agents of the ended attempt left, as Slurm does at the end of a step.
 
-        The ranks of a killed agent end a moment after it. Until then they write to the run
-        directory, which the next attempt uses, too.
-        """
-        orphans: set[int] = set()
-        deadline = time.monotonic() + ORPHANS_WAIT_S
-        while orphans := orphans | self._adopted():
-            if time.monotonic() > deadline:
-                pids = ", ".join(map(str, sorted(orphans)))
-                print_line(f"warning: processes of this run were killed, but still exist: {pids}")
-                return
-            for pid in list(orphans):
-                with contextlib.suppress(PermissionError):  # it became another user's
-                    os.kill(pid, signal.SIGKILL)
-                if os.waitpid(pid, os.WNOHANG)[0] == pid:
-                    orphans.remove(pid)
-            time.sleep(0.01)
-
-    def _adopted(self) -> set[int]:
-        """Return adopted processes that have a mark or are ending: those lose it before the end."""
-        variable, pids = f"{MARK}={self._mark}".encode(), children(os.getpid())
-        return {pid for pid in pids if has_ended(pid) or variable in procfs.environment(pid)}
-
-    def start(self, plan: AttemptPlan) -> list[subprocess.Popen[bytes]]:
-        """Start an agent for each node, with its output and torchrun's in job.log."""
-        command = srun_step.agent_command(
-            self._run_dir, self._spec, plan.attempt, plan.rdzv_endpoint
-        )
-        agents = []
-        self._mark = os.urandom(8).hex()
-        for rank, devices in enumerate(self._shares):
-            # In an allocation its GPUs are shared out among the agents.
-            env = {name: text for name, text in os.environ.items() if name not in gpus.GIVEN}
-            env |= {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
-            env[MARK] = self._mark
-            if devices is not None:
-                env["CUDA_VISIBLE_DEVICES"] = devices
-            with open(self._run_dir.job_log, "ab") as log:
-                agent = subprocess.Popen(
-                    command,
-                    cwd=self._run_dir.code,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    preexec_fn=die_with_parent,
-                )
-            agents.append(agent)
-        return agents
-
-    def close(self) -> None:
-        """Adopt no orphans any more."""
+@contextmanager
+def adopted_orphans() -> Iterator[None]:
+    """Run a block in which this process adopts what its ended agents leave."""
+    adopt_orphans(True)
+    try:
+        yield
+    finally:
         adopt_orphans(False)
 
 
-def watch(
-    agents: list[subprocess.Popen[bytes]], stops: Stops, line: ProgressLine, launch: Launch
-) -> None:
-    """Show progress until all agents have ended; forward the first stop, kill at the second."""
+def kill_orphans() -> None:
+    """Kill what the agents of the ended attempt left, as Slurm does at the end of a step.
+
+    The ranks of a killed agent end a moment after it. Until then they write to the run directory,
+    which the next attempt uses, too.
+    """
+    orphans: set[int] = set()
+    deadline = time.monotonic() + ORPHANS_WAIT_S
+    while orphans := orphans | {*children(os.getpid())}:
+        if time.monotonic() > deadline:
+            pids = ", ".join(map(str, sorted(orphans)))
+            print_line(f"warning: processes of this run were killed, but still exist: {pids}")
+            return
+        for pid in list(orphans):
+            with contextlib.suppress(PermissionError):  # it became another user's
+                os.kill(pid, signal.SIGKILL)
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                orphans.remove(pid)
+        time.sleep(0.01)
+
+
+def watch(agents: list[subprocess.Popen[bytes]], stops: Stops, launch: Launch) -> None:
+    """Wait until all agents have ended; forward the first stop, kill at the second."""
     forwarded = 0
     kill_at = math.inf
     while None in (codes := [agent.poll() for agent in agents]):
@@ -247,7 +235,7 @@ def watch(
         if stops and not forwarded:
             forwarded = len(stops)
             signal_agents(agents, signal.SIGTERM)
-            line.note(format_stop(launch))
+            print_line(format_stop(launch))
             if stop_signal(launch) is None and signal.SIGINT not in stops:
                 # A cancel, or a closed terminal: no second Ctrl-C can come.
                 kill_at = time.monotonic() + KILL_WAIT_S
@@ -255,10 +243,8 @@ def watch(
             # As by srun --kill-on-bad-exit: the other agents would wait for the failed one.
             signal_agents(agents, signal.SIGKILL)
             if is_kill:
-                line.note("killing")
+                print_line("killing")
                 forwarded, kill_at = len(stops), math.inf
-        line.show()
-    line.end()
 
 
 def format_stop(launch: Launch) -> str:
@@ -266,12 +252,8 @@ def format_stop(launch: Launch) -> str:
     if launch.is_trainer:
         return "stopping after this step and saving (Ctrl-C again kills)"
     number = stop_signal(launch)
-    if number is not None:
-        return f"asked your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"
-    return (
-        "asked your script to stop by KIT_STOP_FILE alone: launch.stop_signal is none. "
-        "If it does not read that file, Ctrl-C again kills it"
-    )
+    by = "KIT_STOP_FILE alone" if number is None else f"{number.name}, KIT_STOP_FILE"
+    return f"asked your script to stop: {by} (Ctrl-C again kills)"
 
 
 def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
@@ -284,37 +266,27 @@ def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
 class Stops(list[int]):
     """The stop signals that came, in their order."""
 
-    def __init__(self, wakeup: socket.socket) -> None:
-        """`wakeup`: gets a byte at each signal."""
-        super().__init__()
-        self._wakeup = wakeup
-
-    def note(self, number: int, _: FrameType | None) -> None:
-        """Handle a signal: the end of a child process wakes `wait`, and is no stop."""
-        if number != signal.SIGCHLD:
-            self.append(number)
-
     def wait(self, seconds: float) -> None:
-        """Wait for a signal, or for the end of a child process."""
-        select.select([self._wakeup], [], [], seconds)
-        with contextlib.suppress(BlockingIOError):
-            self._wakeup.recv(4096)
+        """Wait for a stop signal, or for the end of a child process, which is no stop."""
+        while (info := signal.sigtimedwait(SIGNALS, seconds)) is not None:
+            seconds = 0
+            if info.si_signo != signal.SIGCHLD:
+                self.append(info.si_signo)
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stops]:
-    """Run a block in which SIGINT, SIGTERM and SIGHUP are only appended to the list it gives."""
-    wakeup, write_end = socket.socketpair()
-    with wakeup, write_end:
-        wakeup.setblocking(False)
-        write_end.setblocking(False)
-        stops = Stops(wakeup)
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-        before = [signal.signal(number, stops.note) for number in numbers]
-        signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
-        try:
-            yield stops
-        finally:
-            signal.set_wakeup_fd(-1)
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
+    """Run a block in which SIGNALS are blocked, and read by the list that it gives."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    stops = Stops()
+    try:
+        yield stops
+    finally:
+        stops.wait(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _become_agent() -> None:
+    """In a new process before exec: die with this one, and get the signals that this one blocks."""
+    die_with_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -15,7 +15,7 @@ from ..records.ended import AttemptRecord
 from ..runs import lookup, state
 from ..runs.state import RunState
 from . import arguments
-from .views import live_progress, table, tensorboard, words
+from .views import table, tensorboard, words
 from .views.left_out import left_out_of
 
 MAX_LISTED = 20
@@ -93,7 +93,7 @@ class Seen:
         """Return the texts of the columns."""
         now, path = self.run.files.progress, self.run.run_dir.path
         job, then = self.run.job_id, self.run.successor
-        pace = live_progress.format_pace(now) if now and self.is_running else ""
+        pace = words.format_pace(now) if now and self.is_running else ""
         metrics = self.metrics()
         # The result has those of the last training step, too, under the same short names.
         names = [name for name in metrics if name.startswith("eval_")] or list(metrics)
@@ -106,7 +106,7 @@ class Seen:
             "JOB": f"{job}, then {then}" if then else job,
             "STATE": self.state,
             "ATTEMPT": str(self.run.files.newest or ""),
-            "PROGRESS": now and f"{live_progress.format_position(now)}  {pace}".rstrip(),
+            "PROGRESS": now and f"{words.format_position(now)}  {pace}".rstrip(),
             "METRICS": values,
             "CHECKPOINT": words.checkpoint(self.run.files, self.now),
             "NODES": words.nodes(self.run),
@@ -137,7 +137,7 @@ class Seen:
             "total_steps": now and now.total,
             "epoch": now and now.epoch,
             "eta_s": now.eta_s if now and self.is_running else None,
-            "progress": now and live_progress.format_progress(now, self.is_running),
+            "progress": now and words.format_progress(now, self.is_running),
             "reason": files.problem or self.reason,
             "metrics": self.metrics() or None,
             "checkpoint": files.checkpoint,

@@ -5,5 +5,4 @@
 - left_out: the nodes that a run does without.
 - rank_logs: finds and reads these logs.
 - tensorboard: how to look at a run's TensorBoard files from a laptop.
-- live_progress: the progress line of a local run.
 """

@@ -1,4 +1,4 @@
-"""States, causes, nodes and times of a run in plain words."""
+"""States, causes, nodes, times and progress of a run in plain words."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ import time
 from collections.abc import Sequence
 
 from ...checkpoint.names import checkpoint_step
-from ...console import format_duration, number_ranges, quantity
+from ...console import (
+    format_duration,
+    format_metric,
+    format_metrics,
+    number_ranges,
+    quantity,
+)
 from ...log_text import first_line
 from ...records.ended import FINAL, AttemptRecord, Cause
+from ...records.training import Progress
 from ...runs.state import RunFiles, RunPhase, RunState
 from ...slurm import job_state
 from ...slurm.client import Job
@@ -149,3 +156,32 @@ def end_reason(record: AttemptRecord) -> str:
         if record.reason
         else CAUSES[record.cause]
     )
+
+
+def format_progress(progress: Progress, is_running: bool = True) -> str:
+    """Return the progress as one line of text, with speed and time left only of a running run."""
+    parts = [format_position(progress), format_values(progress)]
+    return "  ".join(filter(None, [*parts, format_pace(progress) if is_running else ""]))
+
+
+def format_position(progress: Progress) -> str:
+    """Return `epoch 2/5 step 100/220`."""
+    text = f"step {progress.step}/{'?' if progress.total is None else progress.total}"
+    if progress.epoch is None or progress.epochs is None:
+        return text
+    # The present epoch, where the file counts finished ones.
+    return f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}  {text}"
+
+
+def format_values(progress: Progress) -> str:
+    """Return `loss 0.0871  held-out accuracy 97.22%`: of training and any last evaluation."""
+    parts = [] if progress.loss is None else [format_metric("loss", progress.loss)]
+    metrics = {each.name: each.value for each in progress.metrics or ()}
+    return "  ".join(parts + ([format_metrics(metrics)] if metrics else []))
+
+
+def format_pace(progress: Progress) -> str:
+    """Return `921 samples/s 8 s left`; empty where neither is known."""
+    speed, left = progress.samples_per_s, progress.time_left
+    parts = [] if speed is None else [f"{speed:.0f} samples/s"]
+    return "  ".join(parts if left is None else [*parts, f"{left} left"])

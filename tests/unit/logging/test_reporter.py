@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_job_kit.jobs.commands.views import live_progress as live
+from slurm_job_kit.jobs.commands.views import words
 from slurm_job_kit.jobs.records.training import read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir, read_jsonl
 from slurm_job_kit.jobs.runs.state import read_progress
@@ -169,7 +169,7 @@ def test_progress_and_lines_on_a_full_disk_end_no_training(report, tmp_path, mon
 def live_line(path):
     record = read_progress(RunDir(path))
     assert record is not None
-    return live.format_progress(record)
+    return words.format_progress(record)
 
 
 def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
