@@ -124,43 +124,28 @@ def _open(
     return plan
 
 
-def choose_nodes(
-    facts: AttemptFacts, me: run_lock.Owner, nodes: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return (the nodes of the next attempt, the spare ones, those left out although they answer).
+def choose_nodes(facts: AttemptFacts, me: run_lock.Owner, nodes: Sequence[str]) -> suspects.Chosen:
+    """Return the nodes of the next attempt, and those of the job that wait.
 
-    Each in the order of the job's nodes. A node that Slurm shows as failed is in none of them.
     nodes: that the job had at its start. It may have given lost ones back since.
     """
     slurm = facts.spec.slurm
     if me.is_local or not slurm.chooses_nodes:
-        return tuple(nodes), (), ()
+        return suspects.Chosen(tuple(nodes))
     job = client.show_job_patiently(me.job_id)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
-    lost = _silent_nodes(facts, present)
-    since = exclude_nodes.counted_since(facts.spec, facts.submission)
-    unfit = suspects.unfit(facts.attempts, since)
-    num_fit = len({*present} - {*unfit, *lost})
-    wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
-    taken = suspects.chosen(present, unfit, lost, wanted)
-    waiting = [node for node in present if node not in (*taken, *lost)]
-    failed = () if facts.last is None else facts.last.evidence.lost_nodes
-    spares = tuple(node for node in waiting if node not in unfit)
-    return taken, spares, tuple(n for n in waiting if n in unfit and n not in failed)
-
-
-def _silent_nodes(facts: AttemptFacts, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes that do not answer; a slurmd may just be starting again."""
-    known = () if facts.last is None else facts.last.evidence.unreachable_nodes
-    silent = srun_step.unreachable_nodes(facts, nodes)
-    for _ in range(MORE_LOOKS):
-        if not {*silent} - {*known}:
+    silent = srun_step.unreachable_nodes(facts, present)
+    for _ in range(MORE_LOOKS):  # a slurmd may just be starting again
+        if not {*silent} - {*(facts.last.evidence.unreachable_nodes if facts.last else ())}:
             break
         time.sleep(MORE_LOOKS_EVERY_S)
         silent = srun_step.unreachable_nodes(facts, silent)
     if silent:
         print_line(f"no answer from {', '.join(silent)}: the next attempt does without, if it can")
-    return tuple(silent)
+    unfit = suspects.unfit(
+        facts.attempts, exclude_nodes.counted_since(facts.spec, facts.submission)
+    )
+    return suspects.choose_nodes(slurm, present, silent, unfit)
 
 
 def link_job_log(run_dir: RunDir) -> None:

@@ -30,12 +30,9 @@ from ..runs.interpret import AttemptFacts
 from ..slurm import client
 from ..spec import Spec
 
-# Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
+# Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s). A
+# command prefix may have work to do, too.
 END_LIMIT_S = 60
-# Once every agent has ended, srun still has to collect its tasks.
-ENDED_LIMIT_S = 40
-# The user's command prefix or srun options may have work to do after the agent ended.
-PREFIX_ENDED_LIMIT_S = 600
 KILL_AFTER_S = 5
 POLL_S = 0.1
 # Each read opens a file of every node on a file system that all jobs share.
@@ -97,71 +94,52 @@ def watch(
 ) -> None:
     """Wait for srun, kill it if it does not end in time, and pass on what only this process got.
 
-    That is: END_LIMIT_S after an agent failed, ENDED_LIMIT_S after all agents ended, half of
-    KillWait after the end of the time limit, or as soon as another attempt owns the run. Where the
-    run can go on without a node, also as soon as one was silent for SILENT_LOOKS looks.
+    That is: END_LIMIT_S after an agent failed or all ended, half of KillWait after the end of the
+    time limit, or as soon as another attempt owns the run. Where the run can go on without a node,
+    also as soon as one was silent for SILENT_LOOKS looks.
 
     At its time limit Slurm sends this process SIGTERM, and kills it KillWait later. Slurm never
     requeues such a job. So the ranks get half of KillWait, and the decision gets the other half.
-
-    If Slurm has started the job again meanwhile, this srun must ask slurmctld for nothing: its
-    request would end the srun step of the new start, which has the same id.
     """
     to_agents, silent = _PassOn(run_dir, job_id, attempt), _SilentNodes(run_dir, attempt)
-    deadline, why, has_sigterm, next_ask, next_read = math.inf, "", False, 0.0, 0.0
+    deadline, why, next_ask, next_read = math.inf, "", 0.0, 0.0
     while srun.poll() is None:
-        has_sigterm = "SIGTERM" in stops.wait(POLL_S) or has_sigterm
+        has_sigterm = "SIGTERM" in stops.wait(POLL_S)
         now = time.monotonic()
         with contextlib.suppress(OSError):  # a disk error: try again in the next turn
             to_agents.pass_on(stops.first)
             if has_sigterm and now > next_ask:
-                may_be_limit, has_sigterm = _may_be_at_limit(run_dir, attempt), False
-                # Many signals at once cause one call of Slurm.
-                next_ask = now + ASK_INTERVAL_S if may_be_limit else 0.0
-                if may_be_limit and _is_at_limit(job_id):
+                next_ask = now + ASK_INTERVAL_S  # many signals at once cause one call of Slurm
+                if _is_at_limit(job_id):
                     limit = now + site_of_run(run_dir).kill_wait_s / 2
                     deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
             if now > next_read:
                 next_read = now + READ_INTERVAL_S
                 if run_lock.is_superseded(run_dir, job_id, attempt):
                     deadline, why = 0.0, "although another attempt owns the run"
-                elif not why:
-                    limit_s, why = _limit_from_agents(run_dir, attempt)
-                    deadline = now + limit_s
-                elif _waits_for_lost(run_dir, attempt):
-                    _kill(srun.pid)
-                    return
+                elif not why and (why := _why_to_end(run_dir, attempt)):
+                    deadline = now + END_LIMIT_S
             if lost := silent.look(now):
-                print_line(f"attempt {attempt}: no answer from {', '.join(lost)}: srun is ended")
-                _kill(srun.pid)
-                return
+                deadline, why = 0.0, f"because {', '.join(lost)} does not answer"
         if now > deadline:
-            break
-    else:
-        return
-    _end(run_dir, job_id, attempt, srun.pid, why)
+            _end(run_dir, job_id, attempt, srun.pid, why)
+            return
 
 
 def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) -> None:
-    """End an srun that waits for too long; why: continues the line that is printed."""
-    may_sigterm = False
+    """End an srun that waits for too long; why: continues the line that is printed.
+
+    If Slurm has started the job again meanwhile, this srun must ask slurmctld for nothing: its
+    request would end the srun step of the new start, which has the same id.
+    """
+    print_line(f"attempt {attempt}: srun is ended {why}")
     with contextlib.suppress(OSError):
-        waited_for = ", ".join(_nodes_without_end(run_dir, attempt)) or "its step"
-        print_line(f"attempt {attempt}: srun waits for {waited_for} {why}; it is ended now")
-        is_owner = not run_lock.is_superseded(run_dir, job_id, attempt)
-        may_sigterm = is_owner and has_failed_agent(run_dir, attempt)
-    if may_sigterm:  # srun then kills its step and ends, unless it waits for a lost node
-        _signal(srun_pid, signal.SIGTERM)
-        time.sleep(KILL_AFTER_S)
+        has_failed = any(map(interpret.has_failed, read_agents(run_dir, attempt)))
+        if has_failed and not run_lock.is_superseded(run_dir, job_id, attempt):
+            # srun then kills its step and ends, unless it waits for a lost node.
+            _signal(srun_pid, signal.SIGTERM)
+            time.sleep(KILL_AFTER_S)
     _kill(srun_pid)
-
-
-def _waits_for_lost(run_dir: RunDir, attempt: int) -> bool:
-    """Return whether an agent has failed, and srun waits only for nodes that do not answer."""
-    facts = fact_reader.read(run_dir, attempt)
-    left = interpret.nodes_without_end(facts)
-    has_failed = any(agent is not None and interpret.has_failed(agent) for agent in facts.agents)
-    return has_failed and bool(left) and len(unreachable_nodes(facts, left)) == len(left)
 
 
 def _kill(srun_pid: int) -> None:
@@ -248,8 +226,8 @@ class _SilentNodes:
         return lost if self._facts.can_lose(len(lost)) else []
 
 
-def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
-    """Return (seconds srun may still run by the agents' records, why); (inf, "") without a limit.
+def _why_to_end(run_dir: RunDir, attempt: int) -> str:
+    """Return why srun must end soon by the agents' records; "" where it may run on.
 
     When one agent has failed, the agents of the other nodes wait for it. When all agents have
     ended, the step is over, but srun waits for ever for a node whose slurmstepd was killed
@@ -257,46 +235,17 @@ def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
     """
     agents = read_agents(run_dir, attempt)
     if any(map(interpret.has_failed, agents)):
-        return END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
+        return f"{END_LIMIT_S} s after a failure"
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
-    num_nodes = 0 if plan is None else len(plan.nodes)
-    if num_nodes and len([agent for agent in agents if agent.end is not None]) == num_nodes:
-        spec = Spec.read(run_dir.spec)
-        has_prefix = bool(spec.launch.command_prefix or spec.slurm.srun_args)
-        limit_s = PREFIX_ENDED_LIMIT_S if has_prefix else ENDED_LIMIT_S
-        return limit_s, f"{limit_s} s after every agent ended"
-    return math.inf, ""
-
-
-def _may_be_at_limit(run_dir: RunDir, attempt: int) -> bool:
-    """Return whether an agent got the time limit's warning, or the plan's deadline has passed."""
-    agents = read_agents(run_dir, attempt)
-    signals = {each.signal for agent in agents for each in agent.signals}
-    plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
-    deadline = None if plan is None else plan.deadline
-    return "SIGUSR1" in signals or (deadline is not None and time.time() > deadline)
+    num_ended = len([agent for agent in agents if agent.end is not None])
+    is_over = plan is not None and num_ended == len(plan.nodes)
+    return f"{END_LIMIT_S} s after every agent ended" if is_over else ""
 
 
 def _is_at_limit(job_id: str) -> bool:
     """Return whether Slurm is ending the job because of its time limit."""
     job = client.show_job(job_id)
     return job is not None and (job.state, job.reason) == ("COMPLETING", "TimeLimit")
-
-
-def has_failed_agent(run_dir: RunDir, attempt: int) -> bool:
-    """Return whether an agent recorded that its torchrun failed or could not be started."""
-    return any(interpret.has_failed(agent) for agent in read_agents(run_dir, attempt))
-
-
-def _nodes_without_end(run_dir: RunDir, attempt: int) -> list[str]:
-    """Return the nodes whose agent has not recorded its end."""
-    attempt_dir = run_dir.attempt(attempt)
-    plan = records.read(AttemptPlan, attempt_dir.plan)
-    agents = [
-        (node, records.read(AgentRecord, attempt_dir.agent(rank)))
-        for rank, node in enumerate(plan.nodes if plan else ())
-    ]
-    return [node for node, agent in agents if agent is None or agent.end is None]
 
 
 def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..kinds import Kind
 from ..records.ended import ENDS, AttemptRecord, Evidence, Sign
+from ..spec import Slurm
 
 
 class DatedSign(NamedTuple):
@@ -103,16 +104,31 @@ def left_out(attempts: Sequence[AttemptRecord], since: float) -> dict[str, Dated
     return nodes
 
 
-def chosen(
-    nodes: Sequence[str], unfit: Collection[str], lost: Collection[str], wanted: int
-) -> tuple[str, ...]:
-    """Return the nodes of the next attempt, in the order of the job's nodes.
+class Chosen(NamedTuple):
+    """The nodes of an attempt, and those of the job that wait: fit ones, and those left out."""
 
-    nodes: of the job. unfit, lost: nodes that are suspected, and that do not answer. They are taken
-    where there are too few others, lost ones last: results depend on the number of nodes.
+    nodes: tuple[str, ...]
+    spares: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def choose_nodes(
+    slurm: Slurm, nodes: Sequence[str], lost: Collection[str], unfit: Collection[str]
+) -> Chosen:
+    """Choose the nodes of an attempt from those of the job, in their order.
+
+    lost: do not answer. unfit: are left out. Both are taken where there are too few others, lost
+    ones last: results depend on the number of nodes.
     """
-    by_fitness = sorted(nodes, key=lambda node: (node in lost, node in unfit))
-    return tuple(node for node in nodes if node in by_fitness[:wanted])
+    num_fit = len({*nodes} - {*unfit, *lost})
+    wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
+    by_fitness = sorted(nodes, key=lambda node: (node in lost, node in unfit))[:wanted]
+    waiting = [node for node in nodes if node not in (*by_fitness, *lost)]
+    return Chosen(
+        tuple(node for node in nodes if node in by_fitness),
+        tuple(node for node in waiting if node not in unfit),
+        tuple(node for node in waiting if node in unfit),
+    )
 
 
 def unfit(attempts: Sequence[AttemptRecord], since: float) -> set[str]:

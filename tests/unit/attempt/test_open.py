@@ -174,8 +174,7 @@ BOTH = Slurm(nodes="2-3", spare_nodes=1)
         (TWO, "n[1-4]", "", [], "", ["n1", "n2"], ["n3", "n4"], []),
         (TWO, "n[1-4]", "n1", [], "", ["n2", "n3"], ["n4"], []),
         (TWO, "n[1-4]", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
-        # Slurm shows it as failed: it may end the agent that waits there.
-        (TWO, "n[1-4]", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], []),
+        (TWO, "n[1-4]", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], ["n1"]),
         (TWO, "n[1-4]", "n1", ["n1"], "bad_node", ["n2", "n3"], ["n4"], []),
         (TWO, "n[2-4]", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
         (

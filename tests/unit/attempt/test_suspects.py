@@ -6,6 +6,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import suspects
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, Sign
+from slurm_job_kit.jobs.spec import Slurm
 from tests.unit import run_files
 
 
@@ -109,7 +110,11 @@ def test_whether_a_failure_followed_the_run(attempts, present, progress, is_foll
     ],
 )
 def test_the_nodes_of_an_attempt_are_those_without_suspicion(nodes, unfit, lost, expected):
-    assert suspects.chosen(tuple(nodes), set(unfit), set(lost), 3) == tuple(expected)
+    slurm = Slurm(nodes=3, spare_nodes=1)
+    chosen = suspects.choose_nodes(slurm, tuple(nodes), set(lost), set(unfit))
+    assert chosen.nodes == tuple(expected)
+    assert not {*chosen.spares, *chosen.left_out} & {*chosen.nodes, *lost}
+    assert {*chosen.left_out} <= {*unfit} and not {*chosen.spares} & {*unfit}
 
 
 def test_the_next_attempt_in_the_same_allocation_does_without_a_node_that_slurm_marked():
