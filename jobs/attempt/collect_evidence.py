@@ -104,4 +104,4 @@ def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
     if facts.can_lose(1):
         return True
     others = expand_hostlist(facts.spec.slurm.exclude or "")
-    return bool(exclude_nodes.excludable_nodes(run_dir, facts.spec, facts.site, [node], others)[0])
+    return bool(exclude_nodes.excludable_nodes(run_dir, facts.spec, [node], others))

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .. import environment, records
+from .. import environment
 from ..console import print_line
 from ..records.ended import read_attempts
-from ..records.queued import SlurmSite, Submission
+from ..records.queued import Submission
 from ..rundir import RunDir
 from ..slurm import client, sbatch
 from ..slurm.hostlist import expand_hostlist
@@ -38,19 +38,6 @@ def counted_since(spec: Spec, submission: Submission) -> float:
     return max(expired, submission.nodes_taken_back or 0.0)
 
 
-def choose_excluded(
-    bad: Iterable[str], others: Collection[str], size: int, needed: int
-) -> list[str]:
-    """Return which of the bad nodes, newest first, to leave out of a partition of `size` nodes.
-
-    At most a tenth of the partition, or one node. `others` are left out in any case; of the rest at
-    least `needed` nodes must remain.
-    """
-    spare = size - len(others) - needed
-    more = [node for node in bad if node not in others]
-    return more[: max(0, min(max(1, size // 10), spare))]
-
-
 def update_exclude_list(run_dir: RunDir, facts: AttemptFacts, job_id: str, current: str) -> None:
     """Set the ExcNodeList of a pending job to its bad nodes; `current` is the list now.
 
@@ -65,15 +52,14 @@ def update_exclude_list(run_dir: RunDir, facts: AttemptFacts, job_id: str, curre
     ours = {*listed} - {*others}
     if ours <= bad.keys() and not newest:
         return
-    nodes, limit = excludable_nodes(run_dir, spec, facts.site, bad, others)
+    nodes = excludable_nodes(run_dir, spec, bad, others)
     problem = client.set_excluded(job_id, [*others, *nodes]) if {*nodes} != ours else ""
     for node, (_, sign) in bad.items():
         if node in nodes and not problem:
             print_line(f"node {node} is left out of the next attempts for {hours} h: {sign.text}")
         else:
-            print_line(
-                f"node {node} may take part in the next attempt ({problem or limit}): {sign.text}"
-            )
+            why = problem or "too few others are left for this job"
+            print_line(f"node {node} may take part in the next attempt ({why}): {sign.text}")
     for node in sorted(ours - bad.keys()):
         print_line(
             f"node {node} may take part in the next attempt again{problem and f': {problem}'}"
@@ -86,9 +72,8 @@ def without_bad_nodes(run_dir: RunDir, spec: Spec, before: Submission) -> Spec:
     before: the run's submission so far.
     """
     bad = suspects.left_out(read_attempts(run_dir), counted_since(spec, before))
-    site = records.read(SlurmSite, run_dir.site)
     requested = expand_hostlist(spec.slurm.exclude or "")
-    nodes, _ = excludable_nodes(run_dir, spec, site, bad, requested) if bad else ([], "")
+    nodes = excludable_nodes(run_dir, spec, bad, requested)
     for node in nodes:
         print_line(f"node {node} is left out: {bad[node].sign.text}")
     exclude = ",".join([*requested, *nodes]) or None
@@ -104,33 +89,14 @@ def update_successor(run_dir: RunDir, facts: AttemptFacts, successor: str | None
 
 
 def excludable_nodes(
-    run_dir: RunDir,
-    spec: Spec,
-    site: SlurmSite | None,
-    bad: Collection[str],
-    others: list[str],
-) -> tuple[list[str], str]:
-    """Return (the bad nodes that can be left out of the job, why the others cannot)."""
-    size = partition_size(site, os.environ.get("SLURM_JOB_PARTITION", "")) if bad else None
-    if size is None:
-        return [], "Slurm did not report how many nodes the partition has"
-    chosen = choose_excluded(bad, others, size, spec.slurm.fewest_job_nodes)
-    for nodes in (chosen, chosen[:1]):
+    run_dir: RunDir, spec: Spec, bad: Collection[str], others: list[str]
+) -> list[str]:
+    """Return the bad nodes that can be left out of the job; the newest alone where all cannot."""
+    more = [node for node in bad if node not in others]
+    for nodes in (more, more[:1]):
         if nodes and could_run_without(run_dir, spec, [*others, *nodes]):
-            return nodes, f"a tenth of the {size} nodes is left out already"
-    return [], "too few others are left for this job"
-
-
-def partition_size(site: SlurmSite | None, name: str) -> int | None:
-    """Return how many nodes a partition has, in any state; None if unknown.
-
-    The submit recorded the sizes of the partitions that the run requested in `site`. `name` is
-    empty outside of a job; then the smallest of these partitions counts.
-    """
-    recorded = {each.name: each.nodes for each in (site or SlurmSite()).partition_nodes}
-    if name in recorded or (not name and recorded):
-        return int(recorded.get(name) or min(recorded.values()))
-    return client.partition_size(name) if name else None
+            return nodes
+    return []
 
 
 def could_run_without(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:

@@ -37,7 +37,7 @@ KILL_AFTER_S = 5
 POLL_S = 0.1
 # Each read opens a file of every node on a file system that all jobs share.
 READ_INTERVAL_S = 5.0
-ASK_INTERVAL_S = 30.0
+ASK_INTERVAL_S = 5.0
 PASS_ON_INTERVAL_S = 2.0
 # How often the nodes are looked at, and in how many looks in a row a lost one must be silent.
 LOOK_INTERVAL_S = 5.0
@@ -102,14 +102,15 @@ def watch(
     requeues such a job. So the ranks get half of KillWait, and the decision gets the other half.
     """
     to_agents, silent = _PassOn(run_dir, job_id, attempt), _SilentNodes(run_dir, attempt)
-    deadline, why, next_ask, next_read = math.inf, "", 0.0, 0.0
+    deadline, why, has_sigterm, next_ask, next_read = math.inf, "", False, 0.0, 0.0
     while srun.poll() is None:
-        has_sigterm = "SIGTERM" in stops.wait(POLL_S)
+        has_sigterm = "SIGTERM" in stops.wait(POLL_S) or has_sigterm
         now = time.monotonic()
         with contextlib.suppress(OSError):  # a disk error: try again in the next turn
             to_agents.pass_on(stops.first)
             if has_sigterm and now > next_ask:
-                next_ask = now + ASK_INTERVAL_S  # many signals at once cause one call of Slurm
+                # Many signals at once cause one call of Slurm.
+                next_ask, has_sigterm = now + ASK_INTERVAL_S, False
                 if _is_at_limit(job_id):
                     limit = now + site_of_run(run_dir).kill_wait_s / 2
                     deadline, why = min((deadline, why), (limit, "at the end of the time limit"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from . import AS_OBJECT, OMIT_NONE
+from . import OMIT_NONE
 
 
 class RequeueAnswer(StrEnum):
@@ -56,14 +56,6 @@ class Successor:
 
 
 @dataclass(frozen=True)
-class PartitionNodes:
-    """How many nodes a partition has, of whatever state."""
-
-    name: str
-    nodes: int
-
-
-@dataclass(frozen=True)
 class SlurmSite:
     """site.json: what the Slurm that a run was submitted to does with the run's jobs.
 
@@ -76,7 +68,6 @@ class SlurmSite:
     kill_wait_s: int = 30  # from SIGTERM to SIGKILL
     slurmd_port: int = 6818
     requeue_delay_s: int = 121  # a requeued job waits so long before it may start
-    partition_nodes: tuple[PartitionNodes, ...] = field(default=(), metadata=AS_OBJECT)
     cluster: str | None = field(default=None, metadata=OMIT_NONE)  # in which the job is queued
     # The QOS that decides what a preemption does, where PreemptType is qos.
     qos: str | None = field(default=None, metadata=OMIT_NONE)

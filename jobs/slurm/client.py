@@ -461,13 +461,6 @@ def forbid_requeue(job_id: str) -> None:
     call(["scontrol", "update", f"JobId={job_id}", "Requeue=0"])
 
 
-def partition_size(name: str) -> int | None:
-    """Return how many nodes a partition has, in any state; None if Slurm does not answer."""
-    answer = call(["scontrol", "--all", "show", "partition", name])
-    total = re.search(r"\bTotalNodes=(\d+)", answer.stdout) if answer else None
-    return int(total[1]) if total else None
-
-
 @dataclass(frozen=True)
 class RequeueResult:
     """The result of a requested requeue."""

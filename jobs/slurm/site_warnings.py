@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from .. import records
 from ..problems import Problem
 from ..records.ended import read_attempts
-from ..records.queued import PartitionNodes, SlurmSite
+from ..records.queued import SlurmSite
 from ..rundir import RunDir
 from ..spec import Slurm
 from . import duration
@@ -77,11 +77,6 @@ def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> Slu
         kill_wait_s=next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
         slurmd_port=next((site.config.slurmd_port for site in sites), SLURMD_PORT),
         requeue_delay_s=_requeue_delay_s(requested, sites),
-        partition_nodes=tuple(
-            PartitionNodes(site.partition.name, site.partition.nodes)
-            for site in sites
-            if site.partition.nodes
-        ),
         cluster=next((site.config.cluster for site in sites if site.config.cluster), None),
         qos=next((site.qos_name for site in sites), None),
         remarks=tuple(problem.in_one_line for problem in check(requested, sites)),

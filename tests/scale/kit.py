@@ -28,7 +28,7 @@ from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
-from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite, Submission
+from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.records.training import Event, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import interpret
@@ -74,10 +74,7 @@ class Run:
     @classmethod
     def of_size(cls, nodes: int, slurm: Slurm, spec: Spec) -> Run:
         """A new run of so many nodes."""
-        site = SlurmSite(
-            cancels_preempted=False,
-            partition_nodes=(PartitionNodes(PARTITION, slurm.num_nodes),),
-        )
+        site = SlurmSite(cancels_preempted=False)
         spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes))
         return cls(RunDir(Path("/nonexistent/runs/simulated/run")), spec, site)
 

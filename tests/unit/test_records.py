@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.records import RecordError, ended, frozen, nodes, queued
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
-from slurm_job_kit.jobs.records.queued import Claim, PartitionNodes, SlurmSite
+from slurm_job_kit.jobs.records.queued import Claim, SlurmSite
 from slurm_job_kit.jobs.records.training import (
     PROGRESS_STEP_AT,
     Best,
@@ -41,7 +41,7 @@ PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
         Result("held", reason="three crashes", attempts=3),
         Result("completed", metrics=(Metric("a", 0.5), Metric("b", None)), weights_sha256="x"),
         Result("completed", weights_sha256="x", best=Best("eval_loss", 0.1, 7)),
-        SlurmSite(True, 30, partition_nodes=(PartitionNodes("batch", 8),), remarks=("x",)),
+        SlurmSite(True, 30, remarks=("x",)),
         SpecChange(1.0, (KeyChange("train.lr", (0.1, None)),), "x"),
         records.decode(Claim, run_files.claim(), "here"),
         Progress(3, total=9, loss=0.5, time_left="1 s"),
@@ -53,11 +53,9 @@ def test_what_is_written_is_read(tmp_path, record):
     assert records.read(type(record), tmp_path / "x.json") == record
 
 
-def test_metrics_and_partitions_are_objects_by_name(tmp_path):
+def test_metrics_are_objects_by_name(tmp_path):
     records.write(tmp_path / "r", Result("completed", metrics=(Metric("eval_accuracy", 0.5),)))
     assert read_json(tmp_path / "r")["metrics"] == {"eval_accuracy": 0.5}
-    records.write(tmp_path / "s", SlurmSite(partition_nodes=(PartitionNodes("batch", 8),)))
-    assert read_json(tmp_path / "s")["partition_nodes"] == {"batch": 8}
 
 
 def test_a_result_has_the_keys_of_what_has_ended(tmp_path):

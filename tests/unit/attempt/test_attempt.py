@@ -661,9 +661,9 @@ WITH_SPARE = Slurm(nodes=2, spare_nodes=1)
 def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_nodes(
     run, command, slurm, slurm_keys, spares, is_left_out
 ):
-    """The partition has no more nodes than the job."""
+    """Slurm would start no job without the node."""
     run.spec.write_text(Spec(slurm=slurm_keys).to_json())
-    write_json(run.site, {"partition_nodes": [{"name": "batch", "nodes": 3}]})
+    slurm.refuse(1)
     slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=a,b,c\n")
     crash = run_files.signs("b", kind="unknown", is_left_out=False)
     run_files.recorded(run, {"signs": crash}, cause="crash", decision="retry")

@@ -65,7 +65,8 @@ class Shell:
     """The batch process, to which Slurm sends stop signals."""
 
     def __init__(self):
-        self.stops, self._came = srun_step.StopSignals(), queue.Queue()
+        self.stops = srun_step.StopSignals()
+        self._came: queue.Queue[SimpleNamespace] = queue.Queue()
 
     def write(self, name):
         self._came.put(SimpleNamespace(si_signo=signal.Signals[f"SIG{name}"]))
@@ -206,16 +207,14 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, shell, monk
     assert next(looks, None) is None
 
 
-@pytest.mark.parametrize(
-    ("reason", "warned", "is_ended"),
-    [("TimeLimit", "SIGUSR1", True), ("None", "SIGUSR1", False), ("TimeLimit", "SIGTERM", False)],
-)
+@pytest.mark.parametrize(("reason", "is_ended"), [("TimeLimit", True), ("None", False)])
 def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_decide(
-    run, waiter, shell, watch, fake_slurm, capfd, reason, warned, is_ended
+    run, waiter, shell, watch, fake_slurm, monkeypatch, capfd, reason, is_ended
 ):
+    monkeypatch.setattr(srun_step, "ASK_INTERVAL_S", 60.0)
     fake_slurm.answer("scontrol", f"   JobState=COMPLETING Reason={reason} Dependency=\n")
     write_json(run.site, {"kill_wait_s": 1})
-    node(run, 0, None, signals=[{"t": 1.0, "signal": warned}])
+    node(run, 0, None, signals=[{"t": 1.0, "signal": "SIGUSR1"}])
     watching = watch(waiter)
     shell.write("TERM")
     if not is_ended:
@@ -225,7 +224,7 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
             shell.write("TERM")
         waiter.kill()
     watching.join(30)
-    assert len(fake_slurm.calls) == (warned == "SIGUSR1")
+    assert len(fake_slurm.calls) == 1
     assert ("at the end of the time limit" in capfd.readouterr().err) == is_ended
     assert waiter.wait(10) == -signal.SIGKILL
 

@@ -199,12 +199,6 @@ def test_excluded_nodes_are_replaced_and_an_error_is_returned(slurm):
     assert "does not answer" in client.set_excluded("12", [])
 
 
-@pytest.mark.parametrize(("text", "size"), [("   TotalCPUs=8 TotalNodes=2 x=1\n", 2), ("", None)])
-def test_the_size_of_a_partition_is_read(slurm, text, size):
-    slurm.answer("scontrol", text)
-    assert client.partition_size("batch") == size
-
-
 def test_a_requeue_is_incomplete_and_read_back(slurm):
     slurm.answer("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
     assert client.requeue("12_3").answer is RequeueAnswer.ACCEPTED
