@@ -41,7 +41,7 @@ class PredecessorCheck:
 MAY_CONTINUE = PredecessorCheck(True)
 
 
-def reason_for(run_dir: RunDir, facts: AttemptFacts, can_requeue: bool) -> str:
+def reason_for(facts: AttemptFacts, can_requeue: bool) -> str:
     """Return why the job needs a successor; empty if it does not."""
     spec = facts.spec
     if spec.slurm.restart == "requeue":
@@ -76,7 +76,7 @@ def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> None:
     facts = replace(facts, site=site_of_job(run_dir, facts))
     job = client.show_job_patiently(job_id) if facts.spec.slurm.restart != "requeue" else None
     can_requeue = job is None or job.can_requeue
-    reason = reason_for(run_dir, facts, can_requeue)
+    reason = reason_for(facts, can_requeue)
     if reason:
         queue(run_dir, facts, job_id, can_requeue, reason)
     else:

@@ -84,7 +84,7 @@ def test_a_successor_is_wanted_where_the_key_or_the_site_says_so(
 ):
     write_json(run.site, {"cancels_preempted": cancels})
     spec = replace(SPEC, slurm=Slurm(restart=wished))
-    assert bool(successor.reason_for(run, replace(now(run), spec=spec), can_requeue)) is expected
+    assert bool(successor.reason_for(replace(now(run), spec=spec), can_requeue)) is expected
     assert slurm.calls == []  # the submit has recorded it
 
 
