@@ -80,7 +80,7 @@ def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_p
     assert status == 0, stderr
     result = read_json(run.result)
     assert (result["status"], result["global_step"], result["attempts"]) == ("completed", 40, 3)
-    assert result["exactness_reason"].endswith("; train.epochs was 1, then 2")
+    assert "; train.epochs was 1, then 2 after step " in result["exactness_reason"]
     steps = [line["step"] for line in read_jsonl(run.metrics) if "train_loss" in line]
     assert steps == list(range(1, 41))
 

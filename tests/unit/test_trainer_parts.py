@@ -58,7 +58,7 @@ def test_exactness_names_what_changed():
     assert exactness(extend_history([first], dict(first)), True)[0] == "bitwise"
     assert exactness([first], False)[0] == "same samples"
     other = extend_history([first], {**first, "torch": "2.14"})
-    assert exactness(other, True) == ("same samples", "torch was 2.13, then 2.14")
+    assert exactness(other, True) == ("same samples", "torch was 2.13, then 2.14 after step 0")
     for key in ("train.seed", "train.dataset_args", "train.collate"):
         exact, reason = exactness(extend_history([first], {**first, key: 1}), True)
         assert exact == "approximate" and reason.startswith(f"{key} changed")
@@ -73,7 +73,10 @@ def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_siz
         return describe(RankContext(run, place, torch.device("cpu"), Events(0)))
 
     history = extend_history([found(2, strategy="hsdp")], found(4, strategy="hsdp"), 7)
-    assert exactness(history, True) == ("same samples", "train.shard_size was 2, then 4")
+    assert exactness(history, True) == (
+        "same samples",
+        "train.shard_size was 2, then 4 after step 7",
+    )
     assert found(2, strategy="hsdp") == found(2, strategy="hsdp", shard_size=2)
     assert found(2, strategy="fsdp") == found(4, strategy="fsdp")
 
@@ -90,7 +93,8 @@ def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monk
     assert found() == first
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     history = extend_history([first], found(), 7)
-    assert exactness(history, True) == ("same samples", "MKL_CBWR was null, then COMPATIBLE")
+    words = "MKL_CBWR was null, then COMPATIBLE after step 7"
+    assert exactness(history, True) == ("same samples", words)
 
 
 def test_exactness_names_the_steps_at_which_the_code_changed():
@@ -100,7 +104,7 @@ def test_exactness_names_the_steps_at_which_the_code_changed():
     assert exactness(history, True) == ("same samples", "the code changed after step 1200")
     assert extend_history(history, {**first, "code": "b"}, 1300) == history
     history = extend_history(history, {**first, "code": "c", "torch": "2.14"}, 1500)
-    words = "the code changed after step 1200 and 1500; torch was 2.13, then 2.14"
+    words = "the code changed after step 1200 and 1500; torch was 2.13, then 2.14 after step 1500"
     assert exactness(history, True) == ("same samples", words)
 
 
@@ -111,7 +115,8 @@ def test_exactness_names_each_change_of_the_world_size_with_its_step():
         now = {"torch": torch_version, "world size": size, "ranks": [1] * size}
         history = extend_history(history, now, step)
     words = "world size was 8, then 7 after step 120, then 8 after step 300"
-    assert exactness(history, True) == ("same samples", f"{words}; torch was 2.13, then 2.14")
+    torch_words = "torch was 2.13, then 2.14 after step 120, then 2.13 after step 300"
+    assert exactness(history, True) == ("same samples", f"{words}; {torch_words}")
     assert exactness(history, False)[1].endswith(f"; {words}")
     assert extend_history(history, now, 400) == history
 

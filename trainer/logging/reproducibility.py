@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from ..process.run_handle import RankContext
 
 CODE = "code"
 WORLD_SIZE = "world size"
-# How the ranks share the work: named before other changes.
-SHARING = ("train.strategy", "train.shard_size")
+NAMED_FIRST = (CODE, WORLD_SIZE, "train.strategy", "train.shard_size")
 # Keys of the section train that choose the samples or their values.
 SAMPLES = tuple(
     f"train.{key}"
@@ -123,11 +122,12 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
         return "approximate", f"{' and '.join(others)} changed, so the samples are others"
     if not deterministic:
         reason = "train.deterministic is off, so operators may vary from run to run"
-        return "same samples", "; ".join([reason, *_world_size_changes(history)])
+        return "same samples", "; ".join([reason, *_changes(history, [WORLD_SIZE])])
     if len(history) == 1:
         return "bitwise", "deterministic operators, and one environment in every attempt"
-    changes = _code_changes(history), _world_size_changes(history), _other_changes(history)
-    return "same samples", "; ".join(itertools.chain(*changes)) or (
+    names = sorted(set().union(*history) - {SINCE, "ranks", *NAMED_FIRST})
+    changes = itertools.islice(_changes(history, (*NAMED_FIRST, *names)), MAX_NAMED)
+    return "same samples", "; ".join(changes) or (
         "some ranks ran on another kind of processor or library version"
     )
 
@@ -136,33 +136,18 @@ def _differs(history: list[dict[str, Any]], name: str) -> bool:
     return any(each.get(name) != history[0].get(name) for each in history)
 
 
-def _code_changes(history: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a text with the steps at which the code changed, if it did."""
-    pairs = itertools.pairwise(history)
-    steps = [now.get(SINCE) for was, now in pairs if was.get(CODE) != now.get(CODE)]
-    if steps:
-        yield f"the code changed after step {' and '.join(map(str, steps))}"
+def _changes(history: list[dict[str, Any]], names: Iterable[str]) -> Iterator[str]:
+    """Yield a text for each of these properties that changed, with the steps of its changes."""
+    for name in names:
+        pairs = itertools.pairwise(history)
+        changes = [now for was, now in pairs if was.get(name) != now.get(name)]
+        if changes and name == CODE:
+            steps = " and ".join(str(now.get(SINCE)) for now in changes)
+            yield f"the code changed after step {steps}"
+        elif changes:
+            then = [f"then {_shown(now, name)} after step {now.get(SINCE, 0)}" for now in changes]
+            yield ", ".join([f"{name} was {_shown(history[0], name)}", *then])
 
 
-def _world_size_changes(history: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a text with each change of the world size and its step, if there is one."""
-    text = f"world size was {history[0].get(WORLD_SIZE)}"
-    pairs = itertools.pairwise(history)
-    changes = [now for was, now in pairs if was.get(WORLD_SIZE) != now.get(WORLD_SIZE)]
-    if changes:
-        steps = (f"then {each.get(WORLD_SIZE)} after step {each.get(SINCE)}" for each in changes)
-        yield ", ".join([text, *steps])
-
-
-def _other_changes(history: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a text for each of MAX_NAMED properties in which an environment is not the first."""
-    first = history[0]
-    for other in history[1:]:
-        names = sorted((first.keys() | other.keys()) - {CODE, WORLD_SIZE, SINCE, "ranks"})
-        names.sort(key=lambda name: name not in SHARING)
-        changed = [name for name in names if first.get(name) != other.get(name)]
-        for name in changed[:MAX_NAMED]:
-            old, new = (json.dumps(each.get(name)).strip('"') for each in (first, other))
-            yield f"{name} was {old}, then {new}"
-        if changed:
-            return
+def _shown(environment: dict[str, Any], name: str) -> str:
+    return json.dumps(environment.get(name)).strip('"')

@@ -2,6 +2,7 @@
 
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -12,7 +13,8 @@ from slurm_job_kit.trainer.process import turns
 def run_as(local_rank, work):
     place = SimpleNamespace(world_size=2, group_rank=0, local_rank=local_rank)
     run = SimpleNamespace(dir=SimpleNamespace(run_id="x"), attempt=1)
-    with turns.first_on_node(SimpleNamespace(distributed=place, run=run)):
+    context: Any = SimpleNamespace(distributed=place, run=run)
+    with turns.first_on_node(context):
         work()
 
 
