@@ -126,6 +126,12 @@ def read_end(path: Path, max_lines: int = 1000, is_numbered: bool = False) -> Lo
     return LogEnd(tuple(map(_decoded, raw)), first, start)
 
 
+def last_lines(path: Path, number: int = 20) -> list[str]:
+    """Return the last lines of a log that are not empty, each cut; [] if it cannot be read."""
+    lines = read_end(path, number).lines
+    return [shorten_line(line, SCREEN_LINE_CHARS) for line in lines if line.strip()]
+
+
 def start_of_last(path: Path, lines: int) -> int:
     """Return the offset of the last lines of a file, at most MAX_BYTES before its end.
 

@@ -259,10 +259,6 @@ class AttemptDir:
         """Return torchrun's own output on a node; its tracebacks repeat those of the ranks."""
         return self.path / f"torchrun-{node_rank:05d}.log"
 
-    def stacks(self, node_rank: int) -> Path:
-        """Return the stacks of a user's script in a hang, of all ranks of a node."""
-        return self.path / f"stacks-{node_rank:05d}.txt"
-
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 

@@ -202,7 +202,8 @@ class Launch:
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
         "Seconds without progress, saves included, that count as a hang, and ten times that in "
-        "each phase before the first step; auto: 540 and 1800; of your own script 600 or more.",
+        "each phase before the first step; auto: 540 and 1800. Of your own "
+        "script: seconds without output or report of any rank; auto: no limit.",
     )
 
     fork: bool | Literal["auto"] = key(

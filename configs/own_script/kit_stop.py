@@ -11,13 +11,12 @@
             stop.stopped()           # leaves the marker, exits with 0
     stop.completed()                 # likewise, at the end
 
-Completed or stopped? The marker says which. With no marker exit 0 is completed if the last reported
-step is the total; after a warning it is stopped (the next attempt finds out in a moment if all is
-done); with fewer steps than the total, or an error as the last output, such as a logged traceback,
-it is a failure, so end with completed(); else it is completed. The
-warning comes as that signal, each second, and as the file KIT_STOP_FILE. KIT_DEADLINE is when the
-time limit ends (seconds since the epoch; empty if it is not known). Under plain torchrun, without
-these variables, nothing ever stops and signals do what they always do.
+Completed or stopped? The marker says which. With no marker exit 0 is completed, but stopped after a
+warning (the next attempt finds out in a moment if all is done), and a failure if fewer steps than
+the total were reported. The warning comes as that signal, each second, and as the file
+KIT_STOP_FILE. KIT_DEADLINE is when the time limit ends (seconds since the epoch; empty if it is not
+known). Under plain torchrun, without these variables, nothing ever stops and signals do what they
+always do.
 """
 
 import atexit

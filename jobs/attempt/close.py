@@ -66,7 +66,7 @@ def close(
     evidence = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
     decision = decide(evidence, budget_used(facts.attempts, time.time()), budget_of(facts.spec))
     if decision is COMPLETED and interpret.is_by_exit_code(facts):
-        decision = replace(COMPLETED, reason=interpret.format_exits(facts))
+        decision = replace(COMPLETED, reason="every rank exited with code 0")
     with BestEffort("attempt")():
         report_quarantine(run_dir, facts)
         report_error(run_dir, facts, evidence)

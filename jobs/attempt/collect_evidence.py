@@ -27,11 +27,9 @@ def of_ended(
     srun_exit: int,
 ) -> Evidence:
     """Return what ended the attempt; Slurm is not asked where the run is certainly complete."""
-    evidence = interpret.rank_evidence(facts, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
-    if not evidence.signals:
-        signals = stops or interpret.stop_signals_at_start(facts, srun_exit)
-        evidence = interpret.unless_contradicted(facts, replace(evidence, signals=signals))
-    if not me.is_local and (evidence.outcome != "completed" or interpret.is_by_exit_code(facts)):
+    state = "LOCAL" if me.is_local else "UNKNOWN"
+    evidence = interpret.rank_evidence(facts, state, srun_exit, stops)
+    if not me.is_local and evidence.outcome != "completed":
         return ask_slurm(run_dir, facts, evidence, me.job_id)
     return with_signs(run_dir, facts, evidence)
 
@@ -55,7 +53,7 @@ def ask_slurm(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, job_id: 
     )
     if evidence.unreachable_nodes and not (facts.errors or facts.agent_errors):
         evidence = replace(evidence, error=None)  # what the other agents left is a consequence
-    evidence = with_signs(run_dir, facts, interpret.unless_contradicted(facts, evidence))
+    evidence = with_signs(run_dir, facts, evidence)
     evidence = replace(evidence, has_spares=has_spares(facts, evidence, job))
     is_left = requeue_policy.slurm_requeues_itself(facts.attempts, evidence, job, job_id)
     return replace(evidence, is_left_to_slurm=is_left)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 from .. import log_text, shared_files
 from ..console import print_line, quantity
@@ -16,9 +15,6 @@ from ..runs.interpret import (
     further_errors,
     newly_quarantined,
 )
-
-LOG_LINES = 20
-LINE_CHARS = 400
 
 
 def report_quarantine(run_dir: RunDir, facts: AttemptFacts) -> None:
@@ -51,13 +47,7 @@ def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> lis
     if failed is None:
         return lines
     log = run_dir.attempt(facts.attempt).rank_log(failed.rank)
-    lines += [f"the end of {log}:", *last_lines(log)]
+    lines += [f"the end of {log}:", *log_text.last_lines(log)]
     if further := len(further_errors(facts.errors)):
         lines.append(f"{quantity(further, 'more rank')} failed after it")
     return lines
-
-
-def last_lines(log: Path) -> list[str]:
-    """Return the last lines of a log without colour codes, each cut at LINE_CHARS."""
-    lines = log_text.read_end(log, LOG_LINES).lines
-    return [log_text.shorten_line(line, LINE_CHARS) for line in lines]

@@ -287,7 +287,6 @@ def plan_of(
             head = head_here(launch, me.job_id, attempt, chosen, resolved)
     if not me.is_local:
         rendezvous.check_private(head.address, launch.allow_public_rendezvous)
-    has_preflight_port = not launch.is_trainer  # the trainer's uses torchrun's store
     return AttemptPlan(
         attempt=attempt,
         job_id=me.job_id,
@@ -303,11 +302,6 @@ def plan_of(
         checkpoint=facts.checkpoint,
         quarantined=facts.quarantined,
         head_interfaces=head.interfaces,
-        preflight_port=(
-            rendezvous.choose_port(me.job_id, attempt, but=head.port)
-            if has_preflight_port
-            else None
-        ),
     )
 
 

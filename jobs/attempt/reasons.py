@@ -69,11 +69,11 @@ def _failure_of(facts: AttemptFacts, cause: Cause, evidence: Evidence) -> Kind:
     agent_errors = [each for each in facts.agents if each is not None and each.error is not None]
     if evidence.kind in (Kind.HANG, *OF_MEMORY):
         return evidence.kind
-    if facts.agent_errors or agent_errors or facts.unstarted:
+    if facts.agent_errors or agent_errors:
         return evidence.kind or Kind.SPEC_MISTAKE
     if failed is not None and not failed.caused_by_peer:
         return failed.kind
-    if evidence.mistake == "code":  # of a script that exited with 0
+    if interpret.unfinished_steps(facts) is not None:
         return Kind.USER_CODE
     if cause is Cause.LOST:
         return Kind.BATCH_SCRIPT_KILLED

@@ -96,13 +96,12 @@ def _of_gpus(facts: AttemptFacts) -> Iterator[Sign]:
 
 def _of_first_failure(facts: AttemptFacts) -> Iterator[Sign]:
     """Yield the node that crashed or hung while the others were well, if it is a single one."""
-    hung = facts.hang.hosts if facts.hang is not None else ()
     own = [error for error in facts.errors if not error.caused_by_peer]
     first = interpret.first_error(own)
-    if hung:
+    if facts.hang is not None:
         step = interpret.steps_of(facts)[1]
         failure = "" if step is None else f"hang at step {step}"
-        signs = [Sign(host, Kind.HANG, "it hung", False, failure) for host in hung]
+        signs = [Sign(host, Kind.HANG, "it hung", False, failure) for host in facts.hang.hosts]
     elif first is not None:
         by_host = {error.host: error for error in own} | {first.host: first}
         is_of_run = first.would_repeat or first.kind in OF_THE_RUN

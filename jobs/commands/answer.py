@@ -10,11 +10,11 @@ from pathlib import Path
 from .. import installation, log_text
 from ..attempt import record_writer
 from ..attempt.decision import CRASHES, budget_of, budget_used, decide_lost
-from ..attempt.end_messages import last_lines
 from ..attempt.reasons import BY_STATE, remedy_of, with_reason
 from ..console import quantity
 from ..errors import UserError
 from ..kinds import KINDS, Kind
+from ..log_text import last_lines
 from ..records.ended import ENDS, Action, AttemptRecord, Cause
 from ..runs import fact_reader, interpret, scratch_purge
 from ..runs.interpret import AttemptFacts

@@ -184,9 +184,7 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
 
 def newest_checkpoint(run_dir: RunDir) -> str | None:
     """Return the name of the newest checkpoint."""
-    is_users = checkpoint_lookup.is_foreign(run_dir)
-    outputs = Spec.read(run_dir.spec).launch.outputs if is_users else ()
-    return checkpoint_lookup.newest(run_dir, is_users, outputs=outputs)
+    return checkpoint_lookup.newest(run_dir, checkpoint_lookup.is_foreign(run_dir))
 
 
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:

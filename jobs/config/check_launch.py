@@ -131,6 +131,7 @@ def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
 def _launch(launch: Launch) -> Iterator[Problem]:
     for name, (least, most, hint) in _OR_AUTO.items():
         number = getattr(launch, name)
+        most = most if launch.is_trainer else math.inf  # a script may be silent for long
         if isinstance(number, int) and not least <= number <= most:
             bound = f"at least {least}" if number < least else f"at most {most}"
             yield Problem(("launch", name), f"must be {bound}, or auto, not {number}", hint)

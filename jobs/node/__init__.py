@@ -5,13 +5,9 @@
 - torchrun: the command line of torchrun and its environment.
 - preload: runs torchrun in a process that imports what the trainer's ranks need.
 - forked_rank: a rank of the trainer, as a fork of its torchrun.
-- rank: wraps a rank that is a user's script; gives each rank its log file.
-- left_running: what a user's script leaves running when it exits with 0.
-- script_watch: ends an attempt in which no rank of a user's script works.
-- stacks: the stacks of ranks, by py-spy.
-- script_failure: why a user's script failed, from its exit code and its log.
-- last_error: the last error in the lines of a log.
-- silent_end: the ends of processes that wrote no record, from their logs.
+- rank: gives each rank its log file, and a user's script its working directory.
+- script_watch: notices that no rank of a user's script writes any more.
+- silent_end: the ends of processes that wrote no record, from torchrun's output and the logs.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
 - gpu_check: whether the ranks will see the GPUs that the job asked for.

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,8 +23,7 @@ from typing import Any, NoReturn
 from .. import environment, records, shared_files
 from ..console import BestEffort, print_line, with_time
 from ..errors import UserError
-from ..procfs import children, has_ended, start_of
-from ..records.ended import read_attempts
+from ..procfs import children
 from ..records.nodes import (
     AgentRecord,
     AttemptPlan,
@@ -37,8 +36,8 @@ from . import gpu_check, rendezvous
 from .interfaces import InterfaceError
 from .oom import limit_bytes, oom_kills
 from .prctl import die_with_parent
-from .script_watch import ScriptWatch, ranks_below
-from .stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
+from .script_watch import ScriptWatch
+from .stop_signals import END_TORCHRUN, STOP_SIGNALS, send, unblock_stop_signals
 from .torchrun import Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
@@ -52,29 +51,6 @@ PLAN_TIMEOUT_S = 60
 START_LIMIT_S = 1200.0
 END_LIMIT_S = 330.0
 COUNT_LIMIT_S = 10.0  # until the agents of an attempt have counted the GPUs of their nodes
-
-
-def signal_ranks(ranks: list[int], number: signal.Signals) -> None:
-    """Send the ranks with these pids their stop signal."""
-    for pid in ranks:
-        with contextlib.suppress(ProcessLookupError):  # the rank has just ended
-            os.kill(pid, number)
-
-
-def scripts_of(wrappers: Sequence[int]) -> list[int]:
-    """Return whom to ask for a stop of users' scripts, by the pids of their wrappers.
-
-    A wrapper adopts what its script leaves. The script is its first child, also when it has ended:
-    then the others are asked, of which one may be a training. Before that they may be helpers,
-    which the script still needs.
-    """
-    scripts = []
-    for wrapper in wrappers:
-        starts = {pid: start_of(pid) for pid in children(wrapper)}
-        # Without one that has just been removed: it is not the script.
-        pids = sorted(filter(starts.get, starts), key=lambda pid: int(starts[pid]))
-        scripts += pids[1:] if pids and has_ended(pids[0]) else pids[:1]
-    return scripts
 
 
 def prepare_torchrun(agent_pid: int) -> None:
@@ -121,25 +97,24 @@ class Agent:
         """Run torchrun to its end; returns its exit code (-N: killed by signal N).
 
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
-        `watch`: of a user's script, whose ranks are children of torchrun's: see jobs.node.rank.
+        `watch`: finds a hang of a user's script.
         """
         self.write_record(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
         torchrun = self.start_torchrun(command, env)
-        if watch is not None:
-            watch.begin(torchrun.pid)
         has_ranks, rankless_s = False, 0.0
         while torchrun.poll() is None:
             began = time.monotonic()
             new = self.wait_for_signal()
-            # Before a script's ranks torchrun has a child that tests the node.
-            ranks = children(torchrun.pid) if watch is None else [*ranks_below(torchrun.pid)]
+            ranks = children(torchrun.pid)
+            if watch is not None and ranks and not has_ranks:
+                watch.begin()
             has_ranks = has_ranks or bool(ranks)
             # At most two intervals per turn: time in which the job was suspended does not count.
             rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)
             rankless_s = 0.0 if ranks else rankless_s
-            is_hang = watch is not None and watch.is_hang_found.is_set()
-            if is_hang or rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S):
+            is_late = rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S)
+            if is_late or (watch is not None and watch.end_hang(ranks)):
                 torchrun.kill()
             if not self.signals:
                 continue
@@ -150,7 +125,7 @@ class Agent:
             if not has_ranks:
                 torchrun.send_signal(END_TORCHRUN)
             elif stop is not None:
-                signal_ranks(ranks if watch is None else scripts_of(ranks), stop)
+                send(stop, ranks)
             for name in new:  # after the signals: a slow file system must not delay the stop
                 self.create_stop_file()
                 self.event("signal", signal=name)
@@ -244,16 +219,6 @@ def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) ->
             sys.exit(with_time(f"{node_name()}: {text}\n  hint: {hint}"))
         time.sleep(0.1)
     return plan
-
-
-def have_trained(run_dir: RunDir, nodes: Sequence[str]) -> bool:
-    """Return whether an earlier attempt of a run has trained on the same nodes."""
-    with contextlib.suppress(OSError, UserError):
-        return any(
-            entry.nodes == nodes and (entry.start_s is not None or entry.evidence.has_progress)
-            for entry in read_attempts(run_dir)
-        )
-    return False
 
 
 def end_by_user_error(attempt_dir: AttemptDir, rank: int, error: str) -> NoReturn:
@@ -375,11 +340,10 @@ def main(argv: list[str]) -> int:
         text = f"{node_name()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
     torch_file(attempt_dir, args.node_rank)
-    have_met = partial(have_trained, run_dir, plan.nodes)
     try:
         with contextlib.suppress(OSError):  # without a route now: one may come back
             Node(args.node_rank, plan, spec)
-        if args.node_rank != 0 and (problem := rendezvous.why_unreachable(plan, have_met)):
+        if args.node_rank != 0 and (problem := rendezvous.why_unreachable(plan)):
             hint = "set launch.interface to an interface that leads to all nodes, or ask the site"
             end_by_node_error(attempt_dir, args.node_rank, problem, hint)
         node = Node(args.node_rank, plan, spec)
@@ -400,5 +364,7 @@ def main(argv: list[str]) -> int:
             print_line(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
         if not spec.launch.is_trainer and plan.attempt > 1:
             show_own_files(run_dir)
-        watch = None if spec.launch.is_trainer else ScriptWatch(run_dir, plan.attempt, node, spec)
+        limit_s = spec.launch.hang_timeout_s
+        is_watched = not spec.launch.is_trainer and limit_s != "auto"
+        watch = ScriptWatch(run_dir, plan.attempt, node, float(limit_s)) if is_watched else None
         return int(agent.run(command, env, stop_signal(spec.launch), watch) != 0)

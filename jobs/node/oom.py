@@ -1,4 +1,4 @@
-"""Memory of this node: what the kernel killed for lack of it, and what is free. Standard library.
+"""What the kernel killed on this node for lack of memory, and the limit. Standard library.
 
 Slurm cannot answer that when an attempt is closed: the job is RUNNING with Reason None, and the
 srun step is gone. Later the job is FAILED, not OUT_OF_MEMORY, unless the kernel killed the batch
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,11 +19,7 @@ from pathlib import Path
 # the cgroup's own limit and for the machine's. Source: cgroup-v1/memory.txt and cgroup-v2.rst of
 # the kernel.
 _COUNTERS = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
-# Limit, use, and the name in memory.stat of the file pages that the kernel can free at once.
-_LIMITS = {
-    "memory.oom_control": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    "memory.events": ("memory.max", "memory.current", "inactive_file"),
-}
+_LIMITS = {"memory.oom_control": "memory.limit_in_bytes", "memory.events": "memory.max"}
 _NUMBER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -47,20 +42,6 @@ def oom_kills(proc: Path = Path("/proc/self")) -> int | None:
     return None
 
 
-def free_bytes(proc: Path = Path("/proc/self")) -> int:
-    """Return the bytes this process may still use: of the machine, and of each cgroup around it."""
-    free = []
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    with contextlib.suppress(OSError):
-        mounts = (proc / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-        groups = (proc / "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
-        for counter in _counters(mounts, groups):
-            free += [_free_in(folder, counter.name) for folder in counter.parents]
-    return min(free, default=0)
-
-
 def limit_bytes(proc: Path = Path("/proc/self")) -> int | None:
     """Return the lowest limit of cgroups around this process; None if none is below the machine."""
     limits = []
@@ -70,21 +51,10 @@ def limit_bytes(proc: Path = Path("/proc/self")) -> int | None:
         for counter in _counters(mounts, groups):
             for folder in counter.parents:
                 with contextlib.suppress(OSError, ValueError):
-                    limits.append(int((folder / _LIMITS[counter.name][0]).read_text("ascii")))
+                    limits.append(int((folder / _LIMITS[counter.name]).read_text("ascii")))
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     lowest = min(limits, default=machine)
     return lowest if lowest < machine else None
-
-
-def _free_in(cgroup: Path, counter: str) -> int:
-    """Return the bytes that are free in one cgroup; very many where it has no limit."""
-    limit, usage, cache = _LIMITS[counter]
-    with contextlib.suppress(OSError, ValueError):
-        stat = (cgroup / "memory.stat").read_text(encoding="ascii").splitlines()
-        cached = sum(int(line.split()[1]) for line in stat if line.split()[0] == cache)
-        used = int((cgroup / usage).read_text(encoding="ascii")) - cached
-        return int((cgroup / limit).read_text(encoding="ascii")) - used
-    return sys.maxsize
 
 
 def _counters(mounts: str, groups: str) -> Iterator[Path]:

@@ -5,9 +5,6 @@
 torchrun forks the trainer's ranks out of this process (`--start-method=fork`), so a node imports
 torch and the trainer once, and not once for each rank.
 
-For a user's script or module there is nothing more to import. The variable KIT_PREFLIGHT then makes
-a fork of this process test the node first: trainer.health.script_preflight.
-
 What a fork needs: no thread of this process holds a lock that the rank needs, and CUDA is not
 initialised. The thread that imports has ended before the fork. Two threads remain: that of the
 rendezvous store runs no Python, and that of torchrun's keep-alive waits for most of the time and
@@ -22,15 +19,11 @@ import importlib
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from .prctl import die_with_parent
-
 TORCHRUN = "torch.distributed.run"
-PREFLIGHT = "slurm_job_kit.trainer.health.script_preflight"
 
 # torchrun imports these during the rendezvous. They are imported before, because of two threads
 # that import modules with circular imports one may get an unfinished module.
@@ -64,27 +57,6 @@ def preload(modules: Sequence[str]) -> None:
         gc.enable()
 
 
-def run_preflight(place: str) -> None:
-    """Test this node in a child process; ends this process where the test fails.
-
-    place: see trainer.health.script_preflight.
-    """
-    me = os.getpid()
-    if (child := os.fork()) == 0:
-        status = 1
-        try:
-            die_with_parent()
-            if os.getppid() == me:
-                importlib.import_module(PREFLIGHT).main(place)
-                status = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status:
-        os._exit(status if status > 0 else 128 - status)
-
-
 def main(argv: Sequence[str]) -> None:
     """Import the modules `argv[0]`, and run torchrun by the rest of `argv`."""
     modules, arguments = list(filter(None, argv[0].split(","))), argv[1:]
@@ -93,8 +65,6 @@ def main(argv: Sequence[str]) -> None:
     # Registered first, so called last: the imports of the thread are frozen, too. A rank's garbage
     # collector then ignores what it inherits, and that memory stays shared.
     os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == pid else None)
-    if (place := os.environ.pop("KIT_PREFLIGHT", "")) and TORCHRUN not in _failed:
-        run_preflight(place)
     thread = threading.Thread(target=preload, args=(modules,), daemon=True)
     thread.start()
     os.register_at_fork(before=thread.join)

@@ -25,11 +25,9 @@ from .stop_signals import STOP_SIGNALS
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS = range(15000, 32000)
 PORT_TRIES = 64
-# How long an agent tries to reach the first node, and how long one try may take. torchrun would try
-# for its read_timeout, and name no interface.
-REACH_LIMIT_S = 15.0
-# The same where these nodes have trained together before: a switch may have failed for a minute.
-CUT_LIMIT_S = 180.0
+# How long an agent tries to reach the first node, and how long one try may take: a switch may fail
+# for a while. torchrun would try for its read_timeout, and name no interface.
+REACH_LIMIT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
 PAUSE_S = 1.0
 
@@ -114,12 +112,11 @@ def _source_addresses(nodes: Sequence[str], known: Mapping[str, str]) -> Iterato
                     yield source, f"source address of {nodes[0]} towards {other}"
 
 
-def why_unreachable(plan: AttemptPlan, have_met: Callable[[], bool]) -> str | None:
+def why_unreachable(plan: AttemptPlan) -> str | None:
     """Return why this node cannot reach the first one at the rendezvous; None if it can.
 
     A refused connection shows that the first node is there: its store is starting. It takes up to
-    REACH_LIMIT_S where nothing answers. have_met: whether these nodes have trained together before;
-    then the network is cut for now, and it takes up to CUT_LIMIT_S.
+    REACH_LIMIT_S where nothing answers.
     """
     head, here = plan.head_address, interfaces.list_interfaces()
     if not is_reachable(head):
@@ -129,7 +126,7 @@ def why_unreachable(plan: AttemptPlan, have_met: Callable[[], bool]) -> str | No
     if (own := interfaces.interface_of(head)) is not None and here != plan.head_interfaces:
         problem = f"{own} of this node has this address, too"
     else:
-        problem = _connect(head, int(plan.rdzv_endpoint.rpartition(":")[2]), have_met)
+        problem = _connect(head, int(plan.rdzv_endpoint.rpartition(":")[2]))
     if problem is None:
         return None
     has = [(plan.nodes[0], plan.head_interfaces), ("this node", here)]
@@ -138,12 +135,12 @@ def why_unreachable(plan: AttemptPlan, have_met: Callable[[], bool]) -> str | No
     return f"the first node cannot be reached at {plan.rdzv_endpoint} ({how}): {problem}; {listed}"
 
 
-def _connect(host: str, port: int, have_met: Callable[[], bool]) -> str | None:
+def _connect(host: str, port: int) -> str | None:
     """Return the last error of connections to a port; None as soon as the host answers.
 
     None, too, where a stop signal waits for the agent, which blocks it until torchrun starts.
     """
-    began, limit_s = time.monotonic(), REACH_LIMIT_S
+    deadline = time.monotonic() + REACH_LIMIT_S
     while not signal.sigpending() & {*STOP_SIGNALS}:
         try:
             socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
@@ -151,10 +148,8 @@ def _connect(host: str, port: int, have_met: Callable[[], bool]) -> str | None:
         except ConnectionRefusedError:
             return None
         except OSError as error:
-            if time.monotonic() - began + PAUSE_S > limit_s:
-                if limit_s == CUT_LIMIT_S or not have_met():
-                    return str(error)
-                limit_s = CUT_LIMIT_S
+            if time.monotonic() + PAUSE_S > deadline:
+                return str(error)
         time.sleep(PAUSE_S)
     return None
 
@@ -178,8 +173,8 @@ def check_private(address: str, is_allowed: bool) -> None:
         )
 
 
-def choose_port(job_id: str, attempt: int, but: int | None = None) -> int:
-    """Return a TCP port for this attempt that is free on this host now, and is not `but`.
+def choose_port(job_id: str, attempt: int) -> int:
+    """Return a TCP port for this attempt that is free on this host now.
 
     The search starts at a hash of job and attempt, so two jobs on one node rarely try the same
     port. It leaves out the ephemeral range, where an outgoing connection could take the port before
@@ -192,7 +187,7 @@ def choose_port(job_id: str, attempt: int, but: int | None = None) -> int:
     start = zlib.crc32(f"{job_id}/{attempt}".encode()) % len(candidates)
     for offset in range(PORT_TRIES):
         port = candidates[(start + offset) % len(candidates)]
-        if port != but and is_free(port):
+        if is_free(port):
             return port
     raise RendezvousError(
         f"{node_name()}: no free port among {PORT_TRIES} from {candidates[start]} on"

@@ -1,7 +1,7 @@
-"""The ends of processes that wrote no record: what their logs and torchrun's summary show.
+"""The ends of ranks and torchruns that wrote no record: what their logs and torchrun's output show.
 
-A rank that a signal ends, a torchrun that finds no store, an agent that srun cannot start: the
-reason stands in a log only.
+The trainer records why it fails; a user's script, a rank that a signal ends and a torchrun that
+finds no store do not.
 """
 
 from __future__ import annotations
@@ -9,63 +9,77 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import log_text
+from ..errors import PEER_TEXTS
+from ..kinds import Kind
 from ..known_causes import REPEATED, known_cause
-from ..log_text import on_a_screen
 from ..records.nodes import RankError
 from ..rundir import AttemptDir
-from .last_error import last_error
-from .script_failure import UNCAUGHT, format_exit, kind_of_exit
-from .stop_signals import STOP_SIGNALS
 
-# An entry of torchrun's summary. Source: torch.distributed.elastic.multiprocessing.errors.
+# An entry of torchrun's summary; the entry of the rank that failed first is the last one. Source:
+# torch.distributed.elastic.multiprocessing.errors.
 _FAILURE = re.compile(
-    r"^  time +: (\S+)\n  host +: \S+\n  rank +: (\d+) \(local_rank: \d+\)\n  exitcode +: (-?\d+) ",
-    re.MULTILINE,
+    r"^  time +: (\S+)\n  host +: \S+\n  rank +: (\d+) \(local_rank: \d+\)\n  exitcode +: (-?\d+) "
+    r"[^\n]*\n  error_file: (\S+)\n  traceback : (.*?)(?=^\[\d+\]:$|^-{20}|^={20}|\Z)",
+    re.MULTILINE | re.DOTALL,
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
-_SIGTERM = -15
-_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
-_OF_ATTEMPT = re.compile(r"^(?:attempt \d+|warning: |  hint: |torchrun's own output)")
-_TASK_END = re.compile(r"^srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)$")
-_OF_SIGNALS = {128 + number for number in (*STOP_SIGNALS, signal.SIGINT, signal.SIGKILL)}
 _EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
+_PEER_ERRORS = (*PEER_TEXTS, "DistBackendError", "DistNetworkError", "DistStoreError")
 
 
 def ended_ranks(
-    attempt_dir: AttemptDir, node_rank: int, host: str, recorded: Sequence[int]
+    attempt_dir: AttemptDir, node_rank: int, host: str, recorded: Collection[int]
 ) -> list[RankError]:
-    """Return a record of each rank that torchrun saw fail on a node, and that wrote none itself.
+    """Return a record of each rank that torchrun saw fail on a node, the first one first.
 
-    recorded: the ranks that wrote one.
+    recorded: the ranks that wrote a record themselves.
     """
     text = log_text.read_end(attempt_dir.torchrun_log(node_rank)).text
-    return [
-        _record(attempt_dir, host, int(rank), int(code), when)
-        for when, rank, code in _FAILURE.findall(text)
-        if int(rank) not in recorded
-    ]
+    ends = map(_Failure._make, reversed(_FAILURE.findall(text)))
+    return [_record(attempt_dir, host, each) for each in ends if int(each.rank) not in recorded]
 
 
-def _record(attempt_dir: AttemptDir, host: str, rank: int, code: int, when: str) -> RankError:
-    lines = log_text.read_end(attempt_dir.rank_log(rank)).lines
-    error = last_error(lines, may_be_uncaught=code == UNCAUGHT, takes_words=False)
-    words, ended = on_a_screen(error.text), format_exit(code)
-    cause = known_cause(f"{error.text}\n{ended}", (error.name,) if error.name else ())
-    shown = f"{ended}: {words}" if words else ended
+class _Failure(NamedTuple):
+    """An entry of torchrun's summary. trace: what the error file has, if there is one."""
+
+    time: str
+    rank: str
+    exit_code: str
+    error_file: str
+    trace: str
+
+
+def _record(attempt_dir: AttemptDir, host: str, end: _Failure) -> RankError:
+    """Return the record of a rank, by the error file of torchelastic's @record, else by its log."""
+    log = log_text.last_lines(attempt_dir.rank_log(int(end.rank)))
+    lines = [line.removeprefix(f"[rank{end.rank}]: ") for line in log]  # torch puts it there
+    if end.error_file != "<N/A>":
+        lines = textwrap.dedent(f"  {end.trace}").strip().splitlines()
+    words = lines[-1] if lines else ""
+    code = int(end.exit_code)
+    is_peers = code == -signal.SIGTERM or any(each in words for each in _PEER_ERRORS)
+    cause = None if is_peers else known_cause(words)
+    kind = cause or (Kind.COLLECTIVE if is_peers else kind_of_exit(code))
+    between = ": " if code > 0 else "; its last line: "
     return RankError(
-        _seconds(when),
-        rank,
+        _seconds(end.time),
+        int(end.rank),
         host,
-        shown,
-        kind=cause or kind_of_exit(code),
-        caused_by_peer=code == _SIGTERM,
+        f"{format_exit(code)}{between}{words}" if words else format_exit(code),
+        kind=kind,
+        traceback="\n".join(lines),
+        # torchrun sends SIGTERM to the other ranks of the node after the first one failed.
+        caused_by_peer=is_peers,
         would_repeat=cause in REPEATED,
         exit_code=code,
+        mistake="code" if kind in (Kind.USER_CODE, Kind.IMPORT_ERROR) else None,
     )
 
 
@@ -76,73 +90,29 @@ def _seconds(when: str) -> float:
         return time.time()
 
 
-# What stands before, or at the top of, a traceback of an exit, a thread or a process beside it.
-_BESIDE = re.compile(
-    r"^(?:Exception ignored|Exception in thread|Error in atexit|--- Logging error)"
-)
-# After an error that a script caught, and without output: so long a script trains. More than a
-# client of a file server may be late, or the clocks of two hosts differ.
-QUIET_S = 600.0
-_BESIDE_FRAME = re.compile(r'\n *File ".*/(?:multiprocessing|concurrent|asyncio)/|/threading\.py"')
+def kind_of_exit(code: int) -> Kind:
+    """Return the kind of an end of which nothing but the exit code is known."""
+    # A shell shows the end of a program by signal N as 128 + N.
+    return Kind.PROCESS_KILLED if code < 0 or code > 128 else Kind.USER_CODE
 
 
-def error_at_end(attempt_dir: AttemptDir, exited: float | None) -> str:
-    """Return the error that a script whose rank 0 exited with 0 printed last; "" without one.
-
-    An error of Python or of a program alone counts: other words may be those of a summary. Not
-    where the rank went on for long without output. exited: when it did; None: not known.
-    """
-    log = attempt_dir.rank_log(0)
-    with contextlib.suppress(OSError):
-        if exited is not None and exited - log.stat().st_mtime > QUIET_S:
-            return ""
-    lines = log_text.read_end(log).lines
-    error = last_error(lines, may_be_uncaught=False, takes_words=False)
-    if error.is_logged:
-        return ""
-    if not error.traceback:
-        return on_a_screen(error.text)
-    before, _, _ = "\n".join(lines).rpartition(error.traceback)
-    line_before = before.rstrip().rpartition("\n")[2]
-    first_frame = "\n".join(error.traceback.split("\n", 2)[:2])
-    is_beside = _BESIDE.search(line_before) or _BESIDE_FRAME.search(first_frame)
-    return "" if is_beside else on_a_screen(error.text)
+def format_exit(code: int) -> str:
+    """Return `exited with code 3`, or `was killed by SIGSEGV`."""
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):  # a real-time signal
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
 
 
 def torchrun_words(attempt_dir: AttemptDir, node_rank: int) -> str:
-    """Return the last error of a torchrun; "" where it only reports that of its ranks."""
-    lines = log_text.read_end(attempt_dir.torchrun_log(node_rank)).lines
-    error = last_error(lines)
-    return "" if error.name in _CONSEQUENCES else on_a_screen(error.text)
-
-
-def job_lines(job_log: Path, attempt: int) -> list[str]:
-    """Return the lines of a job's log from the opening of an attempt on, without their time."""
-    lines = [_TIME.sub("", line) for line in log_text.read_end(job_log).lines]
-    opened = f"attempt {attempt}: "
-    begin = max(
-        (n for n, line in enumerate(lines) if line.startswith(opened) and "rendezvous at" in line),
-        default=len(lines),
-    )
-    return lines[begin + 1 :]
-
-
-def agent_words(lines: Sequence[str]) -> str:
-    """Return the last error in the lines of a job's log, of srun or of an agent."""
-    return on_a_screen(last_error([each for each in lines if not _OF_ATTEMPT.match(each)]).text)
-
-
-def failed_tasks(lines: Sequence[str]) -> dict[str, int]:
-    """Return nodes, as a host list, and exit code of tasks that failed by themselves, from srun.
-
-    After the first one srun sends SIGTERM to the others.
-    """
-    ended = (_TASK_END.match(line) for line in lines)
-    return {each[1]: int(each[2]) for each in ended if each and int(each[2]) not in _OF_SIGNALS}
+    """Return the last line of a torchrun; "" where it only reports the failure of its ranks."""
+    lines = log_text.last_lines(attempt_dir.torchrun_log(node_rank))
+    is_of_ranks = any(each in line for line in lines for each in _CONSEQUENCES)
+    return lines[-1] if lines and not is_of_ranks else ""
 
 
 def setup_words(reason: str, setup_log: Path) -> str:
-    """Return the reason of setup lines that failed, with the last error of their output."""
-    words = last_error(log_text.read_end(setup_log).lines).text
-    head = _EXIT_CODE.match(reason)
-    return f"{head[1]}: {on_a_screen(words)}" if head and words else reason
+    """Return the reason of setup lines that failed, with the last line of their output."""
+    lines, head = log_text.last_lines(setup_log), _EXIT_CODE.match(reason)
+    return f"{head[1]}: {lines[-1]}" if head and lines else reason

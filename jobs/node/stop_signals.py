@@ -5,7 +5,10 @@ The kernel keeps a blocked signal pending, across exec, too, and delivers it whe
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+from collections.abc import Iterable
 
 # Any of them may be the job's own --signal. The kernel's numbers (--signal=10) and SIG in front of
 # the name mean the same to Slurm. Source: sbatch(1), --signal.
@@ -41,3 +44,10 @@ def block_stop_signals() -> None:
 def unblock_stop_signals() -> None:
     """Deliver pending and future stop signals, also if this process inherited them blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def send(number: signal.Signals, pids: Iterable[int]) -> None:
+    """Send a signal to processes, of which some may just have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

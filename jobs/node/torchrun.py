@@ -165,9 +165,6 @@ class Node:
             **(self._socket_variables() if self.is_interface_chosen else {}),
         }
         if not spec.launch.is_trainer:
-            num_gpus = spec.slurm.num_gpus
-            place = (self.rank, len(plan.nodes), num_gpus, plan.head_address, plan.preflight_port)
-            env["KIT_PREFLIGHT"] = " ".join(map(str, place))
             env["KIT_WORK_DIR"] = str(run_dir.work)
             env["PYTHONPATH"] = search_path(env.get("PYTHONPATH", ""), run_dir)
         return env | {
@@ -209,6 +206,8 @@ def variables_of_spec(spec: Spec) -> dict[str, str]:
     if spec.launch.is_trainer:  # needed before rank 0, which alone reads the spec, can share it
         env["KIT_HANG_TIMEOUT_S"] = str(spec.launch.hang_timeout_s)
         env["KIT_NUM_GPUS"] = str(spec.slurm.num_gpus)
+    elif spec.launch.hang_timeout_s != "auto":  # SIGABRT then prints the stacks of a rank
+        env["PYTHONFAULTHANDLER"] = "1"
     if forks(spec):  # torch then counts GPUs without CUDA, which a fork could not use after that
         env["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     return env | spec.launch.env

@@ -59,8 +59,6 @@ class AttemptPlan:
     head_interfaces: tuple[str, ...] = ()  # of the first node, each as `eth0 10.0.0.5`
     spares: tuple[str, ...] = ()  # nodes of the job that answer and wait
     left_out: tuple[str, ...] = ()  # nodes of the job that answer, but are suspected
-    # At the head address, of the preflight of a user's script.
-    preflight_port: int | None = field(default=None, metadata=OMIT_NONE)
 
     @property
     def waiting(self) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from .. import procfs
-from ..node import stacks
 from . import traces
 from .subjects import MARK, Running, Subject
 from .traces import Process
@@ -43,7 +42,6 @@ class Ended:
 
     stop_s: from the harm to the end of the last rank; None without a harm. marker: what the
     training recorded: stopped, completed, or nothing. left: commands of what it left running.
-    place: where a rank was that had to be killed, for its grace or the limit was over.
     """
 
     number: int
@@ -59,7 +57,6 @@ class Ended:
     processes: Sequence[Process]
     output: str
     left: Sequence[str]
-    place: str = ""
 
 
 def run(
@@ -108,7 +105,6 @@ def run(
         processes=traces.read(own),
         output=output,
         left=left,
-        place=watch.place,
     )
 
 
@@ -142,7 +138,6 @@ class _Watch:
         self.harmed_at: float | None = None
         self.kill_at: float | None = None
         self.was_killed = self.is_over_limit = False
-        self.place = ""
 
     def wait(self) -> None:
         """Wait for the end; kill all at the end of the grace, or at the limit."""
@@ -152,18 +147,11 @@ class _Watch:
             now = time.time()
             if self.kill_at is not None and now > self.kill_at:
                 self.was_killed, self.kill_at = True, None
-                self._kill()
+                kill_all(self.subject, self.running)
             elif now > self.deadline and not self.is_over_limit:
                 self.is_over_limit = True
-                self._kill()
+                kill_all(self.subject, self.running)
             time.sleep(POLL_S)
-
-    def _kill(self) -> None:
-        """Kill all processes of the start; note where the first rank is, and write all stacks."""
-        (found,) = stacks.stacks_of([self.running.pid])
-        (self.folder / "stacks.txt").write_text(found.text, encoding="utf-8")
-        self.place = f"; it was at {found.where}" if found.where != stacks.Stack("").where else ""
-        kill_all(self.subject, self.running)
 
     def _is_held(self) -> bool:
         """Return whether the moment has come, on all ranks that reach it."""

@@ -15,7 +15,6 @@ from ..errors import PEER_TEXTS, UserError
 from ..kinds import KINDS
 from ..known_causes import known_cause
 from ..log_text import first_line, visible
-from ..node.last_error import last_error
 from . import final_state, harming
 from .harming import Ended, Harm
 from .subjects import CommandSubject, Subject
@@ -24,8 +23,9 @@ from .traces import Course, Process, course
 FEWEST_STEPS = 6
 STEPS_LEFT = 4  # after a moment, so that a training that does not stop is seen to go on
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # CUDA and ROCm do not work in a fork
+# What Python prints last of an exception, behind the rank that torch may print before it.
+_ERROR = re.compile(r"(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)")
 # torchrun's report of a failed rank, behind the errors of the ranks.
-_RANK = re.compile(r"\[rank\d+\]: ")
 _REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
 UNDISTURBED = ("undisturbed", "undisturbed again")
 
@@ -287,14 +287,10 @@ def failure(start: Ended) -> str:
 
 
 def _error(lines: Sequence[str]) -> str:
-    """Return the last error; if that is the end of a peer, the error of the peer."""
-    words = last_error(lines).text
-    ranks = sorted({found[0] for line in lines if (found := _RANK.match(line))})
-    for rank in ranks if any(each in words for each in PEER_TEXTS) else ():
-        own = last_error([line for line in lines if line.startswith(rank)]).text
-        if own and not any(each in own for each in PEER_TEXTS):
-            return own
-    return words
+    """Return the last error that is no end of a peer, else the last one, else the last line."""
+    errors = [found[1] for line in lines if (found := _ERROR.match(line))]
+    own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
+    return next(reversed(own or errors or [line for line in lines if line.strip()]), "")
 
 
 def _is_same(first: Tried, again: Tried) -> bool:

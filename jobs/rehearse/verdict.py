@@ -201,8 +201,7 @@ def _stops(seen: Observed) -> Reply:
     early = [each for each in tried if any(leaves_as_done(each, start) for start in each.stopped)]
     on = [each for each in tried if any(ran_on(each, start) for start in each.stopped)]
     if killed:
-        place = next(start.place for each in killed for start in each.stopped if start.was_killed)
-        detail = f"was killed at the end of the grace: {_names(killed)}{place}"
+        detail = f"was killed at the end of the grace: {_names(killed)}"
     elif on:
         detail = f"went on to its end: {_names(on)}"
     elif early:
@@ -256,8 +255,7 @@ def _continues(seen: Observed) -> Reply:
 def _why_not(shown: Judgement) -> str:
     name = shown.run.scenario.name
     if shown.failed is not None and shown.failed.is_over_limit:
-        place = shown.failed.place
-        return f"{name}: the start after it did not end within the limit{place}"
+        return f"{name}: the start after it did not end within the limit"
     if shown.failed is not None:
         return f"{name}: the start after it fails: {failure(shown.failed)}"
     if shown.ends_early:

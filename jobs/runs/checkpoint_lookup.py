@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
 
-from .. import records
+from .. import records, shared_files
 from ..checkpoint.names import (
     QUARANTINE_PREFIX,
     checkpoint_name,
@@ -17,29 +20,32 @@ from ..rundir import RunDir
 from ..spec import Spec
 
 
-def newest(
-    run_dir: RunDir,
-    is_users: bool,
-    names: Iterable[str] | None = None,
-    outputs: Sequence[str] = (),
-) -> str | None:
+def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) -> str | None:
     """Return the name of the newest committed checkpoint; None if there is none.
 
-    names: those in the folder of checkpoints, if the caller has listed it. outputs: launch.outputs.
+    names: those in the folder of checkpoints, if the caller has listed it.
 
     A user's script (`is_users`) names its files as it likes. If its kit_stop.py has reported the
     step of its newest checkpoint, the name is made of that step. Else it is the time and path of
-    the newest file that script_files finds. `is_newer` compares two of any kind.
+    the newest file in the folder of checkpoints. `is_newer` compares two of either kind.
     """
     if not is_users:
         known = checkpoint_names(run_dir.checkpoints) if names is None else newest_first(names)
         return next(iter(known), None)
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
-    if saved is not None:
-        return checkpoint_name(saved.step)
-    from . import script_files
+    return newest_file(run_dir) if saved is None else checkpoint_name(saved.step)
 
-    return script_files.newest(run_dir, outputs)
+
+def newest_file(run_dir: RunDir) -> str | None:
+    """Return time (ns) and path of the file in the folder of checkpoints that changed last."""
+    times = []
+    with contextlib.suppress(OSError):
+        shared_files.ask_for_all(run_dir.checkpoints)  # a script overwrites last.ckpt in place
+    for folder, _, names in os.walk(run_dir.checkpoints):
+        for path in (Path(folder, name) for name in names):
+            with contextlib.suppress(OSError):  # the script replaces it right now
+                times.append((path.stat().st_mtime_ns, path.relative_to(run_dir.path)))
+    return "{:020d} {}".format(*max(times)) if times else None
 
 
 def quarantined_names(names: Iterable[str]) -> list[str]:

@@ -24,7 +24,6 @@ from ..records.training import (
 )
 from ..rundir import AttemptDir, RunDir
 from ..shared_files import names_in
-from ..slurm.hostlist import expand_hostlist
 from . import checkpoint_lookup, interpret, scratch_purge
 from .interpret import AttemptFacts
 
@@ -95,9 +94,6 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
     is_left_out = is_for_next and any(record.attempt == attempt for record in attempts)
     nodes = _Nodes() if is_left_out else _read_nodes(run_dir, attempt, plan)
     spec, spec_error = scratch_purge.read_spec(run_dir)
-    is_users_end = not spec.launch.is_trainer and nodes.are_exits_clean
-    ends = (each.t for each in nodes.events if (each.attempt, each.event) == (attempt, "exited"))
-    exited = next(ends, None)
     names = names_in(run_dir.checkpoints)
     step, total = read_progress_steps(run_dir.progress)
     return AttemptFacts(
@@ -106,7 +102,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         agent_errors=nodes.agent_errors,
         agents=nodes.agents,
         errors=nodes.errors,
-        places=_places(run_dir, attempt, nodes.errors, nodes.events),
+        places=_places(run_dir, attempt, nodes.errors) if spec.launch.is_trainer else (),
         events=tuple(event for event in nodes.events if event.attempt == attempt),
         progress_step=step,
         total_steps=total,
@@ -119,14 +115,10 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         site=records.read(SlurmSite, run_dir.site),
         submission=records.read(Submission, run_dir.submission) or Submission(),
         successor=records.read(Successor, run_dir.successor),
-        checkpoint=checkpoint_lookup.newest(
-            run_dir, not spec.launch.is_trainer, names, spec.launch.outputs
-        ),
+        checkpoint=checkpoint_lookup.newest(run_dir, not spec.launch.is_trainer, names),
         quarantined=tuple(checkpoint_lookup.quarantined_names(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
         last_words=nodes.last_words,
-        error_at_end=silent_end.error_at_end(attempt_dir, exited) if is_users_end else "",
-        failed_tasks=nodes.failed_tasks,
         hang=nodes.hang,
     )
 
@@ -141,13 +133,7 @@ class _Nodes:
     events: tuple[Event, ...] = ()  # rank 0's, of all attempts
     is_stop_requested: bool = False
     last_words: tuple[tuple[str, str], ...] = ()
-    failed_tasks: tuple[tuple[str, int], ...] = ()
     hang: HangConclusion | None = None
-
-    @property
-    def are_exits_clean(self) -> bool:
-        exits = [None if each is None else each.torchrun_exit for each in self.agents]
-        return bool(exits) and {*exits} == {0}
 
 
 def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nodes:
@@ -167,8 +153,6 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
     recorded = [each.rank for each in errors]
     for node_rank, agent in failed:
         errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
-    is_silent = any(each is None or each.end is None for each in agents)
-    job = silent_end.job_lines(run_dir.job_log, attempt) if is_silent else []
     return _Nodes(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
@@ -178,12 +162,7 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         hang=records.read_leniently(HangConclusion, attempt_dir.hang)
         if attempt_dir.hang.name in known
         else None,
-        last_words=() if errors else _last_words(attempt_dir, failed, job),
-        failed_tasks=tuple(
-            (node, code)
-            for nodes, code in silent_end.failed_tasks(job).items()
-            for node in expand_hostlist(nodes)
-        ),
+        last_words=() if errors else _last_words(attempt_dir, failed),
     )
 
 
@@ -206,32 +185,27 @@ def _failed_agents(agents: Sequence[AgentRecord | None]) -> list[tuple[int, Agen
 
 
 def _last_words(
-    attempt_dir: AttemptDir, failed: Sequence[tuple[int, AgentRecord]], job: Sequence[str]
+    attempt_dir: AttemptDir, failed: Sequence[tuple[int, AgentRecord]]
 ) -> tuple[tuple[str, str], ...]:
-    """Return (host, last error) of each torchrun that failed; ("", ...) of an agent without an end.
-
-    job: the lines of the job's log where an agent has none.
-    """
+    """Return (host, last line) of each torchrun that failed, but not because of its ranks."""
     words_of = [(each.host, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
-    if job and (not failed or silent_end.failed_tasks(job)):
-        words_of.append(("", silent_end.agent_words(job)))
     return tuple((host, words) for host, words in words_of if words)
 
 
 def _places(
-    run_dir: RunDir, attempt: int, errors: tuple[RankError, ...], rank_0: tuple[Event, ...]
-) -> tuple[tuple[int, str, bool], ...]:
-    """Return (rank, host, has exited with 0) per started rank; () if a rank's own error says why.
+    run_dir: RunDir, attempt: int, errors: tuple[RankError, ...]
+) -> tuple[tuple[int, str], ...]:
+    """Return (rank, host) per started rank; () if a rank's own error says why.
 
-    The timeline of every rank has to be read for it; that of rank 0 was read before.
+    The timeline of every rank has to be read for it.
     """
     first = interpret.first_error(errors)
     if first is None or not first.caused_by_peer:
         return ()
     places = []
     for path in shared_files.files_in(run_dir.timeline("x").parent, "rank-*.jsonl"):
-        events = rank_0 if path.stem == RANK_0 else read_events(path)
-        mine = {each.event: each for each in events if each.attempt == attempt}
-        if (begun := mine.get("spawn")) is not None and begun.host is not None:
-            places.append((int(path.stem.partition("-")[2]), begun.host, "exited" in mine))
+        of_rank = (each for each in read_events(path) if each.attempt == attempt)
+        host = next((each.host for each in of_rank if each.event == "spawn"), None)
+        if host is not None:
+            places.append((int(path.stem.partition("-")[2]), host))
     return tuple(sorted(places))

@@ -14,13 +14,11 @@ from ..errors import HINT, Mistake, UserError
 from ..kinds import OF_MEMORY, Kind
 from ..known_causes import REPEATED, known_cause
 from ..log_text import behind_first_line
-from ..node.script_failure import signal_of
 from ..node.stop_signals import STOP_SIGNALS
 from ..records.ended import FINAL, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
 from ..records.training import CodeSpan, Event, Outcome, Result
-from ..slurm import job_state
 from ..spec import Spec
 
 # The longest pause before a retry, and its start.
@@ -37,8 +35,6 @@ KILLED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, *STOP
 # A frame of a traceback: its file and line.
 _FRAME = re.compile(r'^ *File "(.*)", line (\d+)', re.M)
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
-# The way out where the script has done all that it should.
-_MARKS_THE_END = "if it had finished: completed() of kit_stop.py marks the end"
 
 
 @dataclass(frozen=True)
@@ -50,8 +46,7 @@ class AttemptFacts:
     agents: tuple[AgentRecord | None, ...]  # of each node of the plan; None where it wrote none
     agent_errors: tuple[str, ...]  # why agents did not start torchrun, by node rank
     errors: tuple[RankError, ...]  # see `causes`
-    # (rank, host, whether it is a script's that exited with 0) of started ranks; see facts.read
-    places: tuple[tuple[int, str, bool], ...]
+    places: tuple[tuple[int, str], ...]  # (rank, host) of started ranks; see fact_reader.read
     events: tuple[Event, ...]  # rank 0's, of this attempt
     progress_step: int | None  # the last finished optimizer step of the run
     outcome: Outcome
@@ -67,19 +62,9 @@ class AttemptFacts:
     is_cancelled: bool = False  # by the command cancel, and not resumed since
     total_steps: int | None = None  # of the run, as a user's script reported them
     is_stop_requested: bool = False  # an agent created the stop file of this attempt
-    # (host, last error) of each torchrun that failed, where no rank has a record; host "": the last
-    # error in the job's log, where an agent recorded no end.
+    # (host, last line) of each torchrun that failed, where no rank has a record.
     last_words: tuple[tuple[str, str], ...] = ()
-    error_at_end: str = ""  # that a script printed last, although it exited with 0
-    failed_tasks: tuple[tuple[str, int], ...] = ()  # (node, exit code), as srun reported them
     hang: HangConclusion | None = None
-
-    @property
-    def unstarted(self) -> dict[str, int]:
-        """The nodes on which the agent's command failed before the agent began, with exit codes."""
-        tasks = dict(self.failed_tasks)
-        agents = zip(self.nodes, self.agents, strict=True)
-        return {node: tasks[node] for node, agent in agents if agent is None and node in tasks}
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -98,23 +83,26 @@ class AttemptFacts:
         return self.attempts[-1] if self.attempts else None
 
 
-def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidence:
-    """Return the evidence in the ranks' and agents' files. `job_state`: all known from Slurm."""
-    failed = first_error(facts.errors)
-    killed = killed_for_memory(facts)
+def rank_evidence(
+    facts: AttemptFacts, job_state: str, srun_exit: int = 0, stops: tuple[str, ...] = ()
+) -> Evidence:
+    """Return the evidence in the ranks' and agents' files.
+
+    job_state: all known from Slurm. srun_exit: 0 where it is not known. stops: signals that the
+    batch script got.
+    """
+    failed, killed = first_error(facts.errors), killed_for_memory(facts)
     signals = warning_signals(facts, failed)
-    if facts.agent_errors or facts.unstarted or has_agent_died(facts.agents, srun_exit):
-        signals = tuple(name for name in signals if name != "SIGTERM")
-    outcome = outcome_of(facts, signals)
     # srun ended the other nodes because of it.
+    if facts.agent_errors or has_agent_died(facts.agents, srun_exit):
+        signals = tuple(name for name in signals if name != "SIGTERM")
+    signals = signals or stops or stop_signals_at_start(facts, srun_exit)
+    outcome = outcome_of(facts, signals)
     of_agent = format_agent_errors(facts.agent_errors)
     error = of_agent or error_of(facts, failed, killed)
-    if error is None and outcome is None:
-        error = unfinished_reason(facts)
-        of_agent = None if error else format_agent_exits(facts)
-    is_caught = error is not None and error == caught_error(facts)
+    if error is None and outcome is None and (error := unfinished_steps(facts)) is None:
+        error = of_agent = format_agent_exits(facts)
     cause = None if of_agent is None else known_cause(of_agent)
-    error = of_agent if of_agent is not None else error
     kind = cause or kind_of(failed)
     if killed and kind not in OF_MEMORY:  # perhaps the reason of what the ranks recorded
         kind = Kind.OUT_OF_MEMORY
@@ -126,9 +114,8 @@ def rank_evidence(facts: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_preempted=False,
         has_progress=has_progress(facts),
         error=error,
-        would_repeat=would_repeat(facts, failed) or is_caught or cause in REPEATED,
-        mistake=mistake_of(facts, failed)
-        or ("code" if is_caught else "spec" if cause in REPEATED else None),
+        would_repeat=would_repeat(facts, failed) or cause in REPEATED,
+        mistake=mistake_of(facts, failed) or ("spec" if cause in REPEATED else None),
         kind=kind,
         is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
     )
@@ -171,23 +158,22 @@ def has_progress(facts: AttemptFacts) -> bool:
     """Return whether a newer checkpoint than at the start was committed.
 
     A different one is not enough: after a damaged one was quarantined, an older one is the newest.
+    A script that begins again at step 0 saves no new step before it is behind all earlier attempts.
     """
-    before = None if facts.plan is None else facts.plan.checkpoint
-    return is_newer(facts.checkpoint, before)
+    before = [None if facts.plan is None else facts.plan.checkpoint]
+    if not facts.spec.launch.is_trainer:
+        before += [each.checkpoint for each in facts.attempts]
+    return all(is_newer(facts.checkpoint, each) for each in before)
 
 
 def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -> str | None:
     """Return why the attempt failed, in one line; None if neither rank nor kernel has a reason."""
     # A rank killed for memory writes no error record, and its peers only see a closed connection.
     if killed:
-        text = "; ".join(_out_of_memory(facts, host) for host in killed)
-        # In its place a shell or tee may have exited with 0.
-        more = f"; the script exited with code 0 all the same ({_MARKS_THE_END})"
-        return text + more if exits_are_clean(facts) else text
+        return "; ".join(_out_of_memory(facts, host) for host in killed)
     if failed is None:
         return None
-    peers = ranks_without_record(facts) or ranks_that_left(facts)
-    return (failed.caused_by_peer and peers) or format_error(failed)
+    return (failed.caused_by_peer and ranks_without_record(facts)) or format_error(failed)
 
 
 def _out_of_memory(facts: AttemptFacts, host: str) -> str:
@@ -239,28 +225,16 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
     agents = [each for each in facts.agents if each is not None]
     if errors := [each.error for each in agents if each.error]:
         return errors[0]
-    words = dict(facts.last_words)
-    if unstarted := facts.unstarted:
-        has_prefix = bool(facts.spec.launch.command_prefix)
-        what = "launch.command_prefix" if has_prefix else "the start of the node agent"
-        codes = ", ".join(sorted({str(code) for code in unstarted.values()}))
-        ended = [f"{', '.join(unstarted)}: {what} failed with exit code {codes}"]
-        return ": ".join([*ended, *filter(None, [words.get("")])])
     ended = [
         f"{each.host}: torchrun exit {each.torchrun_exit}" for each in agents if each.torchrun_exit
     ]
-    if not ended:
-        ended = [
-            f"{each.host}: the node agent recorded no end (killed)"
-            for each in agents
-            if each.torchrun_exit is None
-        ]
     ended += [
-        f"{node}: the node agent wrote no record (killed, or never started)"
+        f"{node}: no record (killed)"
         for node, agent in zip(facts.nodes, facts.agents, strict=True)
-        if agent is None
+        if agent is None or (agent.torchrun_exit is None and not ended)
     ]
-    return ": ".join(filter(None, ["; ".join(ended), *words.values()])) or None
+    words = (words for _, words in facts.last_words)
+    return ": ".join(filter(None, ["; ".join(ended), *words])) or None
 
 
 def gone_ranks(facts: AttemptFacts) -> list[tuple[int, str]]:
@@ -269,8 +243,7 @@ def gone_ranks(facts: AttemptFacts) -> list[tuple[int, str]]:
     Their peers' records only show a lost connection.
     """
     recorded = {record.rank for record in facts.errors}
-    places = [(rank, host) for rank, host, has_exited in facts.places if not has_exited]
-    return [place for place in places if place[0] not in recorded]
+    return [place for place in facts.places if place[0] not in recorded]
 
 
 def ranks_without_record(facts: AttemptFacts) -> str | None:
@@ -280,58 +253,36 @@ def ranks_without_record(facts: AttemptFacts) -> str | None:
     return f"{', '.join(gone)} {why}" if gone else None
 
 
-def ranks_that_left(facts: AttemptFacts) -> str | None:
-    """Return a text that names a script's ranks that exited with 0 before the others, or None."""
-    left = [f"rank {rank} on {host}" for rank, host, has_exited in facts.places if has_exited]
-    return f"{', '.join(left)} exited with code 0 while others waited for it" if left else None
-
-
 def format_error(failed: RankError) -> str:
     """Return a rank's error without its hint and traceback, which job.log shows.
 
-    `rank 1 on n2: ValueError: x`, or `rank 1 on n2 exited with code 3` of a user's script. The
-    words of an error may have several lines.
+    `rank 1 on n2: ValueError: x`, or `rank 1 on n2 exited with code 1: ValueError: x` where
+    torchrun saw its end. The words of an error may have several lines.
     """
     words = failed.error.strip().partition(HINT)[0]
-    is_exit = failed.exit_code is not None and not failed.traceback
-    return f"rank {failed.rank} on {failed.host}{' ' if is_exit else ': '}{words}"
+    return f"rank {failed.rank} on {failed.host}{': ' if failed.exit_code is None else ' '}{words}"
 
 
 def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     """Return how the training ended: completed, stopped, or None where it did neither.
 
     A complete run stays complete, also where a scratch purge has removed its outcome.json. The
-    trainer always writes outcome.json. A user's script may write none: then it is complete where
-    every torchrun exited with 0 and nothing speaks against it (see `is_by_exit_code`). A script
-    that was warned may have stopped early; a further attempt finds out in a moment if all is done.
+    trainer always writes outcome.json. A user's script may write none: exit code 0 of all ranks is
+    its end, but not after a stop (a further attempt finds out in a moment if all is done), nor
+    before the last step that it has announced.
     """
     if is_completed(facts):
         return "completed"
-    if facts.outcome.status is not None:
+    if facts.outcome.status is not None or not exits_are_clean(facts):
         return facts.outcome.status
-    if not exits_are_clean(facts):
-        return "stopped" if signals and has_saved_at_stop(facts) else None
-    if has_reported_all_steps(facts):
-        return "completed"
     if signals or facts.is_stop_requested:
         return "stopped"
-    return None if unfinished_reason(facts) or killed_for_memory(facts) else "completed"
+    return None if unfinished_steps(facts) else "completed"
 
 
 def killed_for_memory(facts: AttemptFacts) -> list[str]:
     """Return the nodes on which the kernel killed a process of the attempt for want of memory."""
     return [agent.host for agent in facts.agents if agent is not None and agent.oom_kill]
-
-
-def has_saved_at_stop(facts: AttemptFacts) -> bool:
-    """Return whether a user's script saved something, then only the repeated stop signal ended it.
-
-    While Python exits it handles no signal any more: the next one kills the process.
-    """
-    codes = {0 if each.exit_code is None else each.exit_code for each in facts.errors}
-    ends = {each for number in KILLED_BY[1:] for each in (-number, 128 + number)}
-    is_ended = bool(codes) and codes <= ends
-    return is_ended and has_progress(facts) and not facts.spec.launch.is_trainer
 
 
 def exits_are_clean(facts: AttemptFacts) -> bool:
@@ -342,69 +293,25 @@ def exits_are_clean(facts: AttemptFacts) -> bool:
 
 
 def is_by_exit_code(facts: AttemptFacts) -> bool:
-    """Return whether exit code 0 alone shows that a user's script is complete.
-
-    It is no proof: many scripts exit with 0 at SIGTERM. What Slurm does with the job may speak
-    against it.
-    """
-    is_known = is_completed(facts) or facts.outcome.status is not None
-    return exits_are_clean(facts) and not is_known and not has_reported_all_steps(facts)
-
-
-def format_exits(facts: AttemptFacts) -> str:
-    """Return the reason of an end by exit code, with the commands rank 0 left running, if any."""
-    exited = first_event(facts, "exited")
-    more = f"; these still ran, idle: {exited.left}" if exited is not None and exited.left else ""
-    return f"every rank exited with code 0{more}"
-
-
-def unless_contradicted(facts: AttemptFacts, evidence: Evidence) -> Evidence:
-    """Return the evidence; `stopped` if the job ends or was warned as its script exited with 0."""
-    is_ending = job_state.has_no_allocation(evidence.job_state)
-    is_against = evidence.signals or evidence.is_requeued or evidence.is_preempted or is_ending
-    if evidence.outcome == "completed" and is_by_exit_code(facts) and is_against:
-        return replace(evidence, outcome="stopped")
-    return evidence
-
-
-def has_reported_all_steps(facts: AttemptFacts) -> bool:
-    """Return whether a user's script reported its last step in this attempt."""
-    return (
-        facts.total_steps is not None
-        and facts.progress_step is not None
-        and facts.progress_step >= facts.total_steps
-        and first_event(facts, "first_step") is not None
-    )
-
-
-def unfinished_reason(facts: AttemptFacts) -> str | None:
-    """Return why exit code 0 is not a user script's end; None if nothing that it left shows it."""
-    if not exits_are_clean(facts) or facts.outcome.status is not None:
-        return None
-    return unfinished_steps(facts) or caught_error(facts)
-
-
-def caught_error(facts: AttemptFacts) -> str | None:
-    """Return the text about an error that a script printed last, and survived.
-
-    It caught the error, or started a program in whose place a shell or tee exited with 0.
-    """
-    more = f" ({_MARKS_THE_END})"
-    text = f"the script exited with code 0, but its last output is an error: {facts.error_at_end}"
-    return behind_first_line(text, more) if facts.error_at_end else None
+    """Return whether exit code 0 alone shows that a user's script is complete."""
+    return exits_are_clean(facts) and facts.outcome.status is None
 
 
 def unfinished_steps(facts: AttemptFacts) -> str | None:
-    """Return the text about steps that a script reported and did not do.
+    """Return the text about steps that a script announced and exited with 0 before; None without.
 
     A report may be a second old; a checkpoint may be newer.
     """
+    if not exits_are_clean(facts):
+        return None
     saved = None if facts.checkpoint is None else checkpoint_step(facts.checkpoint)
     done = max(facts.progress_step or 0, saved or 0)
     if facts.total_steps is None or done >= facts.total_steps:
         return None
-    steps = f"step {done} of {facts.total_steps}"
-    return f"the script exited with code 0 after {steps} ({_MARKS_THE_END})"
+    return (
+        f"the script exited with code 0 after step {done} of {facts.total_steps} "
+        "(if it had finished: completed() of kit_stop.py marks the end)"
+    )
 
 
 def failure_of(failed: RankError) -> str | None:
@@ -414,9 +321,7 @@ def failure_of(failed: RankError) -> str | None:
     have the time in it.
     """
     code = 0 if failed.exit_code is None else failed.exit_code
-    # By itself, or under another process. 255 is no passed-on SIGHUP: many programs exit with -1.
-    is_killed = {-code, code - 128} & {*KILLED_BY} or signal_of(code) in KILLED_BY
-    if failed.caused_by_peer or is_killed:
+    if failed.caused_by_peer or {-code, code - 128} & {*KILLED_BY}:
         return None
     text = next(iter(failed.error.strip().splitlines()), "")
     if places := _FRAME.findall(failed.traceback):
@@ -432,7 +337,7 @@ def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool
     a stop signal killed while it started was warned like the others. `srun_exit`: 0: unknown.
     """
     died = any(a is not None and a.end is None and not a.signals for a in agents)
-    return died or (None in agents and 0 < srun_exit < 128)
+    return died or (None in agents and (0 < srun_exit < 128 or srun_exit > 192))
 
 
 def has_failed(agent: AgentRecord) -> bool:
@@ -468,7 +373,6 @@ def stop_signals_at_start(facts: AttemptFacts, srun_exit: int) -> tuple[str, ...
     """
     any_failed = any(has_failed(agent) for agent in facts.agents if agent is not None)
     is_missed = None in facts.agents and not any_failed and not facts.agent_errors
-    is_missed = is_missed and not facts.unstarted
     died_of = [number.name for number in STOP_SIGNALS if srun_exit == 128 + number]
     return tuple(died_of) if is_missed else ()
 

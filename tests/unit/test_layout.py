@@ -330,8 +330,6 @@ PARSES_OTHER_JSON = {
         "jobs.rundir",
         "jobs.spec",
         "jobs.runs.compare",
-        "jobs.node.script_failure",
-        "jobs.node.stacks",
     ),
     # What the processes of a rehearsal write and send.
     *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
@@ -363,8 +361,6 @@ STARTS_PROCESSES = {
     "jobs.node.agent": "torchrun",
     "jobs.node.gpu_check": "counts GPUs by CUDA's driver, which the agent must not load",
     "jobs.node.rank": "becomes the rank",
-    "jobs.node.preload": "a fork of torchrun's process, which tests the node before a script",
-    "jobs.node.stacks": "py-spy, which looks into the ranks",
     "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",
     "jobs.commands.local": "the agents of a run without Slurm",
     "jobs.rehearse.subjects": "the training that is rehearsed",
@@ -460,7 +456,6 @@ ENUMS = {
     "jobs.commands.times.uses": ("Use",),
     "jobs.slurm.pending": ("Wait",),
     "jobs.environment": ("Door",),
-    "jobs.node.last_error": ("_Behind",),
 }
 
 

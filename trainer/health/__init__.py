@@ -1,7 +1,6 @@
 """Bad nodes and hangs.
 
 - preflight: a short test of each node before the training.
-- script_preflight: the same test before a user's script or module, by a process of each node.
 - rank_report: which ranks answered the preflight, and which did not.
 - gpu_health: the health counters of a GPU, from NVML.
 - phases: the phases of a rank's start-up, and how long a rank may be without progress.

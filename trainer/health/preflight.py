@@ -5,7 +5,7 @@ bit. On a GPU it also reads the driver's health counters. The rank of a node tha
 error record (kind `bad_node`); for a rank that does not answer for 5 s, or cannot write, another
 rank writes it. The next attempt leaves the node out. Draws no random numbers, and costs
 milliseconds on a CPU. If most ranks are slow the others wait, up to the watchdog's limit
-(`phases`). Before a user's script or module one process of each node does it (`script_preflight`).
+(`phases`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.nodes import HangConclusion
 from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.trainer.health.phases import limit_s
 
@@ -253,12 +251,8 @@ def test_row_47_a_script_that_hangs_on_one_node(kit: Kit, row: Row, tmp_path: Pa
     row.record(run)
     run.wait()
     oracles.causes(run, ["hang", "completed"])
-    attempt_dir = run.dir.attempt(1)
-    hang = records.read(HangConclusion, attempt_dir.hang)
-    assert hang is not None and len(hang.waited_for) == 1 and hang.unresponsive == ()
-    assert f"rank {hang.waited_for[0]} on n2 (pid " in run.attempts()[0]["evidence"]["error"]
-    for node_rank in range(3):
-        place = "hangs.py:8" if node_rank == 1 else "all_reduce"
-        assert place in attempt_dir.stacks(node_rank).read_text()
+    logs = [run.dir.attempt(1).rank_log(rank).read_text() for rank in range(3)]
+    assert all("Fatal Python error: Aborted" in log for log in logs)
+    assert any("hangs.py" in log and "line 8" in log for log in logs)
     oracles.requeues(run, 0)
     oracles.nothing_left(run)

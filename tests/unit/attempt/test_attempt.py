@@ -360,7 +360,7 @@ def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
 
 
 def test_a_rank_that_lost_its_peer_is_not_called_the_first_failure(run, command, capfd):
-    run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=Launch(script="x.py")).to_json())
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2)).to_json())
     assert command(*OPEN) == 0
     crashed(run, 1)
     capfd.readouterr()
@@ -435,21 +435,11 @@ def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
     ("state", "job", "stop", "marker", "decision"),
     [
         ("RUNNING", "Requeue=1 Restarts=0", "", None, "done"),
-        ("RUNNING", "Requeue=1 Restarts=1", "", None, "wait"),  # its next start is counted
-        ("PENDING", "Requeue=1 Restarts=0", "", None, "wait"),
-        ("COMPLETING", "Requeue=1 Restarts=0", "", None, "cancel"),
-        (
-            "RUNNING",
-            "Requeue=1 Restarts=0\n   PreemptTime=2026-01-01T00:00:00",
-            "",
-            None,
-            "requeue",
-        ),
         ("RUNNING", "Requeue=1 Restarts=0", "SIGTERM", None, "requeue"),  # the script got it, too
         ("RUNNING", "Requeue=1 Restarts=1", "SIGTERM", {"status": "completed"}, "done"),
     ],
 )
-def test_exit_0_of_a_script_whose_job_is_requeued_or_was_warned_is_no_end(
+def test_exit_0_of_a_script_that_was_warned_is_no_end(
     run, command, slurm, state, job, stop, marker, decision
 ):
     slurm.set_state("7", "RUNNING")
@@ -463,16 +453,6 @@ def test_exit_0_of_a_script_whose_job_is_requeued_or_was_warned_is_no_end(
     assert closed.action == decision
     # That all steps are done is not known without a marker.
     assert (closed.reason == "every rank exited with code 0") == (decision == "done" and not marker)
-
-
-def test_the_end_of_a_script_names_what_it_left_running(run, command, slurm):
-    run.spec.write_text(Spec(launch=Launch(script="x.py")).to_json())
-    slurm.set_state("7", "RUNNING", "Requeue=1 Restarts=0")
-    assert command("open", "a") == 0
-    close(run, 0)
-    Timeline(run, "rank-00000", 1).event("exited", left="tensorboard --logdir x")
-    closed = close_module.close_attempt(run, run_lock.this_process("7"), 1)
-    assert closed.action == "done" and "tensorboard --logdir x" in closed.reason
 
 
 def through(run, attempt=1):

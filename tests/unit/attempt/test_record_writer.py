@@ -101,7 +101,7 @@ def test_a_rank_that_obeyed_the_sigterm_after_the_death_of_an_agent_explains_not
     seen = stopped_in_startup(run, attempt)
     decision = decide(seen, BudgetUsed(0, 0, 0))
     assert (decision.action, decision.cause) == (Action.RETRY, Cause.CRASH)
-    assert "a: the node agent wrote no record" in decision.reason
+    assert "a: no record (killed)" in decision.reason
 
 
 def test_an_error_is_told_in_its_first_line_everywhere(run):

@@ -143,13 +143,6 @@ def test_an_agent_that_started_no_torchrun_is_a_mistake_in_the_launch(story):
     assert answer["cause"] == "spec_mistake" and "setup line 1" in answer["text"]
 
 
-def test_a_script_that_caught_its_error_and_exited_with_0_is_a_mistake_in_the_code(story):
-    story.attempt(decision="hold", evidence={"error": "x: KeyError: 'y'", "mistake": "code"})
-    story.held()
-    answer = story.why()
-    assert answer["cause"] == "user_code" and "KeyError: 'y'" in answer["text"]
-
-
 @pytest.mark.parametrize(
     ("budget", "kind", "advice"),
     [

@@ -1,7 +1,6 @@
 """The node agent: torchrun's command line and environment, and the stop of the ranks."""
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ import pytest
 
 from slurm_job_kit.jobs import environment, procfs, records
 from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.node import agent, interfaces, rank, rendezvous, torchrun
+from slurm_job_kit.jobs.node import agent, interfaces, rendezvous, stop_signals, torchrun
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
 from slurm_job_kit.jobs.node.torchrun import (
     FORKED_RANK,
@@ -283,20 +282,6 @@ def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number
 
 
 @pytest.mark.parametrize(
-    ("search_path", "left"),
-    [
-        ("/code", ""),
-        ("/code:/mine:/code", "/mine"),
-        ("/mine::/code:", "/mine"),  # empty is the working directory
-        ("/code/sub", "/code/sub"),
-        ("/code:/kit:/mine", "/mine"),  # a kit that pip installed
-    ],
-)
-def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
-    assert rank.remove_kit_code(search_path, RunDir(Path("/"))) == left
-
-
-@pytest.mark.parametrize(
     ("entry", "becomes"),
     [
         ("{run}/code", "{run}/code"),  # the kit's own entry
@@ -344,7 +329,7 @@ def test_only_a_users_script_gets_a_working_directory(node, monkeypatch):
 def test_a_rank_that_just_ended_is_no_error():
     with subprocess.Popen(["true"]) as child:
         child.wait()
-    agent.signal_ranks([child.pid], signal.SIGTERM)
+    stop_signals.send(signal.SIGTERM, [child.pid])
 
 
 def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, capfd):
@@ -385,28 +370,6 @@ def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
     with pytest.raises(SystemExit, match="(?s)cannot be reached.*hint: set launch.interface"):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
     assert "cannot be reached at 10.0.0.1:15000" in run.attempt(1).agent_error(1).read_text()
-
-
-def test_an_agent_knows_from_the_runs_attempts_whether_the_nodes_have_met(
-    run, tmp_path, monkeypatch
-):
-    run_files.opened(run)
-    monkeypatch.setattr(interfaces, "source_address", lambda _: "127.0.0.1")
-    monkeypatch.setattr(rendezvous, "why_unreachable", lambda _, have_met: f"met: {have_met()}")
-    for have_met in (False, True):
-        with pytest.raises(SystemExit, match=f"met: {have_met}"):
-            agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
-        attempt = run_files.attempt(start_s=3.5)
-        run.attempts.write_text(f"{json.dumps(attempt)}\n")
-
-
-@pytest.mark.parametrize(
-    ("nodes", "start_s", "have_trained"),
-    [(("a", "b"), 3.5, True), (("a", "c"), 3.5, False), (("a", "b"), None, False)],
-)
-def test_nodes_have_trained_together_after_a_first_step_on_them(run, nodes, start_s, have_trained):
-    run.attempts.write_text(f"{json.dumps(run_files.attempt(nodes=nodes, start_s=start_s))}\n")
-    assert agent.have_trained(run, ("a", "b")) == have_trained
 
 
 def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs.node.oom import free_bytes, limit_bytes, oom_kills
+from slurm_job_kit.jobs.node.oom import limit_bytes, oom_kills
 
 V1 = "33 30 0:29 {root} {mount} rw,relatime shared:9 - cgroup cgroup rw,memory\n"
 OTHER = "32 30 0:28 / {mount}/not-this rw - cgroup cgroup rw,freezer\n"
@@ -56,32 +56,6 @@ def test_a_cgroup_of_somebody_else_does_not_count(world):
 def test_where_nobody_counts_there_is_no_number(world, tmp_path):
     assert oom_kills(world("", "0::/\n", "x", "memory.events", "")) is None
     assert oom_kills(tmp_path / "nowhere") is None
-
-
-CACHE = {"cgroup": "cache 9\ntotal_inactive_file 300\n", "cgroup2": "anon 1\ninactive_file 300\n"}
-FILES = {
-    "cgroup": ("memory.oom_control", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    "cgroup2": ("memory.events", "memory.max", "memory.current"),
-}
-
-
-@pytest.mark.parametrize("kind", ["cgroup", "cgroup2"])
-def test_what_is_free_is_that_of_the_tightest_cgroup_without_its_file_cache(world, tmp_path, kind):
-    counter, limit, usage = FILES[kind]
-    mounts, number = (V1, "4:memory:") if kind == "cgroup" else (V2, "0::")
-    proc = world(mounts.replace("{root}", "/"), f"{number}/{JOB}\n", JOB, counter, EVENTS)
-    folder = tmp_path / "mount" / JOB
-    for cgroup, most in ((folder, 10**9), (folder.parents[1], 5000)):
-        (cgroup / limit).write_text(f"{most}\n")
-        (cgroup / usage).write_text("1300\n")
-        (cgroup / "memory.stat").write_text(CACHE[kind])
-    assert free_bytes(proc) == 4000
-    (folder.parents[1] / limit).write_text("max\n" if kind == "cgroup2" else f"{2**63 - 4096}\n")
-    assert free_bytes(proc) == 10**9 - 1000
-
-
-def test_without_cgroups_the_machines_memory_counts(tmp_path):
-    assert 0 < free_bytes(tmp_path / "nowhere") < 2**50
 
 
 def test_this_process_has_a_number_or_none():

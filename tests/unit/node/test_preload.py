@@ -12,7 +12,6 @@ import pytest
 
 from slurm_job_kit.jobs.node import preload
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
-from slurm_job_kit.jobs.node.last_error import last_error
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
 from slurm_job_kit.jobs.node.torchrun import FORKED_RANK, NodeOptions, torchrun_command
 from slurm_job_kit.jobs.rundir import RunDir
@@ -69,8 +68,7 @@ def test_the_reason_is_that_of_the_first_import_of_torch(tmp_path):
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    text = last_error(done.stderr.splitlines()).text
-    assert text == "ValueError:\nTORCH_LOGS is invalid\nValid settings:\nall, aot"
+    assert done.stderr.endswith("TORCH_LOGS is invalid\nValid settings:\nall, aot\n")
 
 
 # The fork begins while the thread still imports, as that of the first rank may do.
@@ -107,58 +105,6 @@ def test_the_garbage_collector_does_not_look_at_the_imports(tmp_path):
         "rank with a collector: True",
         "imports frozen: True",
     ]
-
-
-# In place of the preflight of a user's script.
-TESTED = """
-import os, sys, torchrun_stub
-def main(place):
-    torchrun_stub.tested = True
-    print("tests", place, flush=True)
-    END
-"""
-
-
-@pytest.mark.parametrize(
-    ("end", "status"), [("pass", 0), ("os._exit(1)", 1), ("raise OSError", 1), ("os.abort()", 134)]
-)
-def test_the_node_is_tested_in_a_process_of_its_own_and_a_bad_one_gets_no_torchrun(
-    tmp_path, end, status
-):
-    (tmp_path / "tested.py").write_text(TESTED.replace("END", end))
-    (tmp_path / "torchrun_stub.py").write_text(
-        "import os, sys\ndef main(_): print('tested' in dir(sys.modules[__name__]), *os.environ)\n"
-    )
-    code = "from slurm_job_kit.jobs.node import preload; preload.PREFLIGHT = 'tested'; "
-    code += "preload.TORCHRUN, preload.LATE_IMPORTS = 'torchrun_stub', (); "
-    code += "preload.main(['', 'torchrun_stub'])"
-    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "KIT_PREFLIGHT": "0 2"}
-    argv = [sys.executable, "-c", code]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
-    tested, _, after = done.stdout.partition("\n")
-    assert (tested, done.returncode) == ("tests 0 2", status)
-    assert after.startswith("False ") == (status == 0) and "KIT_PREFLIGHT" not in after
-
-
-def test_a_stop_ends_the_test_of_the_node(tmp_path):
-    """With its process: a test that waits for another node must not outlive the attempt."""
-    waits = TESTED.replace("import os", "import os, time").replace("END", "time.sleep(100)")
-    (tmp_path / "tested.py").write_text(waits.replace('"tests", place', "os.getpid()"))
-    (tmp_path / "torchrun_stub.py").touch()
-    code = "from slurm_job_kit.jobs.node import preload; preload.PREFLIGHT = 'tested'; "
-    code += "preload.TORCHRUN, preload.LATE_IMPORTS = 'torchrun_stub', (); preload.main(['', 'x'])"
-    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "KIT_PREFLIGHT": "0 2"}
-    prepare = partial(prepare_torchrun, os.getpid())
-    argv = [sys.executable, "-c", code]
-    with subprocess.Popen(argv, env=env, preexec_fn=prepare, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        tested = int(process.stdout.readline())
-        process.send_signal(END_TORCHRUN)
-        assert process.wait(20) == -END_TORCHRUN
-        deadline = time.monotonic() + 20
-        while os.path.exists(f"/proc/{tested}") and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not os.path.exists(f"/proc/{tested}")
 
 
 # The import lasts as long as torchrun lives; the file shows that the fork of a rank waits for it.

@@ -4,7 +4,6 @@ import errno
 import signal
 import socket
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -110,12 +109,11 @@ def test_slurm_is_not_asked_where_the_name_leads_to_the_node(names):
 def second_node(monkeypatch):
     """The answer of the first node to a second one, which has the interface eth0 10.0.0.7."""
 
-    def answers(error=None, own=(), plan=(), have_met=False):
+    def answers(error=None, own=(), plan=()):
         def create_connection(address, _timeout):
             assert address == ("10.0.0.1", 15000)
-            problem = next(error, None) if isinstance(error, Iterator) else error
-            if problem is not None:
-                raise problem
+            if error is not None:
+                raise error
             return socket.socket()
 
         for limit in ("REACH_LIMIT_S", "PAUSE_S"):
@@ -124,7 +122,7 @@ def second_node(monkeypatch):
         monkeypatch.setattr(interfaces, "addresses", lambda: [*own, ("eth0", "10.0.0.7")])
         here = {"head_interfaces": ["eth9 10.0.0.1"]} | dict(plan)
         return rendezvous.why_unreachable(
-            records.decode(AttemptPlan, run_files.plan(**here), "here"), lambda: have_met
+            records.decode(AttemptPlan, run_files.plan(**here), "here")
         )
 
     return answers
@@ -146,20 +144,11 @@ def test_a_first_node_that_does_not_answer_is_named_with_the_interfaces_of_both(
         assert part in text
 
 
-def test_nodes_that_have_met_wait_for_the_end_of_a_cut(second_node, monkeypatch):
-    monkeypatch.setattr(rendezvous, "CUT_LIMIT_S", 0.3)
-    tries = iter([TimeoutError("timed out")] * 4)  # longer than REACH_LIMIT_S
-    assert "timed out" in second_node(tries)
-    assert second_node(tries, have_met=True) is None
-    assert "timed out" in second_node(TimeoutError("timed out"), have_met=True)
-
-
-def test_a_stop_signal_ends_the_wait_for_the_first_node(second_node, monkeypatch):
-    monkeypatch.setattr(rendezvous, "CUT_LIMIT_S", 60.0)
+def test_a_stop_signal_ends_the_wait_for_the_first_node(second_node):
     was_blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         signal.raise_signal(signal.SIGTERM)
-        assert second_node(TimeoutError("timed out"), have_met=True) is None
+        assert second_node(TimeoutError("timed out")) is None
     finally:
         signal.sigwait([signal.SIGTERM])
         signal.pthread_sigmask(signal.SIG_SETMASK, was_blocked)
@@ -236,7 +225,6 @@ def test_a_taken_port_is_skipped():
     with socket.create_server(("", port)):
         assert not rendezvous.is_free(port)
         assert rendezvous.choose_port("7", 1) != port
-    assert rendezvous.choose_port("7", 1, but=port) not in (port, None)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the kernel has no IPv6")

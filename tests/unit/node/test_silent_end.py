@@ -1,4 +1,4 @@
-"""The reason of an end that no process recorded: from the logs of ranks, torchrun and the job."""
+"""The reason of an end that no process recorded: from torchrun's output and the logs of ranks."""
 
 import subprocess
 import sys
@@ -6,9 +6,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import BudgetUsed, Cause, decide
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
-from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 
 # Printed by torchrun (torch 2.13).
@@ -20,7 +18,13 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 slurm_job_kit.trainer FAILED
 ------------------------------------------------------------
 Failures:
-  <NO_OTHER_FAILURES>
+[1]:
+  time      : 2026-11-25_16:00:00
+  host      : a.example.org
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 1233)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 1233
 ------------------------------------------------------------
 Root Cause (first observed failure):
 [0]:
@@ -28,14 +32,9 @@ Root Cause (first observed failure):
   host      : a.example.org
   rank      : 1 (local_rank: 1)
   exitcode  : {code} (pid: 1234)
-  error_file: <N/A>
-  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+  error_file: {file}
+  traceback : {trace}
 ============================================================
-"""
-OPENED = "2026-11-25 16:00:00 attempt 1: 2 nodes, rendezvous at 10.0.0.1:29500\n"
-STEP_ENDS = """srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
-slurmstepd: error: *** STEP 7.0 ON a CANCELLED AT 2026-11-25T16:00:01 ***
-srun: error: b: task 1: Exited with exit code 1
 """
 
 
@@ -60,77 +59,95 @@ def reason(run):
     return evidence(run).error
 
 
+def torchrun(run, code, trace=None):
+    advice = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+    file = "<N/A>" if trace is None else "/tmp/x/error.json"
+    text = SUMMARY.format(code=code, file=file, trace=trace or advice)
+    run.attempt(1).torchrun_log(0).write_text(text)
+
+
 @pytest.mark.parametrize(
-    ("code", "log", "words"),
+    ("code", "log", "words", "kind"),
     [
-        ("-9", "step 7/10 loss 2\n", "was killed by SIGKILL"),
         (
-            "-6",
-            "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error\n",
-            "was killed by SIGABRT: terminate called after throwing an instance of 'c10::Error'\n"
-            "  what():  CUDA error",
+            1,
+            "epoch 1\n[rank1]: ValueError: bad\n",
+            "exited with code 1: ValueError: bad",
+            "user_code",
         ),
-        ("-4", "", "was killed by SIGILL"),
+        (1, "\x1b[31mMemoryError\x1b[0m\n", "exited with code 1: MemoryError", "out_of_memory"),
+        (1, "ImportError: x\n", "exited with code 1: ImportError: x", "import_error"),
+        (3, "", "exited with code 3", "user_code"),
+        (137, "Killed\n", "exited with code 137: Killed", "out_of_memory"),
+        (-9, "step 7\n", "was killed by SIGKILL; its last line: step 7", "process_killed"),
+        (-4, "", "was killed by SIGILL", "process_killed"),
     ],
 )
-def test_a_rank_that_a_signal_ended_is_named_with_its_last_error(run, code, log, words):
+def test_the_rank_that_failed_first_is_named_with_the_last_line_of_its_log(
+    run, code, log, words, kind
+):
     agents(run, 1, 1)
-    run.attempt(1).torchrun_log(0).write_text(SUMMARY.format(code=code))
+    torchrun(run, code)
     run.attempt(1).rank_log(1).write_text(log)
-    assert reason(run).startswith(f"rank 1 on a {words}")
+    seen = evidence(run)
+    assert (seen.error, seen.kind) == (f"rank 1 on a {words}", kind)
 
 
-def test_a_torchrun_that_fails_by_itself_is_named_with_its_error(run):
+TRACE = """Traceback (most recent call last):
+    File "/run/work/train.py", line 8, in main
+      raise ValueError("boom")
+  ValueError: boom
+  """
+
+
+def test_the_error_file_of_torchelastic_comes_before_the_log(run):
+    agents(run, 1, 1)
+    torchrun(run, 1, TRACE)
+    run.attempt(1).rank_log(1).write_text("wandb: synced\n")
+    assert reason(run) == "rank 1 on a exited with code 1: ValueError: boom"
+    (first, peer) = fact_reader.read(run, 1).errors
+    assert first.traceback.splitlines()[1] == '  File "/run/work/train.py", line 8, in main'
+    assert peer.caused_by_peer and not first.caused_by_peer
+
+
+def test_a_rank_that_lost_its_peer_is_not_the_first_failure(run):
+    agents(run, 1, 1)
+    torchrun(run, 1)
+    run.attempt(1).rank_log(1).write_text("RuntimeError: ... Connection closed by peer [::1]\n")
+    (failed, _) = fact_reader.read(run, 1).errors
+    assert (failed.caused_by_peer, failed.kind, failed.mistake) == (True, "collective", None)
+
+
+def test_the_last_20_lines_of_a_rank_are_kept_without_colours_and_cut(run):
+    agents(run, 1, 1)
+    torchrun(run, 1)
+    lines = [f"\x1b[1mline {number}\x1b[0m" for number in range(30)]
+    run.attempt(1).rank_log(1).write_text("\n".join([*lines, "x" * 5000, "Error: end"]))
+    (failed, _) = fact_reader.read(run, 1).errors
+    kept = failed.traceback.splitlines()
+    assert (len(kept), kept[0], kept[-1]) == (20, "line 12", "Error: end")
+    assert len(kept[-2]) < 450
+
+
+def test_a_torchrun_that_fails_by_itself_is_named_with_its_last_line(run):
     agents(run, 1, -9)
-    code = "def meet():\n    raise TimeoutError('no answer\\nfrom the store')\nmeet()"
+    code = "def meet():\n    raise TimeoutError('no answer from the store')\nmeet()"
     with open(run.attempt(1).torchrun_log(0), "wb") as log:
         subprocess.run([sys.executable, "-c", code], stderr=log, check=False)
-    first, second = reason(run).split("; ")
-    assert first == "a: torchrun exit 1"
-    assert second == "b: torchrun exit -9: TimeoutError: no answer\nfrom the store"
+    ends = "a: torchrun exit 1; b: torchrun exit -9"
+    assert reason(run) == f"{ends}: TimeoutError: no answer from the store"
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (
-            "srun: error: Task launch for StepId=7.0 failed on node b: Communication connection "
-            "failure\n",
-            None,
-        ),
-        ("slurmstepd: error: execve(): bash: No such file or directory\n", None),
-        ("slurmstepd-b: error: Detected 1 oom_kill event in StepId=7.0. Some of the ...\n", None),
-        ("FATAL:   could not open image /images/torch.sif: no such file or directory\n", None),
-    ],
-)
-def test_an_agent_without_a_record_is_named_with_the_error_in_the_jobs_log(run, line, words):
-    before = "slurmstepd: error: of an earlier attempt\n"
-    run.job_log.write_text(before + OPENED + line + STEP_ENDS)
-    text = reason(run)
-    assert line.strip() in text and "STEP" not in text and "earlier" not in text
-    assert words is None or "shared library" in text
-
-
-@pytest.mark.parametrize("begun", [None, -15])
-def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
-    run.spec.write_text(Spec(launch=Launch(command_prefix=["apptainer", "exec", "x"])).to_json())
-    stop, end = (8.0, "SIGTERM"), begun and 9.0
-    run_files.node(run.attempt(1), 0, stop, host="a", torchrun_exit=begun, end=end)
-    line = "FATAL:   could not open image /images/torch.sif: no such file or directory"
-    ended = STEP_ENDS.replace("exit code 1", "exit code 255")
-    run.job_log.write_text(f"{OPENED}2026-11-25 16:00:01 attempt 1, a: torchrun\n{line}\n{ended}")
+def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run):
+    run_files.node(run.attempt(1), 0, (8.0, "SIGTERM"), host="a", torchrun_exit=None, end=None)
     facts = fact_reader.read(run, 1)
-    seen = interpret.rank_evidence(facts, "RUNNING", 143)
-    assert seen.error == f"b: launch.command_prefix failed with exit code 255: {line}"
-    assert (seen.signals, interpret.stop_signals_at_start(facts, 143)) == ((), ())
+    seen = interpret.rank_evidence(facts, "RUNNING", 255)  # of apptainer, without an image
+    assert (seen.error, seen.signals) == ("a: no record (killed); b: no record (killed)", ())
     assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.CRASH
 
 
-def test_a_command_prefix_that_fails_on_many_nodes_is_named_by_each_of_them(run):
-    nodes = ["n1", "n2", "n3", "x"]
-    write_json(run.attempt(1).plan, run_files.plan(nodes=nodes))
-    run.spec.write_text(Spec(launch=Launch(command_prefix=["apptainer"])).to_json())
-    line = "srun: error: n[1-3]: tasks 0-2: Exited with exit code 127"
-    run.job_log.write_text(f"{OPENED}apptainer: command not found\n{line}\n")
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", 127)
-    assert str(seen.error).startswith("n1, n2, n3: launch.command_prefix failed with exit code 127")
+def test_setup_lines_that_fail_are_named_with_the_last_line_of_their_output(run):
+    attempt = run.attempt(1)
+    attempt.agent_error(0).write_text("a: setup: `module load x` failed with exit code 1: first\n")
+    attempt.setup_log(0).write_text("first\nno module x\n")
+    assert reason(run) == "a: setup: `module load x` failed with exit code 1: no module x"
