@@ -4,7 +4,7 @@
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.
 - hostlist: the names in a list of nodes.
-- job_list: many jobs at once, from squeue and sacct; who cancelled a job.
+- job_list: many jobs at once, from squeue and sacct.
 - job_state: which states of a job wait, hold nodes, end, or have ended.
 - pending: explains why a job waits, for twenty reasons of squeue.
 - refusals: the key that a message of a refused job may be about.

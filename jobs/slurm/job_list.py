@@ -246,17 +246,3 @@ def _accounting_rows(job_ids: Iterable[str], columns: str) -> list[tuple[str, st
     lines = answer.stdout.splitlines() if answer and answer.returncode == 0 else []
     rows = (line.partition("|") for line in lines if "|" in line)
     return [(first, second) for first, _, second in rows]
-
-
-def cancelling_user(job_id: str) -> str | None:
-    """Return the name of the user who cancelled a job; None where the accounting has none.
-
-    It is the uid where this host does not know the user. Source: sacct(1), State: `CANCELLED by
-    UID`.
-    """
-    if shutil.which("sacct") is None:
-        return None
-    columns = ("--noheader", "--parsable2", "--allocations", "--format=State")
-    answer = call(["sacct", *columns, f"--jobs={job_id}"])
-    match = re.search(r"^CANCELLED by (\d+)$", answer.stdout if answer else "", re.MULTILINE)
-    return None if match is None else user_name(int(match[1]))

@@ -71,14 +71,3 @@ def test_the_end_of_a_job_is_awaited_while_the_accounting_has_an_earlier_start(
     assert job_list.end_state("12", delay_s=0.0) is None
     fake_slurm.remove("sacct")
     assert job_list.end_state("12") is None
-
-
-def test_the_accounting_shows_who_cancelled_a_job(fake_slurm):
-    fake_slurm.answer("sacct", "CANCELLED by 0\n")
-    assert job_list.cancelling_user("7") == "root"
-    fake_slurm.answer("sacct", "CANCELLED by 4123456789\n")  # of no user of this host
-    assert job_list.cancelling_user("7") == "4123456789"
-    fake_slurm.answer("sacct", "COMPLETED\n")
-    assert job_list.cancelling_user("7") is None
-    fake_slurm.remove("sacct")
-    assert job_list.cancelling_user("7") is None
