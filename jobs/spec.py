@@ -212,7 +212,7 @@ class Launch:
         "auto: on nodes without GPUs.",
     )
     max_crashes: int = key(
-        3, "Crashes in a row without a new checkpoint after which the run is held.", ge=1
+        3, "Crashes within 24 hours, without progress between, that hold the run.", ge=1
     )
 
     @property

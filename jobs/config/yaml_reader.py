@@ -82,7 +82,8 @@ def parse(text: str, place_of: Callable[[int], Place]) -> Document:
         return document
     try:
         if reader.can_compose(yaml.parse(text, LOADER)):
-            document.values = reader.value(yaml.compose(text, LOADER), ())
+            root = yaml.compose(text, LOADER)
+            document.values = None if root is None else reader.value(root, ())
     except (yaml.YAMLError, ValueError) as error:  # SafeLoader: ValueError of "\\U00110000"
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         reason = getattr(error, "problem", None) or getattr(error, "reason", None)
