@@ -60,7 +60,7 @@ def measure(folder: Path) -> list[Figure]:
         for shape, times in losses.items()
         for name, what, target in (
             ("detection", "to the end of the attempt", None),
-            ("start", "from there to the next step", Target("<=", 15)),
+            ("start", "from there to the next step", Target("<=", 25)),
         )
     ]
 
