@@ -211,8 +211,6 @@ def test_row_26_other_number_of_shards_and_other_strategy_on_resume(
     oracles.causes(paced.run, ["time_limit", "time_limit", "completed"])
     result = paced.run.result()
     assert result["exactness"] == "same samples"
-    words = (
-        r"world size was 3, then 2 after step \d+; train.strategy was fsdp, then ddp after"
-    )
+    words = r"world size was 3, then 2 after step \d+; train.strategy was fsdp, then ddp after"
     assert re.match(words, result["exactness_reason"]), result
     oracles.nothing_left(paced.run)
