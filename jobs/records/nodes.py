@@ -138,7 +138,8 @@ class RankHang:
     step: int | None  # None before the first
     where: str  # file, line and function of the main thread's top frame
     is_waiting: bool  # that frame belongs to code that waits for other ranks
-    num_collectives: int = 0  # that this rank has begun
+    # That this rank has begun; None: not read, or not yet.
+    num_collectives: int | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

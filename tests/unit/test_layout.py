@@ -336,7 +336,7 @@ PARSES_OTHER_JSON = {
     *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
     "trainer.integrations.whole",
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights"),
-    *("trainer.process.run_handle", "trainer.health.rank_report"),
+    *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
 }
 
 

@@ -13,6 +13,7 @@ Imports no torch: the import of torch itself may hang.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import signal
@@ -201,7 +202,6 @@ class Watchdog:
             step,
             where,
             is_waiting,
-            num_collectives(),
         )
         stacks = stacks_of_all_threads()
         self._error: Exception = Hang(f"{self._head()}; its disk is out of reach")
@@ -230,7 +230,10 @@ class Watchdog:
     def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankHang) -> Hang:
         """Publish this rank's state; the first rank to find the hang draws the conclusion."""
         attempt_dir = run_dir.attempt(attempt)
-        records.write(attempt_dir.rank_hang(self._rank), state)
+        path = attempt_dir.rank_hang(self._rank)
+        records.write(path, state)
+        # After the first write: a rank that CUDA blocks from here on counts as one that answered.
+        records.write(path, dataclasses.replace(state, num_collectives=num_collectives()))
         try:
             os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
@@ -241,17 +244,19 @@ class Watchdog:
         """Wait for the states of all ranks, publish which hang, kill those of this node."""
         attempt_dir, all_ranks = run_dir.attempt(attempt), set(range(self._world_size))
         states: dict[int, RankHang] = {}
-        missing = all_ranks
+        incomplete = all_ranks
         deadline = time.monotonic() + GRACE_S
-        while missing and time.monotonic() < deadline:
+        while incomplete and time.monotonic() < deadline:
             time.sleep(POLL_S)
             names = shared_files.names_in(attempt_dir.path)
-            for rank in missing:
+            for rank in incomplete:
                 path = attempt_dir.rank_hang(rank)
                 state = records.read(RankHang, path) if path.name in names else None
                 if state is not None:
                     states[rank] = state
-            missing = all_ranks - states.keys()
+            complete = {rank for rank, each in states.items() if each.num_collectives is not None}
+            incomplete = all_ranks - complete
+        missing = all_ranks - states.keys()
         unresponsive = {rank: place_of(run_dir, attempt, rank) for rank in missing}
         text = f"{self._head()}: {diagnose(states, unresponsive)}"
         silent = tuple(sorted(unresponsive))
