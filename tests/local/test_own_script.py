@@ -22,30 +22,16 @@ name: own
 slurm: {nodes: 2}
 launch: {script: %s, args: [%d], stop_signal: %s}
 """
-# Both ranks.
-BACKGROUND = """
-import subprocess, sys
-from pathlib import Path
-train = Path(__file__).parents[1] / "configs/own_script/train.py"
-subprocess.run(["bash", "-c", f"nohup {sys.executable} {train} {sys.argv[1]} & exit 0"], check=True)
-"""
-# Rank 0 records each signal that reaches it, and starts two processes that outlive it, of which one
-# does not show that it belongs to the run; rank 1 handles none. Both run until they may end.
+# Rank 0 records each signal that reaches it, and starts a process that outlives it; rank 1 handles
+# none. Both run until they may end.
 UNAWARE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-try:
-    import slurm_job_kit.trainer
-    sys.exit("the kit's packages are found")
-except ModuleNotFoundError:
-    pass
 seen = []
 if os.environ["RANK"] == "0":
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: seen.append(number))
     subprocess.Popen(["sleep", "1000"])
-    foreign = subprocess.Popen(["sleep", "1000"], env={})
-    Path(os.environ["KIT_STOP_FILE"]).with_name("foreign").write_text(str(foreign.pid))
 print(f"there {os.getpid()}", flush=True)  # at once: the reader wants both
 while not Path(os.environ["KIT_STOP_FILE"]).with_name("may_end").exists():
     time.sleep(0.01)
@@ -177,23 +163,6 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-@pytest.mark.slow
-def test_a_training_in_the_background_of_a_script_is_stopped_and_continued_as_one_of_its_own(
-    kit, submit
-):
-    process = submit(BACKGROUND, "TERM")
-    run, _ = log_with(kit, "saved after step 100:")
-    process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 60)
-    assert status == 130, stderr
-    stopped = read_json(run.attempt(1).outcome)
-    assert stopped["status"] == "stopped" and 100 <= stopped["global_step"] < STEPS
-
-    status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
-    assert status == 0, stderr
-    assert (read_json(run.result)["global_step"], len(read_jsonl(run.attempts))) == (STEPS, 2)
-
-
 def test_an_unaware_script_is_not_signalled_and_its_exit_after_a_stop_is_no_end(kit, submit):
     process = submit(UNAWARE, "none")
     run, _ = log_with(kit, "there")
@@ -207,8 +176,7 @@ def test_an_unaware_script_is_not_signalled_and_its_exit_after_a_stop_is_no_end(
     run.attempt(1).stop_requested.with_name("may_end").touch()
     status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
-    end_foreign(run)
-    assert "launch.stop_signal is none" in stderr
+    assert "KIT_STOP_FILE alone" in stderr
     assert "seen [] deadline ''" in run.rank_log(0).read_text()
     # Its exit code 0 may be what a handler of SIGTERM did: a resume finds out.
     (record,) = read_jsonl(run.attempts)
@@ -224,12 +192,6 @@ def test_a_second_ctrl_c_kills_a_script_that_knows_no_stop(kit, submit):
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
-    end_foreign(run)
-
-
-def end_foreign(run):
-    """Kill the process that does not show that it belongs to the run; fails if it is gone."""
-    os.kill(int(run.attempt(1).stop_requested.with_name("foreign").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -278,8 +240,6 @@ def test_two_runs_of_a_tutorial_script_share_no_snapshot_and_each_goes_on_from_i
     assert epochs(first, 2) == ([2, 2], [2, 3, 4])
     ends = [torch.load(run.work / "snapshot.pt", weights_only=True) for run in (first, second)]
     assert torch.equal(*(end["MODEL_STATE"]["weight"] for end in ends))
-    # A snapshot in the working directory is progress.
-    assert read_jsonl(first.attempts)[0]["evidence"]["has_progress"]
     assert sorted(os.listdir(REPOSITORY)) == before
     assert not list(first.code.resolve().rglob("snapshot.pt"))
 
@@ -292,13 +252,12 @@ def test_the_reason_of_a_failing_script_is_the_error_of_the_rank_that_failed_fir
     status, _, stderr = kit.end(submit_config(kit, text))
     assert status == 1, stderr
     run = RunDir((kit.root / "own/latest").resolve())
-    reason = f"rank 1 on {socket.gethostname()}: ValueError: bad batch"
+    reason = f"rank 1 on {socket.gethostname()} exited with code 1: ValueError: bad batch"
     assert f"attempt 1: crash: {reason} -> hold" in stderr
     assert read_json(run.result)["reason"] == reason
     (record,) = read_jsonl(run.attempts)
     assert (record["reason"], record["evidence"]["error"]) == (reason, reason)
     # job.log of a job; a local run shows it on the terminal.
     assert f'{run.script_code / "train.py"}", line 7, in <module>' in stderr
-    assert 'caused_by_peer": false' in run.attempt(1).rank_error(1).read_text()
     status, stdout, _ = kit.run("status", run.run_id)
     assert status == 0 and reason in stdout

@@ -37,8 +37,5 @@ if "STUB_GPUS" in os.environ:
         is_torchs = path.match("torch/version.py")
         return "cuda: str = '12.4'\n" if is_torchs else read_text(path, *args, **kwargs)
 
-    if "KIT_PREFLIGHT" in os.environ:  # it computes on the GPUs that the job asked for
-        node_rank, num_nodes, _, *head = os.environ["KIT_PREFLIGHT"].split()
-        os.environ["KIT_PREFLIGHT"] = " ".join((node_rank, num_nodes, "0", *head))
     mock.patch.object(ctypes, "CDLL", with_driver).start()
     mock.patch.object(pathlib.Path, "read_text", with_build).start()
