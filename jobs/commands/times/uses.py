@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,7 +38,7 @@ class AttemptTimes:
     start: float
     stop: float
     nodes: tuple[str, ...]
-    seconds: Counter[Use]
+    seconds: dict[Use, float]
     record: AttemptRecord | None
 
     def as_json(self) -> dict[str, Any]:
@@ -66,7 +65,7 @@ class RunTimes:
     begin: float
     end: float
     attempts: tuple[AttemptTimes, ...]
-    seconds: Counter[Use]
+    seconds: dict[Use, float]
     steps_redone: int
 
     @property
@@ -126,17 +125,17 @@ def read(run: RunState) -> RunTimes:
         with contextlib.suppress(OSError):
             end = max(begin, run_dir.result.stat().st_mtime)
     seconds = _between(attempts, submits, begin, end)
-    for attempt in attempts:
-        seconds += attempt.seconds
+    for use in Use:
+        seconds[use] += sum(attempt.seconds[use] for attempt in attempts)
     redone = sum(_redone(each, run.files.attempts) for each in run.files.attempts)
     return RunTimes(run, begin, end, tuple(attempts), seconds, redone)
 
 
 def _between(
     attempts: Sequence[AttemptTimes], submits: Sequence[float], begin: float, end: float
-) -> Counter[Use]:
+) -> dict[Use, float]:
     """Return the seconds in which the run had no attempt."""
-    seconds, at, before = Counter[Use](), begin, None
+    seconds, at, before = dict.fromkeys(Use, 0.0), begin, None
     for start, stop, record in [*((a.start, a.stop, a.record) for a in attempts), (end, end, None)]:
         start, use = max(at, start), Use.QUEUE
         if before is not None and before.decision is Action.RETRY:
@@ -161,7 +160,7 @@ def _closed(
     seconds, steps = _seconds(own, start, stop), _steps(record)
     if steps:
         redone = seconds[Use.TRAINING] * _redone(record, records) / steps
-        seconds += {Use.REDONE: redone, Use.TRAINING: -redone}
+        seconds |= {Use.REDONE: redone, Use.TRAINING: seconds[Use.TRAINING] - redone}
     return AttemptTimes(record.attempt, start, stop, record.nodes or (), seconds, record)
 
 
@@ -174,11 +173,12 @@ def _open(run: RunState, events: Sequence[Event], now: float) -> AttemptTimes:
     return AttemptTimes(number, plan.start, stop, plan.nodes, _seconds(own, plan.start, stop), None)
 
 
-def _seconds(events: Sequence[Event], start: float, stop: float) -> Counter[Use]:
+def _seconds(events: Sequence[Event], start: float, stop: float) -> dict[Use, float]:
     """Return the seconds of each use in an attempt, by the events of its rank 0."""
     begun = min([each.t for each in events if each.event == "first_step"], default=stop)
     ended = max(begun, min([each.t for each in events if each.event in STOPS], default=stop))
-    seconds = Counter({Use.START_UP: begun - start, Use.STOPPING: stop - ended})
+    seconds = dict.fromkeys(Use, 0.0)
+    seconds |= {Use.START_UP: begun - start, Use.STOPPING: stop - ended}
     for each in events:
         if each.event == "evaluation" and begun <= each.t <= ended:
             seconds[Use.EVALUATION] += each.seconds or 0.0

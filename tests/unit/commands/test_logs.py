@@ -151,7 +151,7 @@ def test_following_waits_for_a_log_and_says_for_what(slurm, capfd, monkeypatch):
         if next(judged) == 3:
             write_json(run.result, {"status": "cancelled"})
 
-    monkeypatch.setattr(logs.time, "sleep", look)
+    monkeypatch.setattr("time.sleep", look)
     monkeypatch.setattr(logs, "JUDGE_AGAIN_S", 0.0001)
     assert main(["logs", "tiny", "-f"]) == 0
     error = capfd.readouterr().err

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands.sweeps import runner
+from slurm_job_kit.jobs.commands import sweep
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import run_lock, state
@@ -65,10 +65,10 @@ def test_a_run_that_cannot_be_read_still_has_its_job(run, slurm, capsys):
     slurm.set_state("7", "RUNNING")
     run_state = state.read(run)
     assert run_state.phase is RunPhase.UNREADABLE and run_state.lives["7"].is_alive
-    assert runner.states_of([run]) == [runner.PointState.ACTIVE]
+    assert sweep.open_points([run]) == []
     slurm.set_state("7", "FAILED")
     with pytest.raises(UserError, match="attempts.jsonl"):
-        runner.states_of([run])
+        sweep.open_points([run])
 
 
 def test_a_process_that_died_says_nothing_about_a_job_that_was_queued_later(run, slurm):
@@ -76,7 +76,7 @@ def test_a_process_that_died_says_nothing_about_a_job_that_was_queued_later(run,
     slurm.answer("squeue", status=1)
     assert state.read(run).phase is RunPhase.UNKNOWN
     with pytest.raises(FailedError, match="whether job 7 still runs"):
-        runner.states_of([run])
+        sweep.open_points([run])
     slurm.answer("squeue", squeue_line("7", "TIMEOUT"))
     assert state.read(run).word == "timeout"
 
@@ -88,7 +88,7 @@ def test_a_process_that_lives_here_is_the_run_whatever_is_unknown_of_an_earlier_
     write_json(run.owner, asdict(run_lock.this_process(None)) | {"attempt": 2})
     run_state = state.read(run)
     assert run_state.phase is RunPhase.RUNNING and run_state.process is not None
-    assert runner.states_of([run]) == [runner.PointState.ACTIVE]
+    assert sweep.open_points([run]) == []
 
 
 @pytest.mark.parametrize("word", ["COMPLETING", "REQUEUE_HOLD"])
@@ -96,7 +96,7 @@ def test_a_point_whose_job_still_lives_is_active_whatever_its_result(run, slurm,
     write_json(run.result, {"status": "held"})
     os.utime(run.submission, (0, 0))
     slurm.set_state("7", word)
-    assert runner.states_of([run]) == [runner.PointState.ACTIVE]
+    assert sweep.open_points([run]) == []
 
 
 def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
@@ -116,7 +116,7 @@ def test_one_damaged_run_hides_no_other(run, here, slurm, capsys):
 
 def test_a_state_that_this_kit_does_not_know_is_alive(run, slurm):
     slurm.set_state("7", "HIBERNATING")
-    assert runner.states_of([run]) == [runner.PointState.ACTIVE]
+    assert sweep.open_points([run]) == []
 
 
 def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
