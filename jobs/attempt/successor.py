@@ -215,7 +215,7 @@ def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | 
 
     Source: src/slurmd/slurmstepd/req.c: `*** JOB 7 ON n1 CANCELLED AT <time> DUE TO ... ***`.
     """
-    text = log_text.read_end(run_dir.job_log).text
+    text = "\n".join(log_text.read_end(run_dir.job_log))
     line = rf"\*\*\* JOB {re.escape(job_id)} ON \S+ CANCELLED AT \S+ (.*)\*\*\*"
     why = next(iter(re.findall(line, text)[-1:]), None)
     if why == "" or (why or "").startswith("DUE to SIGNAL "):  # the latter since 25.05

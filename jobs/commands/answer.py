@@ -183,7 +183,7 @@ def _refusal(run: RunState, facts: AttemptFacts) -> str | None:
     # Of the same job, Slurm's further start after a hold is refused as it should be.
     if job_id is None or job_id in known:
         return None
-    lines = log_text.read_end(run.run_dir.job_log).lines
+    lines = log_text.read_end(run.run_dir.job_log)
     errors = [found[1] for line in lines if (found := _OWN_ERROR.search(line))]
     return errors[-1] if errors else None
 

@@ -41,7 +41,7 @@ def ended_ranks(
 
     recorded: the ranks that wrote a record themselves.
     """
-    text = log_text.read_end(attempt_dir.torchrun_log(node_rank)).text
+    text = "\n".join(log_text.read_end(attempt_dir.torchrun_log(node_rank)))
     ends = map(_Failure._make, reversed(_FAILURE.findall(text)))
     return [_record(attempt_dir, host, each) for each in ends if int(each.rank) not in recorded]
 

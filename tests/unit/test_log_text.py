@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from slurm_job_kit.jobs import log_text
-from slurm_job_kit.jobs.log_text import Screen, on_a_screen, read_end, visible
+from slurm_job_kit.jobs.log_text import on_a_screen, read_end, visible
 
 LIMIT_S = 20
 MIB = 1 << 20
@@ -38,14 +38,14 @@ def test_a_bar_that_another_program_draws_is_one_line(tmp_path):
     bar = "import sys\nfor n in range(100000): sys.stdout.write(f'\\r{n:6d}/100000 |' + '#' * 60)"
     with open(log, "wb") as file:
         subprocess.run([sys.executable, "-c", f"print('begin')\n{bar}"], stdout=file, check=True)
-    assert read_end(log).lines == ("begin", " 99999/100000 |" + "#" * 60)
+    assert read_end(log) == ["begin", " 99999/100000 |" + "#" * 60]
 
 
 @pytest.mark.parametrize("unit", [b"x", b"\x00", b"\xff\xfe", b"\x1b[31m", b"\r50%"])
 def test_a_line_of_megabytes_is_cut_and_the_lines_around_it_stay(tmp_path, unit):
     log = tmp_path / "log"
     log.write_bytes(b"before\n" + unit * (5 * MIB // len(unit)) + b"\nafter\n")
-    first, long, last = read_end(log).lines
+    first, long, last = read_end(log)
     assert (first, last) == ("before", "after")
     assert len(long) < 3000
 
@@ -58,21 +58,19 @@ def test_the_end_of_a_log_of_gigabytes_comes_at_once(tmp_path):
         file.write(b"\nstep 1\nstep 2\n")
     began = time.monotonic()
     tracemalloc.start()
-    end = read_end(log, 2, is_numbered=True)
-    assert end.lines == ("step 1", "step 2") and end.first is None
-    assert read_end(log, 100).lines[-1] == "step 2"
+    assert read_end(log, 2) == ["step 1", "step 2"]
+    assert read_end(log, 100)[-1] == "step 2"
     assert tracemalloc.get_traced_memory()[1] < 8 * log_text.MAX_BYTES
     tracemalloc.stop()
     assert time.monotonic() - began < LIMIT_S
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 16])
-def test_lines_are_numbered_by_their_place_in_the_file(tmp_path, monkeypatch, block):
+def test_the_last_lines_are_found_whatever_the_blocks_are(tmp_path, monkeypatch, block):
     monkeypatch.setattr(log_text, "BLOCK_BYTES", block)
     log = tmp_path / "log"
     log.write_text("".join(f"line {n}\n" for n in range(1, 41)))
-    end = read_end(log, 3, is_numbered=True)
-    assert log_text.number_lines(end) == [(38, "line 38"), (39, "line 39"), (40, "line 40")]
+    assert read_end(log, 3) == ["line 38", "line 39", "line 40"]
 
 
 def test_a_text_of_many_lines_is_cut_to_a_screen_with_its_begin_and_its_end():
@@ -81,31 +79,3 @@ def test_a_text_of_many_lines_is_cut_to_a_screen_with_its_begin_and_its_end():
     assert len(lines) == log_text.SCREEN_LINES and max(map(len, lines)) < 500
     assert lines[0].startswith("line 0x") and lines[-1].startswith("line 99x")
     assert "[... 77 lines ...]" in text
-
-
-def on_screen(blocks, is_terminal=False):
-    screen, shown = Screen(is_terminal=is_terminal), ""
-    for block in blocks:
-        shown += "".join(screen.lines(block)) + screen.growing()
-    return shown + screen.rest()
-
-
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_a_followed_log_is_shown_as_a_screen_whatever_its_blocks_are(size):
-    data = "step ä\n\r10%\r20%\r30%\n\x1b[31mred\x1b[0m\nlast".encode()
-    blocks = [data[at : at + size] for at in range(0, len(data), size)]
-    assert on_screen(blocks) == "step ä\n30%\nred\nlast"
-
-
-def test_a_followed_bar_is_drawn_in_its_line_on_a_terminal():
-    shown = on_screen([b"\r10%", b"\r20%", b"\r30%\n"], is_terminal=True)
-    assert shown == "10%\r20%\x1b[K\r30%\x1b[K\n"
-
-
-@pytest.mark.parametrize("unit", [b"x" * 1000, b"\r" + b"#" * 79, b"\x00" * 500])
-def test_a_followed_line_of_megabytes_is_kept_and_shown_in_parts(unit):
-    tracemalloc.start()
-    shown = on_screen([*[unit * 100] * 80, b"\nnext\n"])
-    assert tracemalloc.get_traced_memory()[1] < 4 * MIB
-    tracemalloc.stop()
-    assert len(shown) < 20_000 and shown.endswith("\nnext\n")
