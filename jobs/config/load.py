@@ -20,7 +20,7 @@ from .yaml_reader import Document
 
 __all__ = ["LoadedSpec", "SpecError", "load"]
 
-SWEEP = "sweep"  # a section that is no part of a spec: see jobs.commands.sweeps
+SWEEP = "sweep"  # a section that is no part of a spec: see jobs.commands.sweep_points
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from .cluster import Cluster
 from .kit import Kit, Run
 
 MAIL = '#!/bin/sh\necho "$*" >>{}\n'
-SHOW = 'echo "$SLURMD_NODENAME $PWD $BESIDE $SLURM_JOB_ID"'
 
 
 def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: Path) -> None:
@@ -26,7 +25,7 @@ def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: 
     run = kit.submit(
         "configs/resnet.yaml",
         *("train.model=tests.slurm.paced:Paced", "train.model_args={}", f"launch.env={env}"),
-        *('setup=["export BESIDE=yes"]', f"notify.command={json.dumps(notify)}"),
+        f"notify.command={json.dumps(notify)}",
         *("notify.mail=me@example.org", "train.epochs=1"),
     )
     run.wait_for_step(3)
