@@ -88,14 +88,15 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 
 .venv/.ready: requirements.lock
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
-	@python3 -m jobs.commands.packages $< >&2 && touch $@
+	@python3 -m venv .venv >&2 && $(PIP) -r $< >&2 && touch $@
 .venv/.ready-dev: requirements-dev.lock .venv/.ready
-	@python3 -m jobs.commands.packages $< >&2 && touch $@
+	@$(PIP) -r $< >&2 && touch $@
 .venv/.ready-libraries: requirements-bench.lock .venv/.ready-dev
-	@python3 -m jobs.commands.packages $< >&2 && touch $@
+	@$(PIP) -r $< >&2 && touch $@
 .venv/.ready-bench: requirements-torchx.lock .venv/.ready-libraries
 	@python3 -m venv .venv/torchx && .venv/torchx/bin/pip install --quiet \
 	    --disable-pip-version-check -r requirements-torchx.lock >&2 && touch $@
+PIP := .venv/bin/python -m pip install --disable-pip-version-check
 OLD := Python 3.11 or newer is needed, python3 is
 
 help: ## Print this list

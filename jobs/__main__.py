@@ -34,11 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         from .commands import packages
 
-        names = [*packages.COMMANDS, "submitit", *packages.TRAINER]
-        absent = packages.missing(names)
-        if not absent or error.name not in ("yaml", "submitit"):
+        missing = packages.message([*packages.COMMANDS, "submitit", *packages.TRAINER])
+        if missing is None or error.name not in ("yaml", "submitit"):
             raise
-        print(with_time(f"error: {packages.message(absent)}"), file=sys.stderr)
+        print(with_time(f"error: {missing}"), file=sys.stderr)
         return EXIT_USER
     except (UserError, FailedError) as error:
         print(with_time(f"error: {error}"), file=sys.stderr)

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 NAME = "slurm_job_kit"
-DISTRIBUTION = "slurm-job-kit"  # for pip
 PARTS = ("jobs", "trainer", "slurm")
 HOME = Path(__file__).resolve().parents[1]  # the folder that has the parts
 IS_CLONE = (HOME / NAME / "__init__.py").is_file()
@@ -41,11 +40,6 @@ def _is_by_make() -> bool:
 
 
 IS_BY_MAKE = _is_by_make()
-
-
-def is_in(folder: Path) -> bool:
-    """Return whether a folder is a frozen kit."""
-    return (folder / NAME / "jobs/rundir.py").is_file()
 
 
 def top_of(folder: Path) -> Path | None:

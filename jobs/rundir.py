@@ -65,11 +65,6 @@ class RunDir:
         return self.path / "kit"
 
     @property
-    def script_code(self) -> Path:
-        """The frozen folder of a `launch.script` that lies outside of the repository."""
-        return self.path / "script_code"
-
-    @property
     def work(self) -> Path:
         """The working directory of a user's script or module, over all attempts of the run."""
         return self.path / "work"

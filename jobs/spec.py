@@ -163,13 +163,8 @@ class Launch:
     args: list[str] = key([], "Arguments of your module or script.")
     inputs: list[str] = key(
         [],
-        "Files and folders of this repository that git ignores and your module or script opens by "
-        "a relative path.",
-    )
-    outputs: list[str] = key(
-        [],
-        "Folders outside of the run directory in which your module or script saves its "
-        "checkpoints: a new file there is progress.",
+        "Files and folders of the script's repository that git ignores, such as data: links in its "
+        "working directory.",
     )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(

@@ -19,7 +19,6 @@ from ..node.stop_signals import is_passed_on
 from ..records.nodes import AttemptPlan, Head, node_name
 from ..rundir import RunDir, relink
 from ..runs import (
-    code_digest,
     code_snapshot,
     fact_reader,
     interpret,
@@ -108,8 +107,8 @@ def _open(
         code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
     plan = replace(
         plan_of(run_dir, facts, me, attempt, nodes, resolved),
-        code=None if code is None else code.name,
-        code_digest=code_digest.digest_of(code or run_dir.code, facts.spec, kit),
+        code=code.name,
+        code_digest=f"{code.name} {kit.name}",
     )
     _write_plan(run_dir, plan)
     if not me.is_local:
@@ -173,8 +172,9 @@ def _close_earlier(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> 
     )
     if not check.may_continue and check.final_action is None:
         raise refused
-    for message in scratch_purge.recreate_missing_dirs(run_dir):
-        print_line(message)
+    for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
+        if not shared_files.is_dir(folder):  # a scratch purge may have deleted it
+            folder.mkdir()
     facts = close_lost(run_dir, facts, me, before)
     # A user's script may have completed the run before its job ended.
     if check.final_action is not None and not interpret.is_completed(facts):

@@ -18,7 +18,7 @@
 - init: prepares a repository of the user for the installed kit.
 - export: writes the weights of a checkpoint into one file.
 - local: runs the attempts of a run on this machine, without Slurm.
-- packages: names the Python packages that a run lacks; installs .venv.
+- packages: names the Python packages that a run lacks.
 - status: lists the runs and their states, or one run in detail.
 - logs: shows or follows the logs of one rank over all attempts, or the first error.
 - explain: what a key of the spec means, its value and where that came from.

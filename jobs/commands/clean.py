@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import installation, records, shared_files
+from .. import installation, shared_files
 from ..console import display_path, print_line, quantity
-from ..errors import FailedError, UserError
-from ..records.frozen import Provenance
+from ..errors import FailedError
 from ..rundir import RunDir
 from ..runs import code_snapshot, lookup, state
 from ..runs.state import RunFiles, RunPhase, RunState
@@ -30,7 +29,7 @@ OVER = (RunPhase.COMPLETED, RunPhase.HELD, RunPhase.CANCELLED, RunPhase.STOPPED,
 DAYS = 30
 DELETED = ".deleted-"  # what a clean has renamed and not yet deleted
 MIN_CODE_AGE_S = 3600.0  # a submit may be using it before its run directory exists
-_COPY = re.compile("[0-9a-f]{64}")
+_COPY = re.compile("[0-9a-f]{64}(-[0-7]+)?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +139,7 @@ def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Ite
     yield from files_in(root, f"{DELETED}*")
     try:
         named = _named_code(root, {run_dir.path for run_dir in gone})
-    except (OSError, UserError) as error:
+    except OSError as error:
         print_line(f"all code is left alone: {str(error).partition(chr(10))[0]}")
         return
     for path in files_in(root / ".code", "*"):
@@ -152,7 +151,7 @@ def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Ite
 
 
 def _named_code(root: Path, without: set[Path]) -> set[str]:
-    """Return the names of the code copies of all runs below a root. Raises: OSError, UserError."""
+    """Return the names of the code copies of all runs below a root. Raises: OSError."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -165,12 +164,9 @@ def _named_code(root: Path, without: set[Path]) -> set[str]:
         folders[:] = [] if is_run else [name for name in folders if name[0] != "."]
         if not is_run or run_dir.path in without:
             continue
-        for link in (run_dir.code, run_dir.kit, run_dir.script_code):
+        for link in (run_dir.code, run_dir.kit):
             if link.is_symlink():
                 names.add(Path(os.readlink(link)).name)
-        known = records.read(Provenance, run_dir.provenance)
-        for snapshot in () if known is None else known.snapshots:
-            names |= {name for name in snapshot.copies if name is not None}
     return names
 
 

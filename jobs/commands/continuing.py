@@ -14,7 +14,7 @@ from pathlib import Path
 from .. import installation, records, shared_files
 from ..attempt import record_writer
 from ..attempt.close import write_missing_result
-from ..checkpoint.names import checkpoint_step, find_checkpoint
+from ..checkpoint.names import find_checkpoint
 from ..config.load import LoadedSpec
 from ..console import print_line
 from ..errors import FailedError, UserError
@@ -35,7 +35,7 @@ from ..runs import (
 from ..runs.state import RunState
 from ..slurm import job_list
 from ..spec import Spec
-from . import local, packages, run_jobs
+from . import local, run_jobs
 from .queue import gpu_hours, queue
 from .submit import announce, choose_cluster, run_here
 from .submit_claim import hold_claim
@@ -123,7 +123,6 @@ def changed_runs(
         # Without the user's file: a mistake is in the code, or in a key of this command.
         runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
         specs = [loaded.spec for loaded in runs.values()]
-        packages.check_interpreter(specs[0])
         if cluster == "local":
             local.check_machine(specs[0], len(local.visible_gpus()))
         else:
@@ -156,12 +155,8 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
         texts = spec_changes.change(run_dir, request.overrides, request.is_confirmed)
     with contextlib.ExitStack() as changes:
         changes.enter_context(restored_on_failure(run_dir, texts, request.takes_all_nodes))
-        attempt = fact_reader.newest_attempt(run_dir) + 1
-        step = checkpoint_step(checkpoint or newest_checkpoint(run_dir) or "") or 0
-        if new_code is None:
-            code_changes.mend_record(run_dir, attempt, step)
-        else:
-            changes.enter_context(code_changes.switch_code(run_dir, new_code, attempt, step))
+        if new_code is not None:
+            changes.enter_context(code_changes.switch_code(run_dir, new_code))
         if checkpoint is not None:
             aside = checkpoint_files.newer_than(run_dir, checkpoint)
             changes.enter_context(checkpoint_files.newest_is(run_dir, checkpoint))
@@ -182,19 +177,14 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
     return find_checkpoint(run_dir.checkpoints, text)
 
 
-def newest_checkpoint(run_dir: RunDir) -> str | None:
-    """Return the name of the newest checkpoint."""
-    return checkpoint_lookup.newest(run_dir, checkpoint_lookup.is_foreign(run_dir))
-
-
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     """Return a checkout copy for the run. Raises: UserError for differences without a --yes."""
     repository = code_changes.repository_of(run_dir)
     new_code = code_changes.prepare(run_dir, Spec.read(run_dir.spec), repository)
     # Before the first checkpoint no step is kept that the old code did.
-    is_confirmed = request.is_confirmed or newest_checkpoint(run_dir) is None
-    code_changes.confirm(run_dir, new_code, is_confirmed)
-    print_line("\n".join(code_changes.summary(run_dir, new_code)))
+    is_users = checkpoint_lookup.is_foreign(run_dir)
+    is_confirmed = request.is_confirmed or checkpoint_lookup.newest(run_dir, is_users) is None
+    print_line("\n".join(code_changes.confirm(run_dir, new_code, is_confirmed)))
     return new_code
 
 

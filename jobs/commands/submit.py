@@ -168,14 +168,13 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     from ..node.torchrun import placeholder_options, torchrun_command
     from ..runs.code_snapshot import repository
     from ..runs.freeze import planned_run_dir
-    from ..runs.own_script import named_inputs, normalise_script, script_home
+    from ..runs.own_script import check_inputs, locate
     from ..slurm import refusals
     from ..slurm.sbatch import sbatch_argv
     from .queue import gpu_hours, show_site, test_only
 
-    top = repository()
-    run_dir, spec = planned_run_dir(loaded.spec), normalise_script(loaded.spec, top)
-    named_inputs(spec.launch, script_home(spec.launch, top))
+    run_dir, (spec, top) = planned_run_dir(loaded.spec), locate(loaded.spec, repository())
+    check_inputs(spec.launch, top)
     script = installation.HOME / "slurm/ddp.sbatch"
     argv = sbatch_argv(spec, run_dir)
     print(f"# command\n{shlex.join(argv)}")

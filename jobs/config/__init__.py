@@ -3,7 +3,6 @@
 - load: the whole way from file to Spec.
 - yaml_reader: YAML 1.2 text to values with their places.
 - overrides: KEY=VALUE on top of the file.
-- pipelines: pipelines of a user's script that hide how its training ended.
 - resolve: fills in paths, variables and canonical forms.
 - validate: values against the dataclasses of jobs.spec.
 - check_launch: what the types of slurm and launch cannot express.

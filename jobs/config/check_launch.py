@@ -153,13 +153,6 @@ def _launch(launch: Launch) -> Iterator[Problem]:
             if launch.is_trainer:
                 what, hint = "is for your own script or module, not for the trainer", "leave it out"
             yield Problem(("launch", "inputs", index), what, hint)
-    if launch.is_trainer and launch.outputs:
-        what = "is for your own script or module: the trainer saves in its run directory"
-        yield Problem(("launch", "outputs"), what, "leave it out")
-    for index, name in enumerate(launch.outputs):
-        if not name:
-            hint = "write a folder, absolute or relative to the script's working directory"
-            yield Problem(("launch", "outputs", index), "is empty", hint)
     if launch.interface and not _INTERFACE.fullmatch(launch.interface):
         hint = (
             "write one name, or the beginning of names, as `ip -brief address` lists them on a node"

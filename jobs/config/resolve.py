@@ -17,7 +17,7 @@ SBATCH_TIMES = ("time-min", "delay-boot")
 # Paths: ~ and variables are expanded where the user submits.
 EXPANDED: tuple[KeyPath, ...] = (
     *(("runs_root",), ("launch", "python"), ("launch", "script"), INIT_FROM),
-    *(("launch", "inputs"), ("launch", "outputs")),
+    ("launch", "inputs"),
 )
 
 

@@ -37,12 +37,9 @@ def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
     """Return the command line of a rank that is not forked; the wrapper jobs.node.rank runs it."""
     launch = spec.launch
     if launch.script is not None:
-        script = Path(launch.script)  # absolute: outside of the repository
-        code = run_dir.script_code / script.name if script.is_absolute() else run_dir.code / script
-        return [sys.executable, "-u", str(code), *launch.args]
+        return [sys.executable, "-u", str(run_dir.work / launch.script), *launch.args]
     if launch.module is not None:
-        # -P: a file in the working directory hides no module of the frozen code.
-        return [sys.executable, "-u", "-P", "-m", launch.module, *launch.args]
+        return [sys.executable, "-u", "-m", launch.module, *launch.args]
     return [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path), *launch.args]
 
 
@@ -214,26 +211,21 @@ def variables_of_spec(spec: Spec) -> dict[str, str]:
 
 
 def search_path(inherited: str, run_dir: RunDir) -> str:
-    """Return the PYTHONPATH of a user's script or module: the frozen code replaces the repository.
+    """Return the PYTHONPATH of a user's script or module: first its working directory.
 
-    A relative entry begins in the frozen code. Empty entries are left out: an empty one would be
-    the working directory.
+    That stands for the repository and the frozen code, of which it is a copy.
     """
     known = records.read(Provenance, run_dir.provenance)
-    live = None if known is None or known.repository is None else Path(known.repository)
-    entries = []
-    for entry in filter(None, inherited.split(os.pathsep)):
-        path = Path(entry)
-        # The run directory usually lies in the repository, and has the frozen code and kit.
+    live = None if known is None else known.repository
+    entries = [str(run_dir.work)]
+    for path in map(Path, filter(None, inherited.split(os.pathsep))):
+        # The run directory with the kit usually lies in the repository.
         is_live = live is not None and path.is_relative_to(live)
-        if live is not None and is_live and not path.is_relative_to(run_dir.path):
-            path = path.relative_to(live)
-        # Not by Path: the repository's top, asked for by the user, stays different from the kit's
-        # own entry, which a script does not get (jobs.node.rank).
-        entries.append(entry if path.is_absolute() else f"{run_dir.code}/{path}")
-    # Before site-packages, where pip's editable installs lead to the repository itself.
-    folders = () if known is None else known.live_folders
-    return os.pathsep.join([*entries, *(f"{run_dir.code}/{each}" for each in folders)])
+        top = live if is_live and not path.is_relative_to(run_dir.path) else run_dir.code
+        if top is not None and path.is_relative_to(top):
+            path = run_dir.work / path.relative_to(top)
+        entries.append(str(path))
+    return os.pathsep.join(dict.fromkeys(entries))
 
 
 def stop_signal(launch: Launch) -> signal.Signals | None:

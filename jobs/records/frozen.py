@@ -40,25 +40,6 @@ class PackageVersion:
 
 
 @dataclass(frozen=True)
-class CodeSnapshot:
-    """A frozen code of a run: attempts from `attempt` on use it, from the step after `step` on."""
-
-    code: str  # name of the frozen code
-    attempt: int
-    step: int  # of the checkpoint that the attempt was to continue from; 0: the beginning
-    time: float  # seconds since the epoch
-    git_sha: str | None = None
-    # Of a launch.script outside of the repository: name of the frozen code with its folder.
-    script_code: str | None = field(default=None, metadata=OMIT_NONE)
-    kit: str | None = field(default=None, metadata=OMIT_NONE)  # where `code` does not have the kit
-
-    @property
-    def copies(self) -> tuple[str | None, ...]:
-        """The names of the frozen folders."""
-        return self.code, self.script_code, self.kit
-
-
-@dataclass(frozen=True)
 class StateOrigin:
     """The checkpoint of another run with which a run began."""
 
@@ -71,10 +52,7 @@ class StateOrigin:
 
 @dataclass(frozen=True)
 class Provenance:
-    """provenance.json: the code, the interpreter and the packages of a run.
-
-    `code` and the two keys of git describe the newest code; `snapshots` has all, the newest last.
-    """
+    """provenance.json: the newest code, the interpreter and the packages of a run."""
 
     code: str  # name of the frozen code
     git_sha: str | None
@@ -87,9 +65,6 @@ class Provenance:
     repository: str | None = None  # the checkout that the code was frozen from
     # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.
     agent_interpreter: str | None = None
-    snapshots: tuple[CodeSnapshot, ...] = ()
-    # Folders of the repository in which the interpreter finds modules: a script gets their copies.
-    live_folders: tuple[str, ...] = ()
     origin: StateOrigin | None = field(default=None, metadata=OMIT_NONE)
 
 

@@ -54,7 +54,7 @@ class AttemptPlan:
     checkpoint: str | None = None  # the newest checkpoint at the start
     quarantined: tuple[str, ...] = ()  # damaged checkpoints put aside before the start
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
-    # SHA-256 of those files of the code that results may depend on.
+    # Names of the frozen code and the kit: results may depend on them.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
     head_interfaces: tuple[str, ...] = ()  # of the first node, each as `eth0 10.0.0.5`
     spares: tuple[str, ...] = ()  # nodes of the job that answer and wait

@@ -140,24 +140,13 @@ class CommandSubject:
         return self.place
 
     @cached_property
-    def _source(self) -> tuple[Path, list[Path]]:
+    def _source(self) -> tuple[Path, dict[str, Path]]:
         """The top of the repository, or the working directory, and its files. Raises: UserError."""
         top = installation.top_of(self.started_in) or self.started_in
         if top in (Path.home(), Path("/")):
             raise UserError(f"{top} is no repository\n  hint: run it in the folder of your code")
-        sizes = {
-            path: size
-            for path, size in code_snapshot.source_files(top).items()
-            if self.folder not in path.parents
-        }
-        if (mib := sum(sizes.values()) // 2**20) > code_snapshot.MAX_MIB:
-            largest = max(sizes, key=lambda path: sizes[path])
-            raise UserError(
-                f"{top} has {mib} MiB to copy, more than {code_snapshot.MAX_MIB}; the largest file "
-                f"is {largest.relative_to(top)}\n  hint: name it in .gitignore, and give the "
-                "training a link to it by --link"
-            )
-        return top, list(sizes)
+        links = [os.path.relpath(self.started_in / link, top) for link in self.links]
+        return top, code_snapshot.source_files(top, self.folder, links)
 
     @property
     def python(self) -> str:
@@ -171,9 +160,8 @@ class CommandSubject:
 
     def prepare(self) -> None:
         """Copy the files that submit would freeze."""
-        top, paths = self._source
-        for path in paths:
-            target = self.place / "code" / path.relative_to(top)
+        for name, path in self._source[1].items():
+            target = self.place / "code" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target, follow_symlinks=False)
         self.cwd.mkdir(parents=True, exist_ok=True)

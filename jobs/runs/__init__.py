@@ -9,14 +9,12 @@
 - run_lock: which job may write into the run directory (owner.json).
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.
-- code_digest: the frozen files that results may depend on.
 - code_changes: how the frozen code differs from the checkout, and the switch to that.
 - checkpoint_files: checks and copies a checkpoint; puts newer ones aside.
 - origin: begins a run from the whole state of another one.
 - extension: whether a complete run gets more steps.
-- own_script: the code and the working directory of a user's own script or module.
-- script_files: which files of a script are checkpoints, logs, left-overs or secrets.
-- scratch_purge: what a scratch purge deleted, and what can be recreated.
+- own_script: the working directory of a user's own script or module.
+- scratch_purge: names what a scratch purge deleted.
 - checkpoint_lookup: the names of committed checkpoints and which is the newest.
 - spec_changes: what a resume changes in a frozen spec.
 - compare: whether two runs ended with the same bits, and where not.

@@ -204,11 +204,7 @@ def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
 def _own_file(run_dir: RunDir, launch: Launch) -> tuple[str, Path | None]:
     """Return the key and frozen file of a user's script or module; None for an installed module."""
     if launch.script is not None:
-        script = Path(launch.script)
-        is_outside = script.is_absolute()
-        return "script", (
-            run_dir.script_code / script.name if is_outside else run_dir.code / script
-        )
+        return "script", run_dir.code / launch.script
     path = run_dir.code / str(launch.module).replace(".", "/")
     files = (path.with_suffix(".py"), path / "__main__.py")
     return "module", next((file for file in files if file.is_file()), None)

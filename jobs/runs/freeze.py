@@ -14,19 +14,18 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from .. import records
-from ..config import pipelines
 from ..config.load import LoadedSpec
 from ..console import print_line
 from ..errors import UserError
-from ..records.frozen import CodeSnapshot, Overrides, PackageVersion, Provenance
+from ..records.frozen import Overrides, PackageVersion, Provenance
 from ..rundir import RunDir, Timeline, relink
-from ..spec import Launch, Spec
-from . import code_digest, code_snapshot, own_script
+from ..spec import Spec
+from . import code_snapshot, own_script
 from .lookup import runs_root
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
@@ -36,10 +35,6 @@ DIFF = (
     *("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff"),
     *("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
 )
-
-
-class FreezeError(UserError):
-    """The run directory cannot be made; the message has the reason and what to do."""
 
 
 def new_run_id() -> str:
@@ -58,7 +53,7 @@ def planned_run_dir(spec: Spec) -> RunDir:
 def freeze(loaded: LoadedSpec, repository: Path | None = None) -> Iterator[RunDir]:
     """Run a block with a new run directory, which is deleted again if the block fails.
 
-    repository: by default `code_snapshot.repository()`. Raises: FreezeError.
+    repository: by default `code_snapshot.repository()`. Raises: UserError.
     """
     with freeze_all({planned_run_dir(loaded.spec): loaded}, repository) as (run_dir,):
         yield run_dir
@@ -70,57 +65,38 @@ def freeze_all(
 ) -> Iterator[list[RunDir]]:
     """Run a block with new run directories of one runs root, all deleted again if the block fails.
 
-    They share one copy of the code. Raises: FreezeError.
+    Runs with the same code share one copy of it. Raises: UserError.
     """
     repository = repository or code_snapshot.repository()
-    first = next(iter(runs))
+    located = {run: own_script.locate(loaded.spec, repository) for run, loaded in runs.items()}
+    first, (spec, _) = next(iter(located.items()))
+    root, mode = first.path.parent.parent, int(spec.dir_mode, 8)
+    check_writable(root)
+    if not spec.launch.is_trainer and (line := own_script.editable_line()):
+        print_line(line)
+
+    @functools.cache
+    def frozen(home: Path, inputs: tuple[str, ...], interpreter: str) -> tuple[Path, Provenance]:
+        code = code_snapshot.take(home, root, mode, inputs)
+        return code, provenance(home, code.name, interpreter)
+
     with contextlib.ExitStack() as made:
-        runs = {each: _with_script(loaded, repository) for each, loaded in runs.items()}
-        check_writable(first.path.parent.parent)
-        with _errors_of(first), _commit_begun(repository) as commit:
-            root, spec = first.path.parent.parent, runs[first].spec
-            mode, left_out = (
-                int(spec.dir_mode, 8),
-                own_script.leftover_files(spec.launch, repository),
-            )
-            code = code_snapshot.take(repository, root, mode=mode, left_out=left_out)
+        with _errors_of(first):
             kit = code_snapshot.take_kit(root, mode)
-            for run_dir, loaded in runs.items():
+            for run_dir, (spec, home) in located.items():
+                code, known = frozen(home, tuple(spec.launch.inputs), spec.interpreter)
                 # Outside of the clean-up: a directory that exists already is another run.
                 run_dir.path.mkdir(parents=True)
                 made.enter_context(_deleted_by_failure(run_dir))
-                _fill(run_dir, loaded, code, kit)
-                folders: tuple[str, ...] = ()
-                if not loaded.spec.launch.is_trainer:
-                    folders = _fill_for_script(run_dir, loaded.spec, repository)
-                known = _provenance(repository, code.name, loaded.spec.interpreter, commit)
-                _record_code(run_dir, replace(known, live_folders=folders))
+                _fill(run_dir, replace(runs[run_dir], spec=spec), code, kit)
+                records.write(run_dir.provenance, known)
+                if not spec.launch.is_trainer:
+                    own_script.check_frozen(spec.launch, run_dir)
+                    own_script.fill_work(run_dir, spec.launch, home)
         yield list(runs)
     for run_dir in runs:
         relink(run_dir.path.parent / "latest", run_dir.run_id)
         link_in_default_root(run_dir.path)
-
-
-def _with_script(loaded: LoadedSpec, repository: Path) -> LoadedSpec:
-    """Return the input with a repository-relative launch.script. Raises: FreezeError without it."""
-    if (written := loaded.spec.launch.script) is None:
-        return loaded
-    loaded = replace(loaded, spec=own_script.normalise_script(loaded.spec, repository))
-    if not (repository / str(loaded.spec.launch.script)).is_file():
-        raise FreezeError(
-            f"launch.script: {written} does not exist\n"
-            f"  hint: give its path relative to {repository}"
-        )
-    return loaded
-
-
-def _record_code(run_dir: RunDir, known: Provenance) -> None:
-    snapshot = replace(
-        known.snapshots[0],
-        script_code=code_digest.name_of(run_dir.script_code),
-        kit=code_digest.name_of(run_dir.kit),
-    )
-    records.write(run_dir.provenance, replace(known, snapshots=(snapshot,)))
 
 
 def link_in_default_root(path: Path) -> None:
@@ -151,13 +127,13 @@ def _errors_of(run_dir: RunDir) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FreezeError(f"{error.filename or run_dir.path}: {error.strerror}") from error
+        raise UserError(f"{error.filename or run_dir.path}: {error.strerror}") from error
 
 
 def check_writable(root: Path) -> None:
-    """Raises FreezeError for a runs root in which no run can be written, before a job is queued."""
+    """Raises UserError for a runs root in which no run can be written, before a job is queued."""
     if "%" in str(root):
-        raise FreezeError(
+        raise UserError(
             f"runs_root {root} has a percent sign, and Slurm replaces %j in paths\n"
             "  hint: set runs_root in the spec, or KIT_RUNS, to a folder without one"
         )
@@ -167,12 +143,12 @@ def check_writable(root: Path) -> None:
             probe.write(b"x" * 4096)
         free_mib = shutil.disk_usage(root).free // 2**20
     except OSError as error:
-        raise FreezeError(
+        raise UserError(
             f"runs_root {root}: {error.strerror}\n"
             "  hint: set runs_root in the spec, or KIT_RUNS, to a folder that you can write to"
         ) from error
     if free_mib < MIN_FREE_MIB:
-        raise FreezeError(
+        raise UserError(
             f"runs_root {root}: only {free_mib} MiB are free\n"
             "  hint: delete old runs there, or set runs_root to another disk"
         )
@@ -197,38 +173,7 @@ def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:
     relink(run_dir.rank_log(0), f"../{first_log.parent.name}/{first_log.name}")
     Timeline(run_dir, "submit").event("freeze")
     if not (run_dir.code.is_dir() and run_dir.kit.is_dir()):
-        raise FreezeError("the frozen code was deleted meanwhile\n  hint: try again")
-
-
-def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> tuple[str, ...]:
-    """Freeze a script outside of the repository; make the working directory; print what to know.
-
-    Returns the folders of the repository that pip's editable installs lead to.
-    """
-    launch = spec.launch
-    lines = own_script.format_left_over(
-        own_script.leftover_files(launch, own_script.script_home(launch, repository))
-    )
-    if launch.script is not None and os.path.isabs(launch.script):
-        runs_root = run_dir.path.parent.parent
-        copy, line = own_script.freeze_outside(launch, runs_root, int(spec.dir_mode, 8))
-        run_dir.script_code.symlink_to(os.path.relpath(copy, run_dir.path))
-        lines.append(line)
-    own_script.check_frozen(launch, run_dir)
-    lines += _hiding_pipelines(launch, run_dir)
-    script_code = run_dir.script_code if run_dir.script_code.is_symlink() else None
-    folders = own_script.freeze_live(spec, repository, run_dir.code, script_code)
-    lines += own_script.fill_work(run_dir, launch, repository)
-    for line in filter(None, [*lines, own_script.unfrozen_module(launch, repository, folders)]):
-        print_line(line)
-    return folders
-
-
-def _hiding_pipelines(launch: Launch, run_dir: RunDir) -> list[str]:
-    script = Path(launch.script or "")
-    code = (run_dir.script_code if script.is_absolute() else run_dir.code).resolve()
-    frozen = code / (script.name if script.is_absolute() else script)
-    return pipelines.hiding(launch, frozen, code)
+        raise UserError("the frozen code was deleted meanwhile\n  hint: try again")
 
 
 def setup_script(python: str, lines: Sequence[str]) -> str:
@@ -238,74 +183,40 @@ def setup_script(python: str, lines: Sequence[str]) -> str:
 
 def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenance:
     """Return commit, versions, interpreter, host. No environment values: they may hold secrets."""
-    with _commit_begun(repository) as commit:
-        return _provenance(repository, code, agent_interpreter, commit)
-
-
-# Waits for git, then returns the commit of a repository and the changes since, if it has them.
-Commit = Callable[[], tuple[str | None, str | None]]
-
-
-@contextlib.contextmanager
-def _commit_begun(repository: Path) -> Iterator[Commit]:
-    """Run a block during which git looks up the commit, while this process copies the code."""
-    with (
-        code_snapshot.git_begun(repository, "rev-parse", "HEAD") as git_sha,
-        code_snapshot.git_begun(repository, *DIFF, "HEAD") as git_diff,
-    ):
-        yield functools.cache(lambda: (git_sha().text, git_diff().text))
-
-
-def _provenance(repository: Path, code: str, agent_interpreter: str, commit: Commit) -> Provenance:
     lock = repository / "requirements.lock"
-    git_sha, git_diff = commit()
     return Provenance(
         code=code,
-        git_sha=git_sha,
-        git_diff=_printable(git_diff),
+        git_sha=_printed_by_git(repository, "rev-parse", "HEAD"),
+        git_diff=_printed_by_git(repository, *DIFF, "HEAD"),
         python=platform.python_version(),
         interpreter=sys.executable,
         host=socket.gethostname(),
-        versions=tuple(PackageVersion(name, _version(name)) for name in PACKAGES),
+        versions=tuple(PackageVersion(name, _versions().get(name)) for name in PACKAGES),
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
         repository=str(repository),
         agent_interpreter=agent_interpreter,
-        snapshots=(CodeSnapshot(code, 1, 0, round(time.time(), 3), git_sha),),
     )
 
 
-def _printable(text: str | None) -> str | None:
-    """Return the text with marks for characters UTF-8 cannot encode: a diff holds any bytes."""
-    return text and text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _version(package: str) -> str | None:
-    """Return the version of an installed package, if possible from the name of its folder.
-
-    importlib.metadata reads the whole METADATA of each package for it. Source: Python Packaging
-    User Guide, "Recording installed projects".
-    """
-    if version := _versions().get(_canonical(package)):
-        return version
-    import importlib.metadata
-
+def _printed_by_git(repository: Path, *arguments: str) -> str | None:
+    """Return what git prints, without what is no UTF-8; None without git or a commit."""
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        done = code_snapshot.ask_git(repository, *arguments)
+    except FileNotFoundError:
         return None
+    text = done.stdout.strip("\n").encode("utf-8", "replace").decode("utf-8")
+    return text if done.returncode == 0 else None
 
 
 @functools.lru_cache(maxsize=1)
 def _versions() -> dict[str, str]:
+    """Return the versions of the installed packages, from the names of their folders.
+
+    importlib.metadata would read the whole METADATA of each. Source: Python Packaging User Guide,
+    "Recording installed projects".
+    """
     versions: dict[str, str] = {}
-    for folder in map(Path, sys.path):
-        names = os.listdir(folder) if folder.is_dir() else []
-        for name in names:
-            package, dash, version = name.removesuffix(".dist-info").rpartition("-")
-            if dash and name.endswith(".dist-info"):
-                versions.setdefault(_canonical(package), version)
+    for file in (each for path in sys.path for each in Path(path).glob("*.dist-info")):
+        package, _, version = file.stem.partition("-")
+        versions.setdefault(re.sub(r"[-_.]+", "-", package).lower(), version)
     return versions
-
-
-def _canonical(package: str) -> str:
-    return re.sub(r"[-_.]+", "-", package).lower()

@@ -7,16 +7,10 @@ from dataclasses import dataclass, replace
 from .. import records
 from ..checkpoint.names import checkpoint_step, find_checkpoint
 from ..errors import UserError
-from ..records.frozen import CodeSnapshot, Provenance, StateOrigin
+from ..records.frozen import Provenance, StateOrigin
 from ..rundir import RunDir
 from ..spec import Spec
-from . import (
-    checkpoint_files,
-    checkpoint_lookup,
-    code_digest,
-    lookup,
-    spec_changes,
-)
+from . import checkpoint_files, checkpoint_lookup, lookup, spec_changes
 
 
 @dataclass(frozen=True)
@@ -77,16 +71,11 @@ def copy_into(run_dir: RunDir, origin: Origin) -> str:
     source = origin.run_dir.checkpoints / origin.checkpoint
     checkpoint_files.copy(source, run_dir.checkpoints)
     step = checkpoint_step(origin.checkpoint) or 0
-    code = code_digest.name_of(origin.run_dir.code)
     where = origin.run_dir
     known = records.read(Provenance, run_dir.provenance)
     if known is not None:
-        snapshots = tuple(_with_first_step(each, step) for each in known.snapshots)
+        code = where.code.resolve().name
         begun = StateOrigin(where.run_id, str(where.path), origin.checkpoint, step, code)
-        records.write(run_dir.provenance, replace(known, snapshots=snapshots, origin=begun))
+        records.write(run_dir.provenance, replace(known, origin=begun))
     spec_changes.accept(run_dir, Spec.read(where.spec))
     return f"begins after step {step} of {where.run_id}, from a copy of {source}"
-
-
-def _with_first_step(snapshot: CodeSnapshot, step: int) -> CodeSnapshot:
-    return replace(snapshot, step=step)

@@ -38,10 +38,8 @@ def _users_file(path: Path, run_dir: RunDir, checkout: Path | None) -> Path | No
     ]
     if "site-packages" in path.parts or any(path.is_relative_to(each) for each in kits):
         return None
-    if checkout is not None and path.is_relative_to(checkout):
-        return path
     folder = next((each for each in folders if path.is_relative_to(each)), None)
-    if folder is None or checkout is None:
-        return path if folder is not None else None
-    original = checkout / path.relative_to(folder)
-    return original if original.is_file() else path
+    if folder is None:
+        return path if checkout is not None and path.is_relative_to(checkout) else None
+    original = None if checkout is None else checkout / path.relative_to(folder)
+    return original if original is not None and original.is_file() else path

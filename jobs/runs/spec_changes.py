@@ -92,7 +92,15 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
 
     arguments = [*_frozen_overrides(run_dir), *overrides]
     loaded = load(run_dir.spec_yaml, arguments, is_point=True)
-    return dataclasses.replace(loaded, spec=_as_frozen(run_dir, loaded.spec))
+    known = records.read(Provenance, run_dir.provenance)
+    spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
+    if any(each.startswith("launch.script=") for each in overrides):
+        if known is not None and known.repository is not None:
+            spec, _ = own_script.locate(spec, Path(known.repository))
+    else:  # as the submit found it, relative to its repository
+        spec = dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, script=script))
+    own_script.check_frozen(spec.launch, run_dir)
+    return dataclasses.replace(loaded, spec=spec)
 
 
 def accept(run_dir: RunDir, other: Spec) -> None:
@@ -101,34 +109,14 @@ def accept(run_dir: RunDir, other: Spec) -> None:
     _record(run_dir, differences(other, spec), shared_files.read_text(run_dir.spec))
 
 
-def _as_frozen(run_dir: RunDir, spec: Spec) -> Spec:
-    """Return the spec with the path of a user's script as a submit freezes it.
-
-    Raises: UserError for a script that the run has not frozen.
-    """
-    if (repository := _repository(run_dir)) is None:
-        return spec
-    spec = own_script.normalise_script(spec, repository)
-    own_script.check_frozen(spec.launch, run_dir)
-    return spec
-
-
-def _repository(run_dir: RunDir) -> Path | None:
-    """Return the checkout that the run was submitted from; None where its record is gone."""
-    known = records.read(Provenance, run_dir.provenance)
-    return None if known is None or known.repository is None else Path(known.repository)
-
-
 def mend_work(run_dir: RunDir) -> None:
-    """Put the inputs of a user's script that are missing into its working directory.
+    """Put what is missing into the working directory of a user's script.
 
-    A scratch purge may have deleted them, or a resume have changed launch.inputs.
+    A scratch purge may have deleted it, or a resume have changed launch.inputs.
     """
-    spec, repository = Spec.read(run_dir.spec), _repository(run_dir)
-    if spec.launch.is_trainer or repository is None:
-        return
-    for line in own_script.fill_work(run_dir, spec.launch, repository):
-        print_line(line)
+    known, launch = records.read(Provenance, run_dir.provenance), Spec.read(run_dir.spec).launch
+    if not launch.is_trainer and known is not None and known.repository is not None:
+        own_script.fill_work(run_dir, launch, Path(known.repository))
 
 
 def _frozen_overrides(run_dir: RunDir) -> list[str]:

@@ -77,13 +77,6 @@ def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tm
     assert (jobs / "spec.py").is_file() and not jobs.is_symlink()
 
 
-def test_a_missing_package_is_named_with_the_version_that_the_wheel_wants(kit_command):
-    names = "['torch', 'tensorboard']"
-    code = f"from slurm_job_kit.jobs.commands import packages as p; print(p.requirements({names}))"
-    argv = [kit_command.with_name("python"), "-c", code]
-    assert subprocess.check_output(argv, cwd="/").count(b">=") == 2
-
-
 @pytest.mark.slow
 def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, tmp_path):
     two_ranks = ("slurm.nodes=1", "launch.nproc_per_node=2")
@@ -102,11 +95,9 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
     nets.write_text(nets.read_text().replace("nn.Tanh()", "nn.ReLU()"))
     words = ("train.epochs=4", "--code", "--yes", "--cluster", "local")
     text = kit(tmp_path, "resume", run.path, *words)
-    assert "M jobs/nets.py" in text and "in 1 file" in text
+    assert "jobs/nets.py | 2 +-" in text
     assert "ReLU" in (run.code / "jobs/nets.py").read_text()
     assert read_json(run.result)["global_step"] == 4 * 64 // 2 // 8
-    kits = {each.get("kit") for each in read_json(run.provenance)["snapshots"]}
-    assert kits == {run.kit.resolve().name}
 
 
 @pytest.mark.slow

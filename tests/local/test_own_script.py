@@ -258,6 +258,6 @@ def test_the_reason_of_a_failing_script_is_the_error_of_the_rank_that_failed_fir
     (record,) = read_jsonl(run.attempts)
     assert (record["reason"], record["evidence"]["error"]) == (reason, reason)
     # job.log of a job; a local run shows it on the terminal.
-    assert f'{run.script_code / "train.py"}", line 7, in <module>' in stderr
+    assert f'{run.work / "train.py"}", line 7, in <module>' in stderr
     status, stdout, _ = kit.run("status", run.run_id)
     assert status == 0 and reason in stdout

@@ -152,7 +152,7 @@ def _pids(run: Run) -> list[int]:
 
 
 def _files(folder: Path) -> list[Path]:
-    links = {"code", "kit", "work", "script_code"}
+    links = {"code", "kit", "work"}
     tops = [path for path in folder.iterdir() if path.name not in links]
     return [inner for top in tops for inner in ([top] if top.is_file() else top.rglob("*"))]
 

@@ -108,16 +108,16 @@ def test_git_looks_at_the_repository_that_it_is_asked_about(tmp_path, monkeypatc
     }.items():
         monkeypatch.setenv(name, value)
     mine = tmp_path / "mine"
-    assert code_snapshot.git(mine, "ls-files") == "mine"
+    assert code_snapshot.ask_git(mine, "ls-files").stdout == "mine\n"
     (mine / "mine").write_text("2\n")
-    assert "+2" in (code_snapshot.git(mine, "diff") or "")
+    assert "+2" in code_snapshot.ask_git(mine, "diff").stdout
     assert not (tmp_path / "trace").exists()
 
 
 def test_git_keeps_the_users_configuration(tmp_path, monkeypatch):
     for name, value in {"COUNT": "1", "KEY_0": "kit.colour", "VALUE_0": "blue"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
-    assert code_snapshot.git(tmp_path, "config", "kit.colour") == "blue"
+    assert code_snapshot.ask_git(tmp_path, "config", "kit.colour").stdout == "blue\n"
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,9 @@ def test_the_kit_is_frozen_as_one_package(tmp_path):
     spec = kit / "slurm_job_kit/jobs/spec.py"
     assert spec.is_file() and not spec.parent.is_symlink()
     assert not list(kit.rglob("*.pyc"))
-    assert code_snapshot.is_whole(kit)
-    assert installation.is_in(kit)
+    assert (kit / "slurm_job_kit/templates/kit.mk").is_file()
+    assert code_snapshot.damage(kit) is None
+    assert code_snapshot.take_kit(tmp_path) == kit
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,7 @@ PARSES_OTHER_JSON = {
         "jobs.rundir",
         "jobs.spec",
         "jobs.runs.compare",
+        "jobs.runs.own_script",
     ),
     # What the processes of a rehearsal write and send.
     *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
@@ -373,7 +374,6 @@ STARTS_PROCESSES = {
     "jobs.commands.shell": "becomes srun",
     "jobs.runs.code_snapshot": "git, which lists the files to freeze",
     "jobs.runs.check": "the trainer's check, because jobs/ does not import torch",
-    "jobs.commands.packages": "venv and pip, which install what the other modules import",
     "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
     "jobs.commands.make_words": "becomes torchrun, for make train",
     "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",

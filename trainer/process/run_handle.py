@@ -27,7 +27,7 @@ class RunHandle:
     """A run: its directory, its frozen spec, and the number of this attempt.
 
     job_id: the job (or local process) for which the attempt was opened.
-    code_digest: of the frozen code that results may depend on; None where it is not known.
+    code_digest: names of the frozen code and the kit; None where they are not known.
     """
 
     dir: RunDir

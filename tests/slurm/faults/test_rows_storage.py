@@ -97,7 +97,7 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
 ) -> None:
     paced = pause_behind(4, kit, row)
     run = paced.run
-    lost, logs = harm_storage.purge(run.dir), run.dir.rank_log(0).parent
+    lost = harm_storage.purge(run.dir)
     older = step_of(harm_storage.committed(run.dir)[1])
     for log in run.dir.attempt(1).path.glob("rank-*.log"):
         log.unlink()
@@ -108,8 +108,6 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
     assert loaded(run, 2) == {older}
     assert set(kept) <= set(harm_storage.committed(run.dir))
     said = run.dir.job_log.read_text()
-    assert f"{run.dir.attempts} is missing: the budgets do not count earlier attempts\n" in said
-    assert f"{logs} was missing and is recreated, empty\n" in said
     assert f"a damaged checkpoint was put aside, {run.dir.checkpoints}/quarantined-{lost}: " in said
     oracles.causes(run, ["lost", "completed"])
     assert not list(run.dir.attempt(1).path.glob("rank-*.log")), "attempt 1 began again"
@@ -152,7 +150,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     )
     assert f"error: {run.dir.setup} is missing" in fail_without(run.dir.setup)
     said = fail_without(code / "trainer/loop.py")
-    assert f"error: {code}, the frozen code, has lost or changed files: " in said
+    assert "error: the frozen code has lost or changed files: " in said
     assert f"{code}/trainer/loop.py is missing\n" in said
     assert "Traceback" not in run.dir.job_log.read_text()
     said = fail_without(run.dir.checkpoints / checkpoint)

@@ -13,11 +13,11 @@ from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink, write_json
 from slurm_job_kit.jobs.runs import (
+    checkpoint_lookup,
     fact_reader,
     interpret,
     run_lock,
     scratch_purge,
-    script_files,
     state,
 )
 from slurm_job_kit.jobs.spec import Spec
@@ -138,13 +138,6 @@ def test_a_rank_on_another_host_owns_the_run_as_soon_as_its_attempt_is_opened(ru
         check_owner(Handle(there, 1))  # type: ignore[arg-type]
 
 
-def test_a_folder_that_another_host_has_made_is_not_made_again(run, there):
-    for folder in (run.checkpoints, run.timeline("x").parent, run.rank_log(0).parent):
-        folder.mkdir()
-    run_files.recorded(run)
-    assert scratch_purge.recreate_missing_dirs(there) == []
-
-
 def test_an_agent_sees_the_plan_of_an_attempt_that_it_looked_for_before(run, there):
     opened(run, 2)
     assert wait_for_plan(there.attempt(2)).attempt == 2
@@ -174,15 +167,15 @@ def test_the_frozen_code_is_the_one_that_a_resume_has_linked_just_now(hosts, run
 
 
 def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts, run):
-    (run.path / "work/outputs").mkdir(parents=True)
-    saved = run.path / "work/outputs/last.ckpt"
+    run.checkpoints.mkdir(exist_ok=True)
+    saved = run.checkpoints / "last.ckpt"
     saved.write_bytes(b"1" * 100)
     os.utime(saved, (1, 1))
     look(hosts.there)
     there = hosts.run_there(run)
-    before = script_files.newest(there, ())
+    before = checkpoint_lookup.newest_file(there)
     saved.write_bytes(b"2" * 100)
-    assert is_newer(script_files.newest(there, ()), before)
+    assert is_newer(checkpoint_lookup.newest_file(there), before)
 
 
 def test_a_successor_sees_the_job_that_another_host_has_recorded(run, there):

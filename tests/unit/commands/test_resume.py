@@ -100,18 +100,6 @@ def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, capsys):
     assert len(read_jsonl(run.changes)) == 1
 
 
-def test_a_resume_with_an_interpreter_that_is_missing_leaves_the_spec_as_it_was(
-    slurm, here, capsys
-):
-    main(["submit", "tiny.yaml"])
-    slurm.set_state("4711", "FAILED")
-    (run,) = lookup.all_runs()
-    before = run.spec.read_text()
-    assert main(["resume", f"launch.python={here}/pyhton", "--yes"]) == 2
-    assert f"launch.python: {here}/pyhton is no program" in capsys.readouterr().err
-    assert run.spec.read_text() == before
-
-
 def test_a_resume_that_slurm_refuses_leaves_the_spec_as_it_was(slurm, here, capsys):
     run = make_run(here)
     before = run.spec.read_text(), run.overrides.read_text()

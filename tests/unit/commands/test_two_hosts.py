@@ -230,7 +230,7 @@ def test_frozen_code_that_was_looked_at_too_early_is_whole(hosts, run, there):
     look(hosts.there, ".frozen-files", "slurm_job_kit")
     for path in aside.iterdir():
         path.rename(copy / path.name)
-    assert code_snapshot.is_whole(hosts.there / "runs/.code" / name)
+    assert code_snapshot.damage(hosts.there / "runs/.code" / name) is None
 
 
 def test_the_age_of_a_run_is_that_of_its_files_now(hosts, run):

@@ -140,9 +140,8 @@ def test_compiled_code_is_stored_where_the_rank_says(node):
     ("launch", "command"),
     [
         (Launch(), ["-m", "slurm_job_kit.trainer", "/runs/x y/1"]),
-        (Launch(module="my.train", args=["1"]), ["-P", "-m", "my.train", "1"]),
-        (Launch(script="my train.py", args=["a b"]), ["/runs/x y/1/code/my train.py", "a b"]),
-        (Launch(script="/else/where.py"), ["/runs/x y/1/script_code/where.py"]),
+        (Launch(module="my.train", args=["1"]), ["-m", "my.train", "1"]),
+        (Launch(script="my train.py", args=["a b"]), ["/runs/x y/1/work/my train.py", "a b"]),
     ],
 )
 def test_the_command_of_a_users_script_or_module(launch, command):
@@ -284,30 +283,33 @@ def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number
 @pytest.mark.parametrize(
     ("entry", "becomes"),
     [
-        ("{run}/code", "{run}/code"),  # the kit's own entry
-        ("/mine", "/mine"),
-        ("lib", "{run}/code/lib"),
-        (".", "{run}/code/."),
-        ("/live/checkout/lib", "{run}/code/lib"),
-        ("/live/checkout", "{run}/code/."),
-        ("/live/checkout2", "/live/checkout2"),
-        ("", ""),
+        ("{run}/code", []),
+        ("{run}/code/lib", ["{run}/work/lib"]),
+        ("/mine", ["/mine"]),
+        ("lib", ["lib"]),  # begins in the working directory
+        ("/live/checkout/lib", ["{run}/work/lib"]),
+        ("/live/checkout", []),
+        ("/live/checkout2", ["/live/checkout2"]),
+        ("", []),
     ],
 )
-def test_the_frozen_code_stands_for_the_repository_on_the_search_path(tmp_path, entry, becomes):
+def test_the_working_directory_stands_for_the_repository_on_the_search_path(
+    tmp_path, entry, becomes
+):
     run = RunDir(tmp_path)
     known = replace(provenance(REPOSITORY, "x", "python3"), repository="/live/checkout")
     records.write(run.provenance, known)
     found = torchrun.search_path(f"{entry.format(run=run.path)}:/last", run)
-    assert found == ":".join(filter(None, [becomes.format(run=run.path), "/last"]))
+    expected = [str(run.work), *(each.format(run=run.path) for each in becomes), "/last"]
+    assert found == ":".join(expected)
 
 
-def test_frozen_folders_of_a_run_inside_of_the_repository_are_not_live_code(tmp_path):
+def test_the_kit_of_a_run_inside_of_the_repository_is_not_live_code(tmp_path):
     run = RunDir(tmp_path / "runs/x/1")
     run.path.mkdir(parents=True)
     records.write(run.provenance, provenance(tmp_path, "x", "python3"))
     found = torchrun.search_path(f"{run.code}:{run.kit}:{tmp_path}/lib", run)
-    assert found == f"{run.code}:{run.kit}:{run.code}/lib"
+    assert found == f"{run.work}:{run.kit}:{run.work}/lib"
 
 
 def test_torchrun_inherits_none_of_its_options_and_no_place_of_an_outer_run(node, monkeypatch):

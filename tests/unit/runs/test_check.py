@@ -12,7 +12,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import Problem, SpecError
 from slurm_job_kit.jobs.records.training import CheckReport, Finding
-from slurm_job_kit.jobs.runs import check, code_snapshot
+from slurm_job_kit.jobs.runs import check
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 
@@ -37,7 +37,6 @@ def frozen(tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     repository.mkdir()
     (repository / "mine.py").write_text(NET)
-    monkeypatch.setattr(code_snapshot, "git", lambda *words: None)
 
     def begun(text=CONFIG, **files):
         for name, content in files.items():

@@ -4,14 +4,12 @@ import errno
 import os
 import shutil
 import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.runs import code_snapshot
-from slurm_job_kit.jobs.runs.code_snapshot import SnapshotError
-from tests.unit import file_operations
 from tests.unit.run_files import unlock
 
 
@@ -93,14 +91,6 @@ def test_equal_snapshots_are_shared(take):
     assert take() == take()
 
 
-def test_a_freeze_looks_up_each_file_twice_and_reads_it_once(take, repository):
-    take()
-    with file_operations.watched(repository) as operations:
-        take()
-    of_a_file = Counter(name for name, path in operations.elements() if path == "a.py")
-    assert of_a_file == {"stat": 1, "lstat": 1, "open": 1}
-
-
 def test_everything_that_git_knows_is_shared(take, repository):
     os.symlink("pkg", repository / "link-to-folder")
     os.symlink("nowhere", repository / "dangling")
@@ -138,7 +128,7 @@ def test_a_file_that_grows_while_it_is_copied_makes_no_damaged_snapshot(
     monkeypatch.setattr(shutil, "copy2", copy_grown)
     code = take()
     assert (code / "a.py").read_text() == "# a.py\n# one line more\n"
-    assert code_snapshot.is_whole(code)
+    assert code_snapshot.damage(code) is None
     assert take() == code
 
 
@@ -155,28 +145,23 @@ def test_what_ranks_leave_in_their_working_directory_breaks_no_snapshot(take):
     unlock(code)
     for name in ("core.7", "pkg/out.log", "pkg/__pycache__/b.pyc"):
         write(code, name, "x")
-    assert code_snapshot.is_whole(code)
-    (code / "pkg/b.py").unlink()
-    assert not code_snapshot.is_whole(code)
+    assert code_snapshot.damage(code) is None
 
 
 @pytest.mark.parametrize(
     ("harm", "named"),
     [
-        (lambda code: write(code, "a.py", "other"), "a.py was changed"),
-        (lambda code: (code / "pkg/b.py").unlink(), "pkg/b.py is missing"),
-        (lambda code: write(code, "numpy.py", "x"), "numpy.py was added"),
-        (lambda code: write(code, "checkpoints/x.pt", "x"), "checkpoints/x.pt was added"),
+        (lambda code: write(code, "a.py", "other"), "a file of {code} was changed"),
+        (lambda code: (code / "pkg/b.py").unlink(), "{code}/pkg/b.py is missing"),
+        (lambda code: (code / code_snapshot.LIST).unlink(), ".frozen-files is missing"),
     ],
 )
-def test_what_root_writes_into_frozen_code_is_named(take, harm, named):
+def test_a_damaged_copy_is_named_and_made_anew(take, harm, named):
     code = take()
-    for folder in (code, code / "pkg"):
-        folder.chmod(0o755)
+    unlock(code)
     (code / "a.py").chmod(0o644)
-    (code / "a.py").write_text("# a.py\n")
     harm(code)
-    assert str(code_snapshot.damage(code)).endswith(named)
+    assert str(code_snapshot.damage(code)).endswith(named.format(code=code))
     assert take() == code and code_snapshot.damage(code) is None
     assert files(code) == [".gitignore", "a.py", "pkg/b.py", "runs/tracked.py"]
 
@@ -236,141 +221,35 @@ def make_bare(repository):
         (make_bare, "work tree"),
     ],
 )
-def test_of_a_repository_that_git_does_not_read_nothing_ignored_is_frozen(
-    take, repository, capfd, harm, words
+def test_a_repository_that_git_does_not_read_is_refused_with_its_words(
+    take, repository, harm, words
 ):
-    write(repository, "pkg/.gitignore", "token_file\n")
-    write(repository, "pkg/token_file", "secret")
-    write(repository, "local", "secret")
-    write(repository, ".git/info/exclude", "local\n")
     harm(repository)
-    names = files(take())
-    assert "a.py" in names and "pkg/b.py" in names
-    assert not {"data/big.bin", "x.pt", "pkg/token_file"} & {*names}
-    assert "local" not in names or harm is break_link
-    err = capfd.readouterr().err
-    assert f"warning: git does not read {repository}: " in err and words in err
+    with pytest.raises(UserError, match=f"(?s)git does not read {repository}, .*{words}"):
+        take()
 
 
-@pytest.mark.parametrize(
-    ("harm", "is_known"),
-    [(break_owner, True), (make_bare, True), (break_index, False), (break_link, False)],
-)
-def test_what_git_tracks_is_known_by_its_index(repository, harm, is_known):
-    if harm is break_owner and os.geteuid() != 0:
-        pytest.skip("only root can give files away")
-    harm(repository)
-    listing = code_snapshot.listing(repository)
-    assert listing.is_git == is_known
-    assert listing.tracked == ({"a.py", "runs/tracked.py"} if is_known else set())
-    assert listing.untracked >= {"pkg/b.py", ".gitignore"}
-    assert ("which files git tracks is not known" in str(listing.warning)) != is_known
+@pytest.mark.parametrize("size", [2**20, 2**20 + 1])
+def test_a_large_file_that_git_neither_tracks_nor_ignores_is_refused(take, repository, size):
+    write(repository, "new.bin", "x" * size)
+    if size <= 2**20:
+        assert "new.bin" in files(take())
+        return
+    with pytest.raises(UserError, match=r"(?s)new.bin in .*hint: git add"):
+        take()
+    subprocess.run(["git", "-C", repository, "add", "new.bin"], check=True)
+    assert "new.bin" in files(take())
 
 
-@pytest.mark.parametrize("is_git_there", [True, False])
-def test_a_users_own_ignore_file_counts_where_git_does_not_read(
-    repository, tmp_path, monkeypatch, is_git_there
-):
-    write(tmp_path, "home/.gitconfig", "[core]\n\texcludesFile = ~/mine\n")
-    write(tmp_path, "home/mine", "*.secret\n")
-    write(repository, "x.secret", "")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    break_index(repository)
-    if not is_git_there:
-        monkeypatch.setenv("PATH", "/nowhere")
-    listing = code_snapshot.listing(repository)
-    assert "a.py" in listing.untracked and "x.secret" not in listing.untracked
-
-
-@pytest.mark.parametrize("is_git_there", [True, False])
-def test_the_lists_of_a_worktree_are_those_of_its_repository(
-    repository, tmp_path, monkeypatch, is_git_there
-):
-    git = ["git", "-C", repository, "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "commit", "-qm", "x"], check=True)
-    subprocess.run([*git, "worktree", "add", "-q", tmp_path / "tree"], check=True)
-    write(repository, ".git/info/exclude", "local\n")
-    write(tmp_path / "tree", "local", "")
-    write(tmp_path / "tree", "new.py", "")
-    (repository / ".git/config").write_text("[core")
-    if not is_git_there:
-        monkeypatch.setenv("PATH", "/nowhere")
-    listing = code_snapshot.listing(tmp_path / "tree")
-    assert listing.is_git == is_git_there
-    assert "new.py" in listing.untracked and "local" not in listing.untracked
-
-
-IGNORE = """\ufefffirst.txt
-# comment
-data/
-[[:digit:]]*.num
-\\[x\\].txt
-*.pt
-!keep.pt
-/top.txt
-docs/*.tmp
-**/cache
-logs/**
-[ab].bin
-sp\\#ce
-"""
-TREE = (
-    *("a.py", "data/x", "lib/data/y", "x.pt", "lib/keep.pt", "top.txt", "lib/top.txt"),
-    *("docs/a.tmp", "docs/sub/b.tmp", "u/v/cache/z", "logs/1/2.txt", "a.bin", "c.bin"),
-    *("lib/.env", "lib/sub/.env", "lib/sub/kept.txt", "sp#ce", "data.py"),
-    *("first.txt", "7.num", "[x].txt"),
-)
-
-
-@pytest.mark.parametrize("is_git_there", [True, False])
-def test_ignore_files_mean_the_same_with_and_without_git(tmp_path, monkeypatch, is_git_there):
-    folder = tmp_path / "repository"
-    for name in TREE:
-        write(folder, name, "x")
-    write(folder, ".gitignore", IGNORE)
-    write(folder, "lib/.gitignore", ".env\n!sub/.env\n")
-    subprocess.run(["git", "init", "-q", folder], check=True)
-    if not is_git_there:
-        monkeypatch.setenv("PATH", "/nowhere")
-    listing = code_snapshot.listing(folder)
-    assert listing.is_git == is_git_there
-    assert (listing.warning is None) == is_git_there
-    assert listing.untracked == {
-        *("a.py", "lib/keep.pt", "lib/top.txt", "docs/sub/b.tmp", "c.bin", "lib/sub/.env"),
-        *("lib/sub/kept.txt", "data.py", ".gitignore", "lib/.gitignore"),
-    }
-
-
-def test_the_ignore_files_of_a_folder_without_a_repository_are_obeyed(take, repository, capfd):
-    shutil.rmtree(repository / ".git")
-    assert files(take()) == [".gitignore", "a.py", "pkg/b.py"]
-    assert capfd.readouterr().err == ""
-
-
-SECRETS = (".env", "deploy/server.pem", "id_rsa", ".netrc", "deploy/kubeconfig", "credentials.json")
-
-
-def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_with_a_warning(
-    take, repository, capfd
-):
-    for name in (*SECRETS, ".env.example", "pkg/token.py", "tokenizer.json", "id_to_token.json"):
+def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_and_named(take, repository, capfd):
+    secrets = [".env", ".env.local", "deploy/server.pem", "id_rsa", ".netrc", "x.key"]
+    for name in (*secrets, "id_map.py", "tokenizer.json"):
         write(repository, name, "x")
     names = {*files(take())}
-    assert not {*SECRETS} & names
-    assert {".env.example", "pkg/token.py", "tokenizer.json", "id_to_token.json"} <= names
-    assert "holds a secret, and git does not track it" in capfd.readouterr().err
+    assert not {*secrets} & names and {"id_map.py", "tokenizer.json"} <= names
+    assert "those of secrets: " in capfd.readouterr().err
     subprocess.run(["git", "-C", repository, "add", ".env"], check=True)
     assert ".env" in files(take())
-
-
-def test_a_snapshot_whose_list_is_gone_is_known_by_all_that_is_in_it(take):
-    code = take()
-    unlock(code)
-    (code / code_snapshot.LIST).unlink()
-    assert code_snapshot.is_whole(code)
-    write(code, "core.7", "x")
-    assert not code_snapshot.is_whole(code)
 
 
 def test_a_runs_root_within_the_repository_is_left_out(repository):
@@ -380,18 +259,30 @@ def test_a_runs_root_within_the_repository_is_left_out(repository):
     assert code_snapshot.take(repository, repository / "out") == first
 
 
-def test_without_git_everything_but_environments_and_runs_is_frozen(tmp_path):
+@pytest.mark.parametrize("is_git_there", [True, False])
+def test_without_git_everything_but_hidden_files_and_runs_is_frozen(
+    tmp_path, monkeypatch, is_git_there
+):
     folder = tmp_path / "plain"
-    for name in ("a.py", ".venv/x.py", "runs/r.json", "pkg/__pycache__/a.pyc", "pkg/runs/b.py"):
+    names = ("a.py", ".venv/x.py", ".hidden", "out/r.json", "pkg/__pycache__/a.pyc", "runs/b.py")
+    for name in names:
         write(folder, name, "x")
-    (tmp_path / "root").mkdir()
-    assert files(code_snapshot.take(folder, tmp_path / "root")) == ["a.py", "pkg/runs/b.py"]
+    if not is_git_there:  # a compute node may lack it
+        subprocess.run(["git", "init", "-q", folder], check=True)
+        monkeypatch.setenv("PATH", "/nowhere")
+    code = code_snapshot.take(folder, folder / "out")
+    assert files(code) == ["a.py", "runs/b.py"]
 
 
-def test_too_much_code_is_an_error_that_names_the_largest_file(take, repository, monkeypatch):
+@pytest.mark.parametrize("limit", ["MAX_MIB", "MAX_MIB_WITHOUT_GIT"])
+def test_too_much_code_is_an_error_that_names_the_largest_file(
+    take, repository, monkeypatch, limit
+):
     write(repository, "weights.bin", "x" * 2**20)
-    monkeypatch.setattr(code_snapshot, "MAX_MIB", 0)
-    with pytest.raises(SnapshotError, match="the largest file is weights.bin"):
+    if limit == "MAX_MIB_WITHOUT_GIT":
+        shutil.rmtree(repository / ".git")
+    monkeypatch.setattr(code_snapshot, limit, 0)
+    with pytest.raises(UserError, match="more than 0 MiB"):
         take()
 
 
@@ -414,11 +305,3 @@ def test_names_that_are_no_text_are_frozen(take, repository):
 def test_a_repository_inside_of_the_runs_root_is_frozen_all_the_same(repository):
     code = code_snapshot.take(repository, repository.parent)
     assert "a.py" in files(code)
-
-
-def test_a_git_that_ignores_a_package_of_the_kit_is_refused(take, repository):
-    for name in ("jobs/runs/__init__.py", "slurm_job_kit/jobs/rundir.py"):
-        write(repository, name, "")
-    write(repository, ".gitignore", "runs/\n")
-    with pytest.raises(SnapshotError, match="ignores the kit's own package"):
-        take()

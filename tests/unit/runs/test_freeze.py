@@ -11,11 +11,12 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.runs import freeze as module
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.runs.freeze import FreezeError, freeze, setup_script
+from slurm_job_kit.jobs.runs.freeze import freeze, setup_script
 from slurm_job_kit.jobs.spec import Spec
 
 SPEC = Spec(name="first", setup=["module load x"])
@@ -96,7 +97,7 @@ def test_a_disk_that_fills_up_leaves_no_run(root, repository, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(records, "write", full)
-    with pytest.raises(FreezeError, match="No space left"):
+    with pytest.raises(UserError, match="No space left"):
         frozen(repository)
     assert not (root / "first").exists()
 
@@ -104,7 +105,7 @@ def test_a_disk_that_fills_up_leaves_no_run(root, repository, monkeypatch):
 def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
     monkeypatch.setattr(module, "new_run_id", lambda: "20260101-000000-abcd")
     run = frozen(repository)
-    with pytest.raises(FreezeError, match="File exists"):
+    with pytest.raises(UserError, match="File exists"):
         frozen(repository)
     assert run.spec.is_file()
 
@@ -112,7 +113,7 @@ def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
 def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(repository, tmp_path):
     loaded = LoadedSpec(Spec(name="first", runs_root=str(tmp_path / "50%j")), "name: first\n")
     with (
-        pytest.raises(FreezeError, match="(?s)percent sign.*hint: set runs_root"),
+        pytest.raises(UserError, match="(?s)percent sign.*hint: set runs_root"),
         freeze(loaded, repository),
     ):
         pass
@@ -121,14 +122,14 @@ def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(reposito
 
 def test_a_runs_root_that_cannot_be_is_an_error(root, repository):
     root.write_text("a file")
-    with pytest.raises(FreezeError, match="(?s)runs_root .*hint: set runs_root"):
+    with pytest.raises(UserError, match="(?s)runs_root .*hint: set runs_root"):
         frozen(repository)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_runs_root_without_permission_is_an_error(root, repository):
     root.mkdir(mode=0o500)
-    with pytest.raises(FreezeError, match="Permission denied"):
+    with pytest.raises(UserError, match="Permission denied"):
         frozen(repository)
 
 
@@ -153,7 +154,7 @@ def tmpfs(folder, *options):
 )
 def test_a_full_or_read_only_runs_root_is_an_error(root, repository, options, words):
     with tmpfs(root, *options):
-        with pytest.raises(FreezeError, match=words):
+        with pytest.raises(UserError, match=words):
             frozen(repository)
         assert os.listdir(root) == []
 
