@@ -83,6 +83,6 @@ def _draw(index: int, lead: int, stratum: int, dice: random.Random, table: Table
     delays = [round(dice.uniform(0, 1), 3) for _ in names]
     blows = tuple(Blow(*blow) for blow in zip(names, steps, delays, strict=True))
     proctrack = PROCTRACKS[(stratum + lead) % len(PROCTRACKS)]
-    # In nine strata a lead meets each strategy on each proctrack.
-    turn = stratum + stratum // len(PROCTRACKS) + lead // len(PROCTRACKS)
+    # 2 strategies and 3 proctracks: in six strata a lead meets each of them on each.
+    turn = stratum + lead // len(PROCTRACKS)
     return Draw(index + 1, proctrack, STRATEGIES[turn % len(STRATEGIES)], site, blows)
