@@ -16,14 +16,15 @@ from pathlib import Path
 
 from ..config import load
 from ..console import print_line
-from ..errors import UserError
-from ..rehearse import final_state, judge, metrics, traces
+from ..errors import FailedError, UserError
+from ..rehearse import controls, final_state, judge, metrics, traces
 from ..rehearse.scenarios import UNDISTURBED, Rehearsal, Tried
 from ..rehearse.subjects import CommandSubject, SpecSubject, patterns_of
 from ..rehearse.verdict import (
     Observed,
     Verdict,
     is_comparable,
+    junit_of_error,
     verdict,
 )
 from ..runs import lookup, spec_changes
@@ -57,14 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--grace", type=float, default=GRACE_S, metavar="S", help=help_of_it)
     help_of_it = f"seconds that one start may take ({LIMIT_S:.0f})"
     add("--limit", type=float, default=LIMIT_S, metavar="S", help=help_of_it)
+    add("--self-test", action="store_true", help="spoil exact trainings; each verdict must be no")
     add("--keep", type=arguments.path, metavar="DIR", help="keep all that was written")
+    help_of_it = "write the verdict as JUnit XML, too"
+    add("--junit", type=arguments.path, metavar="FILE", help=help_of_it)
     arguments.add_json(parser)
 
 
 def command(args: argparse.Namespace) -> int:
     """Print the verdict; returns 1 if an answer is no."""
     words = getattr(args, "words", [])
-    if bool(words) == (args.what is not None):
+    if bool(words) + (args.what is not None) + args.self_test != 1:
         raise UserError(
             "give a spec, a run, or a command behind --, as in\n"
             "    rehearse --ranks 2 -- python train.py --epochs 2"
@@ -74,14 +78,37 @@ def command(args: argparse.Namespace) -> int:
     # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if args.self_test:
+            return self_test(folder, (args.grace, args.limit))
         subject = _command(args, words, folder) if words else _kit_run(args, folder)
         with closing(subject):
             found = rehearse(subject, args)
+    except (UserError, FailedError) as error:
+        if args.junit is not None:
+            args.junit.write_text(junit_of_error(str(error)), encoding="utf-8")
+        raise
     finally:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(found.json(), indent=2) if args.json else found.table())
+    if args.junit is not None:
+        args.junit.write_text(found.junit(), encoding="utf-8")
     return 0 if found.is_good else 1
+
+
+def self_test(folder: Path, limits: tuple[float, float]) -> int:
+    """Print what the verdict is on exact trainings that are spoiled; returns 1 if one is wrong."""
+    wrong = 0
+    for name, subject in controls.subjects(folder):
+        if isinstance(subject, str):
+            print(f"{name:13} not tried    {subject}")
+            continue
+        with closing(subject):
+            for each in controls.control(name, subject, limits, print_line):
+                print(each, flush=True)
+                wrong += not each.is_right
+    print(f"{wrong} wrong" if wrong else "each verdict is right")
+    return 1 if wrong else 0
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -96,8 +123,11 @@ def _check(args: argparse.Namespace) -> None:
     for name, pattern in patterns:
         if not pattern or Path(pattern).is_absolute():
             raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
-    if args.keep is not None and args.keep.is_file():
-        raise UserError(f"--keep {args.keep}: a file")
+    if args.junit is not None and not args.junit.parent.is_dir():
+        raise UserError(f"--junit {args.junit}: {args.junit.parent} is no folder")
+    for name, path in (("--junit", args.junit), ("--keep", args.keep)):
+        if path is not None and path.exists() and path.is_dir() != (name == "--keep"):
+            raise UserError(f"{name} {path}: {'a file' if path.is_file() else 'a folder'}")
     for name in ("ranks", "resize"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: at least 1")

@@ -8,5 +8,6 @@
 - metrics: the lines with numbers that a training printed or wrote
 - judge: what a disturbed run shows beside the undisturbed one
 - causes: the faults that are recognised, with what to change
+- controls: spoils the restore of exact trainings; each verdict must be no
 - verdict: the questions and their answers, as a table, JSON and JUnit XML
 """

@@ -66,6 +66,7 @@ def run(
     folder: Path,
     ranks: int,
     limits: tuple[float, float],
+    spoil: str = "",
 ) -> Ended:
     """Start a training, harm it, and wait for its end. `limits`: grace and the whole, in s."""
     own = folder / f"start-{number}"
@@ -74,6 +75,7 @@ def run(
         MARK: str(subject.place.parent),
         "KIT_REHEARSE": str(own),
         "KIT_REHEARSE_MOMENT": harm.moment if harm else "",
+        "KIT_REHEARSE_SPOIL": spoil,
         "KIT_REHEARSE_INSIDE": os.pathsep.join(map(os.path.realpath, _inside(subject, own))),
         "TMPDIR": str(_temporary(subject)),
     }

@@ -41,6 +41,7 @@ class Scenario:
     harms: tuple[Harm, ...] = ()
     untried: str = ""
     ranks: int | None = None
+    spoil: str = ""
 
 
 @dataclass
@@ -229,8 +230,9 @@ class Rehearsal:
         self.subject.prepare()
         for number, harm in enumerate([*scenario.harms, None], 1):
             ranks = self.subject.ranks if number == 1 else scenario.ranks or self.subject.ranks
+            spoil = scenario.spoil if number > 1 else ""
             limits = (self.grace_s, self.limit_s)
-            ended = harming.run(self.subject, number, harm, folder, ranks, limits)
+            ended = harming.run(self.subject, number, harm, folder, ranks, limits, spoil)
             done.starts.append(ended)
             is_missed = harm is not None and ended.harmed_at is None
             if is_missed or ended.marker == "completed" or ended.is_over_limit:

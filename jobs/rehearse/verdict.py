@@ -1,11 +1,13 @@
-"""The questions about a training and their answers, as a table and as JSON."""
+"""The questions about a training and their answers, as a table, as JSON and as JUnit XML."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from xml.etree import ElementTree
 
 from ..console import quantity
 from .causes import Fault, leaves_as_done, ran_on, recognised
@@ -57,6 +59,36 @@ class Verdict:
         answers = [asdict(each) for each in self.answers]
         rest = {"scenarios": self.scenarios, "notes": self.notes, "seconds": round(self.seconds, 1)}
         return {"good": self.is_good, "answers": answers, **rest}
+
+    def junit(self) -> str:
+        """Return the verdict as JUnit XML: a test case for each question."""
+        suite = ElementTree.Element("testsuite", name="rehearse", time=f"{self.seconds:.1f}")
+        suite.set("tests", str(len(self.answers)))
+        for name, answer in (("failures", NO), ("skipped", NOT_TRIED)):
+            suite.set(name, str(sum(each.answer == answer for each in self.answers)))
+        for each in self.answers:
+            case = ElementTree.SubElement(suite, "testcase", classname="rehearse")
+            case.set("name", each.question)
+            if each.answer == NO:
+                found = ElementTree.SubElement(case, "failure", message=each.detail)
+                found.text = "\n".join(each.changes)
+            elif each.answer == NOT_TRIED:
+                ElementTree.SubElement(case, "skipped", message=each.detail)
+        return _xml(suite)
+
+
+def junit_of_error(why: str) -> str:
+    """Return JUnit XML of a training that cannot be rehearsed."""
+    suite = ElementTree.Element("testsuite", name="rehearse", tests="1", errors="1")
+    case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name="rehearse")
+    ElementTree.SubElement(case, "error", message=why)
+    return _xml(suite)
+
+
+def _xml(suite: ElementTree.Element) -> str:
+    """Return XML, without the control characters that it cannot have."""
+    text = ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", text)
 
 
 @dataclass

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
@@ -122,8 +123,11 @@ def only(*scenarios):
 
 
 def test_a_training_without_a_fault_gets_no_no(tmp_path):
-    status, verdict = rehearse(tmp_path, GOOD, *only("middle"))
+    junit = tmp_path / "verdict.xml"
+    status, verdict = rehearse(tmp_path, GOOD, *only("middle"), "--junit", str(junit))
     assert (status, verdict["good"], {*answers(verdict).values()} & {"no"}) == (0, True, set())
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("failures"), len(suite)) == ("0", len(verdict["answers"]))
 
 
 @pytest.mark.slow
@@ -293,10 +297,13 @@ REFUSED = {  # the script, options, and words of the reason
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_be_rehearsed_is_refused_in_one_line(reason, tmp_path):
     text, options, words = REFUSED[reason]
-    status, output = rehearse(tmp_path, text, "--ranks", "1", *options)
+    junit = tmp_path / "verdict.xml"
+    status, output = rehearse(tmp_path, text, "--ranks", "1", "--junit", str(junit), *options)
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert (status, len(errors)) == (2, 1)
     assert words in output
+    (error,) = ElementTree.parse(junit).getroot().iter("error")
+    assert words in error.get("message", "")
 
 
 @pytest.mark.slow
@@ -380,6 +387,7 @@ def test_lost_lines_of_a_file_are_named(tmp_path):
         ("--again", "--resume {newest:/tmp/*.pt}"),
         ("--again", "it's"),
         ("--again", "--resume {last:*.pt}"),
+        ("--junit", "/"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_named(option, tmp_path, capsys):
@@ -475,3 +483,16 @@ def ranks_in(folder):
             if os.readlink(f"/proc/{entry}/cwd").startswith(f"{folder}/rehearse-"):
                 found.append(entry)
     return found
+
+
+@pytest.mark.slow
+def test_the_controls_of_the_kits_trainer_are_right():
+    """Not spoiled the same bits, and other bits in each of the three ways to spoil the restore."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    command = [sys.executable, "-m", "jobs", "rehearse", "--self-test"]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
+    )
+    own = [line for line in done.stdout.splitlines() if line.startswith("the kit")]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [" differs from step " in line for line in own] == [False, True, True, True]

@@ -14,6 +14,8 @@ events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
 
 At the moment KIT_REHEARSE_MOMENT a rank creates the file `held-<rank>.<pid>`, and waits until
 the file `go` exists.
+
+KIT_REHEARSE_SPOIL spoils the state that the training has just restored: momentum, data, generator.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ class EventLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self.file = os.open(os.path.join(FOLDER, name), flags, 0o600)
         self.moment = os.environ.get("KIT_REHEARSE_MOMENT", "")
+        self.spoil = os.environ.get("KIT_REHEARSE_SPOIL", "")
         self.counts: dict[str, int] = {}
         self.begun: dict[int, tuple[str, str]] = {}  # of each optimizer, before its first step
         self.fed: list[str] = []
@@ -188,6 +191,8 @@ def watch_steps(torch: ModuleType) -> None:
 def begin_step(own: EventLog, optimizer: Any) -> None:
     """Note the state that the first step of an optimizer begins with."""
     if id(optimizer) not in own.begun:
+        if own.spoil == "momentum":
+            zero_momentum(optimizer)
         own.begun[id(optimizer)] = sums(optimizer)
 
 
@@ -211,6 +216,14 @@ def end_step(own: EventLog, optimizer: Any) -> None:
     own.steps += 1
 
 
+def zero_momentum(optimizer: Any) -> None:
+    """Spoil a restored state: momentum of 0."""
+    for values in optimizer.state.values():
+        for name in values.keys() & {"exp_avg", "momentum_buffer"}:
+            if values[name] is not None:
+                values[name].zero_()
+
+
 def watch_forward(torch: ModuleType) -> None:
     """Record what each outermost module is fed in training, and when an evaluation begins."""
     module = torch.nn.Module
@@ -230,6 +243,7 @@ def watch_forward(torch: ModuleType) -> None:
         if next(called.parameters(), None) is None:  # a loss
             return
         if torch.is_grad_enabled() and is_in_training(called):
+            spoil_inputs(torch, own, inputs)
             own.random = own.random or random_states(torch)
             own.fed.append(check_sum(each for each in tensors_in(inputs) if is_data(each)))
         elif not own.is_evaluating:
@@ -248,6 +262,16 @@ def is_in_training(called: Any) -> bool:
 def is_data(tensor: Any) -> bool:
     """Return whether a tensor comes from the data, and not from another module."""
     return not tensor.requires_grad
+
+
+def spoil_inputs(torch: ModuleType, own: EventLog, inputs: Any) -> None:
+    """Spoil what a restored training is fed: other samples, or stale random numbers."""
+    if own.spoil == "generator":
+        torch.manual_seed(0)
+    for tensor in tensors_in(inputs) if own.spoil == "data" else ():
+        if tensor.dim() and len(tensor) > 1:  # the batch begins one sample later
+            tensor.copy_(torch.cat([tensor[1:], tensor[:1]]))
+            tensor[-1] = tensor[0]
 
 
 def watch_group(torch: ModuleType) -> None:
