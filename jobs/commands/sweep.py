@@ -120,15 +120,15 @@ def queue_array(
 
     Raises: FailedError, UserError; then nothing is queued.
     """
-    options = {tuple(sbatch.array_options(each.spec, sweep)) for each in runs.values()}
-    if len(options) > 1:
+    options, *others = {tuple(sbatch.array_options(each.spec, sweep)) for each in runs.values()}
+    if others:
         hint = "make a sweep for each value of these slurm keys"
         raise UserError(
             f"the points ask Slurm for different jobs, an array for one\n  hint: {hint}"
         )
     first, loaded = next(iter(runs.items()))
     site = queue.check_site(loaded.spec, first)
-    argv = sbatch.array_argv(*options, first.kit / sbatch.SCRIPT, sweep, numbers, limit)
+    argv = sbatch.array_argv(options, first.kit / sbatch.SCRIPT, sweep, numbers, limit)
 
     def record(array_id: str) -> None:
         lookup.remember(RunDir(sweep.path), array_id)

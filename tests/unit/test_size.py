@@ -28,7 +28,7 @@ def room(path):
 
 
 def counted():
-    counts = Counter()
+    counts: Counter[str] = Counter()
     for package in PRODUCT:
         for path, number in lines(package).items():
             counts[room(path)] += number
@@ -39,7 +39,7 @@ def counted():
 def limit(entry):
     """A number, or a list of one and of raises, each with what was deleted for it."""
     number, *raises = entry if isinstance(entry, list) else [entry]
-    return number + sum(int(RAISE.fullmatch(text)[1]) for text in raises)
+    return number + sum(int(RAISE.sub(r"\1", text)) for text in raises)
 
 
 COUNTED = counted()

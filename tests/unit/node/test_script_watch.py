@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,11 @@ from tests.unit import run_files
 LIMIT_S = 1.0
 
 
+def watch_of(run, node_rank):
+    node: Any = SimpleNamespace(rank=node_rank, host=f"n{node_rank}")
+    return ScriptWatch(run, 1, node, LIMIT_S)
+
+
 @pytest.fixture
 def begin(run):
     """Starts the watch of a node, with the logs of two ranks."""
@@ -26,8 +32,7 @@ def begin(run):
         run.attempt(1).rank_log(rank).write_text("begun\n")
 
     def start(node_rank):
-        node = SimpleNamespace(rank=node_rank, host=f"n{node_rank}")
-        watches.append(ScriptWatch(run, 1, node, LIMIT_S))
+        watches.append(watch_of(run, node_rank))
         watches[-1].begin()
         return watches[-1]
 
@@ -63,7 +68,7 @@ def test_a_stop_ends_the_watch(run, begin):
 
 
 def test_ranks_are_aborted_once_a_hang_was_found(run):
-    watch = ScriptWatch(run, 1, SimpleNamespace(rank=0, host="n0"), LIMIT_S)
+    watch = watch_of(run, 0)
     with subprocess.Popen(["sleep", "60"]) as rank:
         assert not watch.end_hang([rank.pid]) and rank.poll() is None
         watch.is_hang_found.set()
@@ -72,7 +77,7 @@ def test_ranks_are_aborted_once_a_hang_was_found(run):
 
 
 def test_torchrun_is_killed_where_ranks_survive_their_abort(run, monkeypatch):
-    watch = ScriptWatch(run, 1, SimpleNamespace(rank=0, host="n0"), LIMIT_S)
+    watch = watch_of(run, 0)
     monkeypatch.setattr(script_watch, "ABORT_LIMIT_S", -1.0)
     watch.is_hang_found.set()
     assert watch.end_hang([])

@@ -62,7 +62,7 @@ def test_of_a_script_any_newer_file_below_its_folder_of_checkpoints_counts_and_n
         folder.mkdir(parents=True)
     (run.work / "model.pt").touch()
     assert checkpoint_lookup.newest(run, is_users=True) is None
-    seen = [None]
+    seen: list[str | None] = [None]
     for moment, name in enumerate(("last.model", "a/b/state", "last.model"), start=1):
         (run.checkpoints / name).touch()
         os.utime(run.checkpoints / name, (moment, moment))
