@@ -55,9 +55,9 @@ own = sorted(name for name in sys.modules if name.startswith("slurm_job_kit.trai
 print(*(name.removeprefix("slurm_job_kit.trainer.") for name in own))
 """
     argv = [kit_command.with_name("python"), "-c", code]
-    names = ("", ".batches", ".keeper", ".kit_stop", ".whole")
+    parts = ("", ".batches", ".keeper", ".kit_stop", ".whole")
     loaded = subprocess.check_output(argv, cwd="/", text=True).split()
-    assert loaded == [f"integrations{name}" for name in names]
+    assert loaded == ["contract", *(f"integrations{part}" for part in parts)]
 
 
 def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tmp_path):
