@@ -298,7 +298,7 @@ def plan_of(
         rdzv_endpoint=rendezvous.endpoint(head.address, head.port),
         rdzv_id=f"{me.job_id}-{attempt}",
         start=round(time.time(), 3),
-        deadline=None if me.is_local else client.end_time(),
+        deadline=None if me.is_local else client.end_time(me.job_id),
         checkpoint=facts.checkpoint,
         quarantined=facts.quarantined,
         head_interfaces=head.interfaces,

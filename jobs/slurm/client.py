@@ -318,12 +318,17 @@ def _has_ipv4(node: str) -> bool:
         return False
 
 
-def end_time(environ: Mapping[str, str] = os.environ) -> float | None:
+def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | None:
     """Return when the job's time limit ends, in seconds since the epoch; None if unknown.
 
-    Source: sbatch(1), SLURM_JOB_END_TIME (since Slurm 22.05).
+    Slurm 22.05 has no SLURM_JOB_END_TIME in the job's environment: squeue prints it there.
     """
     end = environ.get("SLURM_JOB_END_TIME", "")
+    if not end:
+        # A format of strftime, because the default format has no time zone. Source: squeue(1).
+        argv = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
+        answer = call(argv, SLURM_TIME_FORMAT="%s")
+        end = answer.stdout.strip() if answer is not None and answer.returncode == 0 else ""
     return float(end) if end.isdigit() else None
 
 

@@ -12,7 +12,7 @@ import torch
 from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
-from .kit import JOB_TIMEOUT_S, REPOSITORY, Kit, Run
+from .kit import JOB_TIMEOUT_S, Kit, Run
 
 # The script knows no stop.
 OVERRIDES = (
@@ -39,32 +39,6 @@ def test_a_warned_script_is_requeued_and_completes(cluster: Cluster, tmp_path: P
     assert (first["decision"], first["evidence"]["outcome"]) == ("requeue", "stopped")
     assert first["evidence"]["has_progress"]
     assert second["decision"] == "done"
-
-
-# Starts the example in the background, by a shell that exits at once.
-BACKGROUND = """
-import subprocess, sys
-command = f"nohup {sys.executable} REPOSITORY/configs/own_script/train.py 2000 & exit 0"
-subprocess.run(["bash", "-c", command], check=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_training_in_the_background_is_warned_requeued_and_completed(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """Where Slurm kills what the step's task has left, too."""
-    kit = Kit(cluster, tmp_path)
-    script = tmp_path / "outside/start.py"
-    script.parent.mkdir()
-    script.write_text(BACKGROUND.replace("REPOSITORY", str(REPOSITORY)))
-    run = kit.submit("configs/own_script.yaml", f"launch.script={script}")
-    cluster.wait_for(lambda: "saved after step 100:" in run.log(), "the first checkpoint", 90)
-    cluster.run("scancel", "--signal=USR1", run.job_id)
-    run.wait()
-    first, second = run.attempts()
-    assert (first["decision"], first["evidence"]["outcome"]) == ("requeue", "stopped")
-    assert (second["decision"], run.result()["global_step"]) == ("done", 2000)
 
 
 def snapshotting(kit: Kit) -> Run:

@@ -344,6 +344,16 @@ def test_slurms_folders_are_detected(tmp_path):
     assert Path("/run/slurm") in client.CLUSTER_PATHS
 
 
-def test_the_end_of_the_time_limit_is_in_the_jobs_environment():
-    assert client.end_time({"SLURM_JOB_END_TIME": "1795252802"}) == 1795252802.0
-    assert client.end_time({}) is None
+def test_the_end_of_the_time_limit_is_in_the_jobs_environment(slurm):
+    assert client.end_time("7", {"SLURM_JOB_END_TIME": "1795252802"}) == 1795252802.0
+    assert slurm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [("1795252802\n", 0, 1795252802.0), ("N/A\n", 0, None), ("", 1, None)],
+)
+def test_slurm_22_05_prints_the_end_of_the_time_limit_in_squeue(slurm, text, status, expected):
+    slurm.answer("squeue", text, status=status)
+    assert client.end_time("7", {}) == expected
+    assert "--jobs=7" in slurm.calls[0]
