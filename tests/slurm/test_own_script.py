@@ -75,7 +75,7 @@ def test_a_tutorial_script_submitted_twice_and_requeued_goes_on_from_its_own_sna
     # The script does not stop, so KillWait may end the batch script before it records the attempt.
     assert before["cause"] in ("requeued", "lost")
     assert after["decision"] == "done"
-    assert before["evidence"]["has_progress"]
+    assert not before["evidence"]["has_progress"]  # no kit_stop, nothing in KIT_CHECKPOINT_DIR
     ends = [torch.load(run.dir.work / "snapshot.pt", weights_only=True) for run in (first, second)]
     assert torch.equal(*(end["MODEL_STATE"]["weight"] for end in ends))
     assert not list(first.dir.code.resolve().rglob("snapshot.pt"))
