@@ -1,4 +1,4 @@
-"""A user's own script that hangs on one node, and one that writes while another rank waits."""
+"""A user's own script that hangs on one node."""
 
 import pytest
 
@@ -39,5 +39,7 @@ def test_a_script_that_hangs_on_one_node_ends_with_the_stacks_of_all_ranks(kit, 
     (record,) = read_jsonl(run.attempts)
     assert (record["cause"], record["evidence"]["kind"]) == ("hang", "hang")
     waiting, hanging = (run.attempt(1).rank_log(rank).read_text() for rank in (0, 1))
-    assert "Fatal Python error: Aborted" in waiting and "all_reduce" in waiting
-    assert "line 8 in <module>" in hanging
+    assert "Fatal Python error: Aborted" in hanging and "line 8 in <module>" in hanging
+    # An agent aborts its ranks some seconds after the first one did, and a rank that waits for
+    # those may have failed by then: its last lines are the traceback of the same place.
+    assert "line 9" in waiting and "all_reduce" in waiting
