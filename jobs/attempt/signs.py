@@ -116,7 +116,9 @@ def _of_first_failure(facts: AttemptFacts) -> Iterator[Sign]:
 
 
 def _of_error(facts: AttemptFacts, error: RankError) -> Sign:
-    failure = interpret.failure_of(error) or ""
+    known = interpret.failure_of(error)
+    # Of a large job any two nodes crash in the same words now and then, but not from the same step.
+    failure = "" if known is None else f"{known}, from step {interpret.loaded_step(facts)}"
     if error.kind is Kind.COLLECTIVE:  # it may fail twice in the same words, of different nodes
         failure = ""
     text = f"{interpret.format_error(error).partition(chr(10))[0]}"

@@ -1,8 +1,8 @@
 """A local run notices a stop signal, or the end of an agent, without a pause."""
 
-import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -20,8 +20,13 @@ def stops():
         assert time.monotonic() - began < LONG_S
 
 
+def to_this_thread(number):
+    """Send a signal as to the process of a command, which has no other thread; pytest has."""
+    signal.pthread_kill(threading.get_ident(), number)
+
+
 def test_a_wait_ends_at_a_stop_signal(stops):
-    os.kill(os.getpid(), signal.SIGTERM)
+    to_this_thread(signal.SIGTERM)
     stops.wait(LONG_S)
     assert stops == [signal.SIGTERM]
 
@@ -36,5 +41,5 @@ def test_a_wait_ends_with_a_child_process_and_that_is_no_stop(stops):
 def test_what_comes_after_the_last_wait_is_no_stop_of_the_next_command():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with local.stop_signals():
-        os.kill(os.getpid(), signal.SIGINT)
+        to_this_thread(signal.SIGINT)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
