@@ -23,8 +23,7 @@ kit_error=$kit_run_dir/attempt-$kit_attempt/agent-$kit_node.error
 for kit_link in "$kit_run_dir"/{code,kit}; do
     link /proc/version "$kit_link" 2>/dev/null || true
 done
-kit_code=$kit_run_dir/code # in a clone of the kit the kit is a part of it
-[[ $kit_run_dir/kit -ef $kit_code ]] || kit_code+=:$kit_run_dir/kit
+kit_code=$kit_run_dir/code:$kit_run_dir/kit
 
 # kit_fail REASON HINT
 kit_fail() {
@@ -60,7 +59,7 @@ for kit_name in n u f v d t l; do
 done
 
 # --- the setup lines: the first line of setup.sh is the kit's ---------------------------------------
-[[ ${#kit_lines[@]} -gt 1 ]] || kit_log=/dev/null
+[[ $((${#kit_lines[@]} + ${#kit_prefix[@]})) -gt 1 ]] || kit_log=/dev/null
 kit_find_code
 mapfile -d '' -t kit_variables < <(
     exec 3>&1 >"$kit_log" 2>&1 </dev/null
@@ -71,6 +70,8 @@ mapfile -d '' -t kit_variables < <(
     # shellcheck source=/dev/null
     source "$kit_setup" 3>&- # a server that a line starts must not hold the pipe
     (exit $?) || exit # not 0: `return`, or a syntax error
+    type -P "${kit_prefix[0]:-env}" >/dev/null ||
+        { echo "launch.command_prefix: ${kit_prefix[0]} is not on PATH" && exit 127; }
     kit_find_code
     env -0 >&3
 )

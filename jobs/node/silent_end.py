@@ -84,8 +84,9 @@ def _record(attempt_dir: AttemptDir, host: str, end: _Failure) -> RankError:
 
 
 def _seconds(when: str) -> float:
+    """Return the end of the second that torchrun printed: a signal before it was a warning."""
     try:
-        return time.mktime(time.strptime(when, "%Y-%m-%d_%H:%M:%S"))
+        return time.mktime(time.strptime(when, "%Y-%m-%d_%H:%M:%S")) + 0.999
     except ValueError:
         return time.time()
 

@@ -89,7 +89,7 @@ def test_what_the_setup_lines_export_reaches_the_agent_and_their_output_the_log(
 
 
 def test_a_search_path_of_the_setup_lines_is_kept_behind_the_frozen_code(node):
-    code = node.run_dir.code
+    code = f"{node.run_dir.code}:{node.run_dir.kit}"
     assert f"PYTHONPATH={code}:/my/packages\n" in node.run("export PYTHONPATH=/my/packages").stdout
     both = f"/my/packages:{code}"
     assert f"PYTHONPATH={code}:{both}\n" in node.run(f"export PYTHONPATH='{both}'").stdout
@@ -248,6 +248,13 @@ def test_the_rank_of_a_local_run_does_not_reach_the_agents_environment(node):
     env = os.environ | {"SLURM_NODEID": "8", "KIT_NODE_RANK": "2"}
     done = subprocess.run(node.argv(), env=env, capture_output=True, text=True)
     assert "--node-rank=2" in done.stdout and done.stdout.endswith("rank=\n")
+
+
+def test_a_missing_command_prefix_is_named_with_its_node(node):
+    node.prefix = ["nosuch", "--nv"]
+    assert node.run().returncode == 1
+    words = "setup: exit code 127: launch.command_prefix: nosuch is not on PATH"
+    assert node.reason == f"{HOST}: {words}\n"
 
 
 @pytest.mark.parametrize("prefix", [[], ["env"]])

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -151,3 +152,11 @@ def test_setup_lines_that_fail_are_named_with_the_last_line_of_their_output(run)
     attempt.agent_error(0).write_text("a: setup: `module load x` failed with exit code 1: first\n")
     attempt.setup_log(0).write_text("first\nno module x\n")
     assert reason(run) == "a: setup: `module load x` failed with exit code 1: no module x"
+
+
+def test_a_signal_in_the_second_of_the_failure_came_before_it(run):
+    """torchrun prints whole seconds: a script that exits at a signal is no crash."""
+    agents(run, 1, 1)
+    torchrun(run, 1)
+    ended = time.mktime(time.strptime("2026-11-25_16:00:00", "%Y-%m-%d_%H:%M:%S"))
+    assert min(error.time for error in fact_reader.read(run, 1).errors) > ended + 0.9
