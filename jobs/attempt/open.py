@@ -23,6 +23,7 @@ from ..runs import (
     fact_reader,
     interpret,
     lookup,
+    own_script,
     run_lock,
     scratch_purge,
 )
@@ -98,6 +99,7 @@ def _open(
     if facts.spec_error is not None:
         raise facts.spec_error
     code, kit = scratch_purge.check_code(run_dir)
+    own_script.mend_work(run_dir)
     refuse(run_dir, facts, me)
     if facts.result is not None:
         run_dir.result.unlink(missing_ok=True)

@@ -27,6 +27,7 @@ from ..runs import (
     code_changes,
     extension,
     fact_reader,
+    own_script,
     run_lock,
     scratch_purge,
     spec_changes,
@@ -119,7 +120,7 @@ def changed_runs(
     with contextlib.ExitStack() as changes:
         for run_dir in run_dirs:
             changes.enter_context(changed_run(run_dir, request, is_complete))
-            spec_changes.mend_work(run_dir)
+            own_script.mend_work(run_dir)
         # Without the user's file: a mistake is in the code, or in a key of this command.
         runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
         specs = [loaded.spec for loaded in runs.values()]

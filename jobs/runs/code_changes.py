@@ -53,6 +53,7 @@ def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     """
     runs_root, mode = run_dir.path.parent.parent, int(spec.dir_mode, 8)
     spec, repository = own_script.locate(spec, repository)
+    own_script.check_inputs(spec.launch, repository)
     code = code_snapshot.take(repository, runs_root, mode, spec.launch.inputs)
     return NewCode(repository, code, code_snapshot.take_kit(runs_root, mode))
 
@@ -111,20 +112,25 @@ def switch_code(run_dir: RunDir, new: NewCode) -> Iterator[None]:
         _link(run_dir, new.repository, *links)
         yield
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):  # the old code was lost
-            _link(run_dir, new.repository, *before)
         if known is not None:
             records.write(run_dir.provenance, known)
+        with contextlib.suppress(OSError, UserError):  # the old code was lost, or the disk is full
+            _link(run_dir, new.repository, *before)
         raise
 
 
 def _link(run_dir: RunDir, repository: Path, code: str, kit: str) -> None:
     """Let a run have this code and kit, and its working directory the changed files."""
     old, launch = run_dir.code.resolve(), Spec.read(run_dir.spec).launch
+    new = run_dir.path / code
+    if not launch.is_trainer:
+        # A scratch purge may have deleted the list of the old files. A kill from here on leaves
+        # what `spec_changes.mend_work` completes, before and after the link leads to the new code.
+        has_list = (old / code_snapshot.LIST).is_file()
+        files = code_snapshot.files_of(new)
+        names = code_snapshot.files_of(old) if has_list else files
+        own_script.remove_changed(run_dir.work, {name: old / name for name in names}, files)
     relink(run_dir.kit, kit)
     relink(run_dir.code, code)
     if not launch.is_trainer:
-        # A scratch purge may have deleted the list of the old files.
-        has_list = (old / code_snapshot.LIST).is_file()
-        names = code_snapshot.files_of(old if has_list else run_dir.code)
-        own_script.fill_work(run_dir, launch, repository, {name: old / name for name in names})
+        own_script.fill_work(run_dir, launch, repository)

@@ -27,6 +27,12 @@ SECRETS = (".env*", "*.pem", "*.key", "id_*", ".netrc")
 MAX_SHOWN = 5  # names in a line for the user
 
 
+def refuse_home(folder: Path) -> None:
+    """Raises UserError for a folder in which other things than code are, too."""
+    if folder in (Path.home(), Path("/"), Path(tempfile.gettempdir())):
+        raise UserError(f"{folder} is no repository\n  hint: move the code to a folder of its own")
+
+
 def repository() -> Path:
     """Return the repository whose code a new run takes.
 
@@ -40,8 +46,8 @@ def repository() -> Path:
     is_inner = top is not None and top != root and top.is_relative_to(root)
     if installation.IS_CLONE and here.is_relative_to(root) and not is_inner:
         return root
-    if top is None and not installation.IS_BY_MAKE and here in (Path.home(), Path("/")):
-        raise UserError(f"{here} is no repository\n  hint: run kit in the folder of your code")
+    if top is None and not installation.IS_BY_MAKE:
+        refuse_home(here)
     return top or (root if installation.IS_BY_MAKE else here)
 
 

@@ -18,9 +18,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from .. import installation
+from .. import installation, records
+from ..console import print_line
 from ..errors import UserError
-from ..rundir import RunDir
+from ..records.frozen import Provenance
+from ..rundir import RunDir, replacing
 from ..spec import Launch, Spec
 from . import code_snapshot
 
@@ -38,6 +40,7 @@ def locate(spec: Spec, repository: Path) -> tuple[Spec, Path]:
         path = (repository.resolve() / os.path.expanduser(written)).resolve()
         if not path.is_relative_to(repository.resolve()):
             repository = installation.top_of(path.parent) or path.parent
+            code_snapshot.refuse_home(repository)
         if not path.is_file():
             raise UserError(
                 f"launch.script: {written} does not exist\n"
@@ -82,20 +85,30 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
         )
 
 
-def fill_work(
-    run_dir: RunDir, launch: Launch, repository: Path, was: Mapping[str, Path] | None = None
-) -> None:
+def remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]) -> None:
+    """Remove the files of the working directory that the new code does not have, or has changed.
+
+    A file to which the script has written is renamed, and the new name is printed.
+    """
+    for name, before in old.items():
+        target = work / name
+        if not os.path.lexists(target) or (name in new and _is_same(before, new[name])):
+            continue
+        if target.is_symlink() or _is_same(before, target):
+            target.unlink()
+        else:
+            kept = target.with_name(f"{target.name}.before-resume")
+            target.rename(kept)
+            print_line(f"{target} was written by the script, and the code has another one: {kept}")
+
+
+def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> None:
     """Make the working directory a writable copy of the frozen code, with links to launch.inputs.
 
-    What it has already stays, but for code that differs from `was`, the files of an earlier copy.
-    Raises: UserError.
+    What it has already stays. Raises: UserError.
     """
     check_inputs(launch, repository)
-    files = code_snapshot.files_of(run_dir.code)
-    for name, old in (was or {}).items():
-        if name not in files or not _is_same(old, files[name]):
-            (run_dir.work / name).unlink(missing_ok=True)
-    for name, source in files.items():
+    for name, source in code_snapshot.files_of(run_dir.code).items():
         target = run_dir.work / name
         if os.path.lexists(target):
             continue
@@ -105,13 +118,24 @@ def fill_work(
         elif source.stat().st_size > MAX_COPIED_BYTES:
             target.symlink_to(os.path.relpath(source, target.parent))
         else:
-            shutil.copyfile(source, target)
-            target.chmod(source.stat().st_mode | 0o200)
+            with replacing(target) as temporary:  # a kill leaves no half file
+                shutil.copyfile(source, temporary)
+                temporary.chmod(source.stat().st_mode | 0o200)
     for name in launch.inputs:
         target = run_dir.work / name
         if not os.path.lexists(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(repository / name)
+
+
+def mend_work(run_dir: RunDir) -> None:
+    """Put what is missing into the working directory of a user's script.
+
+    A scratch purge may have deleted it, or a kill have ended the command that fills it.
+    """
+    known, launch = records.read(Provenance, run_dir.provenance), Spec.read(run_dir.spec).launch
+    if not launch.is_trainer and known is not None and known.repository is not None:
+        fill_work(run_dir, launch, Path(known.repository))
 
 
 def _is_same(old: Path, new: Path) -> bool:

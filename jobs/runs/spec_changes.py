@@ -109,16 +109,6 @@ def accept(run_dir: RunDir, other: Spec) -> None:
     _record(run_dir, differences(other, spec), shared_files.read_text(run_dir.spec))
 
 
-def mend_work(run_dir: RunDir) -> None:
-    """Put what is missing into the working directory of a user's script.
-
-    A scratch purge may have deleted it, or a resume have changed launch.inputs.
-    """
-    known, launch = records.read(Provenance, run_dir.provenance), Spec.read(run_dir.spec).launch
-    if not launch.is_trainer and known is not None and known.repository is not None:
-        own_script.fill_work(run_dir, launch, Path(known.repository))
-
-
 def _frozen_overrides(run_dir: RunDir) -> list[str]:
     """Return the overrides of submit and of earlier resumes.
 

@@ -483,6 +483,7 @@ RENAMES = {
     "jobs.shared_files": "a link that always fails makes the kernel look up the name",
     "jobs.runs.run_lock": "a hard link fails if the file exists; a rename would replace it",
     "jobs.runs.code_snapshot": "directories",
+    "jobs.runs.own_script": "what a script wrote, which new code would replace",
     "jobs.commands.clean": "directories, before it deletes them",
     "jobs.rehearse.scenarios": "directories",
     "jobs.rehearse.probe.launcher": "imports no other module",

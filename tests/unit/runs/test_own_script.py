@@ -1,5 +1,6 @@
 """A user's script: which repository is frozen, and its working directory."""
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_a_resume_brings_purged_files_back_and_keeps_what_the_script_wrote(repos
     run = frozen(repository)
     (run.work / "top.json").unlink()
     (run.work / "data/x.txt").write_text("changed")
-    spec_changes.mend_work(run)
+    own_script.mend_work(run)
     assert (run.work / "top.json").is_file()
     assert (run.work / "data/x.txt").read_text() == "changed"
 
@@ -174,14 +175,44 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository):
     was = code_snapshot.files_of(run.code.resolve())
     (run.work / "top.json").write_text("by the script")
     write(run.work, "out/last.pt")
+    (run.work / "data/x.txt").write_text("results of the script")
     (repository / "mine/run.py").write_text("new")
+    (repository / "data/x.txt").write_text("new")
     (repository / "mine/words.txt").unlink()
     write(repository, "mine/more.py")
     new = frozen(repository)
+    own_script.remove_changed(run.work, was, code_snapshot.files_of(new.code.resolve()))
+    own_script.mend_work(run)  # as after a kill: the old code is whole again
+    assert (run.work / "mine/run.py").read_text() == "# mine/run.py\n"
+    own_script.remove_changed(run.work, was, code_snapshot.files_of(new.code.resolve()))
     run.code.unlink()
     run.code.symlink_to(os.readlink(new.code))
-    own_script.fill_work(run, Launch(script="mine/run.py"), Path(repository), was)
+    own_script.mend_work(run)
     assert (run.work / "mine/run.py").read_text() == "new"
     assert (run.work / "top.json").read_text() == "by the script"
+    assert (run.work / "data/x.txt.before-resume").read_text() == "results of the script"
     assert (run.work / "out/last.pt").exists() and (run.work / "mine/more.py").exists()
     assert not (run.work / "mine/words.txt").exists()
+
+
+def test_a_copy_that_fails_leaves_no_half_file_in_the_working_directory(repository, monkeypatch):
+    run = frozen(repository)
+    (run.work / "mine/run.py").unlink()
+
+    def fill_the_disk(source, target):
+        Path(target).write_text("# mi")
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.copyfile", fill_the_disk)
+        with pytest.raises(OSError, match="No space"):
+            own_script.mend_work(run)
+    own_script.mend_work(run)
+    assert (run.work / "mine/run.py").read_text() == "# mine/run.py\n"
+
+
+def test_a_script_in_the_home_directory_is_refused(repository, monkeypatch):
+    (repository.parent / "train.py").write_text("")
+    monkeypatch.setattr(Path, "home", lambda: repository.parent)
+    with pytest.raises(UserError, match="is no repository"):
+        frozen(repository, script="../train.py")
