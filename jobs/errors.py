@@ -31,9 +31,6 @@ PEER_TEXTS = (
     "Connection was likely closed",  # of the store, which ends with the first node's torchrun
 )
 
-# Texts of a lack of memory, on a host or a device; torch raises some as RuntimeErrors.
-MEMORY_TEXTS = ("can't allocate memory", "Cannot allocate memory", "out of memory", "MemoryError")
-
 
 class UserError(Exception):
     """A user's mistake, exit 2: the text says what, where, and the way out."""

@@ -15,9 +15,6 @@ from ..slurm import client, job_state
 from ..slurm.hostlist import expand_hostlist
 from . import exclude_nodes, requeue_policy, signs, srun_step, suspects
 
-# A slurmctld that is only busy answers in less time.
-SLOW_ANSWER_S = 5.0
-
 
 def of_ended(
     run_dir: RunDir,

@@ -1,8 +1,8 @@
 """What the facts of an attempt say against single nodes; jobs.attempt.suspects says what follows.
 
 What only the node can be at fault for leaves it out at once: a failed preflight, broken or missing
-GPUs, Slurm's own word. What the run
-may have caused itself, a crash or a hang of one node while the others were well, is a first sign.
+GPUs, Slurm's state of it. What the run may have caused itself is a first sign: a crash or a hang of
+one node while the others were well.
 Pure functions; their table is tests/unit/attempt/test_signs.py.
 """
 

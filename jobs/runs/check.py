@@ -155,29 +155,6 @@ def run_limited(command: Sequence[str], folder: Path, env: dict[str, str], outpu
         process.wait()
 
 
-def ask_python(
-    python: str, code: str, question: str, env: Mapping[str, str], folder: Path
-) -> str | None:
-    """Return the last line that an interpreter prints for some code; None where it fails.
-
-    question: the text of its stdin; folder: its working directory.
-    """
-    try:
-        done = subprocess.run(
-            [python, "-c", code],
-            input=question,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=True,
-            env=env,
-            cwd=folder,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.rstrip("\n").rpartition("\n")[2]
-
-
 def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
     """Return the syntax error of a user's script or module, if any; nothing of it is executed.
 

@@ -18,8 +18,6 @@ from tests.local.test_failures import Attempt
 from tests.local.test_trainer import TINY
 from tests.unit import run_files
 
-SAVE_S = 8  # misbehaving.save_slowly adds it to each save
-
 
 def make_run(path, plans, epochs=400, every_steps=100):
     """A run in a job whose warning comes 12 s before the end; `plans` as in `misbehaving`."""

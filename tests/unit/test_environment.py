@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.slurm import client, job_list
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 # Each would change what Slurm's clients print, or which jobs they show.
 OF_CLIENTS = {
     "SQUEUE_STATES": "PD",

@@ -18,6 +18,6 @@ jobs/checkpoint/ reads the files of a checkpoint. The last five of these import 
 - writer: the thread that writes a checkpoint.
 - commit: the protocol that makes a checkpoint durable, and removes older ones.
 - recovery: finds the newest undamaged checkpoint of a run; renames damaged ones.
-- space: whether the checkpoints that are kept fit on the disk and into the quota.
+- space: whether the checkpoints that are kept fit on the disk.
 - ownership: whether this attempt still owns the run.
 """

@@ -16,8 +16,6 @@ from slurm_job_kit.jobs.runs import code_snapshot
 from tests.unit import run_files
 from tests.unit.run_files import make_checkpoint, make_code, make_run
 
-UNCOMMITTED = ".tmp-step-00000050-attempt-1"
-
 
 def age(path, days=2.0):
     """Make a folder and all below it look as old as this."""

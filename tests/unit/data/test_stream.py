@@ -65,18 +65,6 @@ class Buffered(Numbers):
         yield from buffer
 
 
-class Ahead(Numbers):
-    """Numbers whose state counts a sample that was read ahead."""
-
-    def __iter__(self):
-        waiting = []
-        for sample in super().__iter__():
-            waiting.append(sample)
-            if len(waiting) == 2:
-                yield waiting.pop(0)
-        yield from waiting
-
-
 def stream_of(stream, rank=0, world_size=1, is_own=False, transform=None, **context):
     """Return the training batches of a rank's stream; a micro batch of 2, two of them in a step."""
     context = {"micro_batch_size": 2, "grad_accum_steps": 2, "max_steps": 99, **context}

@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 
 pytestmark = pytest.mark.long  # the check imports torch in a process of its own
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+
 NET = "from torch import nn\ndef net(hidden):\n    return nn.Linear(64, 10)\n"
 CONFIG = """\
 name: x
