@@ -179,7 +179,7 @@ def test_a_rank_that_raises_is_named_and_ends_all(kit):
     assert status == 1
     assert f"first failure: rank 1 on {os.uname().nodename}" in stderr
     assert 'raise ValueError("a planted error")' in stderr
-    assert "3 crashes without progress: rank 1 on" in stderr
+    assert "3 crashes within 24 hours without a new checkpoint: rank 1 on" in stderr
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,16 +28,17 @@ def test_mended_code_an_older_checkpoint_and_a_run_from_its_state(
     run.wait_for_step(5)
     harm_storage.stop(run)
     model.write_text(f"{model.read_text()}\n# mended\n")
-    old = run.dir.code.resolve()
+    old = run.dir.kit.resolve()
 
     words = ("--code", "--checkpoint", "2")
     refused = kit.jobs("resume", run.dir.path, *words, check=False)
-    assert refused.returncode == 2 and "M trainer/model/models.py  +2 -0" in refused.stderr
-    assert run.dir.code.resolve() == old
+    assert refused.returncode == 2
+    assert re.search(r"trainer/model/models\.py +\| +2 \+\+", refused.stderr), refused.stderr
+    assert run.dir.kit.resolve() == old
     paced = replace(paced, run=kit.resume(run, *words, "--yes"))
     paced.finish()
     row.record(paced.run)
-    assert run.dir.code.resolve() != old
+    assert run.dir.kit.resolve() != old
     result = paced.run.result()
     assert (result["exactness"], result["exactness_reason"]) == (
         "same samples",

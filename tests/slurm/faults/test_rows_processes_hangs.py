@@ -89,7 +89,7 @@ def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) 
     assert log.count("first failure: rank 1 on n") == 3 and "Traceback" in log
     result = run.result()
     assert result["status"] == "held"
-    assert "3 crashes without progress: rank 1 on n" in result["reason"]
+    assert "3 crashes within 24 hours without a new checkpoint: rank 1 on n" in result["reason"]
     assert "out of cheese" in result["reason"]
     oracles.requeues(run, 0)
     oracles.nothing_left(run)

@@ -106,8 +106,6 @@ def test_row_36_start_up_outlasts_every_slot(
     oracles.bitwise(run, reference(HELD_UP))
     oracles.causes(run, ["preemption"] * 5 + ["completed"])
     oracles.nothing_left(run)
-    log = run.dir.job_log.read_text()
-    assert log.count("preemptions in a row before the first optimizer step") == 3
 
 
 def test_row_36_time_limit_shorter_than_the_start_up(kit: Kit, row: Row, tmp_path: Path) -> None:

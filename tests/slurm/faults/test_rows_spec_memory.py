@@ -49,7 +49,7 @@ def test_row_29_memory_that_is_never_enough_is_held(kit: Kit, row: Row) -> None:
     oracles.causes(run, ["out_of_memory", "out_of_memory"])
     result = run.result()
     assert result["status"] == "held", result
-    assert "2 crashes without progress" in result["reason"], result
+    assert "2 crashes within 24 hours without" in result["reason"], result
     assert "can't allocate memory" in result["reason"] and "\n" not in result["reason"], result
     oracles.nothing_left(run)
 

@@ -132,7 +132,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     harm_storage.stop(run)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (checkpoint,) = harm_storage.committed(run.dir)
-    code = run.dir.code.resolve()
+    code = run.dir.kit.resolve() / "slurm_job_kit"
 
     def fail_without(path: Path) -> str:
         """The output of a job that starts without this file or folder."""
