@@ -99,8 +99,8 @@ def _open(
     if facts.spec_error is not None:
         raise facts.spec_error
     code, kit = scratch_purge.check_code(run_dir)
-    own_script.mend_work(run_dir)
     refuse(run_dir, facts, me)
+    own_script.mend_work(run_dir, facts.spec.launch)
     if facts.result is not None:
         run_dir.result.unlink(missing_ok=True)
     if checkout is not None and checkout != run_dir.code.resolve():

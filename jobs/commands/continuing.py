@@ -120,10 +120,11 @@ def changed_runs(
     with contextlib.ExitStack() as changes:
         for run_dir in run_dirs:
             changes.enter_context(changed_run(run_dir, request, is_complete))
-            own_script.mend_work(run_dir)
         # Without the user's file: a mistake is in the code, or in a key of this command.
         runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
         specs = [loaded.spec for loaded in runs.values()]
+        for run_dir, spec in zip(run_dirs, specs, strict=True):
+            own_script.mend_work(run_dir, spec.launch)
         if cluster == "local":
             local.check_machine(specs[0], len(local.visible_gpus()))
         else:

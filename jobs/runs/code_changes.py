@@ -125,7 +125,7 @@ def _link(run_dir: RunDir, repository: Path, code: str, kit: str) -> None:
     new = run_dir.path / code
     if not launch.is_trainer:
         # A scratch purge may have deleted the list of the old files. A kill from here on leaves
-        # what `spec_changes.mend_work` completes, before and after the link leads to the new code.
+        # what `own_script.mend_work` completes, before and after the link leads to the new code.
         has_list = (old / code_snapshot.LIST).is_file()
         files = code_snapshot.files_of(new)
         names = code_snapshot.files_of(old) if has_list else files

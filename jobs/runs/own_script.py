@@ -128,13 +128,13 @@ def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> None:
             target.symlink_to(repository / name)
 
 
-def mend_work(run_dir: RunDir) -> None:
+def mend_work(run_dir: RunDir, launch: Launch) -> None:
     """Put what is missing into the working directory of a user's script.
 
     A scratch purge may have deleted it, or a kill have ended the command that fills it.
     """
-    known, launch = records.read(Provenance, run_dir.provenance), Spec.read(run_dir.spec).launch
-    if not launch.is_trainer and known is not None and known.repository is not None:
+    known = None if launch.is_trainer else records.read(Provenance, run_dir.provenance)
+    if known is not None and known.repository is not None:
         fill_work(run_dir, launch, Path(known.repository))
 
 

@@ -96,7 +96,7 @@ def test_a_resume_brings_purged_files_back_and_keeps_what_the_script_wrote(repos
     run = frozen(repository)
     (run.work / "top.json").unlink()
     (run.work / "data/x.txt").write_text("changed")
-    own_script.mend_work(run)
+    own_script.mend_work(run, Launch(script="mine/run.py"))
     assert (run.work / "top.json").is_file()
     assert (run.work / "data/x.txt").read_text() == "changed"
 
@@ -182,12 +182,12 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository):
     write(repository, "mine/more.py")
     new = frozen(repository)
     own_script.remove_changed(run.work, was, code_snapshot.files_of(new.code.resolve()))
-    own_script.mend_work(run)  # as after a kill: the old code is whole again
+    own_script.mend_work(run, Launch(script="mine/run.py"))  # a kill: the old code is whole again
     assert (run.work / "mine/run.py").read_text() == "# mine/run.py\n"
     own_script.remove_changed(run.work, was, code_snapshot.files_of(new.code.resolve()))
     run.code.unlink()
     run.code.symlink_to(os.readlink(new.code))
-    own_script.mend_work(run)
+    own_script.mend_work(run, Launch(script="mine/run.py"))
     assert (run.work / "mine/run.py").read_text() == "new"
     assert (run.work / "top.json").read_text() == "by the script"
     assert (run.work / "data/x.txt.before-resume").read_text() == "results of the script"
@@ -206,8 +206,8 @@ def test_a_copy_that_fails_leaves_no_half_file_in_the_working_directory(reposito
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copyfile", fill_the_disk)
         with pytest.raises(OSError, match="No space"):
-            own_script.mend_work(run)
-    own_script.mend_work(run)
+            own_script.mend_work(run, Launch(script="mine/run.py"))
+    own_script.mend_work(run, Launch(script="mine/run.py"))
     assert (run.work / "mine/run.py").read_text() == "# mine/run.py\n"
 
 
