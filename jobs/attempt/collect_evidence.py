@@ -88,8 +88,8 @@ def with_signs(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> Evid
     found = signs.signs_of(facts, evidence, states)
     if any(not sign.is_left_out for sign in found):
         since = exclude_nodes.counted_since(facts.spec, facts.submission)
-        earlier = suspects.standing(suspects.since_resume(facts.attempts), since)
-        found = suspects.confirmed(found, earlier, partial(_can_do_without, run_dir, facts))
+        can_do_without = partial(_can_do_without, run_dir, facts)
+        found = suspects.confirmed(found, facts.attempts, since, can_do_without)
     evidence = replace(evidence, signs=found)
     return replace(evidence, followed=suspects.followed(evidence, facts.attempts))
 

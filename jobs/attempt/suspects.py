@@ -1,7 +1,7 @@
 """Which nodes the next attempts of a run do without, from what its attempts say against nodes.
 
 A sign that only the node can be at fault for leaves it out at once. A crash or a hang of one node
-leaves it out when it is the second of its kind in a row there. A failure that follows the run onto
+leaves it out when the attempt before has the same sign. A failure that follows the run onto
 another node, before a new checkpoint, is the run's: no node is left out for it. Pure functions;
 their table is tests/unit/attempt/test_suspects.py.
 """
@@ -26,29 +26,28 @@ class DatedSign(NamedTuple):
 
 
 def confirmed(
-    signs: Iterable[Sign], earlier: Sequence[DatedSign], can_do_without: Callable[[str], bool]
+    signs: Iterable[Sign],
+    attempts: Sequence[AttemptRecord],
+    since: float,
+    can_do_without: Callable[[str], bool],
 ) -> tuple[Sign, ...]:
-    """Return the signs; one like the newest of the earlier ones leaves its node out, too.
+    """Return the signs; one that the attempt before has, too, leaves its node out.
 
-    earlier: the signs of the run that stand, newest first. Where crashes move from node to node,
-    no node is at fault. can_do_without: whether there are enough nodes beside a node.
+    attempts: before this one. Where crashes move from node to node, no node is at fault; nor where
+    an attempt between was well, or a user has resumed the run since. since: as in `left_out`.
+    can_do_without: whether there are enough nodes beside a node.
     """
-    last = [(each.sign.node, each.sign.kind) for each in earlier[:1]]
+    last = [each for each in attempts[-1:] if each.decision not in ENDS and each.stop >= since]
+    before = [(sign.node, sign.kind) for each in last for sign in each.evidence.signs]
     return tuple(
-        replace(sign, is_left_out=True, text=f"{sign.text} (not for the first time)")
-        if not sign.is_left_out and (sign.node, sign.kind) in last and can_do_without(sign.node)
+        replace(sign, is_left_out=True, text=f"{sign.text} (the second time in a row)")
+        if not sign.is_left_out and (sign.node, sign.kind) in before and can_do_without(sign.node)
         else sign
         for sign in signs
     )
 
 
-def since_resume(attempts: Sequence[AttemptRecord]) -> Sequence[AttemptRecord]:
-    """Return the attempts of a run since a user resumed it."""
-    ends = [number for number, record in enumerate(attempts, 1) if record.decision in ENDS]
-    return attempts[ends[-1] :] if ends else attempts
-
-
-def standing(attempts: Sequence[AttemptRecord], since: float = 0.0) -> list[DatedSign]:
+def standing(attempts: Sequence[AttemptRecord], since: float) -> list[DatedSign]:
     """Return the signs of one run that are no older than `since` and still stand, newest first.
 
     since: seconds since the epoch.

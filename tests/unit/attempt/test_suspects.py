@@ -23,25 +23,27 @@ def history(*attempts):
     return [records.decode(AttemptRecord, line, "here") for line in lines]
 
 
-# the nodes of earlier signs, newest first -> whether a further one against a leaves it out
+# attempts before -> whether a further sign against a leaves it out
 SECOND = [
-    ("", False),
-    ("a", True),
-    ("b", False),
-    ("ba", False),  # the crashes move from node to node
-    ("ab", True),
-    ("A", False),  # of another kind
+    ([], False),
+    ([("a", "", False)], True),
+    ([("b", "", False)], False),
+    ([("a", "", False), ("b", "", False)], False),  # the crashes move from node to node
+    ([("b", "", False), ("a", "", False)], True),
+    ([("a", "", False), (None, "", True)], False),  # an attempt between was well there
+    ([("a", "", False, "hold")], False),  # a user resumed
 ]
 
 
-@pytest.mark.parametrize(("nodes", "is_left_out"), SECOND)
-def test_a_second_sign_in_a_row_leaves_a_node_out_if_there_are_others(nodes, is_left_out):
-    signs = {node: Sign(node, Kind.HANG, "it hung", False) for node in "ab"}
-    signs["A"] = Sign("a", Kind.PROCESS_KILLED, "a rank died there", False)
-    earlier = [suspects.DatedSign(1.0, signs[node]) for node in nodes]
-    (found,) = suspects.confirmed([signs["a"]], earlier, lambda _: True)
+@pytest.mark.parametrize(("attempts", "is_left_out"), SECOND)
+def test_a_second_sign_in_a_row_leaves_a_node_out_if_there_are_others(attempts, is_left_out):
+    before, sign = history(*attempts), Sign("a", Kind.UNKNOWN, "it crashed", False)
+    (found,) = suspects.confirmed([sign], before, 0.0, lambda _: True)
     assert (found.node, found.is_left_out) == ("a", is_left_out)
-    assert suspects.confirmed([signs["a"]], earlier, lambda _: False) == (signs["a"],)
+    of_another_kind = Sign("a", Kind.HANG, "it hung", False)
+    assert suspects.confirmed([of_another_kind], before, 0.0, lambda _: True) == (of_another_kind,)
+    assert suspects.confirmed([sign], before, 0.0, lambda _: False) == (sign,)
+    assert suspects.confirmed([sign], before, 200.0, lambda _: True) == (sign,)  # expired
 
 
 # attempts -> the nodes that are left out
@@ -126,9 +128,3 @@ def test_the_next_attempt_in_the_same_allocation_does_without_a_node_that_slurm_
     )
     assert suspects.unfit([earlier, last], since=0.0) == {"a", "b"}
     assert suspects.unfit([last, earlier], since=0.0) == {"b"}
-
-
-def test_what_was_before_a_resume_is_no_first_time():
-    attempts = history(("a", "", False), ("a", "", False, "hold"), ("b", "", False))
-    assert suspects.since_resume(attempts) == attempts[2:]
-    assert suspects.since_resume(attempts[:1]) == attempts[:1]
