@@ -63,13 +63,13 @@ class Slurm:
 
     nodes: int | str = key(
         1,
-        "Number of nodes that train; one agent runs on each. 6-8: each start takes what it gets, "
-        "and after the loss of a node the run goes on with the others, down to 6.",
+        "Number of nodes that train. 6-8: each start uses as many as Slurm gives it, and after the "
+        "loss of a node the run continues on the others, as long as 6 are left.",
     )
     spare_nodes: int = key(
         0,
-        "Further nodes of the job that wait: after the loss of a node the run goes on at once, in "
-        "the same allocation.",
+        "Nodes that the job holds in reserve: one of them replaces a lost node at once, without a "
+        "requeue.",
         ge=0,
     )
     gpus_per_node: int | str = key(
@@ -88,14 +88,15 @@ class Slurm:
     )
     restart: Literal["auto", "requeue", "successor"] = key(
         "auto",
-        "How the run continues: a requeue of its job, or also a job that waits for the end of "
-        "this one (successor); auto: a successor only where a requeue cannot continue it.",
+        "How the run continues. requeue: Slurm starts its job again. successor: a second job also "
+        "waits in the queue for the end of the first. auto: a successor only if a requeue cannot "
+        "continue the run.",
     )
     max_restarts: int = key(
         200, "How often the run continues after preemptions, time limits and lost nodes.", ge=0
     )
     suspect_hours: int = key(
-        24, "How long the run does without a node that it suspects of a fault; 0: never.", ge=0
+        24, "Hours for which the run leaves out a suspected node; 0: it leaves out none.", ge=0
     )
     sbatch_args: dict[str, Scalar] = key(
         {},
@@ -163,8 +164,8 @@ class Launch:
     args: list[str] = key([], "Arguments of your module or script.")
     inputs: list[str] = key(
         [],
-        "Files and folders of the script's repository that git ignores, such as data: links in its "
-        "working directory.",
+        "Files and folders of the script's repository that git ignores, such as data; the script's "
+        "working directory gets links to them.",
     )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(
@@ -189,15 +190,17 @@ class Launch:
         ge=0,
     )
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
-        "none", "Signal on which your own script saves and stops; none: the kit sends no signal."
+        "none",
+        "Signal that the kit sends to your own script when it must save and stop, such as TERM for "
+        "kit_stop.py; none: no signal.",
     )
     stop_check_steps: int | Literal["auto"] = key(
         "auto", "Steps between two agreements of the ranks on a stop; auto: about every 50 ms."
     )
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
-        "Seconds without progress, saves included, that count as a hang, and ten times that in "
-        "each phase before the first step; auto: 540 and 1800. Of your own "
+        "Seconds without progress, also during a save, after which the run counts as hung; ten "
+        "times as many in each phase before the first step; auto: 540 and 1800. For your own "
         "script: seconds without output or report of any rank; auto: no limit.",
     )
 
@@ -207,7 +210,7 @@ class Launch:
         "auto: on nodes without GPUs.",
     )
     max_crashes: int = key(
-        3, "Crashes within 24 hours, without progress between, that hold the run.", ge=1
+        3, "The run is held after so many crashes in 24 hours without progress between.", ge=1
     )
 
     @property
@@ -226,11 +229,11 @@ class Train:
         None, "Weights of a new run: a run directory, a checkpoint, .safetensors or their index."
     )
     init_from_prefix: str = key(
-        "", "Prefix that the names in init_from have and the model's have not, such as model."
+        "", "Prefix to remove from the names in init_from, with its dot, such as `module.`"
     )
     objective: str = key(
         "classification",
-        f"What is computed of one batch, loss and metrics: {', '.join(OBJECTIVES)}, {_OR_YOURS}",
+        f"How loss and metrics of a batch are computed: {', '.join(OBJECTIVES)}, {_OR_YOURS}",
     )
     objective_args: dict[str, Any] = key({}, "Arguments of the objective.")
     dataset: str = key("digits", f"{', '.join(DATASETS)}, {_OR_YOURS}")
@@ -244,8 +247,8 @@ class Train:
     transform_args: dict[str, Any] = key({}, "Arguments of the transform.")
     strategy: str = key(
         "ddp",
-        "What each rank has a part of: ddp (its batches only), fsdp (also weights, gradients and "
-        "optimizer), hsdp (fsdp within shard_size ranks, copies across).",
+        "What the ranks divide among them: ddp (the batches), fsdp (also weights, gradients and "
+        "optimizer state), hsdp (as fsdp in each group of shard_size ranks; every group has all).",
     )
     shard_size: int | None = key(
         None, "hsdp: ranks that share the weights; the ranks of one node if unset.", ge=2
@@ -343,8 +346,8 @@ class Checkpoint:
 
     interval: Literal["auto"] | None = key(
         "auto",
-        "auto: by the clock, where no every_... is set: after 60 s, or 20 times what a save stops "
-        "the training for, whichever is longer. null: none by the clock.",
+        "auto: if no every_... key is set, every 60 s, or at 20 times the pause that a save makes "
+        "in the training, whichever is longer. null: none by time.",
     )
     every_epochs: int | None = key(None, "Epochs between two checkpoints.", ge=1)
     every_steps: int | None = key(None, "Steps between two checkpoints.", ge=1)

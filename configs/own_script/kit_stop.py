@@ -1,22 +1,24 @@
-"""Stops a torchrun script of one's own in time. Copy this file beside your script.
+"""Lets a torchrun script save and stop in time. Copy this file beside your script.
 
     from kit_stop import Stop
-    stop = Stop()                    # early; the warnings before it are repeated
-    for step in ...:                 # counted over the whole run, from 1
+    stop = Stop()                    # early: stop signals before it have no effect (see below)
+    for step in ...:                 # counted from 1 over the whole run, not over this start
         ...                          # one training step on every rank
-        stop.progress(step, total, loss=loss)  # if you like: for make status, the log, the budgets
+        stop.progress(step, total, loss=loss)  # optional: make status and the log show it
         if stop.should_stop(step):   # the same answer on all ranks
-            ...                      # save, every rank or rank 0
-            stop.saved(step)         # if you like, after each save: a checkpoint of this step
-            stop.stopped()           # leaves the marker, exits with 0
-    stop.completed()                 # likewise, at the end
+            ...                      # save: rank 0, or every rank
+            stop.saved(step)         # optional, after each save: counts as progress of the run
+            stop.stopped()           # exits with 0; the run continues in the next attempt
+    stop.completed()                 # exits with 0; the run is complete
 
-Completed or stopped? The marker says which. With no marker exit 0 is completed, but stopped after a
-warning (the next attempt finds out in a moment if all is done), and a failure if fewer steps than
-the total were reported. The warning comes as that signal, each second, and as the file
-KIT_STOP_FILE. KIT_DEADLINE is when the time limit ends (seconds since the epoch; empty if it is not
-known). Under plain torchrun, without these variables, nothing ever stops and signals do what they
-always do.
+Set `launch.stop_signal: TERM` in the spec. The kit then sends SIGTERM every second from the warning
+on, and creates the file KIT_STOP_FILE. KIT_DEADLINE is the end of the time limit (seconds since the
+epoch; empty if unknown). Under plain torchrun these variables are missing: then should_stop() is
+always False, and signals have their usual effect.
+
+stopped() and completed() write a marker, which shows the kit whether the run is complete. If a
+script exits with 0 and without a marker, its run is complete, with two exceptions: after a warning
+it is started again, and with fewer reported steps than `total` it counts as failed.
 """
 
 import atexit
@@ -33,7 +35,7 @@ WRITE_S, PRINT_S = 1, 10  # the shortest time between two writes of progress.jso
 
 
 class Stop:
-    """Whether this attempt was warned; `every`: steps between two agreements of the ranks."""
+    """Shows whether to stop; `every`: number of steps between two agreements of the ranks."""
 
     def __init__(self, every: int = 10) -> None:
         self.file = os.environ.get("KIT_STOP_FILE")
@@ -48,7 +50,7 @@ class Stop:
         self.warned = True  # nothing else: the step at hand is finished first
 
     def should_stop(self, step: int) -> bool:
-        """Whether to save and stop after this step; asked by all ranks after the same steps."""
+        """Return whether to save and stop now; all ranks must call it after the same steps."""
         self.step = step
         if self.file is None or step % self.every:
             return False
@@ -58,9 +60,10 @@ class Stop:
         return self._any(self.warned)
 
     def _is_stop_requested(self) -> bool:
-        """Whether an agent, perhaps on another node, has created the file.
+        """Return whether an agent, perhaps on another node, has created the file.
 
-        NFS shows a missing name for up to a minute: this call makes it ask, and changes nothing.
+        An NFS client may not see a new file for a minute. link() makes it ask the server; the call
+        always fails, and changes nothing.
         """
         for path in (Path(str(self.file)).parent, Path(str(self.file))):
             with contextlib.suppress(OSError):
@@ -68,7 +71,7 @@ class Stop:
         return Path(str(self.file)).exists()
 
     def _any(self, mine: bool) -> bool:
-        """Whether it is true on any rank: a rank that left alone would hang all others."""
+        """Return whether it is true on any rank: if one rank left alone, all others would hang."""
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized():
             return mine
@@ -78,9 +81,9 @@ class Stop:
         return bool(flag.item())
 
     def progress(self, step: int, total: int | None = None, **metrics: Any) -> None:
-        """Report a finished step, of `total`, and numbers; rank 0 writes them once a second.
+        """Report a finished step of `total` steps, and metrics; rank 0 writes them once a second.
 
-        A tensor is read only when it is written: call it after each step, on all ranks or rank 0.
+        Call it after each step, on all ranks or on rank 0. It reads a tensor only when it writes.
         """
         if self.file is None or self.rank != 0:
             return
@@ -92,7 +95,7 @@ class Stop:
             self._report()
 
     def saved(self, step: int) -> None:
-        """Report that a whole checkpoint of this step is on the disk, wherever you save it."""
+        """Report that a complete checkpoint of this step is on the disk, in whatever folder."""
         if self.file is not None and self.rank == 0:
             self._write(self._run_dir() / "saved.json", {"step": step})
 
@@ -113,7 +116,7 @@ class Stop:
         if self.reported is None:
             return
         step, total, metrics = self.reported
-        if is_exit:  # perhaps after an error: to read a tensor of a GPU may then take for ever
+        if is_exit:  # perhaps after an error: reading a tensor of a GPU may then hang
             metrics = {name: n for name, n in metrics.items() if isinstance(n, (int, float))}
         numbers = {name: float(value) for name, value in metrics.items()}
         now = time.monotonic()
@@ -135,11 +138,11 @@ class Stop:
             print(f"kit_stop: {error}", file=sys.stderr, flush=True)
 
     def stopped(self) -> None:
-        """Exit with 0 after the save: the run goes on at its next attempt."""
+        """Exit with 0 after the save: the run continues in the next attempt."""
         self._leave("stopped")
 
     def completed(self) -> None:
-        """Exit with 0: all is done, whatever warning came meanwhile."""
+        """Exit with 0 at the end of the training, also after a warning: the run is complete."""
         self._leave("completed")
 
     def _leave(self, status: str) -> None:

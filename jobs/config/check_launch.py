@@ -28,7 +28,7 @@ _OR_AUTO: dict[str, tuple[int, float, str]] = {
     "nproc_per_node": (1, math.inf, "auto is one rank per GPU, or one"),
     "stop_check_steps": (1, math.inf, "auto is about every 50 ms"),
     # Above 540 s torch's limit of 600 s for a collective would end a hung rank first.
-    "hang_timeout_s": (1, 540, "torch ends a collective after 600 s; auto learns from the steps"),
+    "hang_timeout_s": (1, 540, "torch ends a collective after 600 s; auto is 540"),
 }
 
 
