@@ -302,6 +302,7 @@ def plan_of(
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),
         checkpoint=facts.checkpoint,
+        newest_file=facts.newest_file,
         quarantined=facts.quarantined,
         head_interfaces=head.interfaces,
     )

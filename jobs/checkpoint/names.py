@@ -71,16 +71,10 @@ def newest_first(names: Iterable[str]) -> list[str]:
 
 
 def is_newer(checkpoint: str | None, other: str | None) -> bool:
-    """Return whether `checkpoint` is newer than `other`; None is older than any.
-
-    Both may instead name the newest file of a user's script: its time, of fixed width, and path.
-    """
+    """Return whether `checkpoint` is newer than `other`; None is older than any."""
     if checkpoint is None or other is None:
         return checkpoint is not None
-    steps = checkpoint_step(checkpoint), checkpoint_step(other)
-    if steps[0] is None or steps[1] is None:
-        return checkpoint > other
-    return steps[0] > steps[1]
+    return (checkpoint_step(checkpoint) or 0) > (checkpoint_step(other) or 0)
 
 
 def free_name(checkpoint: Path, prefix: str) -> Path:

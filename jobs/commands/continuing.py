@@ -185,7 +185,9 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     new_code = code_changes.prepare(run_dir, Spec.read(run_dir.spec), repository)
     # Before the first checkpoint no step is kept that the old code did.
     is_users = checkpoint_lookup.is_foreign(run_dir)
-    is_confirmed = request.is_confirmed or checkpoint_lookup.newest(run_dir, is_users) is None
+    saved = checkpoint_lookup.newest(run_dir, is_users)
+    saved = saved or (checkpoint_lookup.newest_file(run_dir) if is_users else None)
+    is_confirmed = request.is_confirmed or saved is None
     print_line("\n".join(code_changes.confirm(run_dir, new_code, is_confirmed)))
     return new_code
 

@@ -25,19 +25,21 @@ def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) 
 
     names: those in the folder of checkpoints, if the caller has listed it.
 
-    A user's script (`is_users`) names its files as it likes. If its kit_stop.py has reported the
-    step of its newest checkpoint, the name is made of that step. Else it is the time and path of
-    the newest file in the folder of checkpoints. `is_newer` compares two of either kind.
+    A user's script (`is_users`) names its files as it likes: the name is made of the step that its
+    kit_stop.py has reported as saved.
     """
     if not is_users:
         known = checkpoint_names(run_dir.checkpoints) if names is None else newest_first(names)
         return next(iter(known), None)
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
-    return newest_file(run_dir) if saved is None else checkpoint_name(saved.step)
+    return None if saved is None else checkpoint_name(saved.step)
 
 
 def newest_file(run_dir: RunDir) -> str | None:
-    """Return time (ns) and path of the file in the folder of checkpoints that changed last."""
+    """Return time (ns) and path of the file in the folder of checkpoints that changed last.
+
+    The times have a fixed width: the greater of two such strings is that of the newer file.
+    """
     times = []
     with contextlib.suppress(OSError):
         shared_files.ask_for_all(run_dir.checkpoints)  # a script overwrites last.ckpt in place

@@ -16,18 +16,18 @@ from enum import StrEnum
 from pathlib import Path
 
 from .. import records, shared_files
-from ..checkpoint.names import checkpoint_name, checkpoint_names
+from ..checkpoint.names import checkpoint_names
 from ..errors import FailedError, UserError
 from ..records import RecordError
 from ..records.ended import ENDS, Action, AttemptRecord, read_attempts
 from ..records.nodes import AttemptPlan
 from ..records.queued import RecordedJob, Successor
-from ..records.training import Progress, Result, SavedCheckpoint
+from ..records.training import Progress, Result
 from ..rundir import RunDir
 from ..slurm import job_list, job_state
 from ..slurm.client import Job, Life
 from ..spec import FormatError, Spec
-from . import fact_reader, interpret, lookup, run_lock
+from . import checkpoint_lookup, fact_reader, interpret, lookup, run_lock
 
 ASK_AGAIN_S = 30
 
@@ -267,12 +267,8 @@ def _newest_checkpoint(run_dir: RunDir, spec: Spec) -> tuple[str | None, float |
     A user's script has one if its kit_stop.py reported it: to search for its files takes long.
     """
     if not spec.launch.is_trainer:
-        saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
-        return (
-            (None, None)
-            if saved is None
-            else (checkpoint_name(saved.step), _time_of(run_dir.saved))
-        )
+        saved = checkpoint_lookup.newest(run_dir, is_users=True)
+        return saved, None if saved is None else _time_of(run_dir.saved)
     try:
         names = checkpoint_names(run_dir.checkpoints)
     except OSError:

@@ -30,34 +30,46 @@ def agent_failed(attempt_dir, rank, text=SETUP_ERROR):
     attempt_dir.agent_error(rank).write_text(f"{text}\n")
 
 
-def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
+def has_progress(run, number):
+    return interpret.rank_evidence(fact_reader.read(run, number), "RUNNING").has_progress
+
+
+def opened_now(run, number):
+    plan = {"checkpoint": checkpoint_lookup.newest(run, True)}
+    opened(run, number, newest_file=checkpoint_lookup.newest_file(run), **plan)
+
+
+def test_a_newer_file_is_progress_of_a_script_of_ones_own(run):
     own_script(run)
     (run.checkpoints / "sub").mkdir()
     for moment, name in enumerate(("z.pt", "sub/a.pt")):
         (run.checkpoints / name).touch()
         os.utime(run.checkpoints / name, (moment, moment))
-    first = checkpoint_lookup.newest(run, True)
-    assert first is not None and first.endswith(" checkpoints/sub/a.pt")
-    opened(run, 1, checkpoint=first)
-    assert not interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").has_progress
+    opened_now(run, 1)
+    run.work.mkdir(exist_ok=True)
+    (run.work / "model.pt").touch()  # no other folder counts
+    assert not has_progress(run, 1)
     os.utime(run.checkpoints / "z.pt", (10, 10))
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").has_progress
+    assert has_progress(run, 1)
 
 
-def test_the_step_that_a_script_reports_as_saved_is_its_checkpoint(run):
+def test_a_step_that_a_script_reports_as_saved_is_progress_and_a_newer_file_still_is(run):
     own_script(run)
     (run.checkpoints / "x.pt").touch()
-    before = checkpoint_lookup.newest(run, True)
+    os.utime(run.checkpoints / "x.pt", (1, 1))
+    opened_now(run, 1)
     write_json(run.saved, {"step": 100})
     assert checkpoint_lookup.newest(run, True) == "step-00000100"
-    opened(run, 1, checkpoint=before)
-    opened(run, 2, checkpoint="step-00000100")
-    seen = [interpret.rank_evidence(fact_reader.read(run, each), "RUNNING") for each in (1, 2)]
-    assert [each.has_progress for each in seen] == [True, False]
+    assert has_progress(run, 1)
+    opened_now(run, 2)
+    assert not has_progress(run, 2)
+    run.saved.unlink()  # by a scratch purge
+    assert not has_progress(run, 2)
+    os.utime(run.checkpoints / "x.pt", (10, 10))
+    assert has_progress(run, 2)
+    opened_now(run, 3)
     write_json(run.saved, {"step": 110})
-    assert interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").has_progress
-    run.saved.write_text("nonsense")
-    assert checkpoint_lookup.newest(run, True) == before
+    assert has_progress(run, 3)
 
 
 def test_a_script_that_begins_again_has_progress_when_it_is_behind_every_earlier_save(run):

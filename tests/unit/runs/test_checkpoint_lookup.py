@@ -55,17 +55,3 @@ def test_damaged_checkpoints_are_listed_from_the_oldest_step_on(run):
 
 def test_a_run_without_a_folder_of_checkpoints_has_none(tmp_path):
     assert checkpoint_lookup.newest(RunDir(tmp_path / "gone"), is_users=False) is None
-
-
-def test_of_a_script_any_newer_file_below_its_folder_of_checkpoints_counts_and_no_other(run):
-    for folder in (run.work, run.checkpoints / "a/b"):
-        folder.mkdir(parents=True)
-    (run.work / "model.pt").touch()
-    assert checkpoint_lookup.newest(run, is_users=True) is None
-    seen: list[str | None] = [None]
-    for moment, name in enumerate(("last.model", "a/b/state", "last.model"), start=1):
-        (run.checkpoints / name).touch()
-        os.utime(run.checkpoints / name, (moment, moment))
-        seen.append(checkpoint_lookup.newest(run, is_users=True))
-        assert str(seen[-1]).endswith(f" checkpoints/{name}")
-    assert all(is_newer(after, before) for before, after in itertools.pairwise(seen))
