@@ -47,8 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         job = attempts.Allocation(args.nodes, args.head_address, args.srun)
         return attempts.run(run_dir, me, job, StopSignals())
     if args.command == "close":
-        stops_before = [args.stop] if args.stop else []
-        return attempts.close_and_execute(run_dir, me, args.attempt, stops_before, args.srun_exit)
+        return attempts.close_and_execute(run_dir, me, args.attempt)
     # The ranks of a launch by hand run the same code as this process.
     checkout = None if args.pid is None else code_snapshot.repository()
     plan, code = attempts.open_next(run_dir, me, args.nodes, args.head_address, checkout)
@@ -73,8 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     for command in (opening, closing):
         command.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     running.add_argument("--srun", nargs=argparse.REMAINDER, help="srun's command line")
-    closing.add_argument("--srun-exit", type=int, default=0, help="srun's exit code")
-    closing.add_argument("--stop", default="", help="the stop signal that the batch shell got")
     return parser
 
 

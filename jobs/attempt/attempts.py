@@ -122,7 +122,11 @@ def open_next(
 
 
 def close_and_execute(
-    run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str], srun_exit: int
+    run_dir: RunDir,
+    me: run_lock.Owner,
+    attempt: int,
+    stops: Sequence[str] = (),
+    srun_exit: int = 0,
 ) -> int:
     """Close an attempt as `close` does, and execute the decision; return the exit code."""
     with _name_failure(run_dir, me):

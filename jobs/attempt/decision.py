@@ -73,11 +73,6 @@ def format_decision(decision: Decision) -> str:
     return f"{decision.cause}: {decision.reason} -> {decision.action}"
 
 
-def decision_of(record: AttemptRecord) -> Decision:
-    """Return the decision that a record has."""
-    return Decision(record.decision, record.cause, record.reason, record.budget)
-
-
 def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> Decision:
     """Return the decision after one attempt.
 

@@ -85,7 +85,7 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
         with changed_runs([run_dir], request, cluster, fact_reader.is_complete(run_dir)) as runs:
             if cluster == "slurm":
                 before = records.read(Submission, run_dir.submission) or Submission()
-                job_id = queue(runs[run_dir], run_dir, before)
+                job_id = queue(runs[run_dir].spec, run_dir, before)
             else:  # under the claim: another resume must not change the run meanwhile
                 me = run_lock.this_process(None)
                 run_lock.claim(run_dir, me, fact_reader.newest_opened(run_dir) + 1)

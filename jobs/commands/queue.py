@@ -11,7 +11,6 @@ from pathlib import Path
 
 from .. import environment, records
 from ..attempt import exclude_nodes
-from ..config.load import LoadedSpec
 from ..console import BestEffort, print_line
 from ..environment import Door
 from ..errors import FailedError
@@ -26,21 +25,20 @@ from .submit_claim import block_signals
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
 
 
-def queue(loaded: LoadedSpec, run_dir: RunDir, before: Submission) -> str:
+def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
     """Queue the run and record sbatch's arguments; returns the job id.
 
-    loaded: the spec, and the user's input for the places of keys. before: the run's submission so
-    far.
+    before: the run's submission so far.
     Raises: FailedError; then nothing is queued.
     """
-    asked = check_site(loaded.spec, run_dir)
-    argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, loaded.spec, before), run_dir)
+    asked = check_site(spec, run_dir)
+    argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec, before), run_dir)
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
     submission = Submission(tuple(argv), nodes_taken_back=before.nodes_taken_back)
     records.write(run_dir.submission, submission)
     record = functools.partial(record_job, run_dir, submission, asked)
-    return call_sbatch(argv, loaded, run_dir.submitit, record)
+    return call_sbatch(argv, run_dir.submitit, record)
 
 
 def gpu_hours(specs: Iterable[Spec]) -> str:
@@ -54,16 +52,10 @@ def gpu_hours(specs: Iterable[Spec]) -> str:
     return f"asks for at most {' and '.join(asked) or 'no time'}, and for as much at each restart"
 
 
-def call_sbatch(
-    argv: Sequence[str],
-    loaded: LoadedSpec,
-    folder: Path,
-    record: Callable[[str], None],
-) -> str:
+def call_sbatch(argv: Sequence[str], folder: Path, record: Callable[[str], None]) -> str:
     """Queue a job or a job array, and record it; returns its id.
 
-    loaded: of the run, or of one point of the array. folder: for submitit's copy of the batch
-    script. record: writes the id into the run directories.
+    folder: for submitit's copy of the batch script. record: writes the id into the run directories.
     Raises: FailedError; then nothing is queued.
     """
     environ = environment.variables_for(os.environ, Door.SBATCH)

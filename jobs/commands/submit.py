@@ -113,7 +113,7 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
     run_dir, cluster, job_id = planned_run_dir(loaded.spec), choose_cluster(options.cluster), None
     with new_runs({run_dir: loaded}, cluster, options, hold_claim(run_dir)):
         if cluster == "slurm":
-            job_id = queue(loaded, run_dir, Submission())
+            job_id = queue(loaded.spec, run_dir, Submission())
     if job_id is None:
         return run_here(run_dir, options.as_json)
     announce(run_dir, job_id, options.as_json)

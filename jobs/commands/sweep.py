@@ -138,7 +138,7 @@ def queue_array(
             records.write(run_dir.site, site)
             queue.record_job(run_dir, alone, site, f"{array_id}_{number}")
 
-    array_id = queue.call_sbatch(argv, loaded, sweep.submitit, record)
+    array_id = queue.call_sbatch(argv, sweep.submitit, record)
     print_line(f"job array {array_id}: {quantity(len(runs), 'point')}")
 
 

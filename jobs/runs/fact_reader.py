@@ -46,15 +46,6 @@ def _is_opened(attempt_dir: Path) -> bool:
     return "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names)
 
 
-def newest_attempt(run_dir: RunDir) -> int:
-    """Return the number of the newest attempt that was opened; 0 before the first.
-
-    A scratch purge may have removed its files or its record, so both are looked at.
-    """
-    recorded = [record.attempt for record in read_attempts(run_dir)]
-    return max([newest_opened(run_dir), *recorded])
-
-
 def last_record(run_dir: RunDir) -> AttemptRecord | None:
     """Return the record of the newest attempt that was closed; None before the first."""
     attempts = read_attempts(run_dir)

@@ -79,7 +79,6 @@ class Job:
     time_limit: str = ""
     can_requeue: bool = True
     excluded: str = ""  # its ExcNodeList
-    was_suspended: bool = False  # it is or was suspended in its present start
     uid: int | None = None  # of its user
     command: str = ""  # its batch script with arguments
     work_dir: str = ""
@@ -176,7 +175,6 @@ def parse_job(text: str) -> Job | None:
         time_limit=value(r"RunTime=\S+ TimeLimit=(\S+)"),
         can_requeue=value(r"Requeue=(\d+) ") != "0",
         excluded=value(r"ReqNodeList=\S+ ExcNodeList=(\S+)"),
-        was_suspended=bool(value(r"SuspendTime=(\S+)")),
         uid=int(uid) if uid else None,
         command=value("Command=(.*)$"),
         work_dir=value("WorkDir=(.*)$"),

@@ -21,8 +21,6 @@ ENDED = frozenset(
         *("OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
     }
 )
-# Here it has ended; another cluster of the federation runs it.
-KNOWN = WAITING | ON_NODES | ENDING | ENDED | {"REVOKED"}
 # Flags of a job that runs or waits all the same.
 _SAME_AS = {
     "REQUEUE_FED": "REQUEUED",

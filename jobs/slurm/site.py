@@ -36,7 +36,6 @@ class Config:
     requeue_delay_s: int = CRED_EXPIRE_S + 1  # a requeued job waits so long before it may start
     requeued_codes: frozenset[int] = frozenset()  # exit codes of jobs that are requeued or held
     cluster: str = ""
-    max_array_size: int | None = None  # the numbers of an array's tasks are below it
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,6 @@ def parse_config(text: str) -> Config | None:
         requeued_codes=_codes(values.get("RequeueExit", ""))
         | _codes(values.get("RequeueExitHold", "")),
         cluster=values.get("ClusterName", ""),
-        max_array_size=_number(values.get("MaxArraySize", "")) or None,
     )
 
 

@@ -63,9 +63,6 @@ CLIENTS = {
 }
 
 
-NO_COLUMNS = "N/A|UNLIMITED|1||None"
-
-
 def squeue_line(
     job_id: str,
     state: str,
@@ -129,10 +126,6 @@ class FakeSlurm:
         """Let scontrol and squeue show a job in a state; without one it is RUNNING."""
         (self.folder / f"state.{job_id}").write_text(state)
         (self.folder / f"requeue.{job_id}").write_text(requeue)
-
-    def forget(self, job_id: str) -> None:
-        """Let squeue not show a job any more."""
-        (self.folder / f"state.{job_id}").unlink()
 
     def enqueue(self, job_id: str, work_dir: Path, command: str) -> None:
         """Put a job into the queue that squeue shows with its directory and its command."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.jobs.runs.fact_reader import newest_attempt
+from slurm_job_kit.jobs.runs.fact_reader import newest_opened
 
 from ..faults import harm_nodes, harm_processes
 from ..faults.scenario import SPEC, Paced, start
@@ -65,7 +65,7 @@ class Victim:
 
     def attempt(self) -> int:
         """The number of the newest attempt."""
-        return newest_attempt(self.run.dir)
+        return newest_opened(self.run.dir)
 
     def wait_for_attempt(self) -> None:
         """Wait until an attempt runs and, if the run has a successor, until that is queued."""

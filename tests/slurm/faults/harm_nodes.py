@@ -16,7 +16,7 @@ AWAY_S = 60.0
 
 def nodes_of(run: Run) -> list[str]:
     """The nodes of the newest attempt; on the first one the batch shell runs, and mostly rank 0."""
-    newest = run.dir.attempt(fact_reader.newest_attempt(run.dir))
+    newest = run.dir.attempt(fact_reader.newest_opened(run.dir))
     return list(read_json(newest.plan)["nodes"])
 
 

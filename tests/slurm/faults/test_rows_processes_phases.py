@@ -14,7 +14,7 @@ import pytest
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import AttemptDir
-from slurm_job_kit.jobs.runs.fact_reader import newest_attempt
+from slurm_job_kit.jobs.runs.fact_reader import newest_opened
 
 from ..kit import Kit, Run
 from . import harm_processes, oracles
@@ -48,7 +48,7 @@ class Moments:
         return bool(seen.get(phase, lambda: self._current_pass() == phase)())
 
     def _has_event(self, name: str) -> bool:
-        newest = newest_attempt(self._run.dir)
+        newest = newest_opened(self._run.dir)
         return any(event["attempt"] == newest for event in self._run.events(name))
 
     def _is_at_epoch_edge(self) -> bool:
@@ -60,7 +60,7 @@ class Moments:
         return rank_0.read_text() if rank_0.exists() and self._has_event("loaded") else ""
 
     def _attempt_dir(self) -> AttemptDir:
-        return self._run.dir.attempt(newest_attempt(self._run.dir))
+        return self._run.dir.attempt(newest_opened(self._run.dir))
 
 
 def stop_in(
@@ -69,7 +69,7 @@ def stop_in(
     """Send a stop to one agent in a phase of the present attempt, and wait for its end."""
     run, closed = paced.run, len(paced.run.attempts())
     run.cluster.wait_for(
-        lambda: newest_attempt(run.dir) > closed, f"attempt {closed + 1}", _TIMEOUT_S
+        lambda: newest_opened(run.dir) > closed, f"attempt {closed + 1}", _TIMEOUT_S
     )
     if phase == "shutdown":
         paced.hurry()

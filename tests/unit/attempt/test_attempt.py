@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.attempt import __main__ as attempt_command
+from slurm_job_kit.jobs.attempt import attempts, execute
 from slurm_job_kit.jobs.attempt import close as close_module
-from slurm_job_kit.jobs.attempt import execute
-from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, decision_of
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import (
@@ -211,6 +211,12 @@ def command(run, slurm, monkeypatch):
     return call
 
 
+def closed(run, attempt=1, *stops, srun_exit=0):
+    """The exit code of the batch process after the srun step of an attempt."""
+    me = run_lock.this_process("7")
+    return attempts.close_and_execute(run, me, attempt, stops, srun_exit)
+
+
 def close(run, code):
     run_files.node(run.attempt(1), 0, host="a", torchrun_exit=code, end=1.0)
 
@@ -231,7 +237,7 @@ def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
     run_files.node(attempt_dir, 0, (5.5, "SIGTERM"), host="a", torchrun_exit=-1, end=6.0)
     error = "b: launch.interface: ib is no interface with an IPv6 address"
     run_files.node(attempt_dir, 1, host="b", torchrun_exit=None, end=5.0, error=error)
-    assert command("close", "1", "--srun-exit", "1") == 1
+    assert closed(run, srun_exit=1) == 1
     assert f"first failure: {error}" in capfd.readouterr().err
     (record,) = read_attempts(run)
     assert (record.cause, record.decision) == ("crash", "hold")
@@ -267,7 +273,7 @@ def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
     slurm.set_state("7", "RUNNING", "Requeue=0 Restarts=0")
     assert command("open", "a") == 0
     close(run, 1)
-    assert command("close", "1", "--stop", "SIGTERM") == 1
+    assert closed(run, 1, "SIGTERM") == 1
     assert "NOT requeued: Slurm cannot start this job again" in capfd.readouterr().err
     assert read_json(run.result)["status"] == "held"
     assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
@@ -413,11 +419,11 @@ HOOKS: list[Any] = []
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "stop", "status"),
-    [(0, "", "completed"), (1, "SIGTERM", "held"), (1, "", None)],
+    ("exit_code", "stops", "status"),
+    [(0, [], "completed"), (1, ["SIGTERM"], "held"), (1, [], None)],
 )
 def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
-    run, command, reads, slurm, exit_code, stop, status
+    run, command, reads, slurm, exit_code, stops, status
 ):
     run.spec.write_text(
         Spec(slurm=Slurm(restart="requeue"), launch=Launch(script="x.py")).to_json()
@@ -426,7 +432,7 @@ def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
     assert command("open", "a") == 0
     close(run, exit_code)
     REPLACED.clear()
-    reads(command, "close", "1", "--stop", stop)
+    reads(closed, run, 1, *stops)
     assert REPLACED.count(str(run.result)) == (status is not None)
     assert (read_json(run.result) or {}).get("status") == status
 
@@ -578,11 +584,11 @@ MAY_BE_MISSING = {
 
 
 @pytest.mark.parametrize(
-    ("state", "stop", "decision"),
-    [("RUNNING", "", "retry"), ("RUNNING", "SIGTERM", "hold"), ("PENDING", "SIGTERM", "wait")],
+    ("state", "stops", "decision"),
+    [("RUNNING", [], "retry"), ("RUNNING", ["SIGTERM"], "hold"), ("PENDING", ["SIGTERM"], "wait")],
 )
 def test_open_and_close_read_each_file_once(
-    run, command, reads, slurm, monkeypatch, state, stop, decision
+    run, command, reads, slurm, monkeypatch, state, stops, decision
 ):
     run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=Launch(script="x.py")).to_json())
     write_json(run.site, {"cancels_preempted": True})
@@ -592,7 +598,7 @@ def test_open_and_close_read_each_file_once(
     counts = [reads(command, *OPEN)]
     for attempt in (1,) if decision == "hold" else (1, 2):
         crashed(run, attempt)
-        counts.append(reads(command, "close", str(attempt), "--stop", stop))
+        counts.append(reads(closed, run, attempt, *stops))
         assert read_attempts(run)[-1].decision == decision
         counts.append(reads(command, *OPEN))  # refused after a hold
     counts.append(reads(command, *OPEN))  # of a lost attempt, which it closes
@@ -623,7 +629,7 @@ def test_a_lost_node_is_given_back_before_a_retry_on_a_spare_one(
     me = run_lock.this_process("7")
     run_lock.claim(run, me, 1)
     facts = fact_reader.read(run, 1)
-    code = execute.execute(decision_of(facts.attempts[-1]), run, facts, me)
+    code = execute.execute(Decision(Action.RETRY, Cause.NODE, "x"), run, facts, me)
     # It was given back already where this process takes over from a killed one.
     is_asked = "scontrol update JobId=7 NodeList=a,c" in fake_slurm.calls
     assert is_asked == (of_job == "a,b,c")
@@ -652,6 +658,6 @@ def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_node
         run_files.node(run.attempt(2), rank, host=node, torchrun_exit=1, end=5.0)
     run_files.failed(run.attempt(2), 1, 4.0, host="b")
     run_lock.claim(run, run_lock.this_process("7"), 2)
-    command("close", "2", "--srun-exit", "1")
+    closed(run, 2, srun_exit=1)
     (sign,) = read_attempts(run)[-1].evidence.signs
     assert (sign.node, sign.is_left_out) == ("b", is_left_out)

@@ -3,11 +3,12 @@
 import pytest
 
 from slurm_job_kit.jobs.attempt import __main__ as attempt_command
-from slurm_job_kit.jobs.attempt import execute
+from slurm_job_kit.jobs.attempt import attempts, execute
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.training import Progress, progress_text
 from slurm_job_kit.jobs.rundir import Timeline, write_json
+from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import file_operations, run_files
 
@@ -43,8 +44,11 @@ def job(run, fake_slurm, monkeypatch):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(start))
         fake_slurm.set_state("7", "RUNNING", f"Requeue=1 Restarts={start}")
         with file_operations.watched(run.path, "code", "kit") as operations:
-            status = attempt_command.main([word, str(run.path), *arguments])
-        assert status == (0 if word == "open" else 1)
+            if word == "open":
+                assert attempt_command.main([word, str(run.path), *arguments]) == 0
+            else:
+                me = run_lock.this_process("7")
+                assert attempts.close_and_execute(run, me, *arguments) == 1
         return operations
 
     return call
@@ -66,7 +70,7 @@ def test_the_end_of_an_attempt_and_the_start_of_the_next_take_few_file_operation
     job(0, "open", "--head-address", "10.0.0.1", *NODES)
     for attempt in (1, 2, 3):  # the number does not grow with the attempts
         stopped(run, attempt)
-        closing = job(attempt - 1, "close", str(attempt), "--stop", "SIGTERM")
+        closing = job(attempt - 1, "close", attempt, ["SIGTERM"])
         assert read_attempts(run)[-1].decision == "requeue"
         opening = job(attempt, "open", "--head-address", "10.0.0.1", *NODES)
         assert run.attempt(attempt + 1).plan.is_file()

@@ -53,18 +53,6 @@ TRAINED = {
 ME = run_lock.this_process("7")  # the job of every plan here
 
 
-def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
-    assert fact_reader.newest_attempt(run) == 0
-    for attempt in (9, 10):
-        opened(run, attempt)
-    run.attempt(11).path.mkdir()
-    assert fact_reader.newest_attempt(run) == 10
-    for copy in ("attempt-12.old", "attempt-"):
-        (run.path / copy).mkdir()
-        write_json(run.path / copy / "plan.json", run_files.plan(attempt=12))
-    assert fact_reader.newest_attempt(run) == 10
-
-
 def test_only_committed_checkpoints_count(run):
     assert checkpoint_lookup.newest(run, False) is None
     for name in ("step-00000009", "step-00000010", ".tmp-step-00000011", ".damaged-step-00000012"):

@@ -46,7 +46,7 @@ def sbatch(fake_slurm):
 
 def queued(spec, repository):
     with freeze(LoadedSpec(spec, "name: first\n"), repository) as run_dir:
-        return queue.queue(LoadedSpec(spec, ""), run_dir, Submission()), run_dir
+        return queue.queue(spec, run_dir, Submission()), run_dir
 
 
 def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):

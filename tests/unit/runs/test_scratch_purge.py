@@ -5,8 +5,13 @@ import shutil
 import pytest
 
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import write_json
-from slurm_job_kit.jobs.runs import code_snapshot, fact_reader, scratch_purge, spec_changes
+from slurm_job_kit.jobs.runs import (
+    code_snapshot,
+    fact_reader,
+    interpret,
+    scratch_purge,
+    spec_changes,
+)
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
 
@@ -78,14 +83,19 @@ def test_a_lost_setup_script_is_written_anew(run):
     assert run.setup.read_text() == "mine\n"
 
 
+def newest(run):
+    return interpret.newest_number(fact_reader.read_newest(run))
+
+
 def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
-    run.attempt(1).path.mkdir()
-    assert fact_reader.newest_attempt(run) == 0
-    write_json(run.attempt(1).plan, {})
-    assert fact_reader.newest_attempt(run) == 1
-    run.attempt(3).path.mkdir()
-    assert fact_reader.newest_attempt(run) == 1
-    write_json(run.attempt(3).agent(0), {})
-    assert fact_reader.newest_attempt(run) == 3
-    run_files.recorded(run, attempt=4)
-    assert fact_reader.newest_attempt(run) == 4
+    for folder in ("attempt-1", "attempt-12.old", "attempt-"):
+        (run.path / folder).mkdir()
+    (run.path / "attempt-12.old/plan.json").write_text("{}")  # a user's copy
+    assert newest(run) == 0
+    run_files.opened(run, 1)
+    run.attempt(10).path.mkdir()
+    assert newest(run) == 1
+    run_files.node(run.attempt(10), 0)
+    assert newest(run) == 10
+    run_files.recorded(run, attempt=11)
+    assert newest(run) == 11
