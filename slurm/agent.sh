@@ -20,20 +20,16 @@ printf -v kit_node '%05d' "$kit_node_rank"
 kit_log=$kit_run_dir/attempt-$kit_attempt/setup-$kit_node.log
 kit_error=$kit_run_dir/attempt-$kit_attempt/agent-$kit_node.error
 # A resume may have replaced these links: let the file system's client ask the server about them.
-for kit_link in "$kit_run_dir"/{code,kit}; do
-    link /proc/version "$kit_link" 2>/dev/null || true
-done
+for kit_link in "$kit_run_dir"/{code,kit}; do link /proc/version "$kit_link" 2>/dev/null || true; done
 kit_code=$kit_run_dir/code:$kit_run_dir/kit
 
-# kit_fail REASON HINT
-kit_fail() {
+kit_fail() { # REASON HINT
     printf '%(%F %T)T error: %s: %s\n  hint: %s\n' -1 "$kit_host" "$1" "$2" >&2
     printf '%s: %s\n' "$kit_host" "$1" >"$kit_error" || true
     exit 1
 }
 
-# Lets Python find the frozen code before any other.
-kit_find_code() {
+kit_find_code() { # Python searches the frozen code before any other
     [[ ${PYTHONPATH-}: == "$kit_code":* ]] ||
         export PYTHONPATH=$kit_code${PYTHONPATH:+:$PYTHONPATH}
 }
@@ -54,14 +50,12 @@ case ${kit_lines[0]} in
 *) unset PYTHONHOME PYTHONPLATLIBDIR ;; # of the interpreter that submitted
 esac
 # Slurm gives the job the soft limits of the shell that submitted it.
-for kit_name in n u f v d t l; do
-    ulimit -S "-$kit_name" hard 2>/dev/null || true
-done
+for kit_name in n u f v d t l; do ulimit -S "-$kit_name" hard 2>/dev/null || true; done
 
 # --- the setup lines: the first line of setup.sh is the kit's ---------------------------------------
 [[ $((${#kit_lines[@]} + ${#kit_prefix[@]})) -gt 1 ]] || kit_log=/dev/null
 kit_find_code
-mapfile -d '' -t kit_variables < <(
+mapfile -d '' -t kit_environment < <(
     exec 3>&1 >"$kit_log" 2>&1 </dev/null
     # conda and environment modules fail under -u, and their functions under -e. So only the lines of
     # setup.sh itself have to exit with 0.
@@ -73,12 +67,12 @@ mapfile -d '' -t kit_variables < <(
     type -P "${kit_prefix[0]:-env}" >/dev/null ||
         { echo "launch.command_prefix: ${kit_prefix[0]} is not on PATH" && exit 127; }
     kit_find_code
-    env -0 >&3
+    { export -pf && export -p; } >&3
 )
 kit_status=0
 wait "$!" || kit_status=$?
 cat "$kit_log"
-if [[ ${#kit_variables[@]} -eq 0 ]]; then
+if [[ ${#kit_environment[@]} -eq 0 ]]; then
     case $kit_status in
     # Some sites send a stop signal to the whole process tree, so to the command of a line, too.
     129 | 130 | 131 | 138 | 140 | 142 | 143) exit "$kit_status" ;;
@@ -91,8 +85,7 @@ fi
 cd "$kit_run_dir/code" # `python -m` searches the working directory first
 # This part runs inside of the command prefix, perhaps in an image without bash.
 kit_inside=$(cat <<'END'
-code=$1 error=$2 host=$3
-shift 3
+code=$1 error=$2 host=$3; shift 3
 fail() {
     printf '%s error: %s: %s\n  hint: %s\n' "$(date '+%F %T')" "$host" "$1" "$2" >&2
     printf '%s: %s\n' "$host" "$1" >"$error"
@@ -105,6 +98,13 @@ command -v "$1" >/dev/null ||
 exec "$@"
 END
 )
-exec env -i "${kit_variables[@]}" "${kit_prefix[@]}" sh -c "$kit_inside" sh "$PWD" "$kit_error" "$kit_host" \
+set -- "${kit_prefix[@]}" sh -c "$kit_inside" sh "$PWD" "$kit_error" "$kit_host" \
     "$kit_python" -m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" \
     --rdzv-endpoint="$kit_endpoint" --node-rank="$kit_node_rank"
+# Not by `env NAME=VALUE`: other users see the arguments of a command. What has a name that bash does
+# not take stays as it was inherited, and so does an inherited function that a line has unset.
+mapfile -t kit_names < <(compgen -e)
+set +euo pipefail # a variable may be readonly, and SHELLOPTS exported
+unset "${kit_names[@]}" 2>/dev/null
+eval "${kit_environment[0]}" 2>/dev/null
+exec "$@"

@@ -88,18 +88,30 @@ def test_what_the_setup_lines_export_reaches_the_agent_and_their_output_the_log(
     assert node.attempt.setup_log(8).read_text() == "out\nerr\n"
 
 
+def test_the_agent_gets_the_variables_of_the_setup_lines_but_no_command_does(node, monkeypatch):
+    """Each user of the node can read the arguments of all processes."""
+    folder = node.python.parent / "bin"
+    folder.mkdir()
+    (folder / "env").write_text(f'#!/bin/sh\necho "$@" >{folder}/arguments\n/usr/bin/env "$@"\n')
+    (folder / "env").chmod(0o755)
+    (folder / "sh").symlink_to("/bin/bash")  # as on RHEL; dash passes variables of a shell only
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setenv("GONE", "x")
+    monkeypatch.setenv("a.b", "no name of a shell")
+    lines = ("export TOKEN='a secret\n\"$HOME\"'", "readonly A=1; export A", "unset GONE")
+    node.python.write_text("#!/bin/bash\n/usr/bin/env -0; echo; bash -c say")
+    done = node.run(*lines, "say() { echo said; }; export -f say")
+    seen = {*done.stdout.split("\0")}
+    assert {'TOKEN=a secret\n"$HOME"', "A=1", "a.b=no name of a shell", "\nsaid\n"} <= seen
+    assert not any(each.startswith(("GONE=", "kit_")) for each in seen)
+    assert not (folder / "arguments").exists() and done.stderr == ""
+
+
 def test_a_search_path_of_the_setup_lines_is_kept_behind_the_frozen_code(node):
     code = f"{node.run_dir.code}:{node.run_dir.kit}"
     assert f"PYTHONPATH={code}:/my/packages\n" in node.run("export PYTHONPATH=/my/packages").stdout
     both = f"/my/packages:{code}"
     assert f"PYTHONPATH={code}:{both}\n" in node.run(f"export PYTHONPATH='{both}'").stdout
-
-
-def test_an_installed_kit_is_on_the_search_path_behind_the_users_code(node):
-    node.run_dir.kit.unlink()
-    node.run_dir.kit.mkdir()
-    found = f"PYTHONPATH={node.run_dir.code}:{node.run_dir.kit}:/my/packages\n"
-    assert found in node.run("export PYTHONPATH=/my/packages").stdout
 
 
 # In place of the interpreter: prints what it inherited.
