@@ -99,20 +99,23 @@ def fill(module: nn.Module, strategy: Strategy, seed: int) -> None:
 
     A module writes its parameters in `reset_parameters`, or the model does in
     `_init_weights(module)`, which is called after it.
-    Raises: UserError for a parameter that neither of them writes.
+    Raises: UserError for a parameter that neither writes whole, or that holds no floating point.
     """
     done: set[int] = set()  # a parameter in two places keeps the value of the first
     for name, owner in module.named_modules():
         own = {key: each for key, each in owner._parameters.items() if each is not None}
         if all(id(each) in done for each in own.values()):
             continue
+        for key, each in own.items():
+            if not (each.is_floating_point() or each.is_complex()):
+                raise _refused(name, key, f"is of {each.dtype}")
         digest = hashlib.sha256(name.encode()).digest()
         torch.manual_seed(seeds.mix(seeds.WEIGHTS, seed, int.from_bytes(digest[:8])))
         for key, value in _initial_values(owner, own, module).items():
             if id(own[key]) in done:
                 continue
-            if value.isnan().all() and value.numel():
-                raise _unwritten(f"{name}.{key}".lstrip("."))
+            if value.isnan().any():
+                raise _refused(name, key, "has an element whose initial value nothing writes")
             part = strategy.part(own[key].detach())
             if isinstance(part, Rows):
                 first, end = strategy.sharding.rows(part.shape[0])
@@ -122,11 +125,12 @@ def fill(module: nn.Module, strategy: Strategy, seed: int) -> None:
             done.add(id(own[key]))
 
 
-def _unwritten(name: str) -> UserError:
+def _refused(module: str, key: str, why: str) -> UserError:
+    name = f"{module}.{key}".lstrip(".")
     return UserError(
-        f"train.model: nothing writes the initial value of {name}: above "
-        f"{LIMIT_BYTES / 2**30:.0f} GiB of parameters each module needs a method "
-        "reset_parameters(), or the model a method _init_weights(module)"
+        f"train.model: {name} {why}: above {LIMIT_BYTES / 2**30:.0f} GiB parameters must be of "
+        "floating point, and each module needs a method reset_parameters(), or the model a method "
+        "_init_weights(module)"
     )
 
 
