@@ -2,10 +2,7 @@
 
 import os
 import shutil
-import sys
-from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -18,7 +15,6 @@ from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import (
     FORMAT,
     RunDir,
-    Timeline,
     append_jsonl,
     read_json,
     read_jsonl,
@@ -28,7 +24,7 @@ from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock, state
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
-from tests.unit import run_files
+from tests.unit import file_operations, run_files
 
 RECORD = run_files.attempt(decision="requeue", cause="preemption")
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
@@ -78,6 +74,7 @@ def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, slurm):
     assert read_jsonl(run.attempts) == [RECORD]
     assert not run.result.exists()
     assert run_lock.read(run) == now
+    assert NO_MORE_STARTS not in slurm.calls
 
 
 def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp_path, monkeypatch):
@@ -160,13 +157,10 @@ def test_the_exit_code_of_a_held_run_is_none_that_the_site_requeues(tmp_path, sl
     assert act(Decision(Action.WAIT, Cause.PREEMPTION, "x"), run, me) == 1
 
 
-def test_a_request_without_an_answer_and_a_later_start_stay_as_they_are(tmp_path, slurm):
+def test_a_job_may_start_again_whose_requeue_got_no_answer(tmp_path, slurm):
     run, me = RunDir(tmp_path), run_lock.this_process("7")
-    run_lock.claim(run, replace(me, restart_count=1), 2)
     append_jsonl(run.attempts, RECORD)
-    act(REQUEUE, run, me)
     slurm.remove("scontrol")
-    run.owner.unlink()
     run_lock.claim(run, me, 1)
     act(REQUEUE, run, me)
     assert NO_MORE_STARTS not in slurm.calls
@@ -266,20 +260,6 @@ def test_a_timeline_that_cannot_be_written_changes_nothing(run, command, exit_co
     assert len(read_jsonl(run.attempts)) == 1
 
 
-def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
-    run, command, slurm, capfd
-):
-    run.spec.write_text(Spec(slurm=Slurm(restart="requeue")).to_json())
-    slurm.set_state("7", "RUNNING", "Requeue=0 Restarts=0")
-    assert command("open", "a") == 0
-    close(run, 1)
-    assert closed(run, 1, "SIGTERM") == 1
-    assert "NOT requeued: Slurm cannot start this job again" in capfd.readouterr().err
-    assert read_json(run.result)["status"] == "held"
-    assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
-    assert not run.owner.exists()
-
-
 def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(run, command, slurm):
     """They have the same ids: job 7's first srun step is 7.0 in each of its starts."""
     assert command("open", "a") == 0
@@ -365,65 +345,12 @@ def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
     assert not run.owner.exists()
 
 
-def test_a_rank_that_lost_its_peer_is_not_called_the_first_failure(run, command, capfd):
-    run.spec.write_text(Spec(slurm=Slurm(nodes=2)).to_json())
-    assert command(*OPEN) == 0
-    crashed(run, 1)
-    capfd.readouterr()
-    command("close", "1")
-    first = capfd.readouterr().err.partition("first failure: ")[2]
-    assert first.startswith("rank 1 on n1 died without an error record")
-    assert "Traceback" not in first
-
-
-READS: list[str] = []
-REPLACED: list[str] = []
-WATCHED: list[str] = []
-
-
-def note_open(event, arguments):
-    if event == "os.rename":
-        REPLACED.append(os.fspath(arguments[1]))
-    if event != "open" or not WATCHED:
-        return
-    path, _, flags = arguments
-    is_reading = isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY
-    path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-    if is_reading and path.startswith(f"{WATCHED[0]}/") and not os.path.isdir(path):
-        READS.append(os.path.relpath(path, WATCHED[0]))
-
-
-@pytest.fixture
-def reads(run):
-    """Calls a function; returns the files of the run directory that it read, with their counts.
-
-    An audit hook cannot be removed, so there is one, which watches one folder at a time.
-    """
-    if note_open not in HOOKS:
-        sys.addaudithook(note_open)
-        HOOKS.append(note_open)
-
-    def counted(call, *arguments):
-        READS.clear()
-        WATCHED[:] = [str(run.path)]
-        try:
-            call(*arguments)
-        finally:
-            WATCHED.clear()
-        return Counter(path for path in READS if not path.startswith("code/"))
-
-    return counted
-
-
-HOOKS: list[Any] = []
-
-
 @pytest.mark.parametrize(
     ("exit_code", "stops", "status"),
     [(0, [], "completed"), (1, ["SIGTERM"], "held"), (1, [], None)],
 )
 def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
-    run, command, reads, slurm, exit_code, stops, status
+    run, command, slurm, exit_code, stops, status
 ):
     run.spec.write_text(
         Spec(slurm=Slurm(restart="requeue"), launch=Launch(script="x.py")).to_json()
@@ -431,9 +358,10 @@ def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
     slurm.set_state("7", "RUNNING", "Requeue=0 Restarts=0")
     assert command("open", "a") == 0
     close(run, exit_code)
-    REPLACED.clear()
-    reads(closed, run, 1, *stops)
-    assert REPLACED.count(str(run.result)) == (status is not None)
+    with file_operations.watched(run.path) as operations:
+        closed(run, 1, *stops)
+    renames = [path for name, path in operations.elements() if name == "os.rename"]
+    assert sum(run.result.name in path for path in renames) == (status is not None)
     assert (read_json(run.result) or {}).get("status") == status
 
 
@@ -524,19 +452,14 @@ def test_a_job_that_may_be_starting_writes_the_result_itself(run, slurm, word, i
     assert run.owner.exists() != run.result.exists()
 
 
-def test_no_result_is_written_into_a_run_of_another_version(run, slurm):
+@pytest.mark.parametrize("status", ["stopped", None, "of a later kit"])
+def test_no_result_is_written_of_a_run_that_may_continue_or_of_another_kit(run, slurm, status):
     slurm.set_state("7", "FAILED")
     through(run)
-    write_json(run.spec, {"format": FORMAT + 1})
-    close_module.write_missing_result(state.read(run))
-    assert not run.result.exists() and not run.attempts.exists()
-
-
-@pytest.mark.parametrize("status", ["stopped", None])
-def test_no_result_is_written_of_a_run_that_may_continue(run, slurm, status):
-    slurm.set_state("7", "FAILED")
-    through(run)
-    write_json(run.attempt(1).outcome, {"status": status})
+    if status == "of a later kit":
+        write_json(run.spec, {"format": FORMAT + 1})
+    else:
+        write_json(run.attempt(1).outcome, {"status": status})
     close_module.write_missing_result(state.read(run))
     assert not run.result.exists() and not run.attempts.exists()
 
@@ -559,57 +482,6 @@ def test_an_open_writes_the_result_of_a_run_whose_last_record_says_done(run, com
     assert command("open", "a") == 0
     assert read_json(run.result)["status"] == "completed"
     assert not run.attempt(2).path.exists()
-
-
-def crashed(run, attempt):
-    """The files of a crash on two nodes: rank 1 died without a record, rank 0 lost its peer."""
-    for rank in (0, 1):
-        run_files.node(run.attempt(attempt), rank, torchrun_exit=1, end=2.0, step_id="0")
-        Timeline(run, f"rank-{rank:05d}", attempt).event("spawn", host=f"n{rank}", pid=1)
-        Timeline(run, f"rank-{rank:05d}", attempt).event("first_step", step=1)
-    lost = {"caused_by_peer": True, "traceback": "Traceback: of the lost connection"}
-    run_files.failed(run.attempt(attempt), 0, 1.0, "x", **lost)
-
-
-OPEN = ("open", "--head-address", "10.0.0.1", "a", "b")
-# A missing file is opened once more when the file server was asked about it. job.log has the reason
-# of an attempt without any error record; open names where a lost attempt failed, by the folders in
-# provenance.json, before it checks the code.
-MAY_BE_MISSING = {
-    *("job.log", "provenance.json"),
-    *("timeline/attempt.jsonl", "timeline/rank-00000.jsonl"),
-    *("attempt-1/outcome.json", "attempt-2/outcome.json"),
-    *("attempt-1/rank-00000.log", "attempt-2/rank-00000.log"),
-}
-
-
-@pytest.mark.parametrize(
-    ("state", "stops", "decision"),
-    [("RUNNING", [], "retry"), ("RUNNING", ["SIGTERM"], "hold"), ("PENDING", ["SIGTERM"], "wait")],
-)
-def test_open_and_close_read_each_file_once(
-    run, command, reads, slurm, monkeypatch, state, stops, decision
-):
-    run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=Launch(script="x.py")).to_json())
-    write_json(run.site, {"cancels_preempted": True})
-    write_json(run.submission, {"argv": None, "job_id": "7"})
-    slurm.set_state("7", state)
-    slurm.refuse(1)  # no successor
-    counts = [reads(command, *OPEN)]
-    for attempt in (1,) if decision == "hold" else (1, 2):
-        crashed(run, attempt)
-        counts.append(reads(closed, run, attempt, *stops))
-        assert read_attempts(run)[-1].decision == decision
-        counts.append(reads(command, *OPEN))  # refused after a hold
-    counts.append(reads(command, *OPEN))  # of a lost attempt, which it closes
-    monkeypatch.setenv("SLURM_JOB_ID", "8")
-    monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
-    slurm.set_state("7", "FAILED")
-    counts.append(reads(command, *OPEN))  # of the successor job
-    for count in counts:
-        assert "spec.json" in count
-        again = {path: n for path, n in count.items() if n > 1 and path != "owner.json"}
-        assert again.keys() <= MAY_BE_MISSING and all(n == 2 for n in again.values()), again
 
 
 @pytest.mark.parametrize(

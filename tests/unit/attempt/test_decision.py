@@ -248,19 +248,7 @@ def test_the_budgets_can_be_set():
     assert decide(NOTHING, FRESH, Budget(crashes=1)).action is Action.HOLD
 
 
-def test_a_hold_says_what_ended_the_last_attempt():
-    evidence = dataclasses.replace(NOTHING, error="rank 3 on n7: ValueError: x")
-    decision = decide(evidence, BudgetUsed(0, 2, 2))
-    assert decision.cause is Cause.CRASH
-    assert "rank 3 on n7: ValueError: x" in decision.reason
-
-
 @pytest.mark.parametrize("signals", [TERM, ()])  # (): a launch by hand has no agent
 def test_a_stop_without_slurm_is_not_called_a_preemption(signals):
     seen = dataclasses.replace(NOTHING, job_state="LOCAL", signals=signals, outcome="stopped")
     assert decide(seen, FRESH) == Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
-
-
-def test_a_stop_that_saved_nothing_says_so():
-    decision = decide(dataclasses.replace(NOTHING, signals=TERM), FRESH)
-    assert "before it could save" in decision.reason

@@ -39,14 +39,6 @@ def test_the_failing_rank_is_shown_with_the_end_of_its_log(run, capfd):
     assert more == "2 more ranks failed after it"
 
 
-def test_the_reason_of_an_agent_that_started_no_torchrun_is_shown(run, capfd):
-    # srun then ends the other agent.
-    run_files.node(run.attempt(1), 0, (5.5, "SIGTERM"), host="a", torchrun_exit=-1)
-    error = "b: launch.interface: ib0 is no interface"
-    run_files.node(run.attempt(1), 1, host="b", torchrun_exit=None, end=5.0, error=error)
-    assert shown(run, capfd).splitlines() == [f"first failure: {error}"]
-
-
 def test_a_stop_before_the_ranks_is_no_failure(run, capfd):
     for rank, host in enumerate("ab"):
         run_files.node(run.attempt(1), rank, (1.0, "SIGTERM"), host=host, torchrun_exit=None)

@@ -92,12 +92,6 @@ def test_what_the_user_left_out_stays_out(run):
     assert run([now("n2")], "n1", nodes=2, exclude="n1")[-1].endswith("ExcNodeList=n1,n2")
 
 
-def test_a_list_that_would_keep_the_job_waiting_for_ever_is_not_given(run, capfd):
-    assert not [call for call in run([now("n4")]) if "update" in call]
-    message = "node n4 may take part in the next attempt (too few others are left for this job): "
-    assert capfd.readouterr().err.startswith(message)
-
-
 def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
     assert run([now()]) == run([]) == run([now()], "n1", exclude="n1") == []
     # It is excluded already, and the last attempt failed for another reason.
@@ -124,13 +118,6 @@ def test_the_newest_bad_node_is_left_out_where_not_all_can_be(run, capfd):
     assert first.startswith("node n2 is left out") and second.startswith(
         "node n4 may take part in the next attempt (too few others are left for this job)"
     )
-
-
-def test_a_refusal_is_told(run, fake_slurm, capfd):
-    refusal = "Job is no longer pending execution\n"
-    fake_slurm.answer("scontrol", error=refusal, status=1, when="update*")
-    run([now("n2")])
-    assert "(Job is no longer pending execution)" in capfd.readouterr().err
 
 
 def test_without_slurms_answer_nothing_is_left_out(run, fake_slurm, capfd):

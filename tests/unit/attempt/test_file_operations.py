@@ -12,8 +12,6 @@ from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import file_operations, run_files
 
-# Where each takes 5 ms, both commands together wait 0.3 s for the run directory.
-AT_MOST = 60
 NODES = ("a", "b")
 
 
@@ -47,34 +45,47 @@ def job(run, fake_slurm, monkeypatch):
             if word == "open":
                 assert attempt_command.main([word, str(run.path), *arguments]) == 0
             else:
-                me = run_lock.this_process("7")
-                assert attempts.close_and_execute(run, me, *arguments) == 1
+                attempts.close_and_execute(run, run_lock.this_process("7"), *arguments)
         return operations
 
     return call
 
 
-def stopped(run, attempt):
-    """Write what agents and ranks leave after a warning and a save."""
+def trained(run, attempt, *signals, code):
+    """Write what agents and ranks leave after a save."""
     for rank, node in enumerate(NODES):
-        run_files.node(run.attempt(attempt), rank, (2.0, "SIGTERM"), host=node, end=3.0)
+        run_files.node(run.attempt(attempt), rank, *signals, host=node, torchrun_exit=code, end=3.0)
         Timeline(run, f"rank-{rank:05d}", attempt).event("first_step", step=1)
     step = 50 * attempt
-    marker = {"status": "stopped", "global_step": step, "checkpoint": f"step-{step:08d}"}
-    write_json(run.attempt(attempt).outcome, marker)
     (run.checkpoints / f"step-{step:08d}").mkdir()
     run.progress.write_text(progress_text(Progress(step)))
 
 
-def test_the_end_of_an_attempt_and_the_start_of_the_next_take_few_file_operations(run, job):
+def stopped(run, attempt):
+    trained(run, attempt, (2.0, "SIGTERM"), code=0)
+    write_json(run.attempt(attempt).outcome, {"status": "stopped", "global_step": 50 * attempt})
+
+
+def crashed(run, attempt):
+    trained(run, attempt, code=1)
+    run_files.failed(run.attempt(attempt), attempt % 2, 2.0)  # twice would exclude a node
+
+
+# Where each takes 5 ms, both commands together wait 0.3 s for the run directory.
+@pytest.mark.parametrize(
+    ("end", "decision", "most"), [(stopped, "requeue", 60), (crashed, "retry", 70)]
+)
+def test_the_end_of_an_attempt_and_the_start_of_the_next_take_few_file_operations(
+    run, job, end, decision, most
+):
     job(0, "open", "--head-address", "10.0.0.1", *NODES)
     for attempt in (1, 2, 3):  # the number does not grow with the attempts
-        stopped(run, attempt)
-        closing = job(attempt - 1, "close", attempt, ["SIGTERM"])
-        assert read_attempts(run)[-1].decision == "requeue"
+        end(run, attempt)
+        closing = job(attempt - 1, "close", attempt)
+        assert read_attempts(run)[-1].decision == decision
         opening = job(attempt, "open", "--head-address", "10.0.0.1", *NODES)
         assert run.attempt(attempt + 1).plan.is_file()
         both = closing.total() + opening.total()
-        assert both <= AT_MOST, f"close: {closing}\nopen: {opening}"
+        assert both <= most, f"close: {closing}\nopen: {opening}"
     assert ("open", "spec.json") in closing and ("fsync", "attempts.jsonl") in closing
     assert ("fsync", "attempt-4") in opening

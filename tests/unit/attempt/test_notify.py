@@ -6,12 +6,12 @@ import time
 import pytest
 
 from slurm_job_kit.jobs.attempt import close as close_module
-from slurm_job_kit.jobs.attempt import execute, notify
-from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.attempt import notify
+from slurm_job_kit.jobs.attempt.decision import Action
 from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import read_json, write_json
-from slurm_job_kit.jobs.runs import fact_reader, run_lock
+from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 from tests.unit import run_files
 
@@ -61,14 +61,6 @@ def test_a_requeue_and_a_retry_do_not_notify(wanting, fake_slurm):
     run_files.node(run.attempt(1), 0, (5.0, "SIGTERM"))
     assert close_module.close_attempt(run, me, 1).action is Action.REQUEUE
     assert said(run) == []
-
-
-def test_a_refused_requeue_notifies_of_the_hold(wanting, fake_slurm):
-    run, me = wanting()
-    run_files.recorded(run, decision="requeue", cause="preemption")
-    requeue = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
-    assert execute.execute(requeue, run, fact_reader.read(run, 1), me) == 1
-    assert said(run)[0] == "held" and "NOT requeued" in said(run)[1]
 
 
 def test_a_stop_between_two_attempts_of_a_local_run_notifies(wanting):

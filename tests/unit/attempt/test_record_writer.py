@@ -1,7 +1,5 @@
 """The records of attempts and the result of a run: what is written, and when."""
 
-import os
-
 import pytest
 
 from slurm_job_kit.jobs.attempt import record_writer
@@ -15,10 +13,9 @@ from slurm_job_kit.jobs.attempt.decision import (
 )
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Slurm, Spec
-from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.unit import run_files
 from tests.unit.attempt.attempt_kit import close_lost, entry, own_script, refused
 from tests.unit.run_files import failed, node, opened
@@ -51,20 +48,6 @@ TRAINED = {
 
 
 ME = run_lock.this_process("7")  # the job of every plan here
-
-
-def test_only_committed_checkpoints_count(run):
-    assert checkpoint_lookup.newest(run, False) is None
-    for name in ("step-00000009", "step-00000010", ".tmp-step-00000011", ".damaged-step-00000012"):
-        (run.checkpoints / name).mkdir()
-    assert checkpoint_lookup.newest(run, False) == "step-00000010"
-
-
-def test_a_script_of_ones_own_that_nobody_closed_is_complete_for_good(run):
-    own_script(run)
-    node(opened(run, 1, nodes=("a",)), 0)
-    close_lost(run, run_lock.this_process("7"))
-    assert read_json(run.result)["status"] == "completed"
 
 
 def test_an_attempt_whose_plan_was_purged_is_closed_as_lost(run):
@@ -100,29 +83,6 @@ def test_an_error_is_told_in_its_first_line_everywhere(run):
     assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
     failed(opened(run, 2), 0, 5.0, error="")
     assert interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error == "rank 0 on n0: "
-
-
-def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
-    for name in ("quarantined-step-00000005", "step-00000005", "step-00000010"):
-        (run.checkpoints / name).mkdir()
-    plan = opened(run, 1).plan
-    write_json(
-        plan,
-        read_json(plan)
-        | {"quarantined": checkpoint_lookup.quarantined_names(os.listdir(run.checkpoints))},
-    )
-    for name in ("step-00000005", "step-00000010"):
-        quarantine(run.checkpoints / name, "a.pt has 1 bytes, not 2")
-    close_lost(run, run_lock.this_process("7"))
-    new = ["quarantined-step-00000005.2", "quarantined-step-00000010"]
-    assert read_jsonl(run.attempts)[0]["quarantined"] == new
-
-
-def test_an_attempt_that_nobody_closed_is_lost(run):
-    opened(run, 1)
-    close_lost(run, run_lock.this_process("7"))
-    (record,) = read_jsonl(run.attempts)
-    assert (record["attempt"], record["cause"]) == (1, Cause.LOST)
 
 
 @pytest.mark.parametrize("content", ["", "{"])
@@ -183,19 +143,6 @@ def test_a_closed_attempt_is_closed_once(run):
     for _ in range(2):
         close_lost(run, run_lock.this_process("7"))
     assert len(read_jsonl(run.attempts)) == 1
-
-
-def test_a_record_has_the_evidence_beside_the_decision(run):
-    opened(run, 1)
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
-    record_writer.record(
-        run, fact_reader.read(run, 1), seen, Decision(Action.RETRY, Cause.CRASH, "why")
-    )
-    (record,) = read_jsonl(run.attempts)
-    assert record["stop"] > record["start"]
-    assert (record["job_id"], record["nodes"]) == ("7", ["a", "b"])
-    assert (record["decision"], record["cause"], record["reason"]) == ("retry", "crash", "why")
-    assert record["evidence"]["job_state"] == "RUNNING"
 
 
 def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run):
@@ -289,11 +236,6 @@ def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
     assert "the batch script was killed" in last["reason"]
 
 
-def test_an_attempt_of_which_nobody_knows_the_job_holds_no_resume(run):
-    append_jsonl(run.attempts, entry("hold", "lost") | {"job_id": None, "reason": "x"})
-    assert refused(run, ME) is None
-
-
 @pytest.mark.parametrize("lost", ["a", "b"])
 def test_an_attempt_that_was_lost_with_a_node_names_it_in_the_jobs_log(
     run, monkeypatch, capfd, lost
@@ -315,16 +257,21 @@ def test_a_requeue_without_an_answer_may_start(run, answer, may_start):
     assert (refused(run, ME) is None) == may_start
 
 
-@pytest.mark.parametrize("decision", ["hold", "cancel"])
-def test_a_job_that_was_held_or_cancelled_starts_again_as_another_one_only(run, decision):
-    append_jsonl(run.attempts, entry(decision, "crash") | {"job_id": "7", "reason": "x"})
-    assert refused(run, ME) == f"{decision}: x"
-    assert refused(run, run_lock.this_process("8")) is None
-
-
-def test_a_requeued_job_is_not_refused(run):
-    append_jsonl(run.attempts, entry("requeue", "preemption") | {"job_id": "7", "reason": "x"})
-    assert refused(run, ME) is None
+@pytest.mark.parametrize(
+    ("decision", "of_job", "refusal"),
+    [
+        ("hold", "7", "hold: x"),
+        ("hold", "6", None),
+        ("hold", None, None),  # it is not known
+        ("cancel", "7", "cancel: x"),
+        ("requeue", "7", None),
+    ],
+)
+def test_a_job_that_was_held_or_cancelled_starts_again_as_another_one_only(
+    run, decision, of_job, refusal
+):
+    append_jsonl(run.attempts, entry(decision, "crash") | {"job_id": of_job, "reason": "x"})
+    assert refused(run, ME) == refusal
 
 
 def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from typing import Any
 
 import pytest
 
@@ -13,21 +12,6 @@ from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.runs.run_lock import OwnedError
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.slurm.client import Life
-
-CLAIM = """
-import sys
-from pathlib import Path
-from slurm_job_kit.jobs.runs import run_lock
-from slurm_job_kit.jobs.rundir import RunDir
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    run_lock.claim(RunDir(Path(sys.argv[1])), run_lock.this_process(None), 1)
-    print("mine", flush=True)
-except run_lock.OwnedError:
-    print("taken", flush=True)
-sys.stdin.readline()
-"""
 
 
 @pytest.fixture
@@ -61,42 +45,12 @@ def owner_of(run):
     return owner
 
 
-def claims_at_once(run, num):
-    command = [sys.executable, "-c", CLAIM, run.path]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    claimers: list[Any] = [subprocess.Popen(command, **pipes) for _ in range(num)]
-    try:
-        assert [claimer.stdout.readline() for claimer in claimers] == ["ready\n"] * num
-        for claimer in claimers:
-            claimer.stdin.write("go\n")
-            claimer.stdin.flush()
-        answers = [claimer.stdout.readline().strip() for claimer in claimers]
-        return answers, [claimer.pid for claimer in claimers]
-    finally:
-        for claimer in claimers:
-            claimer.communicate("end\n", timeout=10)
-
-
 def test_a_claim_says_who_and_which_attempt(run):
     me = run_lock.this_process(None)
     run_lock.claim(run, me, 3)
     assert run_lock.read(run) == me
     assert read_json(run.owner)["attempt"] == 3
     assert os.listdir(run.path) == ["owner.json"]
-
-
-@pytest.mark.parametrize("round_number", range(3))
-def test_of_claims_at_once_one_wins(run, round_number):
-    answers, pids = claims_at_once(run, 4)
-    assert sorted(answers) == ["mine", "taken", "taken", "taken"]
-    assert owner_of(run).pid == pids[answers.index("mine")]
-
-
-@pytest.mark.parametrize("round_number", range(3))
-def test_of_claims_at_once_one_replaces_a_dead_owner(run, dead, round_number):
-    answers, pids = claims_at_once(run, 2)
-    assert sorted(answers) == ["mine", "taken"]
-    assert owner_of(run).pid == pids[answers.index("mine")]
 
 
 def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
@@ -118,13 +72,6 @@ def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
     monkeypatch.setattr(run_lock, "life_of", lambda *_: Life(bool(run.owner.unlink())))
     with pytest.raises(OwnedError, match="just now"):
         run_lock.claim(run, run_lock.this_process(None), 2)
-
-
-def test_a_dead_local_owner_is_replaced(run, dead):
-    me = run_lock.this_process(None)
-    assert run_lock.is_alive(dead) is False
-    run_lock.claim(run, me, 2)
-    assert run_lock.read(run) == me
 
 
 def test_a_pid_that_was_given_out_again_is_no_living_owner():
@@ -176,13 +123,6 @@ def test_an_owner_on_another_host_is_not_taken_for_dead(run):
         run_lock.claim(run, run_lock.this_process(None), 2)
 
 
-def test_the_same_job_goes_on_with_its_next_attempt(run):
-    me = run_lock.this_process("7")
-    for attempt in (1, 2):
-        run_lock.claim(run, me, attempt)
-    assert read_json(run.owner)["attempt"] == 2
-
-
 @pytest.mark.parametrize(
     ("text", "status", "stream", "alive"),
     [
@@ -214,12 +154,6 @@ def test_a_start_of_a_job_is_known_by_slurms_count(monkeypatch):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
     assert run_lock.this_process("7").restart_count == 3
     assert run_lock.this_process(None).restart_count == 0
-
-
-def test_a_requeued_job_replaces_its_start_before(run):
-    run_lock.claim(run, started_again("7", 0), 1)
-    run_lock.claim(run, started_again("7", 1), 2)
-    assert owner_of(run).restart_count == 1
 
 
 def test_the_start_before_a_requeue_can_neither_claim_nor_release(run):
