@@ -14,7 +14,7 @@ OWN_SIGNAL = "own_signal"
 _PATIENCE = "KillWait=30"
 _BAD = "n2"
 _FAULTY = (
-    f"setup=['export PYTHONPATH={REPOSITORY / 'tests/local/faulty_node'}']",
+    f"setup=['export PYTHONPATH={REPOSITORY / 'tests/slurm/faults/faulty_node'}']",
     f"launch.env.FAULTY_HOST={_BAD}",
     "launch.env.FAULTY_HARM=wrong",
 )

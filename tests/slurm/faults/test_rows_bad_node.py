@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
 
-from ..kit import REPOSITORY, Kit, Run
+from ..kit import Kit, Run
 from . import oracles
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, start
 
 BAD = "n2"
-FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
+FAULTY_NODE = Path(__file__).with_name("faulty_node")
 
 
 def faulty(harm: str, *overrides: str) -> tuple[str, ...]:

@@ -1,13 +1,12 @@
-"""A node or a rank that is faulty: put this folder on PYTHONPATH of the ranks.
+"""A node that is faulty: put this folder on PYTHONPATH of the ranks.
 
-FAULTY_HOST or FAULTY_RANK selects the process. FAULTY_HARM is the fault in the preflight's matrix
-product: `wrong` (one wrong number), `stop` (SIGSTOP) or `die`; with FAULTY_ATTEMPT in that attempt
-only. It stands for hardware that cannot be broken on request; everything else is real.
+FAULTY_HOST is the node. FAULTY_HARM is the fault in the preflight's matrix product: `wrong` (one
+wrong number) or `stop` (SIGSTOP); with FAULTY_ATTEMPT in that attempt only. It stands for hardware
+that cannot be broken on request; everything else is real.
 """
 
 import os
 import signal
-import socket
 import sys
 
 PREFLIGHT = "slurm_job_kit.trainer.health.preflight"
@@ -24,7 +23,7 @@ def harm(torch):
         if what == "wrong":
             product[3, 5] += 1
         else:
-            os.kill(os.getpid(), signal.SIGSTOP if what == "stop" else signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP)
         return product
 
     torch.mm = faulty
@@ -42,12 +41,10 @@ class AtPreflight:
 
 
 def is_faulty(env):
-    """Whether the fault is in this process and attempt."""
-    is_here = env.get("FAULTY_HOST") == env.get("SLURMD_NODENAME", socket.gethostname())
-    is_me = "RANK" in env and env.get("FAULTY_RANK") == env["RANK"]
+    """Whether the fault is on this node and in this attempt."""
     is_now = env.get("FAULTY_ATTEMPT", env.get("KIT_ATTEMPT")) == env.get("KIT_ATTEMPT")
-    return (is_here or is_me) and is_now
+    return env["FAULTY_HOST"] == env.get("SLURMD_NODENAME") and is_now
 
 
-if "FAULTY_HARM" in os.environ:  # a forked rank is known only after the imports
+if "FAULTY_HARM" in os.environ:
     sys.meta_path.insert(0, AtPreflight())
