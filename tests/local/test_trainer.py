@@ -1,6 +1,6 @@
 """The trainer under a real torchrun: bitwise resume, agreed stops, failures, evaluation."""
 
-import itertools
+import contextlib
 import json
 import os
 import signal
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import fact_reader, interpret
-from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
-from tests.local.local_kit import write_result
+from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, HANDLED_SIGNALS
+from tests.local.local_kit import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = {
@@ -34,12 +35,16 @@ TINY = {
 }
 
 
-def make_run(path, fork="auto", **train):
+def make_run(path, launch=None, **train):
     run = RunDir(path)
     for folder in (run.attempt(1).path, run.checkpoints, run.timeline("x").parent):
         folder.mkdir(parents=True)
-    launch, log = Launch(stop_check_steps=1, fork=fork), Log(every_steps=3)
-    run.spec.write_text(Spec(launch=launch, train=Train(**train), log=log).to_json())
+    spec = Spec(
+        launch=Launch(stop_check_steps=1, **(launch or {})),
+        train=Train(**train),
+        log=Log(every_steps=3),
+    )
+    run.spec.write_text(spec.to_json())
     return run
 
 
@@ -60,28 +65,6 @@ def start(command, env):
     )
 
 
-def start_attempt(run, attempt, ranks, **variables):
-    """The torchrun of an attempt on one node, as the node's agent starts it; this process is it."""
-    spec = Spec.from_json(run.spec.read_text())
-    address, logs = "127.0.0.1", tempfile.gettempdir()
-    node = NodeOptions(1, ranks, f"{address}:0", f"test-{attempt}", True, address, logs)
-    env = environment(attempt) | variables_of_spec(spec)
-    env |= {"KIT_AGENT_PID": str(os.getpid()), "KIT_RUN_DIR": str(run.path)}
-    return start(torchrun_command(spec, run, node), env | variables)
-
-
-def rank_logs(run, attempt):
-    """The text of all ranks' logs of an attempt."""
-    return "".join(log.read_text() for log in sorted(run.attempt(attempt).path.glob("rank-*.log")))
-
-
-def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
-    """(exit status, all output) of a torchrun that somebody types."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", *map(str, arguments)]
-    return end(start(command, environment(attempt)), limit_s)
-
-
 def end(process, limit_s=100):
     """(exit status, output) of a torchrun, which is ended at its limit."""
     try:
@@ -94,18 +77,24 @@ def end(process, limit_s=100):
     return process.returncode, output
 
 
-def train(run, attempt=1, owner=None, ranks=3, **variables):
-    """(exit status, all output) of an attempt; `owner`: the attempt that owns the run instead."""
+def train(run, attempt=1, **variables):
+    """(exit status, all output) of three ranks, which torchrun starts as the node's agent does."""
     run.attempt(attempt).path.mkdir(exist_ok=True)
-    run.owner.write_text(json.dumps({"attempt": owner or attempt}))
-    status, output = end(start_attempt(run, attempt, ranks, **variables))
-    return status, output + rank_logs(run, attempt)
+    run.owner.write_text(json.dumps({"attempt": attempt}))
+    spec = Spec.from_json(run.spec.read_text())
+    address, logs = "127.0.0.1", tempfile.gettempdir()
+    node = NodeOptions(1, 3, f"{address}:0", f"test-{attempt}", True, address, logs)
+    env = environment(attempt) | variables_of_spec(spec)
+    env |= {"KIT_AGENT_PID": str(os.getpid()), "KIT_RUN_DIR": str(run.path)}
+    status, output = end(start(torchrun_command(spec, run, node), env | variables))
+    rank_logs = sorted(run.attempt(attempt).path.glob("rank-*.log"))
+    return status, output + "".join(log.read_text() for log in rank_logs)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A run whose ranks are started by exec, one by one; those of the other runs are forked."""
-    run = make_run(tmp_path_factory.mktemp("undisturbed"), fork=False, **TINY)
+    run = make_run(tmp_path_factory.mktemp("undisturbed"), {"fork": False}, **TINY)
     status, output = train(run)
     (run.attempt(1).path / "output").write_text(output)
     assert status == 0, output
@@ -197,24 +186,6 @@ def test_of_the_ranks_the_first_alone_reads_the_spec(stopped, readers):
     assert [each.name for each in readers.iterdir()] == ["0"]
 
 
-@pytest.mark.slow
-def test_a_rank_killed_in_a_save_costs_the_steps_since_the_one_before(undisturbed, tmp_path):
-    """faults.md row 16; every system call of a save is in test_checkpoint_kill.py."""
-    # The ninth is that of the second save's rank-00000.safetensors.
-    run = make_run(tmp_path, **TINY, model_args={"kill_at_fsync": 9})
-    status, output = train(run)
-    assert status != 0
-    (leftover,) = run.checkpoints.glob(".tmp-*")
-    status, output = train(run, attempt=2)
-    assert status == 0, output
-    loaded = [e["step"] for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "loaded"]
-    assert loaded == [0, 5]
-    assert not leftover.exists()
-    write_result(undisturbed, 1)
-    write_result(run, 2)
-    assert compare(run, undisturbed) == []
-
-
 def test_ranks_leave_without_tearing_down_the_interpreter(undisturbed, stopped):
     """A tear-down may hang: the process group's destructor waits for threads that need the GIL."""
     for ended in (undisturbed.attempt(1), stopped.attempt(3)):
@@ -240,39 +211,11 @@ def test_a_raising_rank_ends_all_ranks_and_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_superseded_attempt_commits_nothing(tmp_path):
-    run = make_run(tmp_path, **TINY)
-    status, output = train(run, ranks=1, owner=2)
-    assert status != 0
-    assert "attempt 2 of job" in output
-    assert read_json(run.attempt(1).rank_error(0))["traceback"] == ""
-    assert list(run.checkpoints.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
-    program = "from tests.local import test_trainer_plugins; test_trainer_plugins.main()"
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    status, output = end(start(command, environment(1)))
-    assert status == 0, output
-    results = set()
-    for kind, world_size in itertools.product(("Samples", "Numbers"), (1, 2, 3)):
-        seen: list[int] = []
-        for rank in range(world_size):
-            text = (tmp_path / f"seen-{kind}-{world_size}-{rank}").read_text().split()
-            loss, num_samples, num_right = map(float, text[:3])
-            assert num_samples == 11
-            results.add((round(loss, 4), num_right))
-            seen += map(int, text[3:])
-        assert sorted(seen) == list(range(11))
-    # One result for all ranks: the buffers of the other ranks do not count either.
-    assert len(results) == 1
-
-
-@pytest.mark.slow
 def test_the_cancer_run_tells_its_batches_and_starts_by_hand(tmp_path):
     run = make_run(tmp_path, dataset="breast_cancer", model="mlp", micro_batch_size=8, epochs=1)
-    status, output = torchrun("-m", "trainer", run.path, ranks=2, attempt=None)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node=2", "-m", "trainer", str(run.path)]
+    status, output = end(start(command, environment(None)))
     assert status == 0, output
     assert "455 training samples, 114 held out" in output
     words = "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
@@ -282,33 +225,91 @@ def test_the_cancer_run_tells_its_batches_and_starts_by_hand(tmp_path):
     assert read_progress_step(run.progress) == 28
 
 
-def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
-    run = make_run(tmp_path, **TINY)
+@pytest.mark.slow
+def test_where_all_ranks_wait_the_one_that_is_not_in_the_collective_is_named(tmp_path):
+    launch = {"hang_timeout_s": 5}
+    run = make_run(tmp_path, launch, **TINY, model_args={"receive_at": 7})
+    status, output = train(run)
+    assert status != 0
+    assert read_json(run.attempt(1).hang)["waited_for"] == [1], output
+
+
+@contextlib.contextmanager
+def rank_alone(run, world_size):
+    """The process of rank 0, without torchrun, so that a test can signal it."""
+    run.owner.write_text(json.dumps({"attempt": 1}))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    place = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2"}
+    place = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(world_size)}
     place |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     place |= {"KIT_RUN_DIR": str(run.path)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", run.path],
-        cwd=REPOSITORY,
-        env={**environment(1), **place},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start([sys.executable, "-m", "trainer", run.path], environment(1) | place)
     try:
-        deadline = time.monotonic() + 100
-        while "import" not in {e["event"] for e in read_jsonl(run.timeline("rank-00000"))}:
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
+        yield process
     finally:
         process.kill()
+        process.communicate()
+
+
+def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
+    run = make_run(tmp_path, **TINY)
+
+    def has_imported():
+        return "import" in {each["event"] for each in read_jsonl(run.timeline("rank-00000"))}
+
+    with rank_alone(run, 2) as process:
+        wait_for(has_imported, "the import of torch")
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert "asked to stop during start-up" in errors
-    facts = fact_reader.read(
-        run, 1
-    )  # no agent received the signal: only the rank's record names it
+    assert "asked to stop during start-up" in output
+    # No agent received the signal: only the rank's record names it.
+    facts = fact_reader.read(run, 1)
     assert interpret.rank_evidence(facts, "RUNNING").is_stopped_in_startup
+
+
+def catches_stops(pid):
+    """Whether a process has installed a handler of SIGTERM."""
+    with open(f"/proc/{pid}/status") as status:
+        (mask,) = [line.split()[1] for line in status if line.startswith("SigCgt:")]
+    return int(mask, 16) >> (signal.SIGTERM - 1) & 1
+
+
+def storm(process, num_signals=50, seconds=1.0):
+    """Send stop signals of all kinds until the process has ended."""
+    for index in range(num_signals):
+        if process.poll() is None:
+            process.send_signal(HANDLED_SIGNALS[index % len(HANDLED_SIGNALS)])
+            time.sleep(seconds / num_signals)
+
+
+def test_a_storm_from_the_first_import_on_leaves_before_the_first_step(tmp_path):
+    run = make_run(tmp_path, **TINY)
+    with rank_alone(run, 1) as process:
+        wait_for(lambda: catches_stops(process.pid), "the handlers")
+        storm(process)
+        output, _ = process.communicate(timeout=100)
+    outcome = read_json(run.attempt(1).outcome)
+    if process.returncode == EXIT_STOPPED_IN_STARTUP:  # its start took more than 10 s
+        assert outcome is None and "asked to stop during start-up" in output
+    else:
+        assert process.returncode == 0, output
+        assert (outcome["status"], outcome["global_step"]) == ("stopped", 0)
+    assert "Traceback" not in output and not run.attempt(1).rank_error(0).exists()
+    assert all(
+        checkpoint_step(name) == 0 or name == "latest" for name in os.listdir(run.checkpoints)
+    )
+
+
+def test_a_storm_in_the_shutdown_leaves_a_completed_run(tmp_path):
+    run = make_run(tmp_path, **TINY)
+    with rank_alone(run, 1) as process:
+        wait_for(run.progress.exists, "the training")
+        outcome = run.attempt(1).outcome
+        while not outcome.exists():  # without a pause: the rank is gone some ms later
+            assert process.poll() is None or outcome.exists()
+        storm(process, seconds=0.0)
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert (read_json(outcome)["status"], read_json(outcome)["global_step"]) == ("completed", 60)
