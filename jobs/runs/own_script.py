@@ -6,6 +6,7 @@ finds what it finds in its repository, by the same relative paths, and writes to
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import json
 import os
@@ -121,11 +122,20 @@ def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> None:
             with replacing(target) as temporary:  # a kill leaves no half file
                 shutil.copyfile(source, temporary)
                 temporary.chmod(source.stat().st_mode | 0o200)
-    for name in launch.inputs:
-        target = run_dir.work / name
+    for name in sorted(launch.inputs):  # a folder before what it has
+        target, source = run_dir.work / name, repository / name
+        if target.exists() and target.samefile(source):
+            continue
+        with contextlib.suppress(OSError):  # an empty folder, whose files other code had
+            target.rmdir()
         if not os.path.lexists(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(repository / name)
+            target.symlink_to(source)
+        elif not target.is_symlink():
+            raise UserError(
+                f"launch.inputs: {name}: the run has files of its own there: {target}\n"
+                "  hint: move away what the script wrote; where they are frozen, submit a new run"
+            )
 
 
 def mend_work(run_dir: RunDir, launch: Launch) -> None:

@@ -82,6 +82,19 @@ def test_an_input_that_does_not_exist_is_an_error_and_makes_no_run(repository):
     assert not (repository.parent / "runs/own").exists()
 
 
+def test_an_input_that_a_resume_adds_is_refused_where_the_run_has_files(repository):
+    run = frozen(repository)
+    (run.work / "data/raw").mkdir()  # empty: of files that other code had
+    own_script.fill_work(run, Launch(script="mine/run.py", inputs=["data/raw"]), repository)
+    assert (run.work / "data/raw").readlink() == repository / "data/raw"
+    with pytest.raises(UserError, match=r"launch.inputs: data: .*/work/data\n  hint: "):
+        own_script.fill_work(run, Launch(script="mine/run.py", inputs=["data"]), repository)
+    assert (run.work / "data/x.txt").is_file()
+    (repository / "data/raw/empty").mkdir()
+    frozen(repository, inputs=["data/raw/empty", "data"])
+    assert (repository / "data/raw/empty").is_dir()
+
+
 def test_a_link_that_leaves_the_repository_leads_to_the_same_place(repository):
     write(repository.parent, "disk/y.txt")
     (repository / "disk").symlink_to("../disk")
