@@ -208,8 +208,8 @@ def _without_secrets(files: list[_File]) -> list[_File]:
     secrets = [each for each in files if not each.is_tracked and _is_secret(each.name)]
     if secrets:
         print_line(
-            f"left out of the frozen code, as the names are those of secrets: {_some(secrets)}\n"
-            "  hint: git add what is none"
+            "left out of the frozen code, as the names are those of secrets: "
+            f"{', '.join(each.name for each in secrets)}\n  hint: git add what is none"
         )
     return [each for each in files if each not in secrets]
 

@@ -247,7 +247,7 @@ def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_and_named(take,
         write(repository, name, "x")
     names = {*files(take())}
     assert not {*secrets} & names and {"id_map.py", "tokenizer.json"} <= names
-    assert "those of secrets: " in capfd.readouterr().err
+    assert f"those of secrets: {', '.join(sorted(secrets))}\n" in capfd.readouterr().err
     subprocess.run(["git", "-C", repository, "add", ".env"], check=True)
     assert ".env" in files(take())
 
