@@ -29,7 +29,8 @@ OVER = (RunPhase.COMPLETED, RunPhase.HELD, RunPhase.CANCELLED, RunPhase.STOPPED,
 DAYS = 30
 DELETED = ".deleted-"  # what a clean has renamed and not yet deleted
 MIN_CODE_AGE_S = 3600.0  # a submit may be using it before its run directory exists
-_COPY = re.compile("[0-9a-f]{64}(-[0-7]+)?")
+# Of code; unfinished or broken ones, too.
+_COPY = re.compile(rf"[0-9a-f]{{64}}(-[0-7]+)?|(\.copy-|\.broken-|{re.escape(DELETED)}).*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,8 +146,12 @@ def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Ite
     for path in files_in(root / ".code", "*"):
         shared_files.ask_again(path)  # a submit on another host may be taking it
         is_old = time.time() - path.lstat().st_mtime >= max(MIN_CODE_AGE_S, older_than_s)
-        is_copy = _COPY.fullmatch(path.name) or path.name.startswith((".copy-", DELETED))
-        if is_copy and is_old and path.name not in named and path.lstat().st_uid == os.geteuid():
+        if (
+            _COPY.fullmatch(path.name)
+            and is_old
+            and path.name not in named
+            and path.lstat().st_uid == os.geteuid()
+        ):
             yield path
 
 

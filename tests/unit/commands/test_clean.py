@@ -147,12 +147,15 @@ def test_code_that_no_run_names_goes(here):
     checkout = make_code(here, run)
     named = code_snapshot.take(checkout, here / "runs", 0o750)
     relink(run.code, str(named))
-    unused, fresh = here / "runs/.code" / ("0" * 64), here / "runs/.code" / ("1" * 64)
-    unused.mkdir()
+    old = [here / "runs/.code" / name for name in ("0" * 64, ".copy-x", ".broken-x", ".deleted-x")]
+    for unused in old:
+        unused.mkdir()
     age(here / "runs/.code", 40)
-    fresh.mkdir()
+    fresh = [here / "runs/.code" / name for name in ("1" * 64, ".broken-y")]
+    for used in fresh:
+        used.mkdir()
     assert main(["clean", "--yes"]) == 0
-    assert named.is_dir() and fresh.is_dir() and not unused.exists()
+    assert {*(here / "runs/.code").iterdir()} == {named, *fresh}
 
 
 def test_the_next_clean_ends_one_that_was_killed(here, monkeypatch):
