@@ -1,7 +1,6 @@
 """The command cancel: it ends all jobs of a run, and only a later resume continues the run."""
 
 import errno
-import json
 from dataclasses import asdict
 
 import pytest
@@ -18,30 +17,18 @@ from tests.unit import run_files
 from tests.unit.run_files import make_run
 
 
-def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys):
-    slurm.set_state("4711", "PENDING")
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    run_lock.claim(run, run_lock.this_process("4711"), 1)  # as after a requeue
-    run_files.recorded(run, cause="preemption", decision="requeue")
-    assert main(["cancel", "4711"]) == 0
-    (record,) = read_attempts(run)
-    assert (record.cause, record.decision) == ("preemption", "cancel")
-    assert slurm.cancelled == ["4711"]
-    capsys.readouterr()
-    assert main(["status", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"
-    assert not run.owner.exists()
-
-
-@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "EXPEDITING", "SPECIAL_EXIT", "COMPLETING"])
+@pytest.mark.parametrize("state", ["PENDING", "REQUEUE_HOLD", "EXPEDITING", "COMPLETING"])
 def test_cancel_of_a_requeued_job_under_any_of_slurms_names_ends_the_run(slurm, here, state):
     slurm.set_state("4711", state)
     main(["submit", "tiny.yaml"])
     (run,) = lookup.all_runs()
+    run_lock.claim(run, run_lock.this_process("4711"), 1)
     run_files.recorded(run, cause="preemption", decision="requeue")
     assert main(["cancel", "4711"]) == 0
+    (record,) = read_attempts(run)
+    assert (record.cause, record.decision) == ("preemption", "cancel")
     assert slurm.cancelled == ["4711"] and read_json(run.result)["status"] == "cancelled"
+    assert not run.owner.exists()
 
 
 def test_cancel_leaves_the_record_of_an_open_attempt_to_the_batch_script(slurm, here):
@@ -113,25 +100,17 @@ def queued_twice(slurm, here):
     return run
 
 
-def test_cancel_ends_every_queued_job_of_the_run(slurm, here):
+@pytest.mark.parametrize("source", ["squeue", "sacct", "scontrol"])
+def test_cancel_ends_every_queued_job_of_the_run_also_that_of_plain_sbatch(slurm, here, source):
+    """Since Slurm 23.02 the arguments stand in the command line of sbatch alone."""
     run = queued_twice(slurm, here)
-    assert main(["cancel", "tiny"]) == 0
-    assert slurm.cancelled == ["4711 5000"]
-    assert read_json(run.result)["status"] == "cancelled"
-
-
-@pytest.mark.parametrize("source", ["sacct", "scontrol"])
-def test_cancel_finds_a_job_of_plain_sbatch_also_where_squeue_shows_no_arguments(
-    slurm, here, source
-):
-    """As since Slurm 23.02: the arguments stand in the command line of sbatch alone."""
-    run = queued_twice(slurm, here)
-    slurm.hide_arguments()
+    if source != "squeue":
+        slurm.hide_arguments()
     line = f"sbatch --nodes=3 {here}/slurm/ddp.sbatch {run.path}"
     other = f"sbatch {here}/slurm/ddp.sbatch {run.path}-other"
     if source == "sacct":
         slurm.answer("sacct", f"4711|{line}\n5000|{line}\n5001|{other}\n", when="*SubmitLine*")
-    else:
+    elif source == "scontrol":
         for job_id, text in (("4711", line), ("5000", line), ("5001", other)):
             shown = f"   JobState=PENDING Reason=None Dependency=(null)\n   SubmitLine={text}\n"
             slurm.answer("scontrol", shown, when=f"show?job?{job_id}")
@@ -153,15 +132,6 @@ def test_resume_refuses_a_run_that_a_plain_sbatch_has_queued(slurm, here, capsys
     (slurm.folder / "queue").write_text((slurm.folder / "queue").read_text().split("\n", 1)[1])
     assert main(["resume", "tiny"]) == 2
     assert "queued or running as job 5000" in capsys.readouterr().err
-    assert slurm.submitted == 1
-
-
-def test_resume_queues_no_job_while_squeue_does_not_show_the_queue(slurm, here, capsys):
-    queued_twice(slurm, here)
-    slurm.set_state("4711", "FAILED")
-    slurm.answer("squeue", error="slurm_load_jobs error: Rate limit exceeded", status=1)
-    assert main(["resume", "tiny"]) == 1
-    assert "Slurm does not answer" in capsys.readouterr().err
     assert slurm.submitted == 1
 
 

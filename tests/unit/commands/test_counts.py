@@ -81,11 +81,15 @@ def runs(slurm, tmp_path, monkeypatch, capsys):
     return lookup.all_runs()
 
 
-def test_status_asks_slurm_once_for_all_runs(runs, slurm, capsys):
+def test_status_asks_slurm_once_for_all_runs_and_not_where_all_have_ended(runs, slurm, capsys):
     before = len(slurm.calls)
     assert main(["status"]) == 0
     assert capsys.readouterr().out.count("waiting in the queue") == NUM_RUNS
     assert [call.partition(" ")[0] for call in slurm.calls[before:]] == ["squeue"]
+    for run in runs:
+        run.result.write_text('{"status": "held", "reason": "x"}')
+    assert main(["status"]) == 0
+    assert len(slurm.calls) == before + 1
 
 
 @pytest.mark.parametrize(

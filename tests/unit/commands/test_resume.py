@@ -7,8 +7,6 @@ import sys
 import threading
 import time
 
-import pytest
-
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.submit_claim import hold_claim
 from slurm_job_kit.jobs.rundir import read_json, read_jsonl, write_json
@@ -100,14 +98,6 @@ def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, capsys):
     assert len(read_jsonl(run.changes)) == 1
 
 
-def test_a_resume_that_slurm_refuses_leaves_the_spec_as_it_was(slurm, here, capsys):
-    run = make_run(here)
-    before = run.spec.read_text(), run.overrides.read_text()
-    slurm.refuse(7)
-    assert main(["resume", "train.lr=0.3", "slurm.time=9:00:00", "--yes"]) == 1
-    assert (run.spec.read_text(), run.overrides.read_text()) == before
-
-
 SLOW_SBATCH = """
 case "$*" in *--version*) exit ;; esac
 echo submitted >>"$FAKE_SLURM/submitted"
@@ -173,15 +163,3 @@ def test_the_claim_of_a_process_on_another_host_is_named_with_the_file_to_delete
     assert "process 17 on elsewhere" in said and f"delete {claim}" in said
     claim.unlink()
     assert main(["resume", "tiny"]) == 0
-
-
-@pytest.mark.parametrize("how", ["name", "run_id", "job_id", "path", "link", None])
-def test_resume_gives_sbatch_the_real_directory_by_every_name(slurm, here, how):
-    root = here / "elsewhere"
-    assert main(["submit", "tiny.yaml", f"runs_root={root}"]) == 0
-    (path,) = root.glob("tiny/2*")
-    slurm.set_state("4711", "FAILED")
-    link = here / "runs/tiny" / path.name
-    names = {"name": "tiny", "run_id": path.name, "job_id": "4711", "path": path, "link": link}
-    assert main(["resume", *([str(names[how])] if how else [])]) == 0
-    assert slurm.argv[-1] == str(path)

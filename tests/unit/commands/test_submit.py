@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import Problem
-from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.runs import check, lookup
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -163,28 +160,17 @@ def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatc
     assert submit.choose_cluster("local") == "local"
 
 
-def ended_here(run, cause, kind, monkeypatch):
-    """The output of a local run with this result."""
-    decision = Decision(Action.HOLD, cause, "why")
-    run_files.recorded(run, cause=cause, kind=kind)
-    monkeypatch.setattr(local, "run", lambda _: decision)
-    return submit.run_here(run, False)
-
-
 @pytest.mark.parametrize(
-    ("cause", "kind", "first"),
-    [
-        (Cause.INTERRUPTED, "interrupted", "interrupted: nothing is wrong: resume continues"),
-        (Cause.HANG, "hang", "hang: look at the place"),
-        (Cause.CRASH, "user_code", "user_code: correct the code, then resume with it: make resume"),
-        (Cause.CRASH, "spec_mistake", "spec_mistake: correct the key that the error names: make"),
-    ],
+    ("cause", "kind", "code"),
+    [(Cause.INTERRUPTED, "interrupted", 130), (Cause.CRASH, "user_code", 1)],
 )
-def test_a_local_run_that_stopped_ends_with_one_hint(here, capsys, monkeypatch, cause, kind, first):
-    assert ended_here(make_run(here), cause, kind, monkeypatch) in (1, 130)
+def test_a_local_run_that_stopped_ends_with_one_hint(here, capsys, monkeypatch, cause, kind, code):
+    run = make_run(here)
+    run_files.recorded(run, cause=cause, kind=kind)
+    monkeypatch.setattr(local, "run", lambda _: Decision(Action.HOLD, cause, "why"))
+    assert submit.run_here(run, False) == code
     *_, stopped, hint = capsys.readouterr().err.splitlines()
-    assert stopped.startswith("stopped: ")
-    assert hint.startswith(f"next: {first}")
+    assert stopped.startswith("stopped: ") and hint.startswith(f"next: {kind}: ")
 
 
 def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
@@ -192,17 +178,6 @@ def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
     assert main(argv) == 2
     assert "too many" in capsys.readouterr().err
     assert lookup.all_runs() == []
-
-
-def test_the_log_of_a_held_job_has_a_hint_with_kind_place_and_command(here):
-    decision, run = Decision(Action.HOLD, Cause.CRASH, "why"), make_run(here)
-    entry = run_files.attempt(kind="user_code", place="/x/model.py:7", log="/runs/rank-00001.log")
-    record = records.decode(AttemptRecord, entry, "here")
-    assert execute.format_for_log(decision, run, record).splitlines() == [
-        "crash: why -> hold",
-        "  hint: user_code at /x/model.py:7, log /runs/rank-00001.log: correct the code, then "
-        "resume with it: make resume RUN=20260101 CODE=1",
-    ]
 
 
 def test_a_command_prefix_that_setup_may_load_need_not_be_on_path_at_submit():

@@ -14,10 +14,6 @@ def run(here):
     return make_run(here, name="two words")
 
 
-def test_a_run_without_tensorboard_has_no_command(run):
-    assert tensorboard.command(run) is None
-
-
 def test_a_run_with_tensorboard_has_a_command_and_a_tunnel_to_its_port(run, monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "login1.site")
     run.spec.write_text(Spec(name="two words", log=Log(tensorboard=True)).to_json())

@@ -87,13 +87,6 @@ def test_why_reads_the_files_again_if_the_job_ends_while_it_looks(run, there, sl
     assert "attempts.jsonl was deleted" not in capsys.readouterr().out
 
 
-def test_status_shows_a_run_that_has_just_completed(run, there, slurm, capsys):
-    slurm.set_state("7", "COMPLETED")
-    complete(run)
-    assert main(["status", there.run_id]) == 0
-    assert "completed" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_each_command_shows_what_it_shows_on_the_host_of_the_files(
     hosts, run, there, capfd, monkeypatch, is_complete

@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 import pytest
 
-from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import sweep
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import write_json
@@ -104,14 +103,6 @@ def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
     write_json(run.owner, run_files.claim())
     (job,) = state.read_files(run).jobs
     assert (job.uid, job.cluster, job.run_dir) == (5, "b", run.path)
-
-
-def test_one_damaged_run_hides_no_other(run, here, slurm, capsys):
-    run_files.opened(run)
-    run.attempt(1).rank_error(0).write_text("{}")
-    make_run(here, "20260102")
-    assert main(["status", "--all"]) == 0
-    assert capsys.readouterr().out.count("tiny") == 2
 
 
 def test_a_state_that_this_kit_does_not_know_is_alive(run, slurm):
