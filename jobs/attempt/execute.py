@@ -126,9 +126,9 @@ def hold_hint(run_dir: RunDir, record: AttemptRecord) -> str:
 def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
     """Return the wait before another attempt: 2, 8, 32 s ... from the second crash in a row on.
 
-    Only crashes without progress count.
+    Only crashes without progress count, and of the last day, as for the budget.
     """
-    crashes = budget_used(attempts).crashes
+    crashes = budget_used(attempts, time.time()).crashes
     return 0.0 if crashes < 2 else float(min(2 * 4 ** (crashes - 2), MAX_DELAY_S))
 
 
