@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from .. import shared_files
+from .. import installation, shared_files
 from ..attempt.close import end_between_attempts, write_missing_result
 from ..attempt.decision import Action, Cause
 from ..console import BestEffort, quantity
@@ -65,7 +65,11 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
         runs = state.read_all(queued, is_for_change=True)
         jobs = run_jobs.live_jobs(runs)
         if not jobs and not here:
-            raise UserError(f"{name} is neither queued nor running")
+            words = " or ".join(sorted({run.word for run in runs}))
+            raise UserError(
+                f"{name} is neither queued nor running, but {words}: nothing is left to cancel\n"
+                f"  hint: {installation.command('resume', name)} continues it"
+            )
         if jobs:
             scancel(jobs, record)
         for run in runs:

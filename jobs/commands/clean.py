@@ -146,12 +146,8 @@ def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Ite
     for path in files_in(root / ".code", "*"):
         shared_files.ask_again(path)  # a submit on another host may be taking it
         is_old = time.time() - path.lstat().st_mtime >= max(MIN_CODE_AGE_S, older_than_s)
-        if (
-            _COPY.fullmatch(path.name)
-            and is_old
-            and path.name not in named
-            and path.lstat().st_uid == os.geteuid()
-        ):
+        is_copy = _COPY.fullmatch(path.name)
+        if is_copy and is_old and path.name not in named and path.lstat().st_uid == os.geteuid():
             yield path
 
 

@@ -1,6 +1,7 @@
 """The command cancel: it ends all jobs of a run, and only a later resume continues the run."""
 
 import errno
+import re
 from dataclasses import asdict
 
 import pytest
@@ -79,10 +80,11 @@ def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slu
 def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
     make_run(here)
     assert main(["cancel", "tiny"]) == 2
+    assert "neither queued nor running, but frozen: " in capsys.readouterr().err
     slurm.set_state("4711", "FAILED")
     main(["submit", "tiny.yaml"])
     assert main(["cancel", "4711"]) == 2
-    assert "neither queued nor running" in capsys.readouterr().err
+    assert re.search(r", but failed: .*\n  hint: .*resume", capsys.readouterr().err)
     assert slurm.cancelled == []
 
 
