@@ -64,7 +64,7 @@ def state(run: RunState, reason: str | None, now: float) -> str:
         return f"{word}: {reason}" if reason else word
     if run.phase is RunPhase.FROZEN:
         gone = f", and Slurm does not have its job {files.job_id}" if files.job_id else ""
-        return f"never started{gone}"
+        return f"{word}{gone}"
     if word in ("stopped", "lost") or (run.is_ended and word not in _STATES):
         how = "no record shows why" if reason is None else reason
         what = {"stopped": "stopped", "lost": "lost: its process or job is gone"}

@@ -145,6 +145,8 @@ def test_a_run_that_is_damaged_or_of_another_kit_hides_no_other(here, capsys, fi
     assert rows["20260109"]["state"] == "unreadable" and reason in rows["20260109"]["reason"]
     assert rows[run.run_id]["state"] == "frozen"
     assert main(["status"]) == 0
+    assert " frozen" in capsys.readouterr().out
+    assert main(["status"]) == 0
 
 
 @pytest.mark.parametrize(
