@@ -20,7 +20,6 @@ from pathlib import Path
 
 from .. import records
 from ..config.load import LoadedSpec
-from ..console import print_line
 from ..errors import UserError
 from ..records.frozen import Overrides, PackageVersion, Provenance
 from ..rundir import RunDir, Timeline, relink
@@ -69,11 +68,11 @@ def freeze_all(
     """
     repository = repository or code_snapshot.repository()
     located = {run: own_script.locate(loaded.spec, repository) for run, loaded in runs.items()}
-    first, (spec, _) = next(iter(located.items()))
+    first, (spec, home) = next(iter(located.items()))
     root, mode = first.path.parent.parent, int(spec.dir_mode, 8)
     check_writable(root)
-    if not spec.launch.is_trainer and (line := own_script.editable_line()):
-        print_line(line)
+    if not spec.launch.is_trainer:
+        own_script.warn_of_missing(spec.launch, home, root)
 
     @functools.cache
     def frozen(home: Path, inputs: tuple[str, ...], interpreter: str) -> tuple[Path, Provenance]:

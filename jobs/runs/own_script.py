@@ -154,6 +154,31 @@ def _is_same(old: Path, new: Path) -> bool:
     return old.is_file() and filecmp.cmp(old, new, shallow=False)
 
 
+def warn_of_missing(launch: Launch, repository: Path, runs_root: Path) -> None:
+    """Print what a script may read and the run has no copy of."""
+    with contextlib.suppress(FileNotFoundError):  # without git all is copied
+        options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
+        listed = code_snapshot.ask_git(repository, "ls-files", *options).stdout.split("\0")
+        names = [name for name in listed if name and _may_be_read(repository / name, runs_root)]
+        left = [
+            name for name in names if not code_snapshot.is_below(name.rstrip("/"), launch.inputs)
+        ]
+        if left:
+            more = ", ..." if len(left) > code_snapshot.MAX_SHOWN else ""
+            shown = ", ".join(left[: code_snapshot.MAX_SHOWN])
+            print_line(
+                f"git ignores {shown}{more}: launch.inputs names what the script reads of it"
+            )
+    if line := editable_line():
+        print_line(line)
+
+
+def _may_be_read(path: Path, runs_root: Path) -> bool:
+    """Return whether an ignored path may be data: not an environment, bytecode, or Slurm's log."""
+    is_made = path.name.startswith((".", "__", "slurm-")) or path.suffix in (".pyc", ".egg-info")
+    return not (is_made or path == runs_root or (path / "pyvenv.cfg").exists())
+
+
 def editable_line() -> str | None:
     """Return a warning about packages of `pip install -e`, whose code is not frozen.
 

@@ -171,6 +171,15 @@ def test_a_script_that_git_ignores_or_that_does_not_exist_is_an_error(repository
         frozen(repository, script="mine/rum.py")
 
 
+def test_a_submit_names_what_git_ignores_and_the_script_may_read(repository, capfd):
+    write(repository, ".cache/x", "env/pyvenv.cfg", "slurm-7.out", "mine/__pycache__/run.pyc")
+    (repository / ".gitignore").write_text("raw/\n.cache\nenv\n*.out\n__pycache__\n")
+    frozen(repository)
+    assert "git ignores data/raw/: launch.inputs names" in capfd.readouterr().err
+    frozen(repository, inputs=["data/raw"])
+    assert "git ignores" not in capfd.readouterr().err
+
+
 def test_an_editable_install_is_one_warning_line(tmp_path, monkeypatch):
     for name, is_editable in (("mine-1.0", "true"), ("other-2.0", "false")):
         folder = tmp_path / f"{name}.dist-info"
