@@ -18,14 +18,6 @@ from ..rundir import RunDir, Timeline, relink
 from .prctl import die_with_parent, set_name
 
 
-def redirect_output(log: Path) -> None:
-    """Append stdout and stderr to `log`."""
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
-
-
 def die_with_torchrun() -> None:
     """Have the kernel kill this process when its torchrun dies; ends it if that has just died.
 
@@ -47,7 +39,10 @@ def begin(run_dir: RunDir) -> None:
     best_effort = BestEffort(f"rank {rank} on {host}")
     set_name(f"rank-{rank:05d}")  # a fork has torchrun's command line
     with best_effort():
-        redirect_output(log)
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
     with best_effort():
         relink(run_dir.rank_log(rank), f"../{log.parent.name}/{log.name}")
     with best_effort():

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from .. import records, shared_files
 from ..kinds import Kind
 from ..records.nodes import HangConclusion, RankError
+from ..records.training import read_events
 from ..rundir import RunDir
 from .stop_signals import send
 from .torchrun import Node
@@ -77,6 +78,9 @@ class ScriptWatch:
             f"no output and no report of any rank for {self._limit_s:.0f} s "
             "(launch.hang_timeout_s); the stacks are at the end of the ranks' logs"
         )
-        first = RankError(time.time(), 0, self._node.host, error, kind=Kind.HANG)
+        events = read_events(self._run_dir.timeline("rank-00000"))
+        spawned = [each.host for each in events if each.event == "spawn"]
+        host = (spawned and spawned[-1]) or self._node.host  # torchrun chooses where rank 0 runs
+        first = RankError(time.time(), 0, host, error, kind=Kind.HANG)
         records.write(self._attempt_dir.rank_error(0), first)
         records.write(self._attempt_dir.hang, HangConclusion(0, error, ()))

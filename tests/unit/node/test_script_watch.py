@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.node import script_watch
 from slurm_job_kit.jobs.node.script_watch import ScriptWatch
 from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.rundir import Timeline
 from tests.unit import run_files
 
 LIMIT_S = 1.0
@@ -42,10 +43,12 @@ def begin(run):
 
 
 def test_all_agents_find_a_hang_that_the_first_one_records(run, begin):
+    for attempt, host in ((7, "n0"), (8, "n1")):  # torchrun has sorted the nodes in its own way
+        Timeline(run, "rank-00000", attempt).event("spawn", host=host, pid=1)
     first, second = begin(0), begin(1)
     assert first.is_hang_found.wait(20) and second.is_hang_found.wait(20)
     error = records.read(RankError, run.attempt(1).rank_error(0))
-    assert error is not None and (error.kind, error.host) == (Kind.HANG, "n0")
+    assert error is not None and (error.kind, error.host) == (Kind.HANG, "n1")
     assert error.error.startswith("no output and no report of any rank for 1 s")
 
 
