@@ -108,6 +108,7 @@ class Run:
             submission=Submission(),
             successor=None,
             checkpoint=self.checkpoint,
+            newest_file=None,
             quarantined=(),
         )
 
