@@ -90,7 +90,7 @@ BENCHES = (
         "waits of the host for the device, per step between logs",
         sets=frozenset({"usual", "gpu"}),
     ),
-    Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit; reductions a step", 2),
+    Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit", 2),
     Bench("B8", "checkpoint.stall", "torch.save, DCP / the kit's stall, 200 MB"),
     Bench(
         *("B8", "checkpoint.stall", "the same, 1 GB"),
@@ -108,13 +108,6 @@ BENCHES = (
     Bench("B9", "checkpoint.durable_saves", "a training with a save each 15 steps / without"),
     Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
     Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),
-    Bench(
-        "B10",
-        "peers.stateful_loader",
-        "the same resume by torchdata's StatefulDataLoader",
-        sets=ALONE,
-        needs=(partial(package, "torchdata"),),
-    ),
     Bench("B11", "data.samples", "samples twice or missing after three stops at any step", 2),
     Bench("B12", "data.small_images", "augmented images per second: kit / per-sample loader"),
     Bench(

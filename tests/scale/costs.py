@@ -29,12 +29,10 @@ class Costs:
     # `watch` ends srun so long after the first agent failed; a lost node sends no end.
     # Source: jobs/attempt/srun_step.py.
     node_s: float = float(END_LIMIT_S)
-    hang_s: float = 300.0  # launch.hang_timeout_s of the run
     # A requeued job waits until its credential has expired, and one second more.
     # Source: slurm.conf(5), AuthInfo cred_expire (120 s); slurmctld/job_mgr.c.
     requeue_s: float = CRED_EXPIRE_S + 1.0
     slurmd_timeout_s: float = 300.0  # Slurm marks a silent node DOWN. Source: slurm.conf(5)
-    lead_s: float = 120.0  # slurm.signal_lead_s
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,12 @@ class Rates:
     share_gpu: float = 0.587
     share_network: float = 0.084
     share_crash: float = 0.22
-    share_hang: float = 0.0  # of all crashes
     stays_bad: float = 0.5  # of the nodes with a failed GPU: it fails again until it is repaired
     is_hidden: float = 0.1  # of these: the preflight does not find it
     again_s: float = 600.0  # mean time until a hidden bad node fails again
     repair_s: float = DAY_S  # a lost or bad node returns
     cut_nodes: int = 32  # nodes behind one switch
     cut_s: float = 600.0  # mean time until the switch works again
-    preemptions_per_day: float = 0.0  # of each job
     preempted_s: float = 3600.0  # how long the other job keeps the nodes
     human_s: float = 4 * 3600.0  # a user sees that a run was held, and resumes it
 

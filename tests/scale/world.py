@@ -97,7 +97,7 @@ class World:
         heapq.heappush(self.events, (t, next(self._numbers), act))
 
     def fail(self, kind: str, node: str) -> None:
-        """A fault on a node: node, network, gpu, crash, hang or preemption."""
+        """A fault on a node: node, network, gpu, crash or preemption."""
         group = [node]
         if kind == "network":
             first = self.slurm.names.index(node)
@@ -113,7 +113,7 @@ class World:
             return
         if kind == "preemption":
             self._preempt(training)
-        elif kind in ("gpu", "crash", "hang"):
+        elif kind in ("gpu", "crash"):
             self._end(training, self._crash_end(node, kind))
 
     def _repair(self, node: str) -> None:
@@ -133,13 +133,10 @@ class World:
             "gpu": rates.share_gpu,
             "network": rates.share_network,
             "node": rates.share_node,
-            "crash": rates.share_crash * (1 - rates.share_hang),
-            "hang": rates.share_crash * rates.share_hang,
+            "crash": rates.share_crash,
         }
         for kind, share in shares.items():
             self._repeat(per_s * share, partial(self._fail_anywhere, kind))
-        for training in self.trainings:
-            self._repeat(rates.preemptions_per_day / DAY_S, partial(self._preempt, training))
 
     def _fail_anywhere(self, kind: str) -> None:
         self.fail(kind, self.random.choice(self.slurm.names))
@@ -217,14 +214,7 @@ class World:
         self._close_after(training, end, self.costs.stop_s)
 
     def _crash_end(self, node: str, kind: str) -> End:
-        error = RankError(
-            self.slurm.now,
-            0,
-            node,
-            f"{kind} failure",
-            Kind.HANG if kind == "hang" else Kind.UNKNOWN,
-        )
-        return End(self.slurm.now, errors=(error,))
+        return End(self.slurm.now, errors=(RankError(self.slurm.now, 0, node, f"{kind} failure"),))
 
     # --- a run ------------------------------------------------------------------------------------
 
@@ -310,9 +300,7 @@ class World:
     def _end(self, training: Training, end: End, detect_s: float | None = None) -> None:
         """The ranks have failed; the attempt is closed when that is detected."""
         self._stop_work(training, is_saved=False)
-        is_hang = any(error.kind is Kind.HANG for error in end.errors)
-        default = self.costs.hang_s if is_hang else self.costs.crash_s
-        self._close_after(training, end, default if detect_s is None else detect_s)
+        self._close_after(training, end, self.costs.crash_s if detect_s is None else detect_s)
 
     def _close_after(self, training: Training, end: End, seconds: float) -> None:
         training.phase = "closing"
@@ -391,7 +379,6 @@ class Totals:
     """The figures of a simulation; shares are weighted by the number of nodes."""
 
     goodput: float  # useful / (allocated and held): without the time in the queue
-    of_allocation: float  # useful / allocated
     queued: float  # share of all time
     held: float
     attempts: int
@@ -413,7 +400,6 @@ def totals(world: World, seconds: float) -> Totals:
     calls = dict(world.slurm.calls)
     return Totals(
         goodput=useful / (allocated + held),
-        of_allocation=useful / allocated if allocated else 0.0,
         queued=queued / everything,
         held=held / everything,
         attempts=sum(t.sums.attempts for t in world.trainings),

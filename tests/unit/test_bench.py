@@ -2,7 +2,6 @@
 
 import json
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 
@@ -92,28 +91,6 @@ def test_rounds_alternate_and_the_first_one_does_not_count():
     times = interleaved({"kit": variant("kit"), "bare": variant("bare")}, rounds=3)
     assert order == ["kit", "bare", "bare", "kit", "kit", "bare", "bare", "kit"]
     assert times == {"kit": [4.0, 5.0, 8.0], "bare": [3.0, 6.0, 7.0]}
-
-
-def test_the_table_tells_what_was_reached_and_what_failed():
-    missed = Figure("stall", 8.3, Target(">=", 9), (8.0, 8.5)).record()
-    exact = Figure("reductions", 1.0, Target("==", 1)).record()
-    results: list[dict[str, Any]] = [
-        {"bench": "B8 checkpoint_stall", "figures": [missed], "error": None},
-        {"bench": "B7 accumulation", "figures": [exact], "error": None},
-        {"bench": "B10 seek", "figures": [], "error": "failed with status 1"},
-    ]
-    assert [" ".join(line.split()) for line in report.table(results).splitlines()] == [
-        "bench measured middle half to reach reached",
-        "B8 checkpoint_stall stall 8.300 8.000 to 8.500 >= 9 NO",
-        "B7 accumulation reductions 1 exact == 1 yes",
-        "B10 seek failed with status 1 -",
-    ]
-
-
-def test_seconds_have_their_unit_in_the_table():
-    figure = rounds.seconds("restart", [1.0, 2.0, 3.0], Target("<=", 4)).record()
-    table = report.table([{"bench": "B3 restart", "figures": [figure], "error": None}])
-    assert " ".join(table.split()[-12:]) == "B3 restart restart 2.000 s 1.000 to 3.000 <= 4 s yes"
 
 
 def test_what_is_measured_and_where_fits_into_json():

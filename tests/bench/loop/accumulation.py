@@ -5,13 +5,10 @@ from __future__ import annotations
 from itertools import count
 
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.loop import Loop
-from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
@@ -32,7 +29,7 @@ SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(interval=None), log=Log(every_ste
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds of this many optimizer steps of either; exchanges of the kit's ranks in one step."""
+    """Seconds of this many optimizer steps of either. tests/unit counts the exchanges in a step."""
 
     def kit() -> float:
         clock = StepClock(WARM_UP_STEPS, WARM_UP_STEPS + NUM_STEPS)
@@ -50,7 +47,7 @@ def measure(place: Place) -> list[Figure]:
     times = interleaved({"naive": naive, "kit": kit})
     steps = milliseconds(times["kit"], NUM_STEPS)
     what = f"{NUM_MICRO_BATCHES} micro batches of 4, 1.1 M parameters: naive / kit ({steps} a step)"
-    return [ratio(what, times["naive"], times["kit"], Target(">=", 3)), _reductions(place)]
+    return [ratio(what, times["naive"], times["kit"], Target(">=", 3))]
 
 
 def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
@@ -65,29 +62,3 @@ def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
             loss.backward()
         replica.optimizer.step()
         replica.optimizer.zero_grad()
-
-
-def _reductions(place: Place) -> Figure:
-    """How often DDP reduces each gradient in an optimizer step, counted by a communication hook."""
-    context = place.context(SPEC)
-    loop = prepare(context)
-    reduced = _count_reduced(loop.replica)
-    place.run(context, loop, StepClock(0, 0))
-    num_parameters = sum(p.numel() for p in loop.replica.module.parameters())
-    each = sum(reduced) / (num_parameters * loop.state.global_step)
-    what = f"reductions of each gradient per optimizer step ({loop.state.global_step} steps)"
-    return Figure(what, each, Target("==", 1))
-
-
-def _count_reduced(replica: Replica) -> list[int]:
-    """A list that grows by the number of gradients whenever DDP exchanges some."""
-    reduced: list[int] = []
-
-    # Without annotations: DDP compares them with types, and here they would be strings.
-    def hook(group, bucket):
-        reduced.append(bucket.buffer().numel())
-        return allreduce_hook(group, bucket)
-
-    assert isinstance(replica.wrapped, DistributedDataParallel)
-    replica.wrapped.register_comm_hook(None, hook)
-    return reduced

@@ -37,4 +37,4 @@ def train(task: Task, folder: Path) -> None:
         accelerator.print(f"epoch {epoch} accuracy {correct / total}")
 
 
-PEERS = (Peer("accelerate", "it saves nothing", train, "accelerate"),)
+PEER = Peer("accelerate", "it saves nothing", train, "accelerate")

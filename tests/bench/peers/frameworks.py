@@ -11,25 +11,13 @@ from statistics import median
 from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.jobs.spec import Spec, Train
 from tests.bench.catalogue import package
-from tests.bench.peers import (
-    accelerated,
-    fabric,
-    lightning_trainer,
-    transformers_trainer,
-    tutorial,
-)
+from tests.bench.peers import accelerated, lightning_trainer, tutorial
 from tests.bench.peers.task import Peer, Task
 from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, ratio
 
 ROUNDS = 5
-PEERS: tuple[Peer, ...] = (
-    *tutorial.PEERS,
-    *accelerated.PEERS,
-    *lightning_trainer.PEERS,
-    *fabric.PEERS,
-    *transformers_trainer.PEERS,
-)
+PEERS: tuple[Peer, ...] = (*tutorial.PEERS, accelerated.PEER, lightning_trainer.PEER)
 CASES = {
     "tiny MLP": Train(model="mlp", dataset="digits", epochs=100),
     "CNN of CIFAR's shape": Train(

@@ -39,11 +39,4 @@ def train(task: Task, folder: Path) -> None:
     trainer.fit(Classifier(), task.batches(), task.held_out())
 
 
-PEERS = (
-    Peer(
-        "Lightning",
-        "it saves each epoch, not durably",
-        train,
-        "lightning",
-    ),
-)
+PEER = Peer("Lightning", "it saves each epoch, not durably", train, "lightning")

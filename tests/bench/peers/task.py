@@ -68,11 +68,6 @@ class Task:
         """Batches of the held-out data."""
         return DataLoader(self._data[1], batch_size=self.train.eval_batch_size)
 
-    @property
-    def samples(self) -> TensorDataset:
-        """The training data, sample by sample."""
-        return self._data[0]
-
 
 @dataclass(frozen=True)
 class Peer:
