@@ -13,10 +13,7 @@ from .cluster import Cluster, why_not
 from .faults.scenario import ReferenceRuns
 from .host import IS_SITE
 from .kit import Kit
-from .not_on_site import REASONS
 from .user_cluster import cluster_at, root_of_this_process
-
-_HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -43,13 +40,6 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     before = os.umask(0)  # users of the cluster write into the folders that the test makes
     yield cluster.tmp_path(tmp_path)
     os.umask(before)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        reason = REASONS.get(item.name) or REASONS.get(getattr(item, "originalname", item.name))
-        if IS_SITE and reason and item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.skip(reason=f"not on the site's shape: {reason}"))
 
 
 @pytest.fixture(scope="session")

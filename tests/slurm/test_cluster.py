@@ -97,14 +97,6 @@ def test_unplugged_node_cannot_be_reached_until_plugged(cluster: Cluster) -> Non
     cluster.wait_for(is_reached, "n2 reached from n1", 20)
 
 
-def test_urgent_job_preempts_and_requeues(cluster: Cluster) -> None:
-    job_id = cluster.sbatch("-N4", "--exclusive", "-pnograce", stdin=_script("exec sleep 300"))
-    cluster.wait_job(job_id, "RUNNING")
-    urgent = cluster.sbatch("-N4", "-purgent", stdin=_script("true"))
-    cluster.wait_job(urgent, "COMPLETED")
-    assert cluster.wait_job(job_id, "RUNNING")["Restarts"] == "1"
-
-
 @pytest.mark.parametrize(
     ("proctrack", "receivers"),
     [("linuxproc", {"task", "rank"}), ("pgid", {"task"}), ("cgroup", {"task"})],
@@ -123,22 +115,6 @@ def test_proctrack_decides_who_receives_a_signal(
     if "rank" in receivers:
         cluster.wait_for(lambda: list(tmp_path.glob("rank.usr1")), "the rank has it too", 20)
     assert {path.stem for path in tmp_path.glob("*.usr1")} == receivers
-
-
-@pytest.mark.slow
-def test_node_comes_back_after_a_power_failure(cluster: Cluster) -> None:
-    cluster.power_off("n2")
-    assert cluster.daemon_pid("n2") is None
-    cluster.power_on("n2")
-    cluster.wait_idle()
-    cluster.run("srun", "--nodelist=n2", "true")
-
-
-@pytest.mark.slow
-def test_waiting_for_a_job_that_ended_otherwise_fails_at_once(cluster: Cluster) -> None:
-    job_id = cluster.sbatch(stdin=_script("exit 3"))
-    with pytest.raises(ClusterError, match=f"job {job_id} ended as FAILED"):
-        cluster.wait_job(job_id, "COMPLETED")
 
 
 @pytest.mark.slow

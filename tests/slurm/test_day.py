@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from .cluster import Cluster
+from .host import IS_SITE
 from .kit import JOB_TIMEOUT_S, REPOSITORY, Kit
 
 DAY = REPOSITORY / "docs/day.md"
@@ -111,6 +112,7 @@ class Terminal:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(IS_SITE, reason="the page shows a site that preempts by partition")
 def test_a_day_s_commands_print_what_the_page_shows(cluster: Cluster, tmp_path: Path) -> None:
     terminal = Terminal(Kit(cluster, tmp_path / "runs"))
     for step in steps(DAY.read_text(encoding="utf-8")):

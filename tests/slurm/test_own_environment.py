@@ -75,13 +75,3 @@ def test_a_stop_while_the_setup_lines_run_is_recorded_and_requeued(
     assert (first["cause"], first["decision"]) == ("time_limit", "requeue")
     assert first["evidence"]["signals"] == ["SIGUSR1"]
     assert second["decision"] == "done"
-
-
-def test_an_interpreter_that_no_node_has_is_the_reason(cluster: Cluster, tmp_path: Path) -> None:
-    kit = Kit(cluster, tmp_path / "runs")
-    kit.runs_root.mkdir()
-    run = submit(kit, [], "launch.python=/no/such/python", "launch.max_crashes=1")
-    run.wait("FAILED")
-    (only,) = run.attempts()
-    assert (only["cause"], only["decision"]) == ("crash", "hold")
-    assert "launch.python: no interpreter /no/such/python here" in only["reason"]

@@ -141,7 +141,10 @@ def test_an_array_task_is_requeued_alone(kit: Kit, reference: ReferenceRuns, row
     points.mkdir(parents=True)
     for number, task in enumerate(tasks):
         (points / str(number)).symlink_to(task.run.dir.path)
-    options = ("--parsable", "--nodes=1", "--cpus-per-task=3", "--array=0-1", "--time=10")
+    # With NONE srun gives the agents the variables of the batch script, and not only Slurm's own.
+    # The PATH of a log-in does not have the programs of another Slurm.
+    export = f"--export={'ALL' if kit.cluster.site.prefix else 'NONE'}"
+    options = ("--parsable", export, "--nodes=1", "--cpus-per-task=3", "--array=0-1", "--time=10")
     array = ("sbatch", *options, "--output=/dev/null", "slurm/ddp.sbatch", points.parent)
     job_id = kit.run(*array).stdout.strip()
     first, second = (Run(kit.cluster, f"{job_id}_{n}", tasks[n].run.dir) for n in range(2))
