@@ -100,7 +100,7 @@ class Slurm:
     )
     sbatch_args: dict[str, Scalar] = key(
         {},
-        "Other sbatch options by long name; true is a bare flag, false leaves it out. "
+        "Other sbatch options by long name; true: without a value, false: not at all. "
         "requeue: expedite asks for Slurm's expedited requeue (25.11).",
     )
     srun_args: list[str] = key(
@@ -248,7 +248,7 @@ class Train:
     strategy: str = key(
         "ddp",
         "What the ranks divide among them: ddp (the batches), fsdp (also weights, gradients and "
-        "optimizer state), hsdp (as fsdp in each group of shard_size ranks; every group has all).",
+        "optimizer state), hsdp (as fsdp, but within each group of shard_size ranks).",
     )
     shard_size: int | None = key(
         None, "hsdp: ranks that share the weights; the ranks of one node if unset.", ge=2
@@ -296,7 +296,7 @@ class Train:
     schedule_args: dict[str, Any] = key({}, "Arguments of your own schedule.")
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
     lr_milestones: list[int] = key([], "Epochs at which the step schedule multiplies lr.")
-    lr_gamma: float = key(0.1, "What the step schedule multiplies lr by.", gt=0, lt=1)
+    lr_gamma: float = key(0.1, "Factor by which the step schedule multiplies lr.", gt=0, lt=1)
     lr_decay_fraction: float = key(
         0.2, "Share of the steps in which the wsd schedule goes down to 0, at the end.", gt=0, le=1
     )
@@ -316,8 +316,8 @@ class Train:
         "across requeues.",
     )
     gradient_as_bucket_view: bool = key(True, "DDP: gradients are views into its buckets.")
-    static_graph: bool = key(False, "DDP: the same graph in every step.")
-    find_unused_parameters: bool = key(False, "Some parameters get no gradient in a step.")
+    static_graph: bool = key(False, "DDP: the graph is the same in every step.")
+    find_unused_parameters: bool = key(False, "Allow parameters without a gradient in a step.")
     bucket_cap_mb: int = key(25, "DDP: size of a gradient bucket, in MiB.", ge=1)
     sync_batchnorm: bool = key(False, "BatchNorm over all ranks; on GPUs only.")
     seed: int = key(0, "Seed of weights, data order, augmentation and dropout.", ge=0, lt=2**32)
@@ -342,7 +342,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """When a checkpoint is committed, besides at a stop and at the end, and which are kept."""
+    """When a checkpoint is saved, apart from a stop and the end, and which are kept."""
 
     interval: Literal["auto"] | None = key(
         "auto",
@@ -352,7 +352,7 @@ class Checkpoint:
     every_epochs: int | None = key(None, "Epochs between two checkpoints.", ge=1)
     every_steps: int | None = key(None, "Steps between two checkpoints.", ge=1)
     every_minutes: float | None = key(None, "Minutes between two checkpoints.", gt=0)
-    keep_last: int = key(2, "Newest checkpoints to keep.", ge=1)
+    keep_last: int = key(2, "Number of newest checkpoints to keep.", ge=1)
     keep_every_steps: int | None = key(
         None, "Never delete checkpoints at multiples of this step.", ge=1
     )
@@ -410,8 +410,8 @@ class Spec:
     name: str = key("run", "Name of the run: its directory and its name in squeue.")
     runs_root: str | None = key(
         None,
-        "Where run directories go, ~ and $VAR expanded. If unset, KIT_RUNS, else ./runs (of the "
-        "command kit: runs at the top of the repository).",
+        "Folder of the run directories. If unset, the variable KIT_RUNS names it, otherwise it is "
+        "./runs (for the command kit: runs at the top of the repository).",
     )
     dir_mode: str = key(
         "0700", "Permissions of the run directory, in octal.", pattern="^0[0-7]{3}$"
