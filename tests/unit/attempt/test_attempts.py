@@ -21,6 +21,7 @@ from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
+from tests.unit.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # An srun step: the process's number and its state for a test, then the end that the test orders.
@@ -44,14 +45,6 @@ exit "$code"
 """
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
-
-
 class Job:
     """A batch script that runs, its run directory, and the sruns that it has started."""
 
@@ -64,7 +57,7 @@ class Job:
     def srun(self, attempt):
         """Wait for the srun of an attempt; its pid, and the attempt in its arguments."""
         path = self._slurm.folder / f"srun-{attempt}"
-        pid, word = wait_for(lambda: path.exists() and path.read_text(), path).split()
+        pid, word = wait_for(lambda: path.exists() and path.read_text(), path, 60).split()
         return int(pid), word
 
     def seen(self, attempt):
@@ -191,18 +184,6 @@ def test_a_stop_signal_of_the_batch_process_is_the_attempts(begin, fake_slurm, n
     (record,) = read_attempts(job.run)
     assert record.evidence.signals == (f"SIG{name}",)
     assert any(" requeue " in call for call in fake_slurm.calls)
-
-
-def test_of_two_stop_signals_of_the_batch_process_the_first_is_the_attempts(begin):
-    job = begin()
-    job.srun(1)
-    for number in (signal.SIGUSR1, signal.SIGTERM):
-        os.kill(job.shell.pid, number)
-        time.sleep(0.3)  # a look of `watch` between them
-    job.end(1, 1)
-    job.wait()
-    (record,) = read_attempts(job.run)
-    assert record.evidence.signals[0] == "SIGUSR1"
 
 
 def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):

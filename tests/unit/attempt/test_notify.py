@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.rundir import read_json, write_json
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 from tests.unit import run_files
+from tests.unit.waiting import is_running, wait_for
 
 RECORD = 'printf "%s|" "$KIT_STATE" "$KIT_REASON" "$KIT_RUN_ID" "$KIT_RUN_DIR" "$PWD" >>said'
 
@@ -85,18 +86,7 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(wanting, capfd)
     assert time.monotonic() - began < 30
     assert "was ended after 3 s" in capfd.readouterr().err
     pid = int((run.path / "pid").read_text())
-    deadline = time.monotonic() + 30
-    while is_alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_for(lambda: not is_running(pid))
 
 
 def test_its_output_is_not_that_of_the_command(wanting, capfd):

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
+from tests.unit.waiting import wait_for
 
 pytestmark = pytest.mark.long  # waits for limits of time
 
@@ -147,10 +147,7 @@ def test_sruns_child_that_would_end_the_step_later_is_ended_first(
     srun, pid = stand_in(f'trap "" TERM; ({killer}) & echo $!; while :; do sleep 0.1; done')
     srun_step.watch(run, "7", 1, srun, shell.stops)
     assert srun.wait(10) == -signal.SIGKILL
-    deadline = time.monotonic() + 10
-    while parent_of(int(pid)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: not parent_of(int(pid)))
     assert not (tmp_path / "killed-a-step").exists()
 
 
@@ -328,10 +325,8 @@ def test_srun_goes_on_where_more_nodes_are_silent_than_the_run_can_do_without(
 
     monkeypatch.setattr(client, "is_silent", is_silent)
     watching = watch(waiter)
-    deadline = time.monotonic() + 20
-    while len(looks) <= 4 * srun_step.SILENT_LOOKS and time.monotonic() < deadline:
-        watching.join(0.1)
-    assert len(looks) > 4 * srun_step.SILENT_LOOKS and watching.is_alive()
+    wait_for(lambda: len(looks) > 4 * srun_step.SILENT_LOOKS)
+    assert watching.is_alive()
     waiter.kill()
     watching.join(10)
 
@@ -422,10 +417,7 @@ def test_a_stop_that_only_the_batch_shell_got_reaches_the_agents(run, shell, fak
     shows(fake_slurm, "RUNNING")
     node(run, 0, None)
     shell.write(name)
-    deadline = time.monotonic() + 30
-    while not fake_slurm.cancelled:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: fake_slurm.cancelled)
     assert fake_slurm.cancelled == [f"--signal={name} 7"]
 
 
@@ -437,8 +429,5 @@ def test_a_job_that_ends_or_runs_again_elsewhere_gets_no_stop(
     shows(fake_slurm, state, restarts)
     node(run, 0, None)
     shell.write("USR1")
-    deadline = time.monotonic() + 30
-    while not fake_slurm.calls:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: fake_slurm.calls)
     assert fake_slurm.cancelled == []

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.submit_claim import hold_claim
@@ -14,6 +13,7 @@ from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.run_files import REPOSITORY, make_code, make_run
+from tests.unit.waiting import wait_for
 
 
 def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):
@@ -106,13 +106,6 @@ echo 'Submitted batch job 4712'
 """
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_of_two_resumes_at_once_one_queues_a_job(slurm, here, capsys):
     assert main(["submit", "tiny.yaml"]) == 0
     slurm.set_state("4711", "FAILED")
@@ -121,7 +114,7 @@ def test_of_two_resumes_at_once_one_queues_a_job(slurm, here, capsys):
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as first:
         try:
-            wait_until(lambda: slurm.submitted == 2)
+            wait_for(lambda: slurm.submitted == 2)
             assert main(["resume", "tiny"]) == 2
             assert f"process {first.pid} on " in capsys.readouterr().err
         finally:

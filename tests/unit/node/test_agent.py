@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from tests.unit import run_files
+from tests.unit.waiting import is_running, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = RunDir(Path("/runs/x y/1"))
@@ -312,15 +312,6 @@ def test_the_kit_of_a_run_inside_of_the_repository_is_not_live_code(tmp_path):
     assert found == f"{run.work}:{run.kit}:{run.work}/lib"
 
 
-def test_torchrun_inherits_none_of_its_options_and_no_place_of_an_outer_run(node, monkeypatch):
-    for name in ("PET_STANDALONE", "PET_NO_PYTHON", "RANK", "TORCHELASTIC_RUN_ID", "KIT_SET"):
-        monkeypatch.setenv(name, "1")
-    spec = Spec(launch=Launch(env={"OMP_PROC_BIND": "close"}))
-    env = node().environment(spec, RUN, PLAN)
-    assert not {"PET_STANDALONE", "PET_NO_PYTHON", "RANK", "TORCHELASTIC_RUN_ID"} & set(env)
-    assert "KIT_SET" not in env and env["OMP_PROC_BIND"] == "close"
-
-
 def test_only_a_users_script_gets_a_working_directory(node, monkeypatch):
     monkeypatch.setenv("KIT_WORK_DIR", "/of/an/outer/run")
     assert "KIT_WORK_DIR" not in node().environment(Spec(), RUN, PLAN)
@@ -420,13 +411,6 @@ def host(tmp_path):
         process.wait()
         process.stdout.close()
         process.stderr.close()
-
-
-def wait_for(condition, limit_s=15):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # A torchrun that waits for ever: for its store before it has ranks, or after they have ended.
@@ -616,11 +600,3 @@ def test_torchrun_dies_with_its_agent(host, tmp_path):
     wait_for(lambda: procfs.parent_of(pid) in (None, process.pid) and not is_running(pid))
     for orphan in ranks:
         os.kill(orphan, signal.SIGKILL)
-
-
-def is_running(pid):
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it may end between the two
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -16,6 +16,7 @@ from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.node.__main__ import refuse_old_python
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.freeze import setup_script
+from tests.unit.waiting import wait_for
 
 SCRIPT = Path(__file__).resolve().parents[3] / "slurm/agent.sh"
 HOST = socket.gethostname()
@@ -211,11 +212,8 @@ def test_a_file_that_a_line_sources_may_have_failing_commands(node, tmp_path):
 
 
 def wait_for_begin(node):
-    deadline = time.monotonic() + 20
     log = node.attempt.setup_log(8)
-    while not log.exists() or log.read_text() != "begun\n":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: log.exists() and log.read_text() == "begun\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

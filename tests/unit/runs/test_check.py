@@ -15,6 +15,7 @@ from slurm_job_kit.jobs.records.training import CheckReport, Finding
 from slurm_job_kit.jobs.runs import check
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from tests.unit.waiting import is_running, wait_for
 
 pytestmark = pytest.mark.long  # the check imports torch in a process of its own
 
@@ -113,20 +114,6 @@ def test_the_process_has_the_ranks_code_and_variables_and_no_gpu(
     assert Path((tmp_path / "pwd").read_text().strip()) == run_dir.code.resolve()
 
 
-def has_ended(pid):
-    """Whether a process ends within some seconds; a zombie has ended."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def test_the_limit_ends_the_process_with_its_children_and_the_submit_goes_on(
     frozen, interpreter, tmp_path, monkeypatch, capfd
 ):
@@ -134,7 +121,7 @@ def test_the_limit_ends_the_process_with_its_children_and_the_submit_goes_on(
     run = frozen(interpreter(f"sleep 300 & echo $! >{tmp_path}/child; wait"))
     checked(run)
     assert "not checked: the check was ended after 3 s" in capfd.readouterr().err
-    assert has_ended(int((tmp_path / "child").read_text()))
+    wait_for(lambda: not is_running((tmp_path / "child").read_text().strip()))
 
 
 def test_a_process_that_fails_refuses_nothing_and_its_last_line_is_shown(
@@ -201,7 +188,7 @@ def test_ctrl_c_ends_the_process(frozen, interpreter, tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         checked(run)
-    assert has_ended(int((tmp_path / "pid").read_text()))
+    wait_for(lambda: not is_running((tmp_path / "pid").read_text().strip()))
 
 
 def test_a_problem_shows_the_users_frames_between_text_and_hint():
