@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -73,10 +72,6 @@ def test_the_file_that_is_submitted_is_this_file():
     assert SCRIPT.is_file()
 
 
-def test_bash_can_read_it():
-    subprocess.run(["bash", "-n", SCRIPT], check=True)
-
-
 @pytest.mark.parametrize("end", ["", "/", "//"])
 def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
     """At a requeue `latest` may be another run."""
@@ -107,21 +102,6 @@ def test_a_run_directory_that_another_host_has_just_made_is_seen(hosts):
     words = ["bash", str(SCRIPT), str(hosts.there / "1")]
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")  # it has got as far as setup.sh
-
-
-def test_the_script_shows_how_the_endpoint_reaches_the_agents():
-    """The script shows how the first node's address becomes the endpoint for each agent."""
-    text = SCRIPT.read_text()
-    steps = [
-        'getent ahosts "${nodes[0]}"',
-        "--rdzv-endpoint=$head_address:PORT",
-        "srun=(srun --export=ALL",
-        '--head-address "$head_address" "${nodes[@]}" --srun "${srun[@]}"',
-    ]
-    places = [text.index(step) for step in steps]
-    assert places == sorted(places)
-    agent = (SCRIPT.parent / "agent.sh").read_text()
-    assert '--rdzv-endpoint="$kit_endpoint"' in agent
 
 
 def test_the_script_shows_the_command_of_torchrun():
@@ -249,11 +229,3 @@ def test_a_job_whose_interpreter_is_gone_ends_for_good(fake_slurm, tmp_path):
     assert done.returncode == 1
     assert re.search(rf"{TIME}/no/such/python, which submitted the run", done.stderr)
     assert fake_slurm.calls[-1] == "scontrol update JobId=7 Requeue=0"
-
-
-def test_a_line_of_adopt_begins_with_the_time(fake_slurm, tmp_path):
-    env = {**os.environ, "SLURM_JOB_ID": "7", "KIT_RUNS": str(tmp_path)}
-    command = [sys.executable, "-m", "jobs", "adopt", "no_such.yaml"]
-    done = subprocess.run(command, env=env, cwd=SCRIPT.parents[1], capture_output=True, text=True)
-    assert done.returncode == 2 and not done.stdout
-    assert re.match(rf"{TIME}no_such.yaml: cannot be read", done.stderr)

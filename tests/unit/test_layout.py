@@ -554,9 +554,6 @@ def looks_into_a_reason(node):
     return any(is_our_reason(each) for part in parts for each in ast.walk(part))
 
 
-# Words with one meaning each in docs/glossary.md; alone they name nothing else.
-WORDS = {"step", "plan", "run", "job", "attempt", "start"}
-NAMED_BY_A_WORD = {"trainer.run", "jobs.slurm.client.Job", "jobs.attempt"}
 # A class and the record that it writes.
 SAME_NAME = {"Progress"}
 
@@ -566,11 +563,6 @@ def classes():
         for node in nodes(module):
             if isinstance(node, ast.ClassDef):
                 yield module, node.name
-
-
-def test_a_word_of_the_glossary_alone_names_one_thing():
-    names = {*FILES, *(f"{module}.{name}" for module, name in classes())}
-    assert {name for name in names if name.rpartition(".")[2].lower() in WORDS} == NAMED_BY_A_WORD
 
 
 def test_a_class_has_a_name_of_its_own():

@@ -106,16 +106,6 @@ def test_a_wrong_line_is_named_by_its_number(tmp_path):
         read_attempts(run)
 
 
-def test_a_later_line_of_an_attempt_corrects_the_earlier_one(tmp_path):
-    run = RunDir(tmp_path)
-    for attempt, decision in ((1, "requeue"), (2, "requeue"), (2, "hold")):
-        run_files.recorded(run, attempt=attempt, decision=decision)
-    assert [(r.attempt, r.decision) for r in read_attempts(run)] == [
-        (1, "requeue"),
-        (2, "hold"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -119,17 +119,6 @@ def test_a_rank_that_lost_its_peer_is_not_the_first_failure(run):
     assert (failed.caused_by_peer, failed.kind, failed.mistake) == (True, "collective", None)
 
 
-def test_the_last_20_lines_of_a_rank_are_kept_without_colours_and_cut(run):
-    agents(run, 1, 1)
-    torchrun(run, 1)
-    lines = [f"\x1b[1mline {number}\x1b[0m" for number in range(30)]
-    run.attempt(1).rank_log(1).write_text("\n".join([*lines, "x" * 5000, "Error: end"]))
-    (failed, _) = fact_reader.read(run, 1).errors
-    kept = failed.traceback.splitlines()
-    assert (len(kept), kept[0], kept[-1]) == (20, "line 12", "Error: end")
-    assert len(kept[-2]) < 450
-
-
 def test_a_torchrun_that_fails_by_itself_is_named_with_its_last_line(run):
     agents(run, 1, -9)
     code = "def meet():\n    raise TimeoutError('no answer from the store')\nmeet()"

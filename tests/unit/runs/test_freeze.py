@@ -67,19 +67,6 @@ def test_latest_is_the_newest_run_that_was_made(root, repository):
     assert (root / "first/latest").resolve() == newest.path
 
 
-def test_an_edit_of_the_checkout_changes_no_frozen_run(root, repository):
-    run = frozen(repository)
-    (repository / "a.py").write_text("# edited\n")
-    assert (run.code / "a.py").read_text() == "# first\n"
-    assert (frozen(repository).code / "a.py").read_text() == "# edited\n"
-
-
-def test_equal_code_is_stored_once(root, repository):
-    first, second = frozen(repository), frozen(repository)
-    assert first.path != second.path
-    assert first.code.resolve() == second.code.resolve()
-
-
 def test_moving_the_runs_root_breaks_no_run(root, repository):
     run = frozen(repository)
     moved = root.rename(root.with_name("moved"))

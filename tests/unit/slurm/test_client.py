@@ -151,13 +151,6 @@ def test_a_slow_call_is_told_and_a_quick_one_is_not(monkeypatch, capfd):
     assert capfd.readouterr().err.startswith("sleep has waited")
 
 
-@pytest.mark.parametrize(
-    "text", ["Zero Bytes were transmitted or received", "Message receive failure"]
-)
-def test_an_answer_that_was_lost_is_none(text):
-    assert not client.is_answered(subprocess.CompletedProcess("", 1, "", f"error: {text}\n"))
-
-
 def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm):
     slurm.answer("sbatch", "Submitted batch job 12 on cluster c\n")
     environ = {"PATH": str(slurm.bin)}
@@ -203,11 +196,6 @@ def test_a_requeue_is_incomplete_and_read_back(slurm):
     slurm.answer("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
     assert client.requeue("12_3").answer is RequeueAnswer.ACCEPTED
     assert "scontrol requeue Incomplete 12_3" in slurm.calls
-
-
-def test_a_requeue_that_did_not_happen_returns_the_jobs_state(slurm):
-    slurm.answer("scontrol", "   JobState=COMPLETING Reason=None Dependency=(null)\n")
-    assert client.requeue("12").problem == "scontrol requeue left the job COMPLETING None"
 
 
 def test_a_requeue_without_an_answer_returns_no_answer(slurm):

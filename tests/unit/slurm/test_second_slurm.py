@@ -1,6 +1,5 @@
 """The Slurms that the tests fetch: their source, their folder, and when one is refused."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -84,27 +83,3 @@ def test_a_failed_fetch_shows_the_error_and_leaves_no_files(
 def test_a_version_that_no_debian_release_is_known_for_is_refused(arguments, capsys):
     assert second.main(arguments) == 2
     assert capsys.readouterr().err.endswith("name one of 24.11, 26.05\n")
-
-
-def test_a_moved_folder_is_created_again(tmp_path):
-    folder = tmp_path / "24.11"
-    folder.mkdir()
-    assert not second.is_made(folder)
-    (folder / "made-by").write_text(second._stamp(folder))
-    assert second.is_made(folder)
-    shutil.move(folder, tmp_path / "moved")
-    assert not second.is_made(tmp_path / "moved")
-
-
-@pytest.mark.parametrize(
-    ("line", "is_strange"),
-    [
-        ("\tlibz.so.1 => {new}/sbin/../lib/libz.so.1 (0x7f)", False),
-        ("\t{new}/lib/ld-linux-x86-64.so.2 (0x7f)", False),
-        ("\tlinux-vdso.so.1 (0x7f)", False),
-        ("\tlibz.so.1 => /usr/lib/libz.so.1 (0x7f)", True),
-        ("\tlibz.so.1 => not found", True),
-    ],
-)
-def test_a_library_from_another_folder_is_detected(tmp_path, line, is_strange):
-    assert second._is_strange(line.format(new=tmp_path), tmp_path) is is_strange
