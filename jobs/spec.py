@@ -67,10 +67,7 @@ class Slurm:
         "loss of a node the run continues on the others, as long as 6 are left.",
     )
     spare_nodes: int = key(
-        0,
-        "Nodes that the job holds in reserve: one of them replaces a lost node at once, without a "
-        "requeue.",
-        ge=0,
+        0, "Nodes in reserve: one of them replaces a lost node at once, without a requeue.", ge=0
     )
     gpus_per_node: int | str = key(
         0, "GPUs on each node, also with their type as in a100:2; 0 requests none."
@@ -191,8 +188,7 @@ class Launch:
     )
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
         "none",
-        "Signal that the kit sends to your own script when it must save and stop, such as TERM for "
-        "kit_stop.py; none: no signal.",
+        "Signal at which your own script saves and stops: TERM for kit_stop.py; none: no signal.",
     )
     stop_check_steps: int | Literal["auto"] = key(
         "auto", "Steps between two agreements of the ranks on a stop; auto: about every 50 ms."
@@ -203,7 +199,6 @@ class Launch:
         "times as many in each phase before the first step; auto: 540 and 1800. For your own "
         "script: seconds without output or report of any rank; auto: no limit.",
     )
-
     fork: bool | Literal["auto"] = key(
         "auto",
         "Fork the trainer's ranks out of torchrun, which imports torch once for all of a node; "
