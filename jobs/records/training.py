@@ -220,11 +220,6 @@ def progress_text(progress: Progress) -> str:
     return f"{text:<{_PROGRESS_BYTES - 1}}\n"
 
 
-def read_progress_step(path: Path) -> int | None:
-    """Return the last finished optimizer step in progress.json; None before the first."""
-    return read_progress_steps(path)[0]
-
-
 def read_progress_steps(path: Path) -> tuple[int | None, int | None]:
     """Return the last finished optimizer step in progress.json, and the number of all, where known.
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from slurm_job_kit.jobs import gpus
-from slurm_job_kit.jobs.records.training import read_events, read_progress_step
+from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs.compare import compare
 from tests.batch_script import commented_torchrun
@@ -50,7 +50,7 @@ def started(kit, *path):
 def training(kit):
     """The run directory, as soon as some steps are done."""
     run = started(kit, "progress.json")
-    wait_for(lambda: (read_progress_step(run.progress) or 0) > 3, "no step is done")
+    wait_for(lambda: (read_progress_steps(run.progress)[0] or 0) > 3, "no step is done")
     return run
 
 

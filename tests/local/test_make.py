@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.records.training import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from tests.local.local_kit import Kit, wait_for
 
@@ -70,7 +70,7 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_p
     pace.unlink()
     make.check("resume", "RUN=cancer", LOCAL)
     assert read_json(run.result)["status"] == "completed"
-    assert read_progress_step(run.progress) == read_json(run.result)["global_step"]
+    assert read_progress_steps(run.progress)[0] == read_json(run.result)["global_step"]
     assert ".safetensors" in make.check("export", f"RUN={run.path}")
     other = shutil.copytree(run.path, make.root / "other", symlinks=True)
     make.check("compare", f"RUN={run.run_id}", f"WITH={other}")

@@ -15,7 +15,7 @@ import pytest
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
-from slurm_job_kit.jobs.records.training import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
@@ -222,7 +222,7 @@ def test_the_cancer_run_tells_its_batches_and_starts_by_hand(tmp_path):
     assert words in output
     result = read_json(run.result)
     assert (result["status"], result["global_step"]) == ("completed", 28)
-    assert read_progress_step(run.progress) == 28
+    assert read_progress_steps(run.progress)[0] == 28
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from slurm_job_kit.jobs.records.training import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 
 from .cluster import Cluster
@@ -44,7 +44,7 @@ class Run:
         """Wait until the run has finished an optimizer step."""
 
         def is_there() -> bool:
-            return (read_progress_step(self.dir.progress) or 0) >= step
+            return (read_progress_steps(self.dir.progress)[0] or 0) >= step
 
         self.cluster.wait_for(is_there, f"step {step} of {self.dir.path}", JOB_TIMEOUT_S)
 

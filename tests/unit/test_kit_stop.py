@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.records.training import (
     Progress,
     SavedCheckpoint,
     read_events,
-    read_progress_step,
+    read_progress_steps,
 )
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from tests.unit.two_hosts import look
@@ -143,7 +143,7 @@ def test_a_report_is_what_the_kit_reads(kit_stop, run, at_exit, capsys):
     stop.saved(2)
     metrics = (Metric("loss", 0.25), Metric("samples", 7.0))
     assert records.read(Progress, run.progress) == Progress(3, 40, metrics=metrics)
-    assert read_progress_step(run.progress) == 3
+    assert read_progress_steps(run.progress)[0] == 3
     assert records.read(SavedCheckpoint, run.saved) == SavedCheckpoint(2)
     (event,) = read_events(run.timeline("rank-00000"))
     assert (event.event, event.attempt, event.step) == ("first_step", 1, 3)
@@ -157,12 +157,12 @@ def test_a_report_at_every_step_is_written_once_a_second_and_the_last_one_at_the
     stop, written = kit_stop.Stop(), []
     for step in range(1, 51):
         stop.progress(step, loss=step / 4)
-        written.append(read_progress_step(run.progress))
+        written.append(read_progress_steps(run.progress)[0])
         clock[0] += 0.25
     assert list(dict.fromkeys(written)) == list(range(1, 51, 4))
     (last,) = at_exit
     last()
-    assert read_progress_step(run.progress) == 50
+    assert read_progress_steps(run.progress)[0] == 50
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["step 1/?  loss 0.25", "step 41/?  loss 10.25", "step 50/?  loss 12.5"]
     assert len(read_events(run.timeline("rank-00000"))) == 1
@@ -175,7 +175,7 @@ def test_the_last_report_is_written_before_the_marker(kit_stop, run, clock, at_e
         stop.progress(step)
     with pytest.raises(SystemExit):
         getattr(stop, end)()
-    assert read_progress_step(run.progress) == 2
+    assert read_progress_steps(run.progress)[0] == 2
     assert read_json(run.attempt(1).outcome) == {"status": end, "global_step": 0}
 
 

@@ -23,7 +23,7 @@ from slurm_job_kit.jobs.records.training import (
     progress_step_text,
     progress_text,
     read_events,
-    read_progress_step,
+    read_progress_steps,
 )
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from tests.unit import run_files
@@ -126,7 +126,7 @@ def test_a_file_that_is_missing_is_no_record(tmp_path):
     assert records.read_leniently(Outcome, tmp_path / "x") is None
     assert records.read_lines(AttemptRecord, tmp_path / "x") == []
     assert read_events(tmp_path / "x") == []
-    assert read_progress_step(tmp_path / "x") is None
+    assert read_progress_steps(tmp_path / "x")[0] is None
 
 
 def test_lines_of_a_timeline_that_are_no_events_are_left_out(tmp_path):
@@ -146,7 +146,7 @@ def test_the_step_of_the_progress_lies_at_a_fixed_place(tmp_path):
     assert records.read(Progress, tmp_path / "x") == Progress(43, total=50)
     for content, found in ((text, 42), (text[:40], 42), ("", None), ("garbage", None)):
         (tmp_path / "x").write_text(content)
-        assert read_progress_step(tmp_path / "x") == found
+        assert read_progress_steps(tmp_path / "x")[0] == found
 
 
 def test_no_record_has_a_field_of_any_type_or_a_dict():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.records.training import read_events, read_metrics, read_progress_step
+from slurm_job_kit.jobs.records.training import read_events, read_metrics, read_progress_steps
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, relink, write_json
 from tests.unit.two_hosts import look
 
@@ -129,7 +129,7 @@ def test_in_one_look_a_folder_is_listed_once(hosts):
         lambda path: records.read_leniently(records.training.Progress, path),
         read_events,
         lambda path: list(read_metrics(path)),
-        read_progress_step,
+        lambda path: read_progress_steps(path)[0],
     ],
 )
 def test_each_reader_of_records_sees_a_file_of_another_host(hosts, read):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.records.nodes import read_agents
-from slurm_job_kit.jobs.records.training import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import AttemptDir
 from slurm_job_kit.jobs.runs.fact_reader import newest_opened
 
@@ -52,7 +52,7 @@ class Moments:
         return any(event["attempt"] == newest for event in self._run.events(name))
 
     def _is_at_epoch_edge(self) -> bool:
-        step = read_progress_step(self._run.dir.progress) or 0
+        step = read_progress_steps(self._run.dir.progress)[0] or 0
         return step % STEPS_PER_EPOCH in (STEPS_PER_EPOCH - 1, 0) and step > 0
 
     def _current_pass(self) -> str:

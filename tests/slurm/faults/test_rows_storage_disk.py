@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.records.training import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_steps
 
 from ..cluster import Cluster
 from ..host import IS_SITE
@@ -32,7 +32,7 @@ def assert_kept(run: Run, before: list[str]) -> None:
     reader.check(run.dir.checkpoints / before[0])
     said = run.dir.job_log.read_text() + run.log()
     (failed,) = set(re.findall(r"saving checkpoint \S+/(step-\d+): ", said))
-    assert (read_progress_step(run.dir.progress) or 0) <= step_of(failed) + 1
+    assert (read_progress_steps(run.dir.progress)[0] or 0) <= step_of(failed) + 1
 
 
 @pytest.mark.parametrize("name", ["EIO", "EDQUOT", "EROFS"])

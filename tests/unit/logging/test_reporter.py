@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_job_kit.jobs.commands.views import words
-from slurm_job_kit.jobs.records.training import read_events, read_progress_step
+from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir, read_jsonl
 from slurm_job_kit.jobs.runs.state import read_progress
 from slurm_job_kit.jobs.spec import Spec, Train
@@ -131,9 +131,9 @@ def test_a_superseded_attempt_writes_to_no_file_that_is_read(report, tmp_path):
         *(4, 4),
         *range(5, 8),
     ]
-    assert read_progress_step(tmp_path / "progress.json") == 7
+    assert read_progress_steps(tmp_path / "progress.json")[0] == 7
     old.close()
-    assert read_progress_step(tmp_path / "progress.json") == 7
+    assert read_progress_steps(tmp_path / "progress.json")[0] == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "progress.json"]
 
 
@@ -216,7 +216,7 @@ def test_progress_holds_the_last_step_after_a_line_a_sync_and_a_close(report, tm
         for step in range(100 * number, 100 * number + 100):
             reporter.step_done(step)
         word()
-        assert read_progress_step(tmp_path / "progress.json") == 100 * number + 99
+        assert read_progress_steps(tmp_path / "progress.json")[0] == 100 * number + 99
 
 
 def test_progress_on_a_slow_disk_takes_a_hundredth_of_the_time(tmp_path, monkeypatch):
@@ -254,7 +254,7 @@ def test_one_write_that_is_held_up_does_not_stop_the_next(tmp_path, monkeypatch)
         file.flush()
         now.s += 0.001
         file.step_done(2)
-    assert read_progress_step(tmp_path / "progress.json") == 2
+    assert read_progress_steps(tmp_path / "progress.json")[0] == 2
     file.close()
 
 
