@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -193,7 +194,7 @@ def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_pat
 def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
     names = {number.name.removeprefix("SIG") for number in STOP_SIGNALS}
     text = SCRIPT.read_text()
-    ignored = re.search(r"^trap '' ([A-Z0-9 ]+)$", text, re.MULTILINE)
+    ignored = re.search(r"^blocks \|\| trap '' ([A-Z0-9 ]+) #", text, re.MULTILINE)
     assert ignored is not None and set(ignored[1].split()) == names
     blocked = re.search(r"--block-signal=([A-Z0-9,]+)", text)
     assert blocked is not None and set(blocked[1].split(",")) == names
@@ -202,6 +203,27 @@ def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
     )
     assert codes is not None
     assert {int(code) - 128 for code in codes[1].split("|")} == {int(each) for each in STOP_SIGNALS}
+
+
+@pytest.mark.parametrize("has_block", [True, False])
+def test_a_stop_while_the_batch_script_starts_is_kept_for_python(fake_slurm, tmp_path, has_block):
+    for name in ("spec.json", "code", "kit/slurm_job_kit/jobs/rundir.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho started; exec grep ShdPnd /proc/self/status\n")
+    python.chmod(0o755)
+    (tmp_path / "setup.sh").write_text(f"KIT_PYTHON={python}; kill -TERM $$\n")
+    fake_slurm.answer("scontrol", output="a\n")
+    env = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a"}
+    if not has_block:  # as of coreutils 8.30
+        (fake_slurm.bin / "env").write_text("#!/bin/sh\nexit 125\n")
+        (fake_slurm.bin / "env").chmod(0o755)
+    command = ["bash", str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20)
+    if has_block:
+        assert done.stdout.split() == ["started", "ShdPnd:", f"{1 << signal.SIGTERM - 1:016x}"]
+    assert done.returncode == (0 if has_block else -signal.SIGTERM), done.stderr
 
 
 # The batch script's own lines, and those of `adopt`, stand in the job's log.
