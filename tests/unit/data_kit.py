@@ -6,21 +6,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
 from slurm_job_kit.trainer.data.feed import TrainBatches
-from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from tests.unit.ranks import context_of, place_of
 
 
 def job_of(rank=0, world_size=1, workers=0, nodes=1, **train):
     """A rank's job on the CPU; `train` are keys of that section."""
     spec = Spec(slurm=Slurm(nodes=nodes), train=Train(**train), launch=Launch(num_workers=workers))
-    context = DistributedContext(rank, rank, 0, world_size, world_size, "here")
-    run = RunHandle(RunDir(Path("nowhere")), spec, attempt=1)
-    return RankContext(run, context, torch.device("cpu"), Events(rank))
+    return context_of(Path("nowhere"), spec, place_of(rank, world_size))
 
 
 def feed_of(source, transform=None, /, **context):

@@ -20,18 +20,15 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import NotFinite
-from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.logging.reporter import Reporter
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
+from tests.unit.ranks import CPU, context_of
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
-CPU = torch.device("cpu")
 # Five micro batches an epoch: two groups of two and one of one.
 TRAIN = Train(
     model="tests.unit.test_loop:net",
@@ -90,8 +87,7 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
     run = RunDir(folder)
     run.attempt(attempt).path.mkdir(parents=True)
     write_json(run.owner, {"attempt": attempt})
-    distributed = DistributedContext(0, 0, 0, 1, 1, "here")
-    context = RankContext(RunHandle(run, spec, attempt), distributed, CPU, Events(0))
+    context = context_of(folder, spec, attempt=attempt)
     loop = prepare(context)
     if hook is not None:
         ddp = DistributedDataParallel(loop.replica.module, gradient_as_bucket_view=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer import api
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
@@ -17,8 +17,8 @@ from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extend_history
 from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.seeds import mix
+from tests.unit.ranks import context_of, place_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -68,9 +68,8 @@ def test_exactness_names_what_changed():
 
 def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_size(tmp_path):
     def found(local_world_size, **train):
-        place = DistributedContext(0, 0, 0, 4, local_world_size, "here")
-        run = RunHandle(RunDir(tmp_path), Spec(train=Train(**train)), 1)
-        return describe(RankContext(run, place, torch.device("cpu"), Events(0)))
+        place = place_of(0, 4, local_world_size)
+        return describe(context_of(tmp_path, Spec(train=Train(**train)), place))
 
     history = extend_history([found(2, strategy="hsdp")], found(4, strategy="hsdp"), 7)
     assert exactness(history, True) == (
@@ -82,17 +81,13 @@ def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_siz
 
 
 def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monkeypatch):
-    def found():
-        place = DistributedContext(0, 0, 0, 1, 1, "here")
-        run = RunHandle(RunDir(tmp_path), Spec(), 1)
-        return describe(RankContext(run, place, torch.device("cpu"), Events(0)))
-
-    first = found()
+    context = context_of(tmp_path, Spec())
+    first = describe(context)
     monkeypatch.setenv("NCCL_DEBUG", "INFO")  # it only prints
     monkeypatch.setenv("CUBLASLT_LOG_FILE", "/tmp/job-7.log")
-    assert found() == first
+    assert describe(context) == first
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    history = extend_history([first], found(), 7)
+    history = extend_history([first], describe(context), 7)
     words = "MKL_CBWR was null, then COMPATIBLE after step 7"
     assert exactness(history, True) == ("same samples", words)
 
@@ -121,12 +116,6 @@ def test_exactness_names_each_change_of_the_world_size_with_its_step():
     assert extend_history(history, now, 400) == history
 
 
-def context_of(rank, world_size):
-    names = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
-    names |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    return DistributedContext.from_env({name: str(value) for name, value in names.items()})
-
-
 def test_a_code_that_comes_back_is_a_change_too():
     first = {"torch": "2.13", "code": "a", "ranks": [1]}
     history = extend_history(extend_history([], first, 0), {**first, "code": "b"}, 5)
@@ -136,7 +125,8 @@ def test_a_code_that_comes_back_is_a_change_too():
 
 
 def test_the_context_comes_from_torchruns_variables():
-    context = context_of(2, 4)
+    values = {"RANK": "2", "LOCAL_RANK": "2", "GROUP_RANK": "0"}
+    context = DistributedContext.from_env(values | {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"})
     assert (context.rank, context.local_rank, context.world_size) == (2, 2, 4)
     assert not context.is_first
     with pytest.raises(UserError, match="RANK, LOCAL_RANK, .* not set: start it with torchrun"):
@@ -144,8 +134,6 @@ def test_the_context_comes_from_torchruns_variables():
 
 
 def test_events_before_the_run_directory_is_known_are_kept(tmp_path):
-    from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
-
     events = Events(rank=2)
     events.event("start", t=12.5)
     events.open(RunDir(tmp_path / "elsewhere"), attempt=1)

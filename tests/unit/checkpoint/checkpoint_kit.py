@@ -7,16 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
-from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.strategy.ddp import Ddp
+from tests.unit.ranks import CPU, context_of, place_of
 
 
 def data_of(global_batch_size=12, samples_per_epoch=96, digest=None):
@@ -29,19 +26,14 @@ def data_of(global_batch_size=12, samples_per_epoch=96, digest=None):
 BATCHES = data_of()
 
 
-def context_of(rank, world_size):
-    return DistributedContext(rank, rank, 0, world_size, world_size, "here")
-
-
 def job_of(path, keep=None, **train):
-    run_dir = RunDir(path)
+    spec = Spec(train=Train(**train), checkpoint=keep or Checkpoint())
+    context = context_of(path, spec)
+    run_dir = context.run.dir
     run_dir.checkpoints.mkdir(parents=True, exist_ok=True)
     run_dir.owner.write_text('{"job_id": "7", "attempt": 1}')
-    spec = Spec(train=Train(**train), checkpoint=keep or Checkpoint())
     run_dir.spec.write_text(spec.to_json())
-    return RankContext(
-        RunHandle(run_dir, spec, 1, "7"), context_of(0, 1), torch.device("cpu"), Events(0)
-    )
+    return dataclasses.replace(context, run=dataclasses.replace(context.run, job_id="7"))
 
 
 def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
@@ -51,7 +43,7 @@ def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
     replica = SimpleNamespace(
         wrapped=module,
         module=module,
-        strategy=Ddp(Train(), context_of(0, 1), torch.device("cpu")),
+        strategy=Ddp(Train(), place_of(), CPU),
         optimizer=optimizer(module.parameters(), lr=0.1),
         scaler=scaler,
         metric_names=("accuracy",),

@@ -1,7 +1,6 @@
 """A new run begins with weights from files, at any number of ranks under any strategy."""
 
 import json
-import traceback
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,23 +12,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint import export, weights
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.model.gpt import GPT
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.strategy import create
-from tests.unit import forked_ranks
 from tests.unit.checkpoint.checkpoint_kit import job_of, loaded, replica_of, save
+from tests.unit.ranks import CPU, context_of, join, results
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("process_group")]
 
-CPU = torch.device("cpu")
 RANKS = 3
 STRATEGIES = ("ddp", "fsdp")
 BUCKET_BYTES = 100
@@ -100,26 +94,16 @@ def load_tied(strategy, context, path):
     return weights_sha256(replica)
 
 
-def rank_main(rank, folder):
-    torch.set_num_threads(1)
-    results: dict[Any, Any] = {}
-    try:
-        store = dist.FileStore(f"{folder}/store", RANKS)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-        distributed = DistributedContext(rank, rank, 0, RANKS, RANKS, "here")
-        run = RunHandle(RunDir(Path(folder)), Spec(), 1)
-        context = RankContext(run, distributed, CPU, Events(rank))
-        for strategy in STRATEGIES:
-            for path in sources(folder):
-                replica = replica_under(strategy, context)
-                results[strategy, path.name] = load(replica, path, context)
-            results[strategy, "refused"] = refused(context, strategy, sources(folder)[0])
-            results[strategy, "tied"] = load_tied(strategy, context, f"{folder}/tied.safetensors")
-        dist.barrier()
-        dist.destroy_process_group()
-    except BaseException:
-        results["error"] = traceback.format_exc()
-    torch.save(results, f"{folder}/rank-{rank}")
+def load_all(folder, rank):
+    context = context_of(folder, Spec(), join(folder, rank, RANKS))
+    found: dict[Any, Any] = {}
+    for strategy in STRATEGIES:
+        for path in sources(folder):
+            found[strategy, path.name] = load(replica_under(strategy, context), path, context)
+        found[strategy, "refused"] = refused(context, strategy, sources(folder)[0])
+        found[strategy, "tied"] = load_tied(strategy, context, f"{folder}/tied.safetensors")
+    dist.barrier()
+    return found
 
 
 def sources(folder):
@@ -147,15 +131,12 @@ def source_paths(tmp_path, process_group, monkeypatch):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory, process_group):
-    """What each rank found. One process imports torch and forks them."""
+    """What each rank found."""
     folder = tmp_path_factory.mktemp("ranks")
     with pytest.MonkeyPatch.context() as monkeypatch:
         write_sources(folder, monkeypatch)
     tied_file(folder / "tied.safetensors", without("embed.weight"))
-    forked_ranks.run(rank_main, [(rank, str(folder)) for rank in range(RANKS)])
-    results = [torch.load(f"{folder}/rank-{rank}") for rank in range(RANKS)]
-    assert not [each["error"] for each in results if "error" in each]
-    return results
+    return results(load_all, folder, RANKS)
 
 
 @pytest.mark.parametrize("source", [path.name for path in sources("")])

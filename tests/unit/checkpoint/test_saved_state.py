@@ -27,7 +27,6 @@ from slurm_job_kit.trainer.checkpoint.setup import changed_keys
 from slurm_job_kit.trainer.errors import UserError
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
-    context_of,
     data_of,
     job_of,
     loaded,
@@ -36,6 +35,7 @@ from tests.unit.checkpoint.checkpoint_kit import (
     saved_values,
     state_at,
 )
+from tests.unit.ranks import place_of
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -132,7 +132,7 @@ def test_a_checkpoint_of_an_older_kit_is_refused_in_one_line_and_stays(tmp_path,
 )
 def test_windows_go_to_their_ranks_or_together_to_the_first(rank, world_size, window):
     replica = replica_of()
-    state = restored_state(saved_state(replica), replica, context_of(rank, world_size))
+    state = restored_state(saved_state(replica), replica, place_of(rank, world_size))
     assert (state.window.tolist(), state.global_step) == (window, 6)
 
 

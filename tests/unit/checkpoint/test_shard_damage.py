@@ -3,8 +3,6 @@
 import errno
 import os
 import shutil
-import traceback
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,21 +12,17 @@ from torch import nn
 
 from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.data.sources import Samples
-from slurm_job_kit.trainer.errors import TransientStorageError
-from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.errors import Superseded, TransientStorageError
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
-from tests.unit import forked_ranks
 from tests.unit.checkpoint.test_commit import HOW, damage
+from tests.unit.ranks import context_of, join, results
 
 pytestmark = pytest.mark.long  # several ranks
 
@@ -61,14 +55,12 @@ def points():
 class Rank:
     """One of several ranks, with a run of two checkpoints."""
 
-    def __init__(self, strategy, rank, world_size, folder):
-        torch.set_num_threads(1)
+    def __init__(self, folder, rank, world_size, strategy):
         self.log: list[str] = []
         patch = pytest.MonkeyPatch()  # this process ends with its rank
         patch.setattr(reader, "RETRY_DELAYS_S", (0, 0))
         patch.setattr("slurm_job_kit.trainer.process.context.log", self.log.append)
-        store = dist.FileStore(f"{folder}/store", world_size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+        place = join(folder, rank, world_size)
         train = Train(
             model=f"{__name__}:net",
             dataset=f"{__name__}:points",
@@ -77,14 +69,12 @@ class Rank:
             transform=None,
             **TRAIN[strategy],
         )
-        self.run = RunDir(folder / "run")
+        self.context = context_of(folder / "run", Spec(train=train), place)
+        self.run = self.context.run.dir
         if rank == 0:
             self.run.checkpoints.mkdir(parents=True)
             self.run.owner.write_text('{"attempt": 1}')
         dist.barrier()
-        place = DistributedContext(rank, rank, 0, world_size, world_size, "here")
-        handle = RunHandle(self.run, Spec(train=train), 1)
-        self.context = RankContext(handle, place, torch.device("cpu"), Events(rank))
         self.data = build_data(self.context)
         self.replica = build.build_replica(self.context, self.data)
         self.expected = self._train(train)
@@ -171,25 +161,19 @@ def harms(num_shards):
     return outcomes
 
 
-def rank_main(strategy, rank, world_size, folder):
-    """Do every harm in turn; write what this rank found."""
-    results: dict[Any, Any] = {}
-    try:
-        me = Rank(strategy, rank, world_size, Path(folder))
-        results["expected"] = me.expected
-        results["undamaged"] = me.harmed(lambda new, old: None)
-        for name, harm in harms(me.replica.strategy.sharding.num_shards).items():
-            results[name] = me.harmed(harm)
-        results["log"] = me.log
-    except BaseException:
-        results["error"] = traceback.format_exc()
-    torch.save(results, f"{folder}/rank-{rank}")
-    os._exit(0)  # a tear-down of gloo may hang
+def harmed_in_turn(folder, rank, world_size, strategy):
+    """Do every harm in turn; return what this rank found."""
+    me = Rank(folder, rank, world_size, strategy)
+    found: dict[Any, Any] = {"expected": me.expected}
+    found["undamaged"] = me.harmed(lambda new, old: None)
+    for name, harm in harms(me.replica.strategy.sharding.num_shards).items():
+        found[name] = me.harmed(harm)
+    return {**found, "log": me.log}
 
 
-def only_rank_1(kind, rank, world_size, folder):
-    """Let rank 1 alone see its shard fail or have other bytes; write each rank's error."""
-    me = Rank("fsdp", rank, world_size, Path(folder))
+def only_rank_1(folder, rank, world_size, kind):
+    """Let rank 1 alone see its shard fail or have other bytes; return each rank's error."""
+    me = Rank(folder, rank, world_size, "fsdp")
     really = reader._without_waiting
 
     def open_elsewhere(name, flags):
@@ -201,47 +185,30 @@ def only_rank_1(kind, rank, world_size, folder):
 
     if rank == 1:
         reader._without_waiting = open_elsewhere
-    error: BaseException | None = None
     try:
         me.load()
-    except BaseException as caught:
-        error = caught
-    is_transient = isinstance(error, TransientStorageError)
-    torch.save((is_transient, str(error)), f"{folder}/rank-{rank}")
-    os._exit(0)  # the other ranks see that it is gone
+    except Exception as error:
+        return isinstance(error, TransientStorageError), str(error)
 
 
-def superseded(strategy, rank, world_size, folder):
-    """Save when a newer attempt owns the run; write the type of each rank's error."""
-    me = Rank(strategy, rank, world_size, Path(folder))
+def superseded(folder, rank, world_size):
+    """Save when a newer attempt owns the run."""
+    me = Rank(folder, rank, world_size, "fsdp")
     state = Checkpoints(me.context, me.data).load(me.replica, ReadAhead(me.context))
     dist.barrier()
     if rank == 0:
         me.run.owner.write_text('{"attempt": 2}')
     dist.barrier()
-    error = ""
-    try:
+    with pytest.raises(Superseded):
         me.save(state)
-    except Exception as caught:
-        error = type(caught).__name__
-    torch.save(error, f"{folder}/rank-{rank}")
     dist.barrier()
-    os._exit(0)
-
-
-def forked(target, first, world_size, folder):
-    """What each rank saved. One process imports torch and forks them."""
-    given = [(first, rank, world_size, str(folder)) for rank in range(world_size)]
-    forked_ranks.run(target, given)
-    return [torch.load(f"{folder}/rank-{rank}") for rank in range(world_size)]
 
 
 @pytest.mark.parametrize(("strategy", "world_size", "num_shards"), GROUPS)
 def test_row_20_any_damage_of_a_shard_is_found_by_all_ranks(
     tmp_path, strategy, world_size, num_shards
 ):
-    ranks = forked(rank_main, strategy, world_size, tmp_path)
-    assert [each["error"] for each in ranks if "error" in each] == []
+    ranks = results(harmed_in_turn, tmp_path, world_size, world_size, strategy)
     expected = ranks[0]["expected"]
     assert expected[OLDER] != expected[NEWEST]
     for found in ranks:
@@ -258,7 +225,7 @@ def test_row_20_any_damage_of_a_shard_is_found_by_all_ranks(
 
 @pytest.mark.parametrize("kind", ["other bytes", "ESTALE"])
 def test_damage_that_only_another_rank_sees_is_transient(tmp_path, kind):
-    ranks = forked(only_rank_1, kind, 3, tmp_path)
+    ranks = results(only_rank_1, tmp_path, 3, 3, kind)
     root = tmp_path / "run/checkpoints"
     newest = root / checkpoint_name(NEWEST)
     words = {
@@ -278,5 +245,5 @@ def test_damage_that_only_another_rank_sees_is_transient(tmp_path, kind):
 
 
 def test_row_33_no_rank_of_an_old_attempt_writes_a_shard(tmp_path):
-    assert forked(superseded, "fsdp", 3, tmp_path) == ["Superseded"] * 3
+    results(superseded, tmp_path, 3, 3)
     assert list((tmp_path / "run/checkpoints").glob(".tmp-*")) == []

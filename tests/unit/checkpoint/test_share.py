@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import traceback
-from datetime import timedelta
-
 import torch
-import torch.distributed as dist
 
+from slurm_job_kit.trainer.checkpoint import share as module
 from slurm_job_kit.trainer.checkpoint.share import SMALL_BYTES, share
-
-LIMIT_S = 60
+from tests.unit.ranks import CPU, join, results
 
 
 def state():
@@ -43,36 +38,16 @@ def is_same(one, other):
     return is_like and torch.equal(one, other)
 
 
-def second_rank(address, pipe):
-    """Report what this rank got, as text; "" if it is what rank 0 has."""
-    try:
-        torch.set_num_threads(1)  # a fork has no threads of torch's pool
-        dist.init_process_group("gloo", init_method=address, rank=1, world_size=2)
-        cpu = torch.device("cpu")
-        nothing, found, expected = share("ignored", cpu), share(None, cpu), state()
-        pairs = zip(leaves(found), leaves(expected), strict=True)
-        pipe.send("" if nothing is None and all(is_same(*pair) for pair in pairs) else repr(found))
-    except BaseException:
-        pipe.send(traceback.format_exc())
+def shared(folder, rank):
+    """What a rank gets of nothing and of rank 0's state; the largest tensor comes in parts."""
+    module.BUCKET_BYTES = 3 * 2**20
+    join(folder, rank, 2)
+    return share(None if rank == 0 else "ignored", CPU), share(None if rank else state(), CPU)
 
 
-def test_another_rank_gets_the_bits_of_rank_0(tmp_path, monkeypatch):
-    # So that the largest tensor is sent in parts; the fork inherits it.
-    monkeypatch.setattr("slurm_job_kit.trainer.checkpoint.share.BUCKET_BYTES", 3 * 2**20)
-    address = f"file://{tmp_path}/store"
-    receive, send = multiprocessing.Pipe(duplex=False)
-    fork = multiprocessing.get_context("fork")
-    peer = fork.Process(target=second_rank, args=(address, send))
-    peer.start()
-    limit = timedelta(seconds=LIMIT_S)
-    dist.init_process_group("gloo", init_method=address, rank=0, world_size=2, timeout=limit)
-    try:
-        own = state()
-        assert share(None, torch.device("cpu")) is None
-        assert share(own, torch.device("cpu")) is own
-        assert receive.poll(LIMIT_S)
-        assert receive.recv() == ""
-    finally:
-        dist.destroy_process_group()
-        peer.join(LIMIT_S)
-        peer.kill()
+def test_another_rank_gets_the_bits_of_rank_0(tmp_path):
+    (_, own), (nothing, found) = results(shared, tmp_path, 2)
+    assert nothing is None
+    for each in (own, found):
+        pairs = zip(leaves(each), leaves(state()), strict=True)
+        assert [pair for pair in pairs if not is_same(*pair)] == []

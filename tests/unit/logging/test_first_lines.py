@@ -2,25 +2,19 @@
 
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from slurm_job_kit.jobs.batch_sizes import BatchSizes
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.logging.first_lines import start_lines
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from tests.unit.ranks import context_of, place_of
 
 
 def lines_of(sizes):
     """The first lines of a training with these batches."""
     train = Train(optimizer="adamw", lr=3e-4, schedule="cosine", warmup_steps=20, seed=7)
-    distributed = DistributedContext(0, 0, 0, 2, 2, "here")
-    run = RunHandle(RunDir(Path("nowhere")), Spec(train=train), 1)
-    context = RankContext(run, distributed, torch.device("cpu"), Events(0))
+    context = context_of(Path("nowhere"), Spec(train=train), place_of(0, 2))
     module = nn.Sequential(nn.Linear(1000, 500), nn.Linear(500, 10))
     module[1].requires_grad_(False)
     length = TrainingLength(90, 9, 10, 48, 432)

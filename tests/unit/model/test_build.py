@@ -19,17 +19,15 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
-from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extend_history
 from slurm_job_kit.trainer.model import build
-from slurm_job_kit.trainer.model.training_data import build_data
+from slurm_job_kit.trainer.model.training_data import build_data, check_same_data
 from slurm_job_kit.trainer.process import context
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.user_code import user_code
+from tests.unit import ranks
+from tests.unit.ranks import CPU, context_of, place_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-CPU = torch.device("cpu")
 MLP = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8)
 
 
@@ -52,9 +50,8 @@ def job_of(tmp_path):
     """A job of one rank with these hyperparameters."""
 
     def context(train, launch=None, world_size=1):
-        run = RunHandle(RunDir(tmp_path), Spec(train=train, launch=launch or Launch()), 1)
-        distributed = DistributedContext(0, 0, 0, world_size, world_size, "here")
-        return RankContext(run, distributed, CPU, Events(0))
+        spec = Spec(train=train, launch=launch or Launch())
+        return context_of(tmp_path, spec, place_of(0, world_size))
 
     return context
 
@@ -321,7 +318,7 @@ def test_what_needs_gpus_is_refused_on_a_cpu():
 
 
 def test_a_missing_gpu_is_named_with_both_sides():
-    device, reason = context.choose_device(DistributedContext(0, 0, 0, 1, 1, "here"))
+    device, reason = context.choose_device(place_of())
     assert device == CPU
     context.check_device(0, "", device, reason)
     slurm = Slurm(gpus_per_node=4)
@@ -352,22 +349,6 @@ def test_another_code_is_never_the_same_environment(job_of):
     assert exactness(history, True) == ("same samples", "the code changed after step 20")
 
 
-DIFFERENT_DATA = """
-import os, sys, torch, torch.distributed as dist
-from slurm_job_kit.trainer.model.training_data import check_same_data
-rank = int(sys.argv[1])
-store = dist.FileStore(sys.argv[2], 2)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-check_same_data("x", {"training samples": 50, "classes": 3}, torch.device("cpu"))
-try:
-    check_same_data("x", {"training samples": 50 - rank, "classes": 3}, torch.device("cpu"))
-except Exception as error:
-    print(type(error).__name__, error, flush=True)
-dist.barrier()
-os._exit(0)  # Python's end may abort after a group over gloo (torch 2.13)
-"""
-
-
 def anchored(groups, lr):
     """An optimizer that keeps the weights that it finds, as one that pulls towards them does."""
     optimizer = torch.optim.SGD(groups, lr)
@@ -386,42 +367,35 @@ def test_an_optimizer_of_the_user_finds_the_initial_weights_in_every_attempt(job
     assert all(map(torch.equal, *anchors))
 
 
+def with_other_data(folder, rank):
+    ranks.join(folder, rank, 2)
+    check_same_data("x", {"training samples": 50, "classes": 3}, CPU)
+    with pytest.raises(UserError) as caught:
+        check_same_data("x", {"training samples": 50 - rank, "classes": 3}, CPU)
+    dist.barrier()
+    return str(caught.value)
+
+
 def test_ranks_that_see_different_data_are_named(tmp_path):
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", DIFFERENT_DATA, str(rank), str(tmp_path / "store")],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        assert rank.communicate(timeout=60)[0] == (
-            "UserError train.dataset x differs between ranks: rank 0 sees 50 training samples, "
-            "rank 1 49: give all nodes the same files\n"
-        )
+    words = (
+        "train.dataset x differs between ranks: rank 0 sees 50 training samples, rank 1 49: give "
+        "all nodes the same files"
+    )
+    assert ranks.results(with_other_data, tmp_path, 2) == [words] * 2
 
 
 COMPILED = """
-import os, sys, time, dataclasses, torch, torch.distributed as dist
+import os, sys, time, torch, torch.distributed as dist
 from pathlib import Path
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Launch, Spec, Train
+from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from tests.unit.ranks import context_of
 
-root = Path(sys.argv[1])
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 train = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8, compile=True)
-run = RunHandle(RunDir(root), Spec(train=train, launch=Launch()), 1)
-distributed = DistributedContext(0, 0, 0, 1, 1, "here")
-events = Events(0)
-events.open(run.dir, 1)
-context = RankContext(run, distributed, torch.device("cpu"), events)
+context = context_of(Path(sys.argv[1]), Spec(train=train))
+context.events.open(context.run.dir, 1)
 build.set_up_torch(context)
 data = build_data(context)
 started = time.monotonic()

@@ -1,8 +1,6 @@
 """The gradient is the mean over the items of all micro batches of all ranks, exactly."""
 
 import functools
-import traceback
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,24 +9,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build, optim, precision
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.objectives import DataFacts, Regression, Sums
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.strategy.ddp import Ddp
-from tests.unit import forked_ranks
+from tests.unit.ranks import CPU, context_of, join, place_of, results
 
-CPU = torch.device("cpu")
 NUM_SAMPLES, BATCH_SIZE = 24, 2
 TRAIN = Train(lr=1.0, momentum=0.0)  # a step changes the weights by the gradient
 # (ranks, micro batches of each): the same samples in each case.
@@ -92,7 +85,7 @@ def stepped(objective, fixed_items, batches, idle_rounds=frozenset()):
     """(gradients, mean loss) of one step of the kit on this rank's batches."""
     module = net()
     replica = Replica(
-        strategy=Ddp(TRAIN, DistributedContext(0, 0, 0, 1, 1, "here"), CPU),
+        strategy=Ddp(TRAIN, place_of(), CPU),
         wrapped=DistributedDataParallel(module, gradient_as_bucket_view=True),
         module=module,
         optimizer=optim.create(module, TRAIN),
@@ -133,7 +126,7 @@ def counts_its_rank(model, batch):
     return Sums(model(batch[0]).sum(), dist.get_rank() + 1)
 
 
-def refused(folder, rank, world_size):
+def refused(folder, place):
     """The error at the start where each rank returns another fixed number of items."""
     train = Train(
         dataset=f"{__name__}:points",
@@ -142,49 +135,38 @@ def refused(folder, rank, world_size):
         objective=f"{__name__}:counts_its_rank",
         micro_batch_size=1,
     )
-    run = RunHandle(RunDir(folder), Spec(train=train), 1)
-    distributed = DistributedContext(rank, rank, 0, world_size, world_size, "here")
-    context = RankContext(run, distributed, CPU, Events(rank))
+    context = context_of(folder, Spec(train=train), place)
     try:
         build.build_replica(context, build_data(context))
     except UserError as error:
         return str(error)
 
 
-def rank_main(rank, folder):
-    """Join a group of each size in turn; write what this rank found."""
-    torch.set_num_threads(1)
-    results: dict[Any, Any] = {}
-    try:
-        for world_size, num_batches in PLACES:
-            if rank >= world_size:
-                continue
-            store = dist.FileStore(f"{folder}/store-{world_size}", world_size)
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-            for case, (objective, fixed_items, batches) in CASES.items():
-                own = batches[rank::world_size]
-                assert len(own) == num_batches
-                results[world_size, case] = stepped(objective, fixed_items, own)
-            for limit in LIMITS:
-                own, idle = uneven(limit, rank, world_size)
-                results[world_size, limit] = stepped(REGRESSION, None, own, idle)
-            if world_size == 3:
-                results["refused"] = refused(Path(folder), rank, world_size)
-            dist.barrier()
-            dist.destroy_process_group()
-    except BaseException:
-        results["error"] = traceback.format_exc()
-    torch.save(results, f"{folder}/rank-{rank}")
+def in_groups(folder, rank):
+    """What a rank finds in a group of each size in turn."""
+    found: dict[Any, Any] = {}
+    for world_size, num_batches in PLACES:
+        if rank >= world_size:
+            continue
+        place = join(folder, rank, world_size)
+        for case, (objective, fixed_items, batches) in CASES.items():
+            own = batches[rank::world_size]
+            assert len(own) == num_batches
+            found[world_size, case] = stepped(objective, fixed_items, own)
+        for limit in LIMITS:
+            own, idle = uneven(limit, rank, world_size)
+            found[world_size, limit] = stepped(REGRESSION, None, own, idle)
+        if world_size == 3:
+            found["refused"] = refused(folder, place)
+        dist.barrier()
+        dist.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each of four ranks found. One process imports torch and forks them."""
-    folder = str(tmp_path_factory.mktemp("ranks"))
-    forked_ranks.run(rank_main, [(rank, folder) for rank in range(4)])
-    results = [torch.load(f"{folder}/rank-{rank}") for rank in range(4)]
-    assert not [each["error"] for each in results if "error" in each]
-    return results
+    """What each of four ranks found."""
+    return results(in_groups, tmp_path_factory.mktemp("ranks"), 4)
 
 
 @pytest.mark.parametrize("case", ["masked", "fixed"])

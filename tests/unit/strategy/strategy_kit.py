@@ -1,14 +1,12 @@
 """Trains small models under each strategy as one of several ranks; the tests compare the results.
 
-One process imports torch and forks four ranks, which join groups of 1 to 4.
+Four ranks join groups of 1 to 4.
 """
 
 import contextlib
 import dataclasses
 import functools
 import io
-import os
-import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,25 +19,20 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.strategy import fsdp
 from slurm_job_kit.trainer.strategy.sharding import Rows
-from tests.unit import forked_ranks
+from tests.unit.ranks import CPU, context_of, join, place_of, results
 
-CPU = torch.device("cpu")
 STEPS = 2
 UNFUSED = {"fused": False, "foreach": False}
 GPT = Train(
@@ -212,15 +205,9 @@ def whole(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def context_of(folder: Path, train: Train, rank: int, world_size: int) -> RankContext:
-    run = RunHandle(RunDir(folder), Spec(train=train), 1)
-    distributed = DistributedContext(rank, rank, 0, world_size, world_size, "here")
-    return RankContext(run, distributed, CPU, Events(rank))
-
-
 def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
     """Train as this rank."""
-    context = context_of(folder, train, rank, world_size)
+    context = context_of(folder, Spec(train=train), place_of(rank, world_size))
     build.set_up_torch(context)
     data = build_data(context)
     replica = build.build_replica(context, data)
@@ -282,7 +269,7 @@ def wrong(replica: Replica, final: dict[str, torch.Tensor]) -> Any:
 
 def refusal(folder: Path, train: Train, rank: int, world_size: int) -> str:
     """The error at the start."""
-    context = context_of(folder, train, rank, world_size)
+    context = context_of(folder, Spec(train=train), place_of(rank, world_size))
     try:
         build.build_replica(context, build_data(context))
     except UserError as error:
@@ -324,33 +311,27 @@ def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
     return results
 
 
-def rank_main(rank: int, folder: str) -> None:
-    """Join a group of each size in turn; write what this rank found."""
-    torch.set_num_threads(1)
+def in_groups(folder: Path, rank: int) -> dict[Any, Any]:
+    """What a rank finds in a group of each size in turn."""
     # The compilers behind the tracing take seconds.
     torch.compile = functools.partial(torch.compile, backend="eager")
-    results: dict[Any, Any] = {}
-    try:
-        for world_size in (1, 2, 3, 4):
-            if rank >= world_size:
-                continue
-            store = dist.FileStore(f"{folder}/store-{world_size}", world_size)
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-            # Many parts of small models.
-            fsdp.BROADCAST_BYTES = 1000 if world_size == 3 else 2**26
-            for run in RUNS:
-                if run[0] == world_size:
-                    size: dict[str, Any] = {"shard_size": 2} if run[2] == "hsdp" else {}
-                    train = dataclasses.replace(CASES[run[1]], strategy=run[2], **size)
-                    results[run] = trained(Path(folder), train, rank, world_size)
-            if world_size == 3:
-                results |= at_three_ranks(Path(folder), rank)
-            dist.barrier()
-            dist.destroy_process_group()
-    except BaseException:
-        torch.save({"error": traceback.format_exc()}, f"{folder}/rank-{rank}")
-        os._exit(1)  # closes the connections, on which the other ranks may wait
-    torch.save(results, f"{folder}/rank-{rank}")
+    found: dict[Any, Any] = {}
+    for world_size in (1, 2, 3, 4):
+        if rank >= world_size:
+            continue
+        join(folder, rank, world_size)
+        # Many parts of small models.
+        fsdp.BROADCAST_BYTES = 1000 if world_size == 3 else 2**26
+        for run in RUNS:
+            if run[0] == world_size:
+                size: dict[str, Any] = {"shard_size": 2} if run[2] == "hsdp" else {}
+                train = dataclasses.replace(CASES[run[1]], strategy=run[2], **size)
+                found[run] = trained(folder, train, rank, world_size)
+        if world_size == 3:
+            found |= at_three_ranks(folder, rank)
+        dist.barrier()
+        dist.destroy_process_group()
+    return found
 
 
 def few(held_out: int) -> tuple[Samples, Samples]:
@@ -361,7 +342,4 @@ def few(held_out: int) -> tuple[Samples, Samples]:
 
 def run_ranks(folder: Path) -> list[dict[Any, Any]]:
     """What each of four ranks found."""
-    forked_ranks.run(rank_main, [(rank, str(folder)) for rank in range(4)])
-    results = [torch.load(folder / f"rank-{rank}", weights_only=False) for rank in range(4)]
-    assert not [print(each["error"]) for each in results if "error" in each]
-    return results
+    return results(in_groups, folder, 4)

@@ -13,9 +13,9 @@ from slurm_job_kit.jobs.spec import STRATEGIES, Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.model.models import MiniResNet, mlp, resnet18
-from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.strategy import blocks, create, fits
 from slurm_job_kit.trainer.strategy.ddp import Ddp
+from tests.unit.ranks import CPU, place_of
 
 pytestmark = pytest.mark.long  # compiles blocks
 
@@ -209,8 +209,7 @@ def test_blocks_that_share_a_parameter_are_refused_by_fsdp():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_rank_has_no_wrapper_and_divides_nothing(strategy):
-    place = DistributedContext(0, 0, 0, 1, 1, "here")
-    made = create(Train(strategy=strategy), place, torch.device("cpu"))
+    made = create(Train(strategy=strategy), place_of(), CPU)
     module = nn.Linear(2, 1)
     assert type(made) is Ddp and made.wrap(module) is module
     assert (made.sharding.num_shards, made.sharding.rank) == (1, 0)
@@ -221,12 +220,11 @@ def test_one_rank_has_no_wrapper_and_divides_nothing(strategy):
     [("fsdp", None, 2, 6), ("hsdp", None, 3, 3), ("hsdp", 2, 3, 2)],
 )
 def test_the_number_of_shards_follows_from_the_ranks(strategy, size, local, expected):
-    place = DistributedContext(0, 0, 0, 6, local, "here")
-    assert fits.num_shards(Train(strategy=strategy, shard_size=size), place) == expected
+    train = Train(strategy=strategy, shard_size=size)
+    assert fits.num_shards(train, place_of(0, 6, local)) == expected
 
 
 @pytest.mark.parametrize(("size", "local", "words"), [(4, 2, "of 4"), (None, 1, "has one rank")])
 def test_groups_that_do_not_fit_the_ranks_are_refused(size, local, words):
-    place = DistributedContext(0, 0, 0, 6, local, "here")
     with pytest.raises(UserError, match=words):
-        fits.num_shards(Train(strategy="hsdp", shard_size=size), place)
+        fits.num_shards(Train(strategy="hsdp", shard_size=size), place_of(0, 6, local))
