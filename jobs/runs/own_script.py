@@ -131,7 +131,7 @@ def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> None:
         if not os.path.lexists(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(source)
-        elif not target.is_symlink():
+        elif target.is_dir() and not target.is_symlink():  # a file: the script has replaced it
             raise UserError(
                 f"launch.inputs: {name}: the run has files of its own there: {target}\n"
                 "  hint: move away what the script wrote; where they are frozen, submit a new run"

@@ -90,6 +90,9 @@ def test_an_input_that_a_resume_adds_is_refused_where_the_run_has_files(reposito
     with pytest.raises(UserError, match=r"launch.inputs: data: .*/work/data\n  hint: "):
         own_script.fill_work(run, Launch(script="mine/run.py", inputs=["data"]), repository)
     assert (run.work / "data/x.txt").is_file()
+    (run.work / "data/raw").unlink()
+    (run.work / "data/raw").write_text("the script has put a file of its own in place of the link")
+    own_script.fill_work(run, Launch(script="mine/run.py", inputs=["data/raw"]), repository)
     (repository / "data/raw/empty").mkdir()
     frozen(repository, inputs=["data/raw/empty", "data"])
     assert (repository / "data/raw/empty").is_dir()
