@@ -67,7 +67,6 @@ class SlurmSite:
     preemption_s: int | None = None
     kill_wait_s: int = 30  # from SIGTERM to SIGKILL
     slurmd_port: int = 6818
-    requeue_delay_s: int = 121  # a requeued job waits so long before it may start
     cluster: str | None = field(default=None, metadata=OMIT_NONE)  # in which the job is queued
     # The QOS that decides what a preemption does, where PreemptType is qos.
     qos: str | None = field(default=None, metadata=OMIT_NONE)

@@ -18,7 +18,6 @@ from . import client, duration
 # Slurm's own defaults. Source: slurm.conf(5).
 KILL_WAIT_S = 30
 SLURMD_PORT = 6818
-CRED_EXPIRE_S = 120  # AuthInfo, cred_expire
 _PAIR = re.compile(r"(\w+)=(\S+)")
 _UNLIMITED = ("UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "")
 
@@ -33,7 +32,6 @@ class Config:
     kill_wait_s: int  # from SIGTERM to SIGKILL
     max_batch_requeue: int = 5  # failed launches of a job before it is held
     slurmd_port: int = SLURMD_PORT
-    requeue_delay_s: int = CRED_EXPIRE_S + 1  # a requeued job waits so long before it may start
     requeued_codes: frozenset[int] = frozenset()  # exit codes of jobs that are requeued or held
     cluster: str = ""
 
@@ -96,7 +94,6 @@ def parse_config(text: str) -> Config | None:
         kill_wait_s=_number(values.get("KillWait", "")),
         max_batch_requeue=_number(values.get("MaxBatchRequeue", "5")),
         slurmd_port=_number(values.get("SlurmdPort", "")) or SLURMD_PORT,
-        requeue_delay_s=_requeue_delay_s(values),
         requeued_codes=_codes(values.get("RequeueExit", ""))
         | _codes(values.get("RequeueExitHold", "")),
         cluster=values.get("ClusterName", ""),
@@ -109,18 +106,6 @@ def _codes(text: str) -> frozenset[int]:
     return frozenset(
         code for first, last in ranges for code in range(int(first), int(last or first) + 1)
     )
-
-
-def _requeue_delay_s(values: Mapping[str, str]) -> int:
-    """Return how long a requeued job waits: requeue_delay (Slurm 25.11), else cred_expire, and 1 s.
-
-    Source: slurm.conf(5), SchedulerParameters, AuthInfo; slurmctld/job_mgr.c, batch_requeue_fini.
-    """
-    for setting, name in (("SchedulerParameters", "requeue_delay"), ("AuthInfo", "cred_expire")):
-        value = re.search(rf"\b{name}=(\d+)", values.get(setting, ""))
-        if value is not None:
-            return int(value[1]) + 1
-    return CRED_EXPIRE_S + 1
 
 
 def parse_partitions(text: str) -> list[Partition]:

@@ -14,9 +14,7 @@ from ..records.queued import SlurmSite
 from ..rundir import RunDir
 from ..spec import Slurm
 from . import duration
-from .site import CRED_EXPIRE_S, KILL_WAIT_S, SLURMD_PORT, Site
-
-EXPEDITE = "expedite"  # of --requeue, Slurm 25.11
+from .site import KILL_WAIT_S, SLURMD_PORT, Site
 
 
 def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Problem]:
@@ -57,13 +55,6 @@ def last_stop_s(run_dir: RunDir) -> float | None:
     return next((stop_s for stop_s in stops if stop_s is not None), None)
 
 
-def _requeue_delay_s(requested: Slurm, sites: Sequence[Site]) -> int:
-    """Return how long a requeued job of the run waits before it may start."""
-    if requested.sbatch_args.get("requeue") == EXPEDITE:
-        return 0
-    return next((site.config.requeue_delay_s for site in sites), CRED_EXPIRE_S + 1)
-
-
 def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> SlurmSite:
     """Return what this Slurm does with the run's jobs; writes site.json if Slurm answered.
 
@@ -76,7 +67,6 @@ def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> Slu
         ),
         kill_wait_s=next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
         slurmd_port=next((site.config.slurmd_port for site in sites), SLURMD_PORT),
-        requeue_delay_s=_requeue_delay_s(requested, sites),
         cluster=next((site.config.cluster for site in sites if site.config.cluster), None),
         qos=next((site.qos_name for site in sites), None),
         remarks=tuple(problem.in_one_line for problem in check(requested, sites)),

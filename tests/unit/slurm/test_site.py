@@ -14,7 +14,6 @@ from tests.unit import run_files
 # From a real Slurm 22.05, shortened.
 CONFIG = """\
 Configuration data as of 2026-11-21T12:15:14
-AuthInfo                = socket=/run/munge/socket,cred_expire=5
 KillWait                = 10 sec
 PreemptMode             = {mode}
 PreemptType             = preempt/{kind}
@@ -26,13 +25,6 @@ AllowedKmemSpace        = (null)
 Slurmctld(primary) at ctl is UP
 """
 # Further lines, and how long a requeued job waits then.
-DELAYS = [
-    ("AuthInfo = socket=/x,cred_expire=5", 6),
-    ("AuthInfo = (null)", 121),
-    ("", 121),
-    ("AuthInfo = cred_expire=5\nSchedulerParameters = bf_interval=1,requeue_delay=30", 31),
-    ("SchedulerParameters = requeue_delay=0", 1),
-]
 PLAIN = {
     "mode": "REQUEUE",
     "kind": "partition_prio",
@@ -67,7 +59,7 @@ PartitionName=short
 """
 BATCH = Partition("batch", True, None, 30, "REQUEUE", 4)
 SHORT = Partition("short", False, 600, 0, "CANCEL", 2)
-USUAL = Config("22.05.8", "partition_prio", "REQUEUE", 10, requeue_delay_s=6)
+USUAL = Config("22.05.8", "partition_prio", "REQUEUE", 10)
 HOUR = Slurm(time="01:00:00")
 
 
@@ -255,16 +247,3 @@ def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert site.query(HOUR) == []
     assert site_warnings.check(HOUR, []) == []
-
-
-@pytest.mark.parametrize(("lines", "delay_s"), DELAYS)
-def test_how_long_a_requeued_job_waits_is_read_from_the_site(lines, delay_s):
-    config = site.parse_config(f"PreemptType = preempt/none\n{lines}\n")
-    assert config is not None and config.requeue_delay_s == delay_s
-
-
-def test_an_expedited_requeue_does_not_wait(tmp_path):
-    run, here = RunDir(tmp_path), Site(USUAL, BATCH)
-    requested = Slurm(sbatch_args={"requeue": "expedite"})
-    assert site_warnings.record_site(run, requested, [here]).requeue_delay_s == 0
-    assert site_warnings.record_site(run, Slurm(), [here]).requeue_delay_s == 6
