@@ -10,15 +10,9 @@ import torch
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.trainer.checkpoint import export
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from tests.unit.checkpoint.checkpoint_kit import (
-    BATCHES,
-    job_of,
-    replica_of,
-    state_at,
-)
+from tests.unit.checkpoint.checkpoint_kit import job_of, replica_of, save
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -38,9 +32,7 @@ def adamw(parameters, lr):
 def run(tmp_path):
     """A run directory with one checkpoint, and its replica."""
     context, replica = job_of(tmp_path / "run"), replica_of(optimizer=adamw)
-    checkpoints = Checkpoints(context, BATCHES)
-    checkpoints.save(replica, state_at(6))
-    checkpoints.finish(lambda: None)
+    save(context, replica, 6)
     return context.run.dir, replica
 
 

@@ -1,15 +1,12 @@
 """What a saved state holds, and which data, spec, model and optimizer it fits."""
 
 import hashlib
-import json
 
 import pytest
 import torch
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import manifest_text
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Train
@@ -33,7 +30,6 @@ from tests.unit.checkpoint.checkpoint_kit import (
     replica_of,
     save,
     saved_values,
-    state_at,
 )
 from tests.unit.ranks import place_of
 
@@ -42,10 +38,7 @@ pytestmark = pytest.mark.usefixtures("process_group")
 
 def load_of(tmp_path, batches=BATCHES, **train):
     """Load what a training with default settings has saved, with other settings."""
-    first = job_of(tmp_path)
-    checkpoints = Checkpoints(first, BATCHES)
-    checkpoints.save(replica_of(), state_at(6))
-    checkpoints.finish(lambda: None)
+    save(job_of(tmp_path), replica_of(), 6)
     context = job_of(tmp_path, **train)
     return Checkpoints(context, batches).load(replica_of(seed=1), ReadAhead(context))
 
@@ -113,20 +106,6 @@ def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
         SavedState.from_dict(values)
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
-def test_a_checkpoint_of_an_older_kit_is_refused_in_one_line_and_stays(tmp_path, version):
-    context = job_of(tmp_path)
-    root = context.run.dir.checkpoints
-    save(context, replica_of(), 6)
-    path = root / "step-00000006" / "manifest.json"
-    path.write_bytes(manifest_text({**json.loads(path.read_text()), "format_version": version}))
-    words = rf"^checkpoint {root}/step-00000006 has format version {version}, this kit reads .*$"
-    with pytest.raises(UserError, match=words) as error:
-        loaded(context, replica_of(seed=1))
-    assert "\n" not in str(error.value)
-    assert checkpoint_names(root) == ["step-00000006"]
-
-
 @pytest.mark.parametrize(
     ("rank", "world_size", "window"), [(1, 3, [2, 5]), (0, 2, [6, 15]), (1, 2, [0, 0])]
 )
@@ -147,9 +126,7 @@ def test_a_window_of_other_metrics_is_dropped_where_the_user_changed_the_objecti
 def test_values_that_a_stream_and_an_early_stop_need_come_back(tmp_path):
     context, replica = job_of(tmp_path), replica_of()
     position = {"num_samples": 7, "stream": {"generator": torch.arange(3), "at": [1, (2, None)]}}
-    checkpoints = Checkpoints(context, BATCHES)
-    checkpoints.save(replica, state_at(6, evals_since_best=2, streams=[position]))
-    checkpoints.finish(lambda: None)
+    save(context, replica, 6, evals_since_best=2, streams=[position])
     state = loaded(context, replica)
     assert state.evals_since_best == 2
     generator = state.streams[0]["stream"].pop("generator")

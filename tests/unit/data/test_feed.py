@@ -151,13 +151,6 @@ def test_bytes_of_a_per_sample_set_go_from_zero_to_one():
     assert torch.allclose(inputs, torch.tensor(0.2))
 
 
-class Ragged(Chancy):
-    """Samples of different sizes."""
-
-    def __getitem__(self, index):
-        return torch.zeros(1, 4 + index), 0
-
-
 class Mislabelled(Chancy):
     """One sample has a label too large."""
 
@@ -186,13 +179,6 @@ class Objects(Chancy):
         return torch.zeros(1), {1, 2}
 
 
-class Arrays(Chancy):
-    """Samples that are NumPy arrays of float64."""
-
-    def __getitem__(self, index):
-        return np.zeros(1), 0
-
-
 class Wrong(Chancy):
     """Samples of float64."""
 
@@ -207,16 +193,10 @@ ALIKE = "make them alike, or name a function of your own in train.collate"
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (
-            Ragged(),
-            r"returns sample \d+ as \(torch.float32 \(1, \d+\), int\), but sample \d+ as "
-            rf"\(torch.float32 \(1, \d+\), int\): {ALIKE}",
-        ),
         (Mixed(), rf"but sample \d+ as (torch.float32 \(1,\)|\(.*, int\)): {ALIKE}"),
         (Typed(), rf"but sample \d+ as \(torch.\w+ \(1,\), int\): {ALIKE}"),
         (Objects(), r"sample \d+ and .* no batch: .*set.*: return tensors or numbers, or name a"),
         (Mislabelled(), "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
-        (Arrays(), r"^train.dataset returns inputs as torch.float64: make them float32"),
         (Wrong(), r"^train.dataset returns inputs as torch.float64: make them float32"),
     ],
 )

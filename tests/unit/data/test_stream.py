@@ -1,7 +1,6 @@
 """Streams: each rank's batches, from any step on, are those of a training without a stop."""
 
 import random
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -317,14 +316,6 @@ def test_a_state_that_no_checkpoint_can_hold_is_refused_at_the_start():
 
 
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch warns, too
-def test_a_stream_that_cannot_be_pickled_is_a_user_error():
-    stream = Numbers()
-    stream.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match="cannot be sent to a worker process.*num_workers to 0"):
-        read(stream_of(stream, workers=1), range(1))
-
-
-@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch warns, too
 def test_a_loader_of_torch_that_has_begun_is_refused_in_a_worker():
     stream = Numbers()
     stream.iterator = iter(DataLoader(TensorDataset(torch.ones(2))))  # type: ignore[attr-defined]
@@ -345,16 +336,6 @@ def test_the_iterator_of_a_stream_is_made_with_seeded_generators():
     first = read(stream_of(Drawn()), range(4))
     torch.manual_seed(2)
     assert read(stream_of(Drawn()), range(4)) == first
-
-
-def test_ragged_samples_of_a_stream_are_named():
-    class Ragged(Numbers):
-        def __iter__(self):
-            for sample in super().__iter__():
-                yield torch.zeros(1 + sample["x"] % 2)
-
-    with pytest.raises(UserError, match=r"sample 0 as torch.float32 \(1,\), but sample 1 as .* ma"):
-        stream_of(Ragged()).example()
 
 
 def test_sizes_of_the_batches_follow_from_the_spec(capsys):

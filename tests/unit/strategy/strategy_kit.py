@@ -193,7 +193,6 @@ class Trained(NamedTuple):
     wrong_parts: list[str]
     held_out: torch.Tensor
     buffers: dict[str, torch.Tensor]
-    described: str
 
 
 def whole(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -244,7 +243,6 @@ def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
         wrong_parts,
         held_out,
         buffers,
-        replica.strategy.describe(),
     )
 
 

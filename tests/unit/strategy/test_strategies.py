@@ -140,19 +140,6 @@ def test_ranks_with_fewer_held_out_batches_take_part_in_the_others(ranks, num_he
         assert found.tolist() == pytest.approx(ddp.tolist(), rel=1e-6)
 
 
-def test_the_log_has_blocks_shards_and_copies(ranks):
-    described = [
-        ranks[0][run].described for run in [(2, "gpt", "ddp", 0), (3, "resnet", "fsdp", 0)]
-    ]
-    assert described == [
-        "",
-        "fsdp: 4 blocks of BasicBlock and the root, each in 3 shards",
-    ]
-    assert ranks[0][4, "gpt", "hsdp", 0].described == (
-        "hsdp: 3 blocks of Block and the root, each in 2 shards, 2 copies of each"
-    )
-
-
 def test_groups_that_do_not_divide_the_ranks_are_refused_at_the_start(ranks):
     error = ranks[1]["hsdp"]
     what = "train.shard_size: 3 ranks cannot be divided into groups of 2: write a divisor"
