@@ -12,6 +12,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -60,37 +61,22 @@ def _row(line: dict[str, Any]) -> str:
     )
 
 
-def measured_ranks() -> list[dict[str, Any]]:
-    """A line for each number of ranks."""
+def _in_a_folder(measure: Callable[[Path], Sequence[Any]]) -> Sequence[Any]:
     with tempfile.TemporaryDirectory(prefix="scale-", dir="/tmp") as folder:
-        lines = [asdict(each) for each in ranks.measure(Path(folder) / "c")]
-    for line in lines:
-        print(line, flush=True)
-    return lines
+        return measure(Path(folder))
 
 
-def measured_files() -> list[dict[str, Any]]:
-    """A line for each number of nodes."""
-    lines = [asdict(each) for each in files.measure()]
-    for line in lines:
-        print(line, flush=True)
-    return lines
-
-
-def checked() -> list[dict[str, Any]]:
-    """A line for each real run with faults: its time, and that of the simulator."""
-    with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
-        lines = [asdict(each) for each in check.measure(Path(folder))]
-    for line in lines:
-        print(line, flush=True)
+def _printed(measured: Sequence[Any]) -> list[dict[str, Any]]:
+    lines = [asdict(each) for each in measured]
+    print(*lines, sep="\n", flush=True)
     return lines
 
 
 PARTS = {
     "simulate": simulate,
-    "files": measured_files,
-    "check": checked,
-    "ranks": measured_ranks,
+    "files": lambda: _printed(files.measure()),
+    "check": lambda: _printed(_in_a_folder(check.measure)),
+    "ranks": lambda: _printed(_in_a_folder(lambda folder: ranks.measure(folder / "c"))),
 }
 
 

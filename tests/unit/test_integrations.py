@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.records.training import SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.trainer.integrations import whole
 from slurm_job_kit.trainer.integrations.batches import ResumableBatches
-from slurm_job_kit.trainer.integrations.keeper import Keeper, generators, set_generators
+from slurm_job_kit.trainer.integrations.keeper import Keeper
 
 
 @pytest.fixture
@@ -146,13 +146,6 @@ def test_a_resume_draws_the_same_numbers_also_in_the_data_set(
     for _ in range(keeper.epoch, 3):
         again += [[*batch.tolist(), torch.rand(()).item()] for batch in loader]
     assert again == trained[num_trained:]
-
-
-def test_all_generators_are_restored(tmp_path):
-    torch.save(generators(), tmp_path / "states")
-    drawn = [random.random(), numpy.random.rand(), torch.rand(()).item()]
-    set_generators(torch.load(tmp_path / "states", weights_only=True))
-    assert [random.random(), numpy.random.rand(), torch.rand(()).item()] == drawn
 
 
 def test_a_checkpoint_of_other_ranks_is_refused(monkeypatch, tmp_path):

@@ -55,14 +55,12 @@ def test_each_stop_signal_is_a_warning(kit_stop, attempt, number):
     assert stop.should_stop(2)
 
 
-def test_the_stop_file_is_looked_for_once_a_second(kit_stop, attempt, monkeypatch):
+def test_the_stop_file_is_looked_for_once_a_second(kit_stop, attempt, clock):
     stop = kit_stop.Stop(every=1)
-    now = [100.0]
-    monkeypatch.setattr(kit_stop.time, "monotonic", lambda: now[0])
     assert not stop.should_stop(1)
     attempt.stop_requested.touch()
     assert not stop.should_stop(2)
-    now[0] += 1
+    clock[0] += 1
     assert stop.should_stop(3)
 
 
@@ -100,16 +98,20 @@ def test_only_rank_0_leaves_the_marker(kit_stop, attempt, monkeypatch):
     assert not attempt.outcome.exists()
 
 
-def test_without_the_kit_nothing_stops_and_signals_are_left_alone(kit_stop, monkeypatch, tmp_path):
+def test_without_the_kit_nothing_stops_or_is_written_and_signals_are_left_alone(
+    kit_stop, monkeypatch, tmp_path, at_exit, capsys
+):
     monkeypatch.delenv("KIT_STOP_FILE", raising=False)
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
     stop = kit_stop.Stop(every=1)
     assert signal.getsignal(signal.SIGTERM) is before
     assert not stop.should_stop(1)
+    stop.progress(1, 2, loss=OfGpu())
+    stop.saved(1)
     with pytest.raises(SystemExit):
         stop.completed()
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [] and not at_exit and capsys.readouterr().out == ""
 
 
 @pytest.fixture
@@ -211,15 +213,6 @@ def test_a_disk_that_takes_no_report_ends_no_training(kit_stop, attempt, at_exit
     stop.saved(1)
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 2 and all(line.startswith("kit_stop: [Errno ") for line in errors)
-
-
-def test_without_the_kit_a_report_does_nothing(kit_stop, monkeypatch, tmp_path, at_exit, capsys):
-    monkeypatch.delenv("KIT_STOP_FILE", raising=False)
-    monkeypatch.chdir(tmp_path)
-    stop = kit_stop.Stop()
-    stop.progress(1, 2, loss=OfGpu())
-    stop.saved(1)
-    assert not os.listdir(tmp_path) and not at_exit and capsys.readouterr().out == ""
 
 
 def test_the_stop_file_of_another_host_is_seen(hosts, kit_stop, monkeypatch):

@@ -414,8 +414,8 @@ def test_a_missing_run_directory_is_named_with_the_fix(tmp_path):
         save(tmp_path / "gone", 7)
 
 
-def test_the_commit_protocol_and_the_stop_handler_import_no_torch():
-    names = ("checkpoint.commit", "checkpoint.writer", "stop")
+def test_the_commit_protocol_the_errors_and_the_stop_handler_import_no_torch():
+    names = ("checkpoint.commit", "checkpoint.writer", "errors", "stop")
     modules = ", ".join(f"slurm_job_kit.trainer.{name}" for name in names)
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

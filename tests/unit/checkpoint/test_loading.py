@@ -34,10 +34,9 @@ def test_all_that_was_saved_comes_back(tmp_path):
     context, saved = job_of(tmp_path), replica_of()
     saved.scaler.load_state_dict({**saved.scaler.state_dict(), "scale": 512.0})
     best = {"metric": "eval_loss", "value": 0.5, "step": 6}
-    state = state_at(6, last_eval_step=6, metrics_bytes=9, environments=[{"torch": "2"}], best=best)
-    checkpoints = Checkpoints(context, BATCHES)
-    checkpoints.save(saved, state)
-    checkpoints.finish(lambda: None)
+    more = {"last_eval_step": 6, "metrics_bytes": 9, "environments": [{"torch": "2"}], "best": best}
+    state = state_at(6, **more)
+    save(context, saved, 6, **more)
     fresh, newest = replica_of(seed=1), ReadAhead(context)
     checkpoints = Checkpoints(context, BATCHES)
     assert bits(fresh) != bits(saved)

@@ -69,17 +69,10 @@ def packed(samples):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_collate_of_the_user_makes_batches_of_any_shape(workers):
     name = f"{__name__}:packed"
-    example, batch = first(Given(make_ragged()), collate=name, workers=workers)
+    example, batch = first(Given(ragged), collate=name, workers=workers)
     assert example["tokens"].tolist() == [0, 0, 0, 0] and example["lengths"].tolist() == [1] * 4
     assert batch["lengths"].tolist() == [1 + label % 3 for label in batch["labels"].tolist()]
     assert len(batch["tokens"]) == batch["lengths"].sum()
-
-
-class make_ragged:
-    """`ragged`, as an object that a worker process gets by pickle."""
-
-    def __call__(self, index):
-        return ragged(index)
 
 
 def test_samples_of_different_sizes_are_named_with_the_key_that_helps():
@@ -105,7 +98,7 @@ def test_an_error_of_a_collate_has_its_key_and_traceback():
         first(Given(ragged), collate=name)
     assert str(caught.value) == f"train.collate {name}: KeyError: 'tokens'"
     assert "in failing" in caught.value.trace
-    feed = feed_of(Given(make_ragged()), workers=1, micro_batch_size=4, collate=name)
+    feed = feed_of(Given(ragged), workers=1, micro_batch_size=4, collate=name)
     with pytest.raises(UserCodeError, match=f"^train.collate {name}: KeyError: 'tokens'$"):
         next(feed.micro_batches(0))
     feed.close()

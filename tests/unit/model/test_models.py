@@ -43,11 +43,8 @@ def test_resnets_have_the_published_size_and_resolution(name, parameters, featur
 def test_the_stride_of_a_bottleneck_is_at_its_3x3_convolution():
     with torch.device("meta"):
         block = create("resnet50", {}, 1, 3, 224, 224).layer2[0]
-    assert [conv.stride for conv in (block.conv1, block.conv2, block.conv3)] == [
-        (1, 1),
-        (2, 2),
-        (1, 1),
-    ]
+    convolutions = (block.conv1, block.conv2, block.conv3)
+    assert [each.stride[0] for each in convolutions] == [1, 2, 1]
 
 
 def test_parameters_have_the_names_of_published_weights():

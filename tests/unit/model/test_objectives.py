@@ -25,17 +25,13 @@ from slurm_job_kit.trainer.model.objectives import (
 DATA = DataFacts("mine", num_classes=3, model="net")
 
 
-def gives(outputs):
-    """A model that returns the same outputs for any inputs."""
-    return Given(outputs)
-
-
-class Given(nn.Module):
-    """Returns its outputs and remembers its inputs."""
+class Gives(nn.Module):
+    """A model that returns the same outputs for any inputs, which it remembers."""
 
     def __init__(self, outputs):
         super().__init__()
-        self.outputs, self.inputs = outputs, None
+        self.outputs = outputs
+        self.inputs: Any = None
 
     def forward(self, inputs):
         self.inputs = inputs
@@ -48,7 +44,7 @@ def scores(*shape):
 
 def found(objective, outputs, batch):
     """The means of one batch."""
-    sums = objective(gives(outputs), batch)
+    sums = objective(Gives(outputs), batch)
     check_sums(sums, "x")
     return means(tuple(sums.metrics), sums.row().tolist(), objective)
 
@@ -65,7 +61,7 @@ def test_classification_of_labels_of_any_integers(dtype):
 
 def test_labels_are_smoothed_in_training_only():
     outputs, labels = scores(4, 3), torch.tensor([0, 2, 1, 1])
-    objective, model = Classification(DATA, label_smoothing=0.2), gives(outputs)
+    objective, model = Classification(DATA, label_smoothing=0.2), Gives(outputs)
     for is_training, smoothing in ((True, 0.2), (False, 0.0)):
         model.train(is_training)
         loss = objective(model, (torch.zeros(4), labels)).loss / 4
@@ -78,7 +74,7 @@ def test_pixels_without_a_label_count_in_neither_loss_nor_accuracy():
     labels = torch.arange(40).reshape(2, 4, 5) % 3
     labels[0, 0], labels[1, :, 2:] = -100, -100
     known = labels != -100
-    sums = Classification(DATA)(gives(outputs), (torch.zeros(2), labels))
+    sums = Classification(DATA)(Gives(outputs), (torch.zeros(2), labels))
     assert isinstance(sums.num_items, torch.Tensor) and sums.num_items.item() == known.sum() == 23
     values = found(Classification(DATA), outputs, (torch.zeros(2), labels))
     per_pixel = outputs.permute(0, 2, 3, 1)[known]
@@ -122,7 +118,7 @@ def test_pixels_without_a_label_count_in_neither_loss_nor_accuracy():
 )
 def test_a_classification_that_does_not_fit_names_both_sides(outputs, labels, words):
     with pytest.raises(UserError) as caught:
-        Classification(DATA)(gives(outputs), (torch.zeros(4), labels))
+        Classification(DATA)(Gives(outputs), (torch.zeros(4), labels))
     assert str(caught.value) == words
 
 
@@ -136,7 +132,7 @@ def test_a_batch_that_is_no_pair_is_refused_with_the_way_out(name, batch):
         f"returns a {kind}: return pairs, or name your own train.objective"
     )
     with pytest.raises(UserError, match=words):
-        objective(gives(scores(4, 3)), batch)
+        objective(Gives(scores(4, 3)), batch)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +157,9 @@ def test_regression_is_the_mean_over_all_numbers(loss, expected, outputs, target
 def test_a_regression_that_does_not_fit_names_both_sides():
     words = r"returns outputs of shape \(4, 2\) for targets of shape \(4,\) of mine: make them al"
     with pytest.raises(UserError, match=words):
-        Regression(DATA)(gives(scores(4, 2)), (torch.zeros(4), torch.zeros(4)))
+        Regression(DATA)(Gives(scores(4, 2)), (torch.zeros(4), torch.zeros(4)))
     with pytest.raises(UserError, match=r"a dict: have it return .* targets' shape \(4,\)"):
-        Regression(DATA)(gives({}), (torch.zeros(4), torch.zeros(4)))
+        Regression(DATA)(Gives({}), (torch.zeros(4), torch.zeros(4)))
     with pytest.raises(UserError, match="objective_args.loss is 'l3': write one of mse, mae, hub"):
         objectives.create("regression", {"loss": "l3"}, 0.0, DATA)
     with pytest.raises(UserError, match="train.objective_args: .* argument 'width'"):
@@ -193,7 +189,7 @@ def test_a_language_model_predicts_the_next_token(batch, mask, wrap):
         targets[row, column] = -100
         given = batch["labels"] if isinstance(batch, dict) else batch[1]
         given[row, column + isinstance(batch, dict)] = -100
-    objective, model = LanguageModel(DataFacts("x", bytes_per_token=4.0)), gives(wrap(logits))
+    objective, model = LanguageModel(DataFacts("x", bytes_per_token=4.0)), Gives(wrap(logits))
     sums = objective(model, batch)
     check_sums(sums, "x")
     assert torch.equal(model.inputs, TOKENS[:, :-1])
@@ -222,7 +218,7 @@ def test_bits_per_byte_need_the_length_of_a_token_and_perplexity_stays_a_number(
 )
 def test_logits_that_do_not_fit_the_tokens_are_refused(outputs, words):
     with pytest.raises(UserError, match=words):
-        LanguageModel(DATA)(gives(outputs), TOKENS)
+        LanguageModel(DATA)(Gives(outputs), TOKENS)
 
 
 LOSS = torch.ones((), requires_grad=True)
@@ -289,7 +285,7 @@ def test_an_objective_of_the_user_is_a_function_or_a_class_with_arguments():
         ("Named", {"factor": 2}, 2),
     ):
         objective = objectives.create(f"{__name__}:{name}", args, 0.0, DATA)
-        sums = objective(gives(LOSS), None)
+        sums = objective(Gives(LOSS), None)
         assert sums.loss.item() == loss
         if name == "Named":
             assert means((), [6.0, 2.0], objective) == {"loss": 3, "double": 6}
@@ -322,17 +318,17 @@ class Changing:
 def test_every_result_of_a_users_objective_is_checked(later, is_training, words):
     objective = objectives.create(f"{__name__}:Changing", {"later": later}, 0.0, DATA)
     with torch.set_grad_enabled(is_training):
-        objective(gives(LOSS), None)
+        objective(Gives(LOSS), None)
         with pytest.raises(UserError, match=f"^train.objective {__name__}:Changing:? {words}"):
-            objective(gives(LOSS), None)
+            objective(Gives(LOSS), None)
 
 
 def test_an_evaluation_needs_no_graph_of_the_loss():
     later = Sums(LOSS.detach(), 1)
     objective = objectives.create(f"{__name__}:Changing", {"later": later}, 0.0, DATA)
     with torch.no_grad():
-        objective(gives(LOSS), None)
-        assert objective(gives(LOSS), None) is later
+        objective(Gives(LOSS), None)
+        assert objective(Gives(LOSS), None) is later
 
 
 @pytest.mark.parametrize(
@@ -370,7 +366,7 @@ def test_an_objective_with_parameters_that_nothing_trains_is_refused():
     with pytest.raises(UserError, match=f"^train.objective: {name} has trainable parameters, but"):
         objectives.create(name, {"is_trained": True}, 0.0, DATA)
     objective = objectives.create(name, {"is_trained": False}, 0.0, DATA)
-    assert objective(gives(LOSS), None).loss.item() == 1
+    assert objective(Gives(LOSS), None).loss.item() == 1
 
 
 def test_an_objective_that_cannot_be_made_is_a_user_error():

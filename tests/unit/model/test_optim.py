@@ -247,19 +247,11 @@ def numpy_schedule(step, total_steps):
     return np.cos(step / total_steps)
 
 
-def test_sgd_has_momentum_and_weight_decay():
-    train = Train(lr=0.1, momentum=0.9, weight_decay=0.01)
-    velocity, weight = 0.0, 1.0
-    for gradient in (2.0, -1.0, 0.5):
-        velocity = 0.9 * velocity + gradient + 0.01 * weight
-        weight -= 0.1 * velocity
-    assert stepped(train, (2.0, -1.0, 0.5)) == pytest.approx(weight, rel=1e-6)
-
-
-def test_nesterov_looks_ahead():
-    train = Train(lr=0.1, momentum=0.9, nesterov=True)
+def test_sgd_has_weight_decay_momentum_and_nesterovs_look_ahead():
+    train = Train(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
     velocity, weight = 0.0, 1.0
     for gradient in (2.0, -1.0):
+        gradient += 0.01 * weight
         velocity = 0.9 * velocity + gradient
         weight -= 0.1 * (gradient + 0.9 * velocity)
     assert stepped(train, (2.0, -1.0)) == pytest.approx(weight, rel=1e-6)

@@ -92,15 +92,14 @@ CASES: dict[str, Train] = {
     "checkpointed": dataclasses.replace(GPT, activation_checkpointing=True),
     "compiled": dataclasses.replace(GPT, compile=True),
 }
-SHARDED = ("fsdp",)
 ALWAYS = ("gpt", "accumulation", "uneven", "uneven clipped")
 AT_THREE = (*ALWAYS, "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
 AT_TWO = ("gpt", "accumulation", *(case for case in CASES if case not in AT_THREE))
 # (number of ranks, case, strategy, number of the run)
 RUNS = [
     *((1, case, "ddp", 0) for case in ALWAYS if case.startswith("uneven")),
-    *((2, case, strategy, 0) for case in AT_TWO for strategy in ("ddp", *SHARDED)),
-    *((3, case, strategy, 0) for case in AT_THREE for strategy in ("ddp", *SHARDED)),
+    *((2, case, strategy, 0) for case in AT_TWO for strategy in ("ddp", "fsdp")),
+    *((3, case, strategy, 0) for case in AT_THREE for strategy in ("ddp", "fsdp")),
     *((3, case, "fsdp", 1) for case in ("gpt", "resnet")),
     *((4, case, strategy, 0) for case in ALWAYS for strategy in ("ddp", "hsdp")),
     (4, "bf16 resnet", "ddp", 0),

@@ -77,9 +77,8 @@ def test_the_ranks_share_the_optimizers_state(ranks, run):
     assert max(own) < total or total == 0  # SGD without momentum has no state
 
 
-@pytest.mark.parametrize("strategy", ["fsdp"])
-def test_gradients_are_clipped_to_their_norm_over_all_ranks(ranks, strategy):
-    run_result = ranks[0][2, "clipped", strategy, 0]
+def test_gradients_are_clipped_to_their_norm_over_all_ranks(ranks):
+    run_result = ranks[0][2, "clipped", "fsdp", 0]
     names = [name for name in run_result.final if name != "lm_head.weight"]  # the embedding's
     moved = [
         (run_result.final[name] - run_result.initial[name]).double().square().sum()
@@ -126,9 +125,8 @@ def test_activation_checkpointing_changes_no_bit(ranks, strategy):
     assert plain.losses == checkpointed.losses
 
 
-@pytest.mark.parametrize("strategy", ["fsdp"])
-def test_frozen_parameters_stay(ranks, strategy):
-    run_result = ranks[0][3, "masked", strategy, 0]
+def test_frozen_parameters_stay(ranks):
+    run_result = ranks[0][3, "masked", "fsdp", 0]
     for name in ("frozen.weight", "frozen.bias"):
         assert torch.equal(run_result.final[name], run_result.initial[name])
 
