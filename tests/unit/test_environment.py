@@ -80,9 +80,9 @@ def test_the_job_gets_the_users_defaults_but_nothing_that_breaks_it(slurm, monke
 
 
 def test_a_job_gets_nothing_of_the_job_and_the_shell_that_surround_the_submit():
-    gone = ("SLURM_JOB_ID", "SLURM_NNODES", "SLURMD_NODENAME", "SLURM_HINT", "SLURM_CPU_BIND")
-    gone += ("SBATCH_CPU_BIND", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-    gone += ("NVIDIA_VISIBLE_DEVICES", "WANDB_SERVICE", "SHELLOPTS", "BASHOPTS")
+    gone = ["SLURM_JOB_ID", "SLURM_NNODES", "SLURMD_NODENAME", "SLURM_HINT", "SLURM_CPU_BIND"]
+    gone += ["SBATCH_CPU_BIND", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
+    gone += ["NVIDIA_VISIBLE_DEVICES", "WANDB_SERVICE", "SHELLOPTS", "BASHOPTS"]
     kept = {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "WANDB_API_KEY", "OWN"}
     inherited = dict.fromkeys((*gone, *kept), "1")
     assert environment.variables_for(inherited, Door.SBATCH).keys() == kept

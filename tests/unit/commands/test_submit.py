@@ -27,9 +27,12 @@ def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, cap
 
 
 def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
-    slurm.refuse(7)
+    slurm.refuse(7, "sbatch: error: invalid partition specified: x")
     assert main(["submit", "tiny.yaml"]) == 1
-    assert "Slurm refused the job, nothing is queued" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert (
+        "Slurm refused the job, nothing is queued" in error and "hint: slurm.partition: " in error
+    )
     assert lookup.all_runs() == []
 
 

@@ -166,7 +166,9 @@ def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
     assert nproc_per_node(spec, environ) == expected
 
 
-def test_ranks_get_where_they_are_and_what_the_spec_says(node):
+def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
+    for name in ("PET_STANDALONE", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "1")
     launch = Launch(threads_per_rank=3, env={"OWN": "a b"})
     spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
     env = node().environment(spec, RUN, replace(PLAN, deadline=1795252802.0))
@@ -186,6 +188,7 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node):
     }
     assert {name: env[name] for name in expected} == expected
     assert env["PATH"] == os.environ["PATH"]
+    assert "PET_STANDALONE" not in env and env["SLURM_JOB_ID"] == "1"
 
 
 @pytest.fixture
