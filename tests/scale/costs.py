@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_job_kit.jobs.attempt.srun_step import END_LIMIT_S
-from slurm_job_kit.jobs.slurm.site import CRED_EXPIRE_S
 
 DAY_S = 86400.0
 
@@ -31,7 +30,7 @@ class Costs:
     node_s: float = float(END_LIMIT_S)
     # A requeued job waits until its credential has expired, and one second more.
     # Source: slurm.conf(5), AuthInfo cred_expire (120 s); slurmctld/job_mgr.c.
-    requeue_s: float = CRED_EXPIRE_S + 1.0
+    requeue_s: float = 121.0
     slurmd_timeout_s: float = 300.0  # Slurm marks a silent node DOWN. Source: slurm.conf(5)
 
 
