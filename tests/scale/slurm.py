@@ -11,7 +11,6 @@ from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 
 PARTITION = "batch"
 CONFIG = """\
-AuthInfo                = cred_expire={cred_expire_s:.0f}
 JobRequeue              = 1
 KillWait                = 30 sec
 MaxBatchRequeue         = 5
@@ -130,7 +129,7 @@ class Slurm:
         return f"PartitionName={PARTITION} PreemptMode=REQUEUE TotalNodes={self.num_nodes}\n"
 
     def _show_config(self, _words: list[str]) -> str:
-        return CONFIG.format(version=self.version, cred_expire_s=self.requeue_s - 1)
+        return CONFIG.format(version=self.version)
 
 
 _ANSWERS = {
