@@ -43,6 +43,17 @@ class Chancy:
         return image, index % 3
 
 
+class Given(Chancy):
+    """A data set of the samples that `make` returns for an index."""
+
+    def __init__(self, make, num_samples=8):
+        super().__init__(num_samples)
+        self.make = make
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+
 def pixels_by_sample(feed, steps):
     """{(step, sample): its pixels} of a feed over `Chancy` or alike."""
     pixels = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -115,10 +114,4 @@ def _launches(run: Run) -> list[float]:
         pattern = rf"^\[(\S+)\].*[Ll]aunching batch job {run.job_id}\b"
         text = path.read_text(encoding="utf-8", errors="replace")
         times += re.findall(pattern, text, re.M)
-    return sorted(_seconds(text) for text in times)
-
-
-def _seconds(text: str) -> float:
-    return time.mktime(datetime.fromisoformat(text).timetuple()) + (
-        datetime.fromisoformat(text).microsecond / 1e6
-    )
+    return sorted(datetime.fromisoformat(text).timestamp() for text in times)

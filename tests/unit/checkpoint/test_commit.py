@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.records.training import Metric
 from slurm_job_kit.jobs.rundir import write_atomic
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
-from slurm_job_kit.trainer.errors import StorageError, TransientStorageError, UserError
+from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError
 
 
 def allow():
@@ -258,6 +258,21 @@ def test_a_server_that_answers_nothing_puts_no_checkpoint_aside(tmp_path, monkey
         with pytest.raises(OSError, match="Input/output error"):
             read_newest(tmp_path)
     assert checkpoint_names(tmp_path) == ["step-00000007"]
+
+
+def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_nothing(tmp_path):
+    is_owner = iter([True, False])
+
+    def check_before_rename():
+        if not next(is_owner):
+            raise Superseded("attempt 2 owns the run")
+
+    for step in (4, 5):
+        save(tmp_path, step)
+    with pytest.raises(Superseded):
+        save(tmp_path, 6, keep=Retention(1), check_before_rename=check_before_rename)
+    assert names(tmp_path) == ["latest", *(checkpoint_name(step) for step in (4, 5, 6))]
+    assert (tmp_path / "latest").read_text() == "step-00000005\n"
 
 
 def test_leftovers_are_removed_and_nothing_else(tmp_path):

@@ -50,13 +50,6 @@ def test_all_that_was_saved_comes_back(tmp_path):
     assert (manifest["world_size"], manifest["attempt"], manifest["best"]) == (1, 1, best)
 
 
-def test_without_a_checkpoint_the_state_is_fresh(tmp_path):
-    context = job_of(tmp_path)
-    newest, checkpoints = ReadAhead(context), Checkpoints(context, BATCHES)
-    state = checkpoints.load(replica_of(), newest)
-    assert (state.global_step, state.best, checkpoints.newest_step) == (0, {}, None)
-
-
 def test_a_state_from_another_run_brings_no_offset_of_its_metrics(tmp_path):
     context = job_of(tmp_path)
     save(context, replica_of(), 6, metrics_bytes=70)
@@ -112,7 +105,9 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_start_at_step_0(tmp_path, 
 def test_a_run_that_was_stopped_before_its_first_checkpoint_starts_at_step_0(tmp_path):
     context = job_of(tmp_path)
     record_attempts(context, None, None)
-    assert loaded(context, replica_of()).global_step == 0
+    newest, checkpoints = ReadAhead(context), Checkpoints(context, BATCHES)
+    state = checkpoints.load(replica_of(), newest)
+    assert (state.global_step, state.best, checkpoints.newest_step) == (0, {}, None)
 
 
 def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, capsys):

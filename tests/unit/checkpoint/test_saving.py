@@ -10,13 +10,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from slurm_job_kit.jobs.checkpoint.manifest import Manifest
-from slurm_job_kit.jobs.checkpoint.names import LATEST, checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint import checkpoints as module
 from slurm_job_kit.trainer.checkpoint import commit, export
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
@@ -170,27 +168,6 @@ def test_an_attempt_that_comes_back_leaves_a_newer_ones_save_in_flight_alone(tmp
     with pytest.raises(Superseded):
         Checkpoints(context, BATCHES)
     assert in_flight.is_dir()
-
-
-def pending(step, files=(), check_before_rename=lambda: None):
-    return PendingCheckpoint(Manifest(step, files=()), dict(files), check_before_rename)
-
-
-def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_nothing(tmp_path):
-    root, is_owner = tmp_path / "checkpoints", iter([True, False])
-
-    def check_before_rename():
-        if not next(is_owner):
-            raise Superseded("attempt 2 owns the run")
-
-    root.mkdir()
-    for step in (4, 5):
-        commit.commit_and_prune(root, pending(step), commit.Retention(keep_last=2))
-    with pytest.raises(Superseded):
-        superseded = pending(6, check_before_rename=check_before_rename)
-        commit.commit_and_prune(root, superseded, commit.Retention(keep_last=1))
-    assert checkpoint_names(root) == [checkpoint_name(step) for step in (6, 5, 4)]
-    assert (root / LATEST).read_text() == f"{checkpoint_name(5)}\n"
 
 
 def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, capsys):

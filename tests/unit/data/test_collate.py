@@ -10,20 +10,9 @@ from slurm_job_kit.trainer.data.collate import Collate
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.data.to_device import move
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
-from tests.unit.data_kit import Chancy, feed_of
+from tests.unit.data_kit import Given, feed_of
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
-
-
-class Given(Chancy):
-    """A data set of the samples that `make` returns for an index."""
-
-    def __init__(self, make, num_samples=8):
-        super().__init__(num_samples)
-        self.make = make
-
-    def __getitem__(self, index):
-        return self.make(index)
 
 
 def first(source, function=None, /, **train):

@@ -17,7 +17,7 @@ from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
-from tests.unit.data_kit import Chancy, feed_of, job_of, pixels_by_sample
+from tests.unit.data_kit import Chancy, Given, feed_of, job_of, pixels_by_sample
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
@@ -129,14 +129,14 @@ def test_micro_batches_of_samples_follow_the_order_of_the_epoch():
         assert torch.equal(inputs.flatten(), own * 0.5) and torch.equal(labels, own % 5)
 
 
-class Bytes(Chancy):
+def of_bytes(index):
     """Images of bytes."""
-
-    def __getitem__(self, index):
-        return torch.full((3, 4, 4), 51, dtype=torch.uint8), index % 3
+    return torch.full((3, 4, 4), 51, dtype=torch.uint8), index % 3
 
 
-@pytest.mark.parametrize("source", [Bytes(), Samples(torch.rand(9, 3, 4, 4), torch.arange(9) % 3)])
+@pytest.mark.parametrize(
+    "source", [Given(of_bytes), Samples(torch.rand(9, 3, 4, 4), torch.arange(9) % 3)]
+)
 def test_an_example_has_the_form_of_a_micro_batch(source):
     feed = feed_of(source, micro_batch_size=4, channels_last=True)
     example, batch = feed.example(), next(feed.micro_batches(0))
@@ -147,43 +147,33 @@ def test_an_example_has_the_form_of_a_micro_batch(source):
 
 
 def test_bytes_of_a_per_sample_set_go_from_zero_to_one():
-    inputs, _ = feed_of(Bytes(), micro_batch_size=4).example()
+    inputs, _ = feed_of(Given(of_bytes), micro_batch_size=4).example()
     assert torch.allclose(inputs, torch.tensor(0.2))
 
 
-class Mislabelled(Chancy):
+def mislabelled(index):
     """One sample has a label too large."""
-
-    def __getitem__(self, index):
-        return torch.zeros(1), 3 if index == 5 else 0
+    return torch.zeros(1), 3 if index == 5 else 0
 
 
-class Mixed(Chancy):
+def mixed(index):
     """One sample has no label."""
-
-    def __getitem__(self, index):
-        return torch.zeros(1) if index == 5 else (torch.zeros(1), 0)
+    return torch.zeros(1) if index == 5 else (torch.zeros(1), 0)
 
 
-class Typed(Chancy):
+def typed(index):
     """One sample is of bytes."""
-
-    def __getitem__(self, index):
-        return torch.zeros(1, dtype=torch.uint8 if index == 5 else torch.float32), 0
+    return torch.zeros(1, dtype=torch.uint8 if index == 5 else torch.float32), 0
 
 
-class Objects(Chancy):
+def objects(index):
     """Samples that make no tensor."""
-
-    def __getitem__(self, index):
-        return torch.zeros(1), {1, 2}
+    return torch.zeros(1), {1, 2}
 
 
-class Wrong(Chancy):
+def wrong(index):
     """Samples of float64."""
-
-    def __getitem__(self, index):
-        return torch.zeros(1, dtype=torch.float64), 0
+    return torch.zeros(1, dtype=torch.float64), 0
 
 
 ALIKE = "make them alike, or name a function of your own in train.collate"
@@ -191,33 +181,31 @@ ALIKE = "make them alike, or name a function of your own in train.collate"
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("make", "words"),
     [
-        (Mixed(), rf"but sample \d+ as (torch.float32 \(1,\)|\(.*, int\)): {ALIKE}"),
-        (Typed(), rf"but sample \d+ as \(torch.\w+ \(1,\), int\): {ALIKE}"),
-        (Objects(), r"sample \d+ and .* no batch: .*set.*: return tensors or numbers, or name a"),
-        (Mislabelled(), "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
-        (Wrong(), r"^train.dataset returns inputs as torch.float64: make them float32"),
+        (mixed, rf"but sample \d+ as (torch.float32 \(1,\)|\(.*, int\)): {ALIKE}"),
+        (typed, rf"but sample \d+ as \(torch.\w+ \(1,\), int\): {ALIKE}"),
+        (objects, r"sample \d+ and .* no batch: .*set.*: return tensors or numbers, or name a"),
+        (mislabelled, "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
+        (wrong, r"^train.dataset returns inputs as torch.float64: make them float32"),
     ],
 )
-def test_a_wrong_sample_is_a_user_error_in_one_line(source, words, workers):
+def test_a_wrong_sample_is_a_user_error_in_one_line(make, words, workers):
     with pytest.raises(UserError, match=words) as caught:
-        stream(feed_of(source, micro_batch_size=40, workers=workers), range(1))
+        stream(feed_of(Given(make, 40), micro_batch_size=40, workers=workers), range(1))
     assert "\n" not in str(caught.value)
 
 
-class Broken(Chancy):
+def broken(index):
     """One sample raises an OSError."""
-
-    def __getitem__(self, index):
-        if index == 7:
-            raise OSError("cannot read sample 7\nwhatever else it says")
-        return super().__getitem__(index)
+    if index == 7:
+        raise OSError("cannot read sample 7\nwhatever else it says")
+    return torch.zeros(1), 0
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers):
-    feed = feed_of(Broken(8), micro_batch_size=8, workers=workers, dataset="x")
+    feed = feed_of(Given(broken, 8), micro_batch_size=8, workers=workers, dataset="x")
     with pytest.raises(CodeError) as caught:
         stream(feed, range(1))
     # An OSError is worth another attempt.
@@ -387,16 +375,14 @@ def test_unused_workers_are_reported_in_the_log(capsys):
     assert "launch.num_workers is not used" in capsys.readouterr().out
 
 
-class Parent(Chancy):
+def parent(index):
     """Samples that hold the pid of the reading process's parent."""
-
-    def __getitem__(self, index):
-        return torch.tensor([float(os.getppid())]), index % 3
+    return torch.tensor([float(os.getppid())]), index % 3
 
 
 def test_a_rank_with_threads_forks_no_worker_itself(no_reader_left):
     """A forked child waits for ever if a native thread held CPython's lock over its threads."""
-    feed = feed_of(Parent(), workers=1, micro_batch_size=2)
+    feed = feed_of(Given(parent), workers=1, micro_batch_size=2)
     ((inputs, _),) = feed.micro_batches(0)
     assert int(inputs[0]) != os.getpid()
     feed.close()

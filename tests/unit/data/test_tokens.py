@@ -1,5 +1,6 @@
 """Windows of token files, of the bytes of text files, and of Python's own source code."""
 
+import re
 import struct
 import sysconfig
 
@@ -132,14 +133,7 @@ def library(tmp_path, monkeypatch):
 def test_held_out_modules_are_not_in_the_training_part(library):
     train, held_out = python_source(block_size=8)
     assert bytes_of(held_out).count(b"<") == 2 and bytes_of(train).count(b"<") == 21
-    numbers = [
-        {
-            bytes_of(part)[at + 1 : at + 3]
-            for at in range(len(bytes_of(part)))
-            if bytes_of(part)[at : at + 1] == b"<"
-        }
-        for part in (train, held_out)
-    ]
+    numbers = [{*re.findall(rb"<(\d\d)>", bytes_of(part))} for part in (train, held_out)]
     assert numbers[1] == {b"09", b"19"} and not numbers[0] & numbers[1]
     assert (train.block_size, held_out.block_size) == (8, 8)
 

@@ -7,27 +7,18 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import meta_init
 from slurm_job_kit.trainer.model.gpt import GPT
-from slurm_job_kit.trainer.strategy.interface import Strategy
+from slurm_job_kit.trainer.strategy.ddp import Ddp
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
-
-CPU = torch.device("cpu")
-
-
-class Whole(Strategy):
-    def __init__(self):
-        self.sharding = Sharding(1, 0)
-
-    def wrap(self, module):
-        return module
-
-    def accumulate(self, wrapped, is_last):
-        raise NotImplementedError
+from tests.unit.ranks import CPU, place_of
 
 
-class Divided(Whole):
+class Divided(Ddp):
+    """One of three ranks, whose parameters fully_shard has divided."""
+
     def __init__(self):
         self.sharding = Sharding(3, 1)
 
@@ -48,7 +39,7 @@ def filled(create, monkeypatch, seed=0):
     module, is_on_meta = built(create, monkeypatch)
     assert is_on_meta
     meta_init.allocate(module, CPU)
-    meta_init.fill(module, Whole(), seed)
+    meta_init.fill(module, Ddp(Train(), place_of(), CPU), seed)
     return module
 
 
