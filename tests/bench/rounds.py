@@ -79,6 +79,11 @@ class Figure:
         }
 
 
+def at_most(rounds: int) -> int:
+    """So many rounds, or fewer in a trial."""
+    return min(rounds, int(os.environ.get(AT_MOST, rounds)))
+
+
 def interleaved(
     variants: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, warm_up: int = WARM_UP_ROUNDS
 ) -> dict[str, list[float]]:
@@ -87,8 +92,7 @@ def interleaved(
     Every other round runs in reverse order, so that no variant always follows the same one.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
-    rounds = min(rounds, int(os.environ.get(AT_MOST, rounds)))
-    for number in range(-warm_up, rounds):
+    for number in range(-warm_up, at_most(rounds)):
         names = list(variants) if number % 2 else list(variants)[::-1]
         for name in names:
             took_s = variants[name]()

@@ -5,6 +5,7 @@ import itertools
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -230,46 +231,60 @@ def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(tmp_path, ever
         train(tmp_path, spec)
 
 
-def test_a_slow_disk_postpones_periodic_saves_and_not_the_training(tmp_path, monkeypatch, capsys):
+class Commits:
+    """The steps that are committed, each after `before()`."""
+
+    def __init__(self, monkeypatch):
+        self.steps: list[int] = []
+        self.before: Callable[[], object] = lambda: None
+        self._commit = commit.commit_and_prune
+        monkeypatch.setattr(commit, "commit_and_prune", self.save)
+
+    def save(self, root, pending, retention):
+        self.before()
+        self.steps.append(pending.step)
+        return self._commit(root, pending, retention)
+
+
+@pytest.fixture
+def commits(monkeypatch):
+    return Commits(monkeypatch)
+
+
+def test_a_slow_disk_postpones_periodic_saves_and_not_the_training(
+    tmp_path, monkeypatch, capsys, commits
+):
     reference, whole = train(tmp_path / "reference", Spec(train=TRAIN))
-    is_open, steps, really = threading.Event(), [], commit.commit_and_prune
+    is_open = threading.Event()
+    commits.before = lambda: is_open.wait(60)
     syncs, really_sync = [], Reporter.sync
 
     def sync(reporter):
         syncs.append(1)
         return really_sync(reporter)
 
-    def slow(root, pending, retention):
-        assert is_open.wait(60)
-        steps.append(pending.step)
-        return really(root, pending, retention)
-
     def hook(_, bucket):
         if bucket.index() == 0 and next(passes) == 5:
             is_open.set()
         return as_it_is(bucket)
 
-    monkeypatch.setattr(commit, "commit_and_prune", slow)
+    commits.steps.clear()
     monkeypatch.setattr(Reporter, "sync", sync)
     passes = itertools.count(1)
     spec = Spec(train=TRAIN, checkpoint=Checkpoint(every_steps=1, best=None))
     run, loop = train(tmp_path / "run", spec, hook=hook)
     assert "the checkpoint of step 2 is postponed: " in capsys.readouterr().out
-    assert (steps[0], steps[-1]) == (1, 9) and not {2, 3, 4} & {*steps}
-    assert len(syncs) == len(steps)  # of metrics.jsonl, on the same disk
+    assert (commits.steps[0], commits.steps[-1]) == (1, 9) and not {2, 3, 4} & {*commits.steps}
+    assert len(syncs) == len(commits.steps)  # of metrics.jsonl, on the same disk
     assert run.metrics.read_bytes() == reference.metrics.read_bytes()
     assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
 
 
-def test_a_postponed_save_is_made_as_soon_as_the_disk_is_free(tmp_path, monkeypatch):
-    is_open, really, is_saving = threading.Event(), commit.commit_and_prune, Checkpoints.is_saving
-    steps: list[int] = []
+def test_a_postponed_save_is_made_as_soon_as_the_disk_is_free(tmp_path, monkeypatch, commits):
+    is_open = threading.Event()
+    commits.before = lambda: is_open.wait(60)
+    is_saving = Checkpoints.is_saving
     known: list[Checkpoints] = []
-
-    def slow(root, pending, retention):
-        assert is_open.wait(60)
-        steps.append(pending.step)
-        return really(root, pending, retention)
 
     def note(checkpoints):
         known[:] = [checkpoints]
@@ -283,47 +298,36 @@ def test_a_postponed_save_is_made_as_soon_as_the_disk_is_free(tmp_path, monkeypa
                 time.sleep(0.001)
         return as_it_is(bucket)
 
-    monkeypatch.setattr(commit, "commit_and_prune", slow)
     monkeypatch.setattr(Checkpoints, "is_saving", note)
     passes = itertools.count(1)
     longer = dataclasses.replace(TRAIN, epochs=6)
     every = Checkpoint(every_steps=4, every_epochs=None, best=None)
     train(tmp_path, Spec(train=longer, checkpoint=every), hook=hook)
     # Due are 4, which stays in flight until step 10, and 8; the ranks agree one step later.
-    assert steps[:2] == [4, 11]
+    assert commits.steps[:2] == [4, 11]
 
 
-def test_a_save_that_is_kept_at_any_age_waits_for_the_disk(tmp_path, monkeypatch):
-    steps, really = [], commit.commit_and_prune
-
-    def slow(root, pending, retention):
-        time.sleep(0.3)  # a save is much slower than a step
-        steps.append(pending.step)
-        return really(root, pending, retention)
-
-    monkeypatch.setattr(commit, "commit_and_prune", slow)
+def test_a_save_that_is_kept_at_any_age_waits_for_the_disk(tmp_path, commits):
+    commits.before = lambda: time.sleep(0.3)  # a save is much slower than a step
     kept = Checkpoint(every_steps=1, keep_every_steps=3, best=None)
     train(tmp_path, Spec(train=TRAIN, checkpoint=kept))
-    assert {3, 6, 9} <= {*steps} and 2 not in steps
+    assert {3, 6, 9} <= {*commits.steps} and 2 not in commits.steps
 
 
 @pytest.mark.parametrize(("share", "is_saved"), [(0.0, False), (0.25, True)])
 def test_a_stop_that_meets_a_save_saves_its_step_unless_that_save_was_slow(
-    tmp_path, monkeypatch, capsys, share, is_saved
+    tmp_path, monkeypatch, capsys, commits, share, is_saved
 ):
     every = Spec(train=TRAIN, checkpoint=Checkpoint(every_steps=2, every_epochs=None, best=None))
     reference, whole = train(tmp_path / "reference", every)
-    is_open, commit_now, finish = threading.Event(), commit.commit_and_prune, Checkpoints.finish
-
-    def slow(*arguments):
-        assert is_open.wait(60)
-        return commit_now(*arguments)
+    is_open = threading.Event()
+    commits.before = lambda: is_open.wait(60)
+    finish = Checkpoints.finish
 
     def finish_open(*arguments):
         is_open.set()
         finish(*arguments)
 
-    monkeypatch.setattr(commit, "commit_and_prune", slow)
     monkeypatch.setattr(Checkpoints, "finish", finish_open)
     monkeypatch.setattr(saves, "SHARE_OF_LEAD", share)
     run, loop = train(tmp_path / "run", every, stop_at=4)
@@ -385,18 +389,11 @@ def test_a_stop_in_the_last_evaluation_leaves_the_run_to_be_completed(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0])
-def test_by_default_a_checkpoint_is_due_by_the_clock(tmp_path, monkeypatch, seconds):
-    steps, really = [], commit.commit_and_prune
-
-    def note(root, pending, retention):
-        steps.append(pending.step)
-        return really(root, pending, retention)
-
-    monkeypatch.setattr(commit, "commit_and_prune", note)
+def test_by_default_a_checkpoint_is_due_by_the_clock(tmp_path, monkeypatch, commits, seconds):
     monkeypatch.setattr(interval, "LEAST_S", seconds)
     monkeypatch.setattr(interval, "STALLS", 0)
     train(tmp_path, Spec(train=TRAIN, checkpoint=Checkpoint(best=None)))
-    assert steps == [9] if seconds else {*steps} > {9}
+    assert commits.steps == [9] if seconds else {*commits.steps} > {9}
 
 
 def test_a_checkpoint_that_is_to_be_kept_is_also_saved(tmp_path):

@@ -41,7 +41,7 @@ def measure(folder: Path) -> list[Figure]:
     """Seconds by the run's own records, on a cluster of three nodes; a run for each loss."""
     root = Path(f"/tmp/slurm-bench-{os.getpid()}")  # short, for the unix sockets in it
     losses: dict[str, list[dict[str, float]]] = {shape: [] for shape in SHAPES}
-    number = min(LOSSES, int(os.environ.get(rounds.AT_MOST, LOSSES)))
+    number = rounds.at_most(LOSSES)
     try:
         with Cluster(root, nodes=3, extra_conf=CONF) as cluster:
             kit = Kit(cluster, folder)

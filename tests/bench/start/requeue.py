@@ -49,7 +49,7 @@ def measure(folder: Path) -> list[Figure]:
             config.write_text(yaml.safe_dump(SPEC), encoding="utf-8")
             kit = Kit(cluster, folder)
             run = kit.submit(config)
-            number = min(REQUEUES, int(os.environ.get(rounds.AT_MOST, REQUEUES)))
+            number = rounds.at_most(REQUEUES)
             trips = [_round_trip(run, attempt) for attempt in range(1, number + 1)]
             kit.jobs("cancel", run.dir.path)
     finally:
