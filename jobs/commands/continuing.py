@@ -181,8 +181,10 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
 
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     """Return a checkout copy for the run. Raises: UserError for differences without a --yes."""
-    repository = code_changes.repository_of(run_dir)
-    new_code = code_changes.prepare(run_dir, Spec.read(run_dir.spec), repository)
+    spec = Spec.read(run_dir.spec)
+    if request.overrides:  # a new launch.inputs is not frozen
+        spec = spec_changes.reload(run_dir, request.overrides).spec
+    new_code = code_changes.prepare(run_dir, spec, code_changes.repository_of(run_dir))
     # Before the first checkpoint no step is kept that the old code did.
     is_users = checkpoint_lookup.is_foreign(run_dir)
     saved = checkpoint_lookup.newest(run_dir, is_users)

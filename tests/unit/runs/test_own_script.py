@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.commands import continuing
 from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.torchrun import rank_command
@@ -220,8 +221,14 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository):
     assert not (run.work / "mine/words.txt").exists()
 
 
+def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(repository):
+    run = frozen(repository, script="mine/run.py")
+    new = continuing.fresh_code(run, continuing.Request(("launch.inputs=[data]",)))
+    assert not (new.code / "data").exists() and (new.code / "mine/run.py").is_file()
+
+
 def test_a_copy_that_fails_leaves_no_half_file_in_the_working_directory(repository, monkeypatch):
-    run = frozen(repository)
+    run = frozen(repository, script="mine/run.py")
     (run.work / "mine/run.py").unlink()
 
     def fill_the_disk(source, target):
