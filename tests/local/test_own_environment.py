@@ -6,7 +6,6 @@ A test whose program is missing is skipped: apt-get install charliecloud environ
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,14 +14,6 @@ import pytest
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 
-# Hides the host's environment, and shows the same packages at another path.
-CONTAIN = """#!/bin/sh
-exec unshare --mount sh -c '
-mount --bind "$1" "$2" && mount -t tmpfs none "$1" && [ ! -e "$3" ] || exit 9
-shift 3
-exec "$@"
-' sh '{host}' '{image}' '{python}' "$@"
-"""
 SCRIPT = """import os, sys
 import torch
 print("interpreter", sys.executable, os.environ["PREPARED"], torch.ones(2).sum().item())
@@ -35,16 +26,6 @@ needs_venv = pytest.mark.skipif(
     sys.prefix == sys.base_prefix,
     reason="the interpreter is in no virtual environment, which another path could show",
 )
-
-
-def why_not():
-    """Why the host's environment cannot be hidden here; None if it can."""
-    if shutil.which("unshare") is None:
-        return "unshare (util-linux) is not installed"
-    tried = subprocess.run(
-        ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True
-    )
-    return "no right to make a mount namespace" if tried.returncode else None
 
 
 @pytest.fixture
@@ -126,27 +107,6 @@ def check_interpreter(run, python):
 
 @pytest.mark.slow
 @needs_venv
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_agents_and_ranks_run_in_an_environment_that_hides_the_hosts(tmp_path, run_script):
-    image, bin_dir = tmp_path / "image", tmp_path / "bin"
-    for folder in (image, bin_dir):
-        folder.mkdir()
-    hidden = os.path.abspath(sys.executable)
-    contain = CONTAIN.format(host=ENVIRONMENT, image=image, python=hidden)
-    (bin_dir / "contain").write_text(contain)
-    (bin_dir / "contain").chmod(0o755)
-    # The prefix is on the PATH of the setup lines only, and so is the python3 of the image.
-    setup = [f"export PATH={bin_dir}:{image}/bin:$PATH PREPARED=here", "echo prepared >&2"]
-    run = run_script({"setup": setup, "launch": {"command_prefix": ["contain"]}})
-    check_interpreter(run, f"{image}/bin/python3")
-    known = read_json(run.provenance)
-    assert (known["interpreter"], known["agent_interpreter"]) == (sys.executable, "python3")
-    assert [run.attempt(1).setup_log(node).read_text() for node in range(2)] == ["prepared\n"] * 2
-    assert run.job_log.read_text().count("prepared\n") == 2
-
-
-@pytest.mark.slow
-@needs_venv
 @pytest.mark.skipif(shutil.which("ch-run") is None, reason="charliecloud is not installed")
 def test_the_recipe_for_charliecloud(tmp_path, run_script):
     """An image that is a directory: it has nothing of its own, and shows /usr and the packages."""
@@ -176,16 +136,3 @@ def test_the_recipe_for_environment_modules(tmp_path, run_script):
     setup = [f"source {MODULES}", f"module use {module.parent}", "module load pytorch"]
     run = run_script({"setup": setup, "launch": {"python": "python3"}})
     check_interpreter(run, f"{ENVIRONMENT}/bin/python3")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not MODULES.exists(), reason="environment-modules is not installed")
-def test_a_module_that_does_not_exist_is_the_reason(tmp_path, kit):
-    config = tmp_path / "tiny.yaml"
-    setup = [f"source {MODULES}", "module load no/such"]
-    config.write_text(json.dumps({"name": "tiny", "setup": setup, "launch": {"max_crashes": 1}}))
-    assert kit.run("submit", config, "--cluster", "local")[0] == 1
-    run = RunDir((kit.root / "tiny/latest").resolve())
-    (record,) = read_jsonl(run.attempts)
-    assert (record["cause"], record["decision"]) == ("crash", "hold")
-    assert "setup: exit code 1: ERROR: Unable to locate a modulefile" in record["reason"]

@@ -1,7 +1,6 @@
 """A user's own torchrun script under the kit: its life cycle and its stop."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -98,10 +97,6 @@ dist.barrier()
 if os.environ["RANK"] == "1":
     raise ValueError("bad batch")
 dist.all_reduce(torch.zeros(1))
-"""
-TUTORIAL = """
-name: own
-launch: {script: tests/own_scripts/snapshotting.py, nproc_per_node: 2, args: [5, 1]}
 """
 
 
@@ -205,43 +200,6 @@ def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(
     (record,) = read_jsonl(run.attempts)
     # The script wrote no marker: it may have more steps to do.
     assert (record["cause"], record["evidence"]["outcome"]) == ("interrupted", "stopped")
-
-
-def epochs(run, attempt):
-    """The epoch at which each rank of an attempt began, and the epochs that rank 0 saved."""
-    logs = [run.attempt(attempt).rank_log(rank).read_text() for rank in range(2)]
-    begun = [int(re.findall(r"rank \d begins at epoch (\d+)", log)[0]) for log in logs]
-    return begun, [int(epoch) for epoch in re.findall(r"epoch (\d+) saved", logs[0])]
-
-
-@pytest.mark.slow
-def test_two_runs_of_a_tutorial_script_share_no_snapshot_and_each_goes_on_from_its_own(kit):
-    before = sorted(os.listdir(REPOSITORY))
-    process = submit_config(kit, TUTORIAL)
-    first, _ = log_with(kit, "epoch 1 saved")
-    for _ in range(2):  # it knows no stop: the second Ctrl-C kills it
-        process.send_signal(signal.SIGINT)
-        wait_for(first.attempt(1).stop_requested.exists, "no stop file", 10)
-    status, _, stderr = kit.end(process, 60)
-    assert status == 130, stderr
-
-    process = submit_config(kit, TUTORIAL)
-    wait_for(lambda: (kit.root / "own/latest").resolve() != first.path, "no second run")
-    second, _ = log_with(kit, "epoch 1 saved")
-    (second.work / "go").touch()
-    status, _, stderr = kit.end(process, 60)
-    assert status == 0, stderr
-    assert epochs(second, 1) == ([0, 0], [0, 1, 2, 3, 4])
-
-    (first.work / "configs/own_script.yaml").unlink()  # an input, by a scratch purge
-    status, _, stderr = kit.run("resume", first.run_id, "--cluster", "local")
-    assert status == 0, stderr
-    assert epochs(first, 1) == ([0, 0], [0, 1])
-    assert epochs(first, 2) == ([2, 2], [2, 3, 4])
-    ends = [torch.load(run.work / "snapshot.pt", weights_only=True) for run in (first, second)]
-    assert torch.equal(*(end["MODEL_STATE"]["weight"] for end in ends))
-    assert sorted(os.listdir(REPOSITORY)) == before
-    assert not list(first.code.resolve().rglob("snapshot.pt"))
 
 
 def test_the_reason_of_a_failing_script_is_the_error_of_the_rank_that_failed_first(kit, tmp_path):
