@@ -98,19 +98,21 @@ FAULTS = {
 }
 
 
-def rehearse(folder, text, *words, flags=()):
+COMMAND = [sys.executable, "-m", "slurm_job_kit.jobs", "rehearse"]
+ENV = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+ENV |= {"PYTHONPATH": str(REPOSITORY)}
+
+
+def rehearse_in(folder, *words):
+    """The finished command with these words."""
+    argv = [*COMMAND, *words]
+    return subprocess.run(argv, cwd=folder, env=ENV, capture_output=True, text=True, check=False)
+
+
+def rehearse(folder, text, *words):
     """Rehearse a script; returns the exit status and the verdict."""
     (folder / "train.py").write_text(text, encoding="utf-8")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
-    command = [sys.executable, "-m", "slurm_job_kit.jobs", "rehearse", "--json", *words]
-    done = subprocess.run(
-        [*command, "--", sys.executable, "train.py", *flags],
-        cwd=folder,
-        env=env | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = rehearse_in(folder, "--json", *words, "--", sys.executable, "train.py")
     return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
 
@@ -181,15 +183,9 @@ def test_an_exact_training_gets_no_no(name, tmp_path):
 def test_a_script_with_an_absolute_path_writes_into_the_copy(tmp_path):
     where = "os.chdir(os.path.dirname(os.path.abspath(__file__)))\n"
     (tmp_path / "train.py").write_text(GOOD.replace("EPOCHS, STEPS", f"{where}EPOCHS, STEPS"))
-    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
-    command = [sys.executable, "-m", "slurm_job_kit.jobs", "rehearse", *only("middle"), "--"]
-    done = subprocess.run(
-        [*command, sys.executable, str(tmp_path / "train.py")],
-        cwd=tmp_path,
-        env=env | {"PYTHONPATH": str(REPOSITORY)},
-        check=False,
-    )
-    assert done.returncode == 0
+    script = str(tmp_path / "train.py")
+    done = rehearse_in(tmp_path, *only("middle"), "--", sys.executable, script)
+    assert done.returncode == 0, done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -415,39 +411,22 @@ def test_what_a_training_does_beside_is_noted(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_flag_for_the_later_starts_is_given(tmp_path):
-    text = GOOD.replace("if os.path.exists(PATH):", 'if "--resume" in sys.argv:')
-    words = ("--again", "--resume {newest:*.pt}")
-    status, verdict = rehearse(tmp_path, text, *only("middle"), *words)
-    assert status == 0, verdict
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("words", ["--resume {newest:*.pt}", "--resume {if:*.pt}"])
-def test_no_flag_is_given_while_there_is_no_checkpoint(tmp_path, words):
+def test_a_flag_is_given_to_later_starts_once_there_is_a_checkpoint(tmp_path, words):
     text = GOOD.replace("if os.path.exists(PATH):", 'if "--resume" in sys.argv:')
-    status, verdict = rehearse(tmp_path, text, *only("start-up"), "--again", words)
+    status, verdict = rehearse(tmp_path, text, *only("start-up", "middle"), "--again", words)
     assert status == 0, verdict
 
 
 @pytest.mark.slow
 def test_a_spec_is_rehearsed_and_so_is_its_run(tmp_path):
     kept = tmp_path / "kept"
-    status, verdict = rehearse_spec("configs/cancer.yaml", *only("middle"), "--keep", str(kept))
-    assert (status, verdict["good"]) == (0, True)
+    words = (*only("middle"), "--keep", str(kept))
+    done = rehearse_in(REPOSITORY, "configs/cancer.yaml", *words)
+    assert done.returncode == 0, done.stderr
     (spec,) = kept.glob("undisturbed/work/cancer/[0-9]*/spec.json")
-    status, verdict = rehearse_spec(str(spec.parent), *only("SIGKILL of"))
-    assert (status, verdict["good"]) == (0, True)
-
-
-def rehearse_spec(*words):
-    """Rehearse what the kit runs; returns the exit status and the verdict."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
-    command = [sys.executable, "-m", "jobs", "rehearse", "--json", *words]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
-    )
-    return done.returncode, json.loads(done.stdout)
+    done = rehearse_in(REPOSITORY, str(spec.parent), *only("SIGKILL of"))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -461,12 +440,10 @@ def test_nothing_stays_after_a_signal(number, tmp_path):
         "EPOCHS, STEPS",
     ).replace("os._exit(0)", f"open({str(again)!r}, 'w')\nos._exit(0)")
     (tmp_path / "train.py").write_text(text.replace("import sys\n", "import sys, time\n"))
-    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
-    command = [sys.executable, "-m", "slurm_job_kit.jobs", "rehearse", "--ranks", "2", "--"]
     process = subprocess.Popen(
-        [*command, sys.executable, "train.py"],
+        [*COMMAND, "--ranks", "2", "--", sys.executable, "train.py"],
         cwd=tmp_path,
-        env=env | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+        env=ENV | {"TMPDIR": str(tmp_path)},
     )
     wait_for(lambda: [*tmp_path.glob("rehearse-*/work/code/begun")], "a rank has begun")
     process.send_signal(number)
@@ -488,11 +465,7 @@ def ranks_in(folder):
 @pytest.mark.slow
 def test_the_controls_of_the_kits_trainer_are_right():
     """Not spoiled the same bits, and other bits in each of the three ways to spoil the restore."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
-    command = [sys.executable, "-m", "jobs", "rehearse", "--self-test"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
-    )
+    done = rehearse_in(REPOSITORY, "--self-test")
     own = [line for line in done.stdout.splitlines() if line.startswith("the kit")]
     assert done.returncode == 0, done.stdout + done.stderr
     assert [" differs from step " in line for line in own] == [False, True, True, True]
