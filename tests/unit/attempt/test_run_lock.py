@@ -167,6 +167,15 @@ def test_the_start_before_a_requeue_can_neither_claim_nor_release(run):
     assert not run_lock.is_owned_by_attempt(run, before, 1)
 
 
+def test_an_earlier_start_cannot_take_the_lock_of_a_later_one(run):
+    before, now = started_again("7", 0), started_again("7", 1)
+    run_lock.claim(run, before, 1)
+    lock = run.owner.with_name(f".owner-after-{read_json(run.owner)['token']}")
+    write_json(lock, asdict(now) | {"attempt": 2, "token": "later"})
+    with pytest.raises(OwnedError, match="another job took this run just now"):
+        run_lock.claim(run, before, 2)
+
+
 def test_an_owner_of_an_older_kit_is_understood(run, scontrol):
     old = {"job_id": "6", "host": "n1", "pid": 1, "pid_start": "1", "attempt": 4}
     write_json(run.owner, old)
