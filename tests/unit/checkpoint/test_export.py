@@ -164,8 +164,10 @@ def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):
     for status, is_warned in [("held", True), ("completed", False)]:
         run_dir.result.write_text(json.dumps({"status": status}))
         assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 0
-        printed = capsys.readouterr().err
-        assert ("not finished" in printed) == is_warned and "after step 6: train_loss" in printed
+        printed = capsys.readouterr()
+        assert printed.out == f"{run_dir.path}/weights.safetensors\n"
+        assert "after step 6: train_loss 0.8571\n" in printed.err
+        assert ("not finished" in printed.err) == is_warned
 
 
 def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):

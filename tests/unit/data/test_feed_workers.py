@@ -12,6 +12,7 @@ import torch
 
 from slurm_job_kit.trainer.stop import HANDLED_SIGNALS
 from tests.unit.data_kit import Chancy, feed_of
+from tests.unit.waiting import is_running, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_reader_left")]
@@ -33,20 +34,6 @@ class Stuck(Pids):
         if self.count == 2:
             time.sleep(60)
         return super().__getitem__(index)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:  # it may end between the two
-        return False
-
-
-def wait_for_end(pid):
-    deadline = time.monotonic() + 10
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"{pid} is still there"
-        time.sleep(0.01)
 
 
 def readers(feed, steps):
@@ -78,7 +65,7 @@ def test_a_worker_survives_stop_signals_and_epochs_until_its_batches_are_closed(
     assert {reader[0] for reader in readers(feed, range(2, 48))} == {pid}
     assert received == []
     feed.close()
-    wait_for_end(pid)
+    wait_for(lambda: not is_running(pid))
 
 
 # Python imports sitecustomize at its start: the processes that start the workers get a stop signal
@@ -130,7 +117,7 @@ def killed(tmp_path_factory):
 
 
 def test_a_worker_dies_with_its_rank_even_during_a_read(killed):
-    wait_for_end(int(killed[0][1]))
+    wait_for(lambda: not is_running(int(killed[0][1])))
 
 
 def test_workers_survive_a_stop_signal_during_their_start(killed):

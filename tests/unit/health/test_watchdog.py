@@ -27,6 +27,7 @@ from slurm_job_kit.trainer.health.diagnosis import (
 from slurm_job_kit.trainer.health.phases import NAMES, START_UP, limit_s
 from slurm_job_kit.trainer.health.watchdog import IdleTimer
 from tests.unit.two_hosts import look
+from tests.unit.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 1
@@ -120,10 +121,8 @@ class Ranks:
             for rank, way in enumerate(ways)
         ]
         self.pids = [process.pid for process in self.processes]
-        deadline = time.monotonic() + 30
-        while not all((folder / f"beating-{rank}").exists() for rank in range(len(ways))):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        beating = [folder / f"beating-{rank}" for rank in range(len(ways))]
+        wait_for(lambda: all(path.exists() for path in beating))
 
     def hang(self):
         (self.run.path / "hang").touch()

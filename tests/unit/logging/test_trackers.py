@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.spec import Launch, Log, Spec
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.logging.trackers import AsyncTracker, start, wandb_id
 from slurm_job_kit.trainer.process.run_handle import RunHandle
+from tests.unit.waiting import wait_for
 
 needs_tensorboard = pytest.mark.skipif(not find_spec("tensorboard"), reason="no tensorboard here")
 needs_wandb = pytest.mark.skipif(not find_spec("wandb"), reason="no wandb here")
@@ -188,13 +189,6 @@ tracker.close()
 """
 
 
-def wait_for(condition, limit_s=30):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def helpers_of(pid):
     """Live processes of W&B that serve a process."""
     helpers = []
@@ -219,7 +213,9 @@ def test_wandb_offline_goes_on_with_the_same_run_after_a_kill_without_a_network(
     run_dir.mkdir()
     killed = python(WANDB, run_dir, 1, 3, "killed")
     assert [killed.stdout.readline() for _ in range(2)][1] == "logged\n"
-    wait_for(lambda: b"3.5" in b"".join(record(path) for path in run_dir.glob("wandb/*/")), 60)
+    wait_for(
+        lambda: b"3.5" in b"".join(record(path) for path in run_dir.glob("wandb/*/")), limit_s=60
+    )
     killed.kill()
     killed.communicate(timeout=30)
     wait_for(lambda: not helpers_of(killed.pid))

@@ -88,19 +88,6 @@ def test_models_learn_in_half_precision(name, model, shape, optimizer, clip):
     assert all(parameter.dtype == torch.float32 for parameter in module.parameters())
 
 
-def test_convolutions_have_a_backward_pass_in_fp16():
-    train = Train(precision="fp16", lr=0.01)
-    torch.manual_seed(0)
-    fit = Fit(torch.rand(4, 1, 4, 4), 2, None, "x")
-    module = models.create("mini_resnet", {"channels": [4, 4]}, fit)
-    before = module.get_parameter("stem.0.weight").detach().clone()
-    stepper, (numbers, _) = optim.create(module, train), set_up(train)
-    inputs, labels = torch.rand(4, 1, 4, 4), torch.arange(4) % 2
-    # The first ones only find the scale.
-    train_steps(module, stepper, numbers, train, inputs, labels, 8)
-    assert not torch.equal(module.get_parameter("stem.0.weight"), before)
-
-
 @pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_step_of_infinite_gradients_is_skipped_and_leaves_no_trace_but_the_scale(optimizer, clip):
