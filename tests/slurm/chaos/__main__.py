@@ -27,7 +27,7 @@ from ..user_cluster import cluster_at, root_of_this_process
 from .draws import Draw, draws
 from .harms import HARMS, TABLE
 from .judge import judged, rows_of
-from .sites import SITES, conf_of
+from .sites import PATIENCE, SITES
 from .victim import MODEL, Victim, begin
 
 # The run is slow once a fault has come: otherwise it may end before the fault has an effect.
@@ -83,7 +83,7 @@ def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, An
     record = draw.record() | {"rows": rows_of(draw)}
     verdict, problem, victim = "failed", "", None
     try:
-        conf = conf_of(draw.site, cluster)
+        conf = f"{PATIENCE}\n{SITES[draw.site].extra_conf}"
         cluster.restart(draw.proctrack, conf, SITES[draw.site].preemption)
         victim = begin(kit, SITES[draw.site], draw.strategy, random.Random(str(draw)))
         harm(victim, draw)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..cluster import Cluster
 from ..conf import Preemption
-from ..faults.rows import slurm_version
+from ..faults import harm_slurm
 from ..kit import REPOSITORY
 
-OWN_SIGNAL = "own_signal"
 # Slurm's default: a save and a decision must fit into it, also on a busy machine.
-_PATIENCE = "KillWait=30"
+PATIENCE = "KillWait=30"
 _BAD = "n2"
 _FAULTY = (
     f"setup=['export PYTHONPATH={REPOSITORY / 'tests/slurm/faults/faulty_node'}']",
@@ -39,7 +37,7 @@ class Site:
 SITES: dict[str, Site] = {
     "plain": Site(),
     # Without an answer of Slurm the signal looks like the time limit's.
-    OWN_SIGNAL: Site(rows=(3,), causes=("time_limit",)),
+    "own_signal": Site(rows=(3,), extra_conf=harm_slurm.OWN_SIGNAL, causes=("time_limit",)),
     # Slurm has requeued the job by then, and no longer shows the preemption. The batch shell may
     # die before it records the attempt.
     "no_grace": Site(
@@ -70,15 +68,3 @@ SITES: dict[str, Site] = {
     # One node is excluded, so that no spare node is left.
     "bad_node": Site(rows=(25,), overrides=_FAULTY, is_narrow=True, causes=("node",)),
 }
-
-
-def conf_of(name: str, cluster: Cluster) -> str:
-    """The lines of slurm.conf that give the cluster the settings of this site."""
-    if name != OWN_SIGNAL:
-        return f"{_PATIENCE}\n{SITES[name].extra_conf}"
-    # Slurm 22.05 does not start with the newer setting. Source: slurm.conf(5) of each.
-    version = tuple(map(int, slurm_version(cluster).split(".")[:2]))
-    own_signal = "PreemptParameters=send_user_signal"
-    if version < (23, 2):
-        own_signal = "SlurmctldParameters=preempt_send_user_signal"
-    return f"{_PATIENCE}\n{own_signal}"

@@ -20,6 +20,11 @@ needs_expedited = pytest.mark.skipif(
 )
 EXPEDITED = "slurm.sbatch_args.requeue=expedite"
 WITH_EXPEDITED = "SlurmctldParameters=enable_expedited_requeue"
+# A preemption sends the job's own signal. Slurm 22.05 does not start with the newer setting.
+# Source: slurm.conf(5) of each.
+OWN_SIGNAL = "PreemptParameters=send_user_signal"
+if installed_version() < (23, 2):
+    OWN_SIGNAL = "SlurmctldParameters=preempt_send_user_signal"
 
 
 def restarts(run: Run) -> int:

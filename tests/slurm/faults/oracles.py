@@ -98,8 +98,8 @@ def causes(run: Run, expected: list[str]) -> None:
     assert recorded == expected, recorded
 
 
-def stopped_together(run: Run, attempt: int, ranks: int = 3) -> None:
+def stopped_together(run: Run, attempt: int) -> None:
     """All ranks of an attempt saw the stop before the same step, which is the last one."""
     stops = [e["step"] for e in run.events("stop_seen") if e["attempt"] == attempt]
     last = next(a["last_step"] for a in run.attempts() if a["attempt"] == attempt)
-    assert stops == [last] * ranks, (stops, last)
+    assert stops == [last] * 3, (stops, last)

@@ -10,7 +10,7 @@ import pytest
 from ..conf import Preemption
 from ..kit import Kit
 from . import harm_processes, harm_slurm, oracles
-from .rows import Row, slurm_version
+from .rows import Row
 from .scenario import HELD_UP, ReferenceRuns, begin, start
 from .test_rows_sites import successor
 from .test_rows_slurm import start_on_a_disk, wait_for_save_in_flight, wait_for_signals
@@ -34,11 +34,7 @@ def test_row_02_preemption_of_an_expedited_job(
 def test_row_03_preemption_with_the_job_s_own_signal(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    # Slurm 22.05 does not start with the newer setting. Source: slurm.conf(5) of each.
-    version = tuple(map(int, slurm_version(kit.cluster).split(".")[:2]))
-    newer = "PreemptParameters=send_user_signal"
-    older = "SlurmctldParameters=preempt_send_user_signal"
-    kit.cluster.restart(extra_conf=newer if version >= (23, 2) else older)
+    kit.cluster.restart(extra_conf=harm_slurm.OWN_SIGNAL)
     paced = begin(kit, row)
     harm_slurm.preempt(paced.run)
     paced.finish()
