@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +49,6 @@ def key(default: Any, description: str, **constraints: Any) -> Any:
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def advised_lead_s(stop_s: float) -> int:
-    """Return a slurm.signal_lead_s of 1.2 times what a stop needs, in whole half minutes."""
-    return 30 * math.ceil(1.2 * stop_s / 30)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,6 @@ from ..jobs.spec import (
     Checkpoint,
     Spec,
     Train,
-    advised_lead_s,
 )
 
 __all__ = [
@@ -133,7 +132,6 @@ __all__ = [
     "Train",
     "UNDIVIDED",
     "UserError",
-    "advised_lead_s",
     "begin_lines_with_time",
     "checkpoint_name",
     "checkpoint_names",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from .contract import (
     Metric,
     Outcome,
     RunDir,
-    advised_lead_s,
     checkpoint_name,
     quantity,
     records,
@@ -84,20 +82,8 @@ def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> Loop:
     watchdog.beat("first step")
     status = loop.run(step_agreement, watchdog.beat)
     watchdog.beat("exit", loop.state.global_step)
-    _warn_of_short_lead(context, step_agreement.stop_received_at)
     _leave(context, loop, status)
     return loop
-
-
-def _warn_of_short_lead(context: RankContext, received_at: float | None) -> None:
-    """Log a warning where this stop took nearly all of the time before a time limit."""
-    took_s = 0.0 if received_at is None else time.monotonic() - received_at
-    lead_s = context.run.spec.slurm.signal_lead_s
-    if advised_lead_s(took_s) > lead_s:
-        context.distributed.log(
-            f"warning: this stop took {took_s:.0f} s, and a time limit comes {lead_s} s after its "
-            f"signal: set slurm.signal_lead_s: {advised_lead_s(took_s)}"
-        )
 
 
 def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: None) -> Loop:

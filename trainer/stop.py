@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 
@@ -20,14 +19,10 @@ EXIT_STOPPED_IN_STARTUP = 128 + signal.SIGTERM
 
 
 class StopSignal:
-    """Whether this rank was asked to stop.
-
-    received_at: when the first stop signal arrived, on the monotonic clock; None before.
-    """
+    """Whether this rank was asked to stop."""
 
     def __init__(self) -> None:
         self.requested = False
-        self.received_at: float | None = None
         self._in_loop = threading.Event()
 
     def install(self) -> None:
@@ -51,14 +46,13 @@ class StopSignal:
         self.requested = True
 
     def _leave_startup(self, read_fd: int) -> None:
-        """Record when the stop came; end a rank that does not reach its loop in time.
+        """End a rank that does not reach its loop in time.
 
         Python's handlers do not run while the main thread waits in C++ (a rendezvous with a peer
         that never connects); the C handler itself writes to the wakeup descriptor.
         """
         while os.read(read_fd, 1)[0] not in HANDLED_SIGNALS:
             pass  # the byte is the signal's number; other signals may have handlers, too
-        self.received_at = time.monotonic()
         if not self._in_loop.wait(STARTUP_GRACE_S):
             report = threading.Thread(target=_report, daemon=True)
             report.start()

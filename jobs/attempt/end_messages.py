@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 from .. import log_text, shared_files
 from ..console import print_line, quantity
@@ -27,6 +28,17 @@ def report_quarantine(run_dir: RunDir, facts: AttemptFacts) -> None:
             reason = next(iter(text.splitlines()), reason)
         print_line(
             f"attempt {facts.attempt}: a damaged checkpoint was put aside, {aside}: {reason}"
+        )
+
+
+def report_short_lead(facts: AttemptFacts) -> None:
+    """Warn in job.log where a stop like this one, and a fifth more, ends after a time limit."""
+    stop_s = None if facts.last is None else facts.last.stop_s
+    lead_s = facts.spec.slurm.signal_lead_s
+    if stop_s is not None and 1.2 * stop_s > lead_s:
+        print_line(
+            f"warning: this stop took {stop_s:.0f} s, and a time limit comes {lead_s} s after its "
+            f"signal: set slurm.signal_lead_s: {30 * math.ceil(1.2 * stop_s / 30)}"
         )
 
 

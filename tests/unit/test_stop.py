@@ -49,22 +49,6 @@ print(request.requested)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-def test_the_first_signal_has_the_time_of_the_stop():
-    done = run_rank("""
-request.enter_loop()
-assert request.received_at is None
-began = time.monotonic()
-signal_self(signal.SIGUSR1)
-while request.received_at is None:
-    time.sleep(0.001)
-first = request.received_at
-signal_self(signal.SIGTERM)
-time.sleep(0.1)
-print(began <= first == request.received_at)
-""")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
-
-
 def test_signals_in_startup_are_kept_for_the_loop():
     done = run_rank("""
 stop.STARTUP_GRACE_S = 1.5  # busy cores may hold up what comes before the loop

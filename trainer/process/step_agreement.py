@@ -49,11 +49,6 @@ class StepAgreement:
         """The step before which the next `check` does anything."""
         return self._next_step
 
-    @property
-    def stop_received_at(self) -> float | None:
-        """When this rank got a stop signal, on the monotonic clock; None if it got none."""
-        return self._stop.received_at
-
     def check(self, step: int, wants_save: bool, drain: bool, written_step: int = -1) -> Agreement:
         """Return what the ranks agree on before `step`, by the reduction of the last check.
 

@@ -1,6 +1,7 @@
 """The batch script after a decision: its exit code, and a requeue that Slurm refuses."""
 
 import os
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -282,6 +283,21 @@ def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd,
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert said == [f"error: {run.attempts}: Is a directory; cannot record what happens to the run"]
     assert not run.owner.exists()
+
+
+@pytest.mark.parametrize(("stop_s", "advised"), [(90, None), (110, 150)])
+def test_a_stop_that_hardly_fits_before_a_time_limit_is_a_warning(
+    run, command, capfd, stop_s, advised
+):
+    assert command("open", "a") == 0
+    now = time.time()
+    run_files.node(run.attempt(1), 0, (now - stop_s, "SIGTERM"), end=now)
+    write_json(run.attempt(1).outcome, {"status": "stopped", "global_step": 1, "checkpoint": None})
+    command("close", "1")
+    warned = re.findall(
+        r"120 s after its signal: set slurm.signal_lead_s: (\d+)", capfd.readouterr().err
+    )
+    assert warned == ([] if advised is None else [str(advised)])
 
 
 def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, capfd):
