@@ -61,12 +61,15 @@ def numbered() -> tuple[Samples, Samples]:
 
 
 class OneByOne:
-    """The same, read one at a time."""
+    """So many samples like `numbered`'s, read one at a time."""
 
     num_classes = 2
 
+    def __init__(self, num_samples: int) -> None:
+        self._num_samples = num_samples
+
     def __len__(self) -> int:
-        return NUM_SAMPLES
+        return self._num_samples
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return torch.full((2,), float(index)), index % 2
@@ -74,7 +77,7 @@ class OneByOne:
 
 def one_by_one() -> tuple[PerSampleSet, PerSampleSet]:
     """Samples that worker processes read ahead."""
-    return OneByOne(), OneByOne()
+    return OneByOne(NUM_SAMPLES), OneByOne(NUM_SAMPLES)
 
 
 def measure(place: Place) -> list[Figure]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import yaml
 from tests.bench import rounds
 from tests.bench.rounds import Figure, Target
 from tests.bench.start.local_run import wait_for
-from tests.slurm.cluster import Cluster
+from tests.bench.start.requeue import cluster_of
 from tests.slurm.kit import Kit
 
 LOSSES = 5
@@ -39,18 +37,14 @@ SPEC = {
 
 def measure(folder: Path) -> list[Figure]:
     """Seconds by the run's own records, on a cluster of three nodes; a run for each loss."""
-    root = Path(f"/tmp/slurm-bench-{os.getpid()}")  # short, for the unix sockets in it
     losses: dict[str, list[dict[str, float]]] = {shape: [] for shape in SHAPES}
     number = rounds.at_most(LOSSES)
-    try:
-        with Cluster(root, nodes=3, extra_conf=CONF) as cluster:
-            kit = Kit(cluster, folder)
-            for _ in range(number):
-                for shape, slurm in SHAPES.items():
-                    losses[shape].append(_lose(kit, folder / "bench.yaml", slurm))
-                    cluster.restart()
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    with cluster_of(3, CONF) as cluster:
+        kit = Kit(cluster, folder)
+        for _ in range(number):
+            for shape, slurm in SHAPES.items():
+                losses[shape].append(_lose(kit, folder / "bench.yaml", slurm))
+                cluster.restart()
     return [
         rounds.seconds(
             f"a node loses power, {shape}: {what} ({CONF})",

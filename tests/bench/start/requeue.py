@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,23 +39,29 @@ SPEC = {
 CHECK_INTERVAL_S = 0.05  # of the stop agreement, at the automatic interval
 
 
+@contextmanager
+def cluster_of(nodes: int, extra_conf: str = "") -> Iterator[Cluster]:
+    """A real Slurm of so many nodes, whose folder is deleted afterwards."""
+    root = Path(f"/tmp/slurm-bench-{os.getpid()}")  # short, for the unix sockets in it
+    try:
+        with Cluster(root, nodes=nodes, extra_conf=extra_conf) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
 def measure(folder: Path) -> list[Figure]:
     """Seconds by the run's own timeline and slurmd's log, on a cluster of two nodes.
 
     What Slurm does is not in it, but for srun, which starts the agents.
     """
-    root = Path(f"/tmp/slurm-bench-{os.getpid()}")  # short, for the unix sockets in it
-    try:
-        with Cluster(root, nodes=2) as cluster:
-            config = folder / "bench.yaml"
-            config.write_text(yaml.safe_dump(SPEC), encoding="utf-8")
-            kit = Kit(cluster, folder)
-            run = kit.submit(config)
-            number = rounds.at_most(REQUEUES)
-            trips = [_round_trip(run, attempt) for attempt in range(1, number + 1)]
-            kit.jobs("cancel", run.dir.path)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    config = folder / "bench.yaml"
+    config.write_text(yaml.safe_dump(SPEC), encoding="utf-8")
+    with cluster_of(2) as cluster:
+        kit = Kit(cluster, folder)
+        run = kit.submit(config)
+        trips = [_round_trip(run, each) for each in range(1, rounds.at_most(REQUEUES) + 1)]
+        kit.jobs("cancel", run.dir.path)
     stops = [trip["stop"] for trip in trips]
     starts = [trip["start"] for trip in trips]
     torchrun = sorted(trip["torchrun"] for trip in trips)[len(trips) // 2]
