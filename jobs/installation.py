@@ -31,8 +31,13 @@ START = _start()  # the working directory when this process began
 
 
 def _is_by_make() -> bool:
-    """Return whether this process is one of a clone, whose commands are make targets: not `kit`."""
-    if not IS_CLONE or Path(sys.argv[0]).name == "kit":
+    """Return whether this process is one of a clone, whose commands are make targets: not `kit`.
+
+    A run's copy of the kit has the Makefile if the run came from such a process.
+    """
+    if not IS_CLONE:
+        return (ROOT / "Makefile").is_file()
+    if Path(sys.argv[0]).name == "kit":
         return False
     main = getattr(sys.modules["__main__"], "__spec__", None)
     is_top = main is not None and main.name.startswith("jobs.")  # python -m jobs

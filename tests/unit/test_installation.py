@@ -1,5 +1,7 @@
 """Where the kit is, which repository a run takes, and how commands are written in messages."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,15 @@ def test_the_kit_is_frozen_as_one_package(tmp_path):
     assert (kit / "slurm_job_kit/templates/kit.mk").is_file()
     assert code_snapshot.damage(kit) is None
     assert code_snapshot.take_kit(tmp_path) == kit
+
+
+@pytest.mark.parametrize(("is_by_make", "shown"), [(True, "make why RUN=x"), (False, "kit why x")])
+def test_a_job_names_the_command_of_who_submitted_it(tmp_path, monkeypatch, is_by_make, shown):
+    monkeypatch.setattr(installation, "IS_BY_MAKE", is_by_make)
+    ask = "from slurm_job_kit.jobs import installation; print(installation.command('why', 'x'))"
+    words = [sys.executable, "-c", ask]
+    done = subprocess.run(words, cwd=code_snapshot.take_kit(tmp_path), stdout=-1, text=True)
+    assert done.stdout == f"{shown}\n"
 
 
 @pytest.mark.parametrize(
