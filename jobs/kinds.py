@@ -124,7 +124,7 @@ KINDS: dict[Kind, Row] = {
         Cause.NODE, "a node failed the preflight", "report the node to the site, then resume"
     ),
     Kind.BATCH_SCRIPT_KILLED: Row(
-        Cause.LOST, "the batch script was killed before it could record the attempt"
+        Cause.LOST, "the batch script was killed, or could not write the record of the attempt"
     ),
     Kind.REFUSED: Row(
         *(None, "the job ended before it began an attempt"),

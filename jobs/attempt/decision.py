@@ -21,7 +21,7 @@ __all__ = ["Action", "Cause", "Evidence"]  # of jobs.records.ended, for those wh
 # These end the job's present start.
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
 
-LOST_REASON = "the batch script was killed before it could record the attempt"
+LOST_REASON = "the batch script was killed, or could not write the record of the attempt"
 
 # These come from outside: they say nothing about the run, so only the restarts bound them.
 EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)

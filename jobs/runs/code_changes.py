@@ -17,6 +17,8 @@ from ..spec import Spec
 from . import code_snapshot, own_script
 from .freeze import provenance
 
+MAX_LINES = 40  # of changed files that are shown
+
 
 @dataclass(frozen=True)
 class NewCode:
@@ -74,13 +76,14 @@ def _stat(old: Path, new: Path, name: str) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:  # git prints these short names
         Path(folder, name).symlink_to(old)
         Path(folder, f"new-{name}").symlink_to(new)
-        words = ("diff", "--no-index", "--stat=100", "--stat-count=40", f"{name}/", f"new-{name}/")
+        words = ("diff", "--no-index", "--stat=100", f"{name}/", f"new-{name}/")
         try:
             printed = code_snapshot.ask_git(Path(folder), *words).stdout
         except FileNotFoundError:
             return []
     ours = ("__pycache__", code_snapshot.LIST)
-    return [line for line in printed.splitlines() if "|" in line and not any(map(line.count, ours))]
+    lines = [x for x in printed.splitlines() if "|" in x and not any(map(x.count, ours))]
+    return lines[:MAX_LINES]  # not by git, which would count the bytecode of the old copy
 
 
 def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> list[str]:

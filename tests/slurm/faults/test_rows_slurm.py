@@ -48,8 +48,9 @@ def disk(tmp_path: Path) -> Path:
     return tmp_path / "disk-stands-still"
 
 
-def start_on_a_disk(kit: Kit, disk: Path) -> Paced:
-    return start(kit, HELD_UP, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=2")
+def start_on_a_disk(kit: Kit, disk: Path, *words: str) -> Paced:
+    words = (*words, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=2")
+    return start(kit, HELD_UP, *words)
 
 
 def wait_for_save_in_flight(run: Run, at_least: int = 0) -> None:

@@ -92,7 +92,8 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
     cluster.wait_for(lambda: len(run.attempts()) == 1, "the end of the attempt", 60)
     run.wait_for_step(12)
     assert harm_slurm.restarts(run) == 0
-    harm_slurm.begin_preemption(run, "--nodes=2")
+    # Slurm may not have noticed yet that the idle n2 and n4 are gone.
+    harm_slurm.begin_preemption(run, "--nodes=2", "--nodelist=n1,n3")
     harm_slurm.wait_for_restarts(run, 1)
     run.wait_for_step(17)
     paced.pace.write_text("4")  # seconds a step: Slurm needs some until it gives the node to a job

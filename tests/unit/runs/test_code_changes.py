@@ -44,7 +44,8 @@ def changed(run, checkout, **texts):
 
 
 def test_each_changed_file_is_shown_by_git_and_needs_a_yes(run, checkout):
-    (run.code / "lib/__pycache__/loop.pyc").write_bytes(b"\0")
+    for number in range(code_changes.MAX_LINES):
+        (run.code / f"lib/__pycache__/{number}.pyc").write_bytes(b"\0")
     new = changed(run, checkout, model="a = 1\nb = 3\n", lib__loop=None, new="1\n")
     head, *files = code_changes.summary(run, new)
     assert head == f"git diff --no-index {run.code.resolve()} {new.code}"
