@@ -57,7 +57,7 @@ class Slurm:
 
     nodes: int | str = key(
         1,
-        "Number of nodes that train. 6-8: each start uses as many as Slurm gives it, and after the "
+        "Number of nodes that train. 6-8: each start uses all that Slurm gives it, and after the "
         "loss of a node the run continues on the others, as long as 6 are left.",
     )
     spare_nodes: int = key(
@@ -199,7 +199,9 @@ class Launch:
         "auto: on nodes without GPUs.",
     )
     max_crashes: int = key(
-        3, "The run is held after so many crashes in 24 hours without progress between.", ge=1
+        3,
+        "The run is held after this number of crashes in 24 hours without progress between.",
+        ge=1,
     )
 
     @property

@@ -67,7 +67,7 @@ mapfile -d '' -t kit_environment < <(
     type -P "${kit_prefix[0]:-env}" >/dev/null ||
         { echo "launch.command_prefix: ${kit_prefix[0]} is not on PATH" && exit 127; }
     kit_find_code
-    { export -pf && export -p; } >&3
+    { export -p && export -pf; } >&3 # functions last: bash may not read one of them again
 )
 kit_status=0
 wait "$!" || kit_status=$?

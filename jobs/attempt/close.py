@@ -78,7 +78,8 @@ def close(
         srun_step.end_leftover(me.job_id, interpret.nodes_without_end(facts))
     facts = record_writer.record(run_dir, facts, evidence, decision)
     record_writer.note(run_dir, attempt, "close", decision=decision.action)
-    report_short_lead(facts)
+    if evidence.outcome == "stopped" and not me.is_local:  # else there is no limit, or no stop
+        report_short_lead(facts)
     # Without Slurm the command that runs the attempts prints the hint, as its last line.
     line = format_for_log(decision, run_dir, facts.last)
     print_line(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")

@@ -170,7 +170,8 @@ def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decisio
         return Decision(Action.HOLD, cause, crash)
     crashes = 1 if evidence.has_progress else used.crashes + 1
     if crashes >= budget.crashes:
-        progress = "a new checkpoint" if budget.attempts else "progress that kit_stop.py reports"
+        of_script = "a step saved by kit_stop.py, or a file in KIT_CHECKPOINT_DIR"
+        progress = "a new checkpoint" if budget.attempts else of_script
         row = f"{crashes} crashes within 24 hours without {progress}: " if crashes > 1 else ""
         return Decision(Action.HOLD, cause, f"{row}{crash}", Kind.MAX_CRASHES)
     decision = Decision(Action.RETRY, cause, crash)

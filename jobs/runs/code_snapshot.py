@@ -211,7 +211,7 @@ def _without_secrets(files: list[_File]) -> list[_File]:
     if secrets:
         print_line(
             "left out of the frozen code, as the names are those of secrets: "
-            f"{', '.join(each.name for each in secrets)}\n  hint: git add what is none"
+            f"{', '.join(each.name for each in secrets)}\n  hint: git add a file that is no secret"
         )
     return [each for each in files if each not in secrets]
 

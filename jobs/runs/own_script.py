@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import itertools
 import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from ..records.frozen import Provenance
 from ..rundir import RunDir, replacing
 from ..spec import Launch, Spec
 from . import code_snapshot
+from .code_snapshot import MAX_SHOWN
 
 MAX_COPIED_BYTES = 2**20  # of a larger file the working directory has a link to the frozen one
 
@@ -89,7 +91,8 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
 def remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]) -> None:
     """Remove the files of the working directory that the new code does not have, or has changed.
 
-    A file to which the script has written is renamed, and the new name is printed.
+    With them go the folders that are empty then. A file to which the script has written is renamed,
+    and the new name is printed.
     """
     for name, before in old.items():
         target = work / name
@@ -97,6 +100,9 @@ def remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path])
             continue
         if target.is_symlink() or _is_same(before, target):
             target.unlink()
+            with contextlib.suppress(OSError):  # one is not empty
+                for folder in itertools.takewhile(work.__ne__, target.parents):
+                    folder.rmdir()
         else:
             kept = target.with_name(f"{target.name}.before-resume")
             target.rename(kept)
@@ -126,8 +132,6 @@ def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> None:
         target, source = run_dir.work / name, repository / name
         if target.exists() and target.samefile(source):
             continue
-        with contextlib.suppress(OSError):  # an empty folder, whose files other code had
-            target.rmdir()
         if not os.path.lexists(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(source)
@@ -159,24 +163,32 @@ def warn_of_missing(launch: Launch, repository: Path, runs_root: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # without git all is copied
         options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
         listed = code_snapshot.ask_git(repository, "ls-files", *options).stdout.split("\0")
-        names = [name for name in listed if name and _may_be_read(repository / name, runs_root)]
-        left = [
-            name for name in names if not code_snapshot.is_below(name.rstrip("/"), launch.inputs)
-        ]
+        names = (each for each in listed if each and _may_be_read(repository, each, runs_root))
+        inputs = [os.path.normpath(each) for each in launch.inputs]
+        left = [*itertools.islice((x for x in names if not _is_linked(x, inputs)), MAX_SHOWN + 1)]
         if left:
-            more = ", ..." if len(left) > code_snapshot.MAX_SHOWN else ""
-            shown = ", ".join(left[: code_snapshot.MAX_SHOWN])
+            shown = ", ".join(left[:MAX_SHOWN]) + ", ..." * (len(left) > MAX_SHOWN)
             print_line(
-                f"git ignores {shown}{more}: launch.inputs names what the script reads of it"
+                f"git ignores {shown}, so the run has no copy: "
+                "what the script reads there has to be named in launch.inputs"
             )
     if line := editable_line():
         print_line(line)
 
 
-def _may_be_read(path: Path, runs_root: Path) -> bool:
+def _may_be_read(repository: Path, name: str, runs_root: Path) -> bool:
     """Return whether an ignored path may be data: not an environment, bytecode, or Slurm's log."""
+    path = repository / name
     is_made = path.name.startswith((".", "__", "slurm-")) or path.suffix in (".pyc", ".egg-info")
-    return not (is_made or path == runs_root or (path / "pyvenv.cfg").exists())
+    is_environment = name.endswith("/") and (path / "pyvenv.cfg").exists()
+    return not (is_made or is_environment or path == runs_root)
+
+
+def _is_linked(name: str, inputs: Sequence[str]) -> bool:
+    """Return whether an ignored path, or a part of it, is one of launch.inputs."""
+    path = name.rstrip("/")
+    is_inside = code_snapshot.is_below(path, inputs)
+    return is_inside or any(code_snapshot.is_below(each, (path,)) for each in inputs)
 
 
 def editable_line() -> str | None:

@@ -285,14 +285,17 @@ def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd,
     assert not run.owner.exists()
 
 
-@pytest.mark.parametrize(("stop_s", "advised"), [(90, None), (110, 150)])
+@pytest.mark.parametrize(
+    ("stop_s", "status", "advised"),
+    [(90, "stopped", None), (110, "stopped", 150), (121, "completed", None)],
+)
 def test_a_stop_that_hardly_fits_before_a_time_limit_is_a_warning(
-    run, command, capfd, stop_s, advised
+    run, command, capfd, stop_s, status, advised
 ):
     assert command("open", "a") == 0
     now = time.time()
     run_files.node(run.attempt(1), 0, (now - stop_s, "SIGTERM"), end=now)
-    write_json(run.attempt(1).outcome, {"status": "stopped", "global_step": 1, "checkpoint": None})
+    write_json(run.attempt(1).outcome, {"status": status, "global_step": 1, "checkpoint": None})
     command("close", "1")
     warned = re.findall(
         r"120 s after its signal: set slurm.signal_lead_s: (\d+)", capfd.readouterr().err

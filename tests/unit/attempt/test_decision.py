@@ -238,8 +238,8 @@ def test_the_hold_of_a_crashing_script_names_what_counts_as_progress():
     seen = dataclasses.replace(NOTHING, error="rank 1 on b exited with code 1")
     budget = budget_of(Spec(launch=Launch(script="x.py")))
     assert decide(seen, BudgetUsed(0, 2, 2), budget).reason == (
-        "3 crashes within 24 hours without progress that kit_stop.py reports: "
-        "rank 1 on b exited with code 1"
+        "3 crashes within 24 hours without a step saved by kit_stop.py, or a file in "
+        "KIT_CHECKPOINT_DIR: rank 1 on b exited with code 1"
     )
     assert "without a new checkpoint" in decide(seen, BudgetUsed(0, 2, 2)).reason
 

@@ -101,7 +101,8 @@ def test_the_agent_gets_the_variables_of_the_setup_lines_but_no_command_does(nod
     monkeypatch.setenv("a.b", "no name of a shell")
     lines = ("export TOKEN='a secret\n\"$HOME\"'", "readonly A=1; export A", "unset GONE")
     node.python.write_text("#!/bin/bash\n/usr/bin/env -0; echo; bash -c say")
-    done = node.run(*lines, "say() { echo said; }; export -f say")
+    unreadable = ("shopt -s extglob", "z() { case $1 in @(a|b)) :;; esac; }; export -f z")
+    done = node.run(*lines, "say() { echo said; }; export -f say", *unreadable)
     seen = {*done.stdout.split("\0")}
     assert {'TOKEN=a secret\n"$HOME"', "A=1", "a.b=no name of a shell", "\nsaid\n"} <= seen
     assert not any(each.startswith(("GONE=", "kit_")) for each in seen)

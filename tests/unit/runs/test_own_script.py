@@ -85,7 +85,6 @@ def test_an_input_that_does_not_exist_is_an_error_and_makes_no_run(repository):
 
 def test_an_input_that_a_resume_adds_is_refused_where_the_run_has_files(repository):
     run = frozen(repository)
-    (run.work / "data/raw").mkdir()  # empty: of files that other code had
     own_script.fill_work(run, Launch(script="mine/run.py", inputs=["data/raw"]), repository)
     assert (run.work / "data/raw").readlink() == repository / "data/raw"
     with pytest.raises(UserError, match=r"launch.inputs: data: .*/work/data\n  hint: "):
@@ -179,9 +178,10 @@ def test_a_submit_names_what_git_ignores_and_the_script_may_read(repository, cap
     write(repository, ".cache/x", "env/pyvenv.cfg", "slurm-7.out", "mine/__pycache__/run.pyc")
     (repository / ".gitignore").write_text("raw/\n.cache\nenv\n*.out\n__pycache__\n")
     frozen(repository)
-    assert "git ignores data/raw/: launch.inputs names" in capfd.readouterr().err
-    frozen(repository, inputs=["data/raw"])
-    assert "git ignores" not in capfd.readouterr().err
+    assert "git ignores data/raw/, so the run has no copy" in capfd.readouterr().err
+    for name in ("data/raw", "./data/raw/", "data/raw/big.bin"):
+        frozen(repository, inputs=[name])
+        assert "git ignores" not in capfd.readouterr().err
 
 
 def test_an_editable_install_is_one_warning_line(tmp_path, monkeypatch):
@@ -197,6 +197,7 @@ def test_an_editable_install_is_one_warning_line(tmp_path, monkeypatch):
 
 
 def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository):
+    write(repository, "deep/a/b.txt")
     run = frozen(repository)
     was = code_snapshot.files_of(run.code.resolve())
     (run.work / "top.json").write_text("by the script")
@@ -205,6 +206,7 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository):
     (repository / "mine/run.py").write_text("new")
     (repository / "data/x.txt").write_text("new")
     (repository / "mine/words.txt").unlink()
+    (repository / "deep/a/b.txt").unlink()
     write(repository, "mine/more.py")
     new = frozen(repository)
     own_script.remove_changed(run.work, was, code_snapshot.files_of(new.code.resolve()))
@@ -218,7 +220,7 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository):
     assert (run.work / "top.json").read_text() == "by the script"
     assert (run.work / "data/x.txt.before-resume").read_text() == "results of the script"
     assert (run.work / "out/last.pt").exists() and (run.work / "mine/more.py").exists()
-    assert not (run.work / "mine/words.txt").exists()
+    assert not (run.work / "mine/words.txt").exists() and not (run.work / "deep").exists()
 
 
 def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(repository):
