@@ -186,9 +186,8 @@ def _may_be_read(repository: Path, name: str, runs_root: Path) -> bool:
 
 def _is_linked(name: str, inputs: Sequence[str]) -> bool:
     """Return whether an ignored path, or a part of it, is one of launch.inputs."""
-    path = name.rstrip("/")
-    is_inside = code_snapshot.is_below(path, inputs)
-    return is_inside or any(code_snapshot.is_below(each, (path,)) for each in inputs)
+    below, path = code_snapshot.is_below, name.rstrip("/")
+    return below(path, inputs) or any(below(each, (path,)) for each in inputs)
 
 
 def editable_line() -> str | None:
