@@ -63,6 +63,10 @@ class ScriptWatch:
                 if quiet_s > self._limit_s:
                     self._record_hang()
                 if shared_files.exists(self._attempt_dir.hang):
+                    # At the same moment on each node: once one has failed, Slurm ends the others,
+                    # whose ranks could not write their stacks any more.
+                    wait_s = os.stat(self._attempt_dir.hang).st_mtime + 2 * look_s - time.time()
+                    self._is_closed.wait(min(max(wait_s, 0.0), 2 * look_s))
                     self.is_hang_found.set()
                     return
 
