@@ -1,7 +1,6 @@
 """The make commands of README.md, typed as a user types them, on local runs."""
 
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -26,19 +25,10 @@ class Make(Kit):
 
     def __init__(self, root):
         super().__init__(root)
+        self.command = [*MAKE]
         # They come from the `make test` around the tests, and let make print lines of its own.
         for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "FLAGS"):
             self.env.pop(name, None)
-
-    def start(self, *words):
-        return subprocess.Popen(
-            [*MAKE, *words],
-            cwd=self.repository,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
 
     def check(self, *words):
         """The stdout of a command that must succeed."""
