@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import random
 import re
 import threading
 import time
@@ -26,7 +27,7 @@ from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
-from tests.unit.ranks import CPU, context_of
+from tests.unit.ranks import CPU, context_of, place_of
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -342,6 +343,17 @@ def test_a_stop_that_meets_a_save_saves_its_step_unless_that_save_was_slow(
     _, loop = train(tmp_path / "run", every, attempt=2)
     assert run.metrics.read_bytes() == reference.metrics.read_bytes()
     assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
+
+
+def test_the_draws_in_a_pass_differ_by_seed_step_micro_batch_and_rank(tmp_path):
+    drawn: list[float] = []
+    _, loop = train(tmp_path, Spec(train=TRAIN))
+    for seed, rank, step in itertools.product((0, 1), repeat=3):
+        loop.train = dataclasses.replace(TRAIN, seed=seed)
+        loop.distributed = place_of(rank, 2)
+        for _ in loop._micro_batches(step, 2):
+            drawn += random.random(), float(torch.rand(1))
+    assert len({*drawn}) == len(drawn) == 32
 
 
 def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):

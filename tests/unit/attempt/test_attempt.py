@@ -214,8 +214,8 @@ def closed(run, attempt=1, *stops, srun_exit=0):
     return attempts.close_and_execute(run, me, attempt, stops, srun_exit)
 
 
-def close(run, code):
-    run_files.node(run.attempt(1), 0, host="a", torchrun_exit=code, end=1.0)
+def close(run, code, attempt=1):
+    run_files.node(run.attempt(attempt), 0, host="a", torchrun_exit=code, end=1.0)
 
 
 def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
@@ -384,6 +384,17 @@ def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
     renames = [path for name, path in operations.elements() if name == "os.rename"]
     assert sum(run.result.name in path for path in renames) == (status is not None)
     assert (read_json(run.result) or {}).get("status") == status
+
+
+@pytest.mark.parametrize("script", [None, "x.py"])
+def test_what_an_earlier_attempt_has_saved_is_no_progress(run, command, slurm, script):
+    run.spec.write_text(Spec(launch=Launch(script=script, max_crashes=3)).to_json())
+    run_files.make_checkpoint(run, 50)
+    for attempt in (1, 2, 3):
+        assert command("open", "a") == 0
+        close(run, 1, attempt)
+        closed(run, attempt)
+    assert [each.decision for each in read_attempts(run)] == ["retry", "retry", "hold"]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import pytest
 from slurm_job_kit.jobs import gpus, installation, records
 from slurm_job_kit.jobs.attempt import __main__
 from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, open_attempt
+from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import code_snapshot, run_lock
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -50,6 +52,16 @@ def test_the_ranks_run_the_frozen_code(run, checkout):
     name = run.code.resolve().name
     frozen = name, f"{name} kit"
     assert opened(run, None) == opened(run, run.code.resolve()) == frozen
+
+
+def test_a_refused_start_writes_nothing_into_the_working_directory(run, checkout):
+    run.spec.write_text(Spec(launch=Launch(script="model.py")).to_json())
+    known = Provenance("", None, None, "", "", "", (), repository=str(checkout))
+    records.write(run.provenance, known)
+    run.cancelled.touch()
+    with pytest.raises(FailedError, match="cancelled"):
+        open_attempt(run, run_lock.process(os.getpid()), ["localhost"])
+    assert not run.work.exists()
 
 
 def test_the_ranks_of_a_launch_by_hand_run_the_checkout_which_may_have_changed(run, checkout):

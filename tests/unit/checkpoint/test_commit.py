@@ -19,6 +19,7 @@ from slurm_job_kit.jobs.rundir import write_atomic
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError
+from tests.unit import file_operations
 
 
 def allow():
@@ -288,6 +289,17 @@ def test_a_step_may_be_committed_again(tmp_path):
     save(tmp_path, 7, b"first")
     save(tmp_path, 7, b"second")
     assert read_newest(tmp_path) == b"second"
+
+
+def test_a_name_is_given_to_what_is_on_the_disk_and_is_on_the_disk_itself(tmp_path):
+    with file_operations.watched(tmp_path) as operations:
+        commit.commit(tmp_path, pending(7))
+    # In the order in which each happened first.
+    steps = [f"{name} {path}" for name, path in operations if name in ("fsync", "os.rename")]
+    temporary = ".tmp-step-00000007-attempt-0"
+    files = [f"fsync {temporary}/{name}" for name in (PART, "manifest.json")]
+    aside = "os.rename step-00000007"  # there is none
+    assert steps == [*files, f"fsync {temporary}", aside, f"os.rename {temporary}", "fsync ."]
 
 
 def test_retention_keeps_the_newest_multiples_and_the_best(tmp_path):

@@ -19,6 +19,7 @@ from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.errors import NotFinite, StorageError, Superseded, UserError
+from slurm_job_kit.trainer.strategy.sharding import Sharding
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
     bits,
@@ -104,11 +105,15 @@ def test_every_rank_knows_whether_a_save_is_in_flight(tmp_path, gate):
     assert not checkpoints.is_any_saving()
 
 
-def test_a_rank_that_waits_for_a_save_beats(tmp_path, gate, monkeypatch):
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_rank_that_waits_for_a_save_beats(tmp_path, gate, monkeypatch, num_shards):
+    write = commit.write_part
+    monkeypatch.setattr(commit, "write_part", lambda *each: gate.wait(LIMIT_S) and write(*each))
     monkeypatch.setattr(module, "POLL_S", 0.01)
-    context, beats = job_of(tmp_path), []
+    context, replica, beats = job_of(tmp_path), replica_of(), []
+    replica.strategy.sharding = Sharding(num_shards, 0)
     checkpoints = Checkpoints(context, BATCHES)
-    checkpoints.save(replica_of(), state_at(6))
+    checkpoints.save(replica, state_at(6))
 
     def beat():
         beats.append(checkpoint_names(context.run.dir.checkpoints))

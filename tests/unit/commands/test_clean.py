@@ -73,11 +73,14 @@ def test_a_named_run_goes_at_any_age_and_no_other(here):
     assert not run.path.exists() and other.path.exists()
 
 
-def test_a_run_of_another_user_stays(here, monkeypatch, capfd):
-    run = ended(here)
+def test_a_run_and_code_of_another_user_stay(here, monkeypatch, capfd):
+    run, code = ended(here), here / "runs/.code" / ("0" * 64)
+    code.mkdir(parents=True)
+    age(code, 40)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert main(["clean", "--yes"]) == 0
     assert run.path.exists() and "belongs to another user" in capfd.readouterr().err
+    assert code.exists()
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
