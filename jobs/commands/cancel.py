@@ -68,7 +68,7 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
             words = " or ".join(sorted({run.word for run in runs}))
             raise UserError(
                 f"{name} is neither queued nor running, but {words}: nothing is left to cancel\n"
-                f"  hint: {installation.command('resume', name)} continues it"
+                f"  hint: {installation.command('why', name)} shows more"
             )
         if jobs:
             scancel(jobs, record)

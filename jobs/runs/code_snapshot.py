@@ -71,7 +71,7 @@ def take_kit(runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
     folders = {name: installation.PACKAGE} | {f"{name}/{x}": installation.HOME / x for x in parts}
     files = {f"{to}/{each}": top / each for to, top in folders.items() for each in walk(top)}
     if installation.IS_BY_MAKE:  # the jobs name the user's commands
-        files["Makefile"] = installation.ROOT / "Makefile"
+        files["Makefile"] = installation.HOME / "Makefile"
     return _copy_of(files, runs_root, mode)
 
 
