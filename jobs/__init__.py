@@ -2,4 +2,6 @@
 
 contract: installation, spec, rundir, batch_sizes, shared_files, errors, problems, console, procfs,
 log_text, kinds, known_causes, environment, gpus
+
+hooks: hooks
 """

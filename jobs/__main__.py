@@ -9,7 +9,8 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from .commands.parser import ONLY_PRINT, load, parse
+from .commands.catalogue import ONLY_PRINT, load
+from .commands.parser import parse
 from .console import discard_output, open_standard_streams, with_time
 from .errors import FailedError, UserError
 

@@ -3,6 +3,7 @@
 `jobs.config.load` checks a YAML file once, at submit, and makes these objects of it. Attempts,
 agents and ranks read the frozen `spec.json` with `Spec.from_json`, which checks nothing again.
 The constraints in the metadata are the limits of a value: `ge`, `gt`, `le`, `lt`, `pattern`.
+`room` in the metadata names the room that the key needs, or that some of its values need.
 """
 
 from __future__ import annotations

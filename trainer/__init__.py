@@ -8,4 +8,6 @@ modules at its top but `__main__`, and of the rooms records and checkpoint.
 top: run, loop, evaluation, saves, training_means, api, check
 
 base: contract, errors, stop, seeds, user_code, events
+
+hooks: hooks
 """

@@ -58,6 +58,7 @@ from ..jobs.records.nodes import (
 )
 from ..jobs.records.queued import OwningAttempt
 from ..jobs.records.training import Best, CheckReport, Finding, Metric, Outcome, Result, read_events
+from ..jobs.rooms import ROOMS
 from ..jobs.rundir import (
     STEPS_WRITER,
     AttemptDir,
@@ -116,6 +117,7 @@ __all__ = [
     "ProvenanceOrigin",
     "QUARANTINE_PREFIX",
     "REPEATED",
+    "ROOMS",
     "RUN_DIR_FAULTS",
     "RankError",
     "RankHang",

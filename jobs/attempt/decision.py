@@ -1,6 +1,6 @@
 """What happens after an attempt: pure functions from evidence and earlier records to a decision.
 
-Their table is in tests/unit/attempt/test_decision.py.
+Their table is in tests/core/attempt/test_decision.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What only the node can be at fault for leaves it out at once: a failed preflight, broken or missing
 GPUs, Slurm's state of it. What the run may have caused itself is a first sign: a crash or a hang of
 one node while the others were well.
-Pure functions; their table is tests/unit/attempt/test_signs.py.
+Pure functions; their table is tests/core/attempt/test_signs.py.
 """
 
 from __future__ import annotations

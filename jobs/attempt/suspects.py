@@ -3,7 +3,7 @@
 A sign that only the node can be at fault for leaves it out at once. A crash or a hang of one node
 leaves it out when the attempt before has the same sign. A failure that follows the run onto
 another node, before a new checkpoint, is the run's: no node is left out for it. Pure functions;
-their table is tests/unit/attempt/test_suspects.py.
+their table is tests/core/attempt/test_suspects.py.
 """
 
 from __future__ import annotations

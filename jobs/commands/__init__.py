@@ -1,6 +1,7 @@
 """A module for each command; views and times (report) are shared parts.
 
-- parser: the names of the commands and their arguments.
+- catalogue: the commands, and the module of each.
+- parser: reads the command line.
 - arguments: arguments that several commands have.
 - make_words: reads what a user types to make.
 - submit: freezes a spec and runs it, on Slurm or here.

@@ -25,6 +25,7 @@ from . import arguments, run_jobs
 from .submit_claim import block_signals, hold_claim
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
+MAKE = ("RUN", "")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,8 @@ import argparse
 from ..runs import compare, lookup
 from . import arguments
 
+MAKE = ("RUN WITH", "")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of compare."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..config.load import LoadedSpec
 
 TOP = "top"  # the topic of the keys in no section
+MAKE = ("", "KEY CONFIG RUN SET")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,8 @@ from ..errors import UserError
 from ..runs import lookup, state
 from . import arguments
 
+MAKE = ("", "RUN CHECKPOINT FLAGS")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of export."""

@@ -25,6 +25,7 @@ from .views.rank_logs import GrowingFile
 
 LOOK_AGAIN_S = 0.25  # at a log that is followed
 JUDGE_AGAIN_S = 2.0  # whether the run has ended
+MAKE = ("", "RUN FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,30 +16,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..errors import UserError
+from . import catalogue
 
-# For each target the variables that it needs, and those that it takes.
-TARGETS = {
-    "submit": ("CONFIG", "SET FROM YES FLAGS"),
-    "dry-run": ("CONFIG", "SET FLAGS"),
-    "sweep": ("CONFIG", "SET DRY FLAGS"),
-    "status": ("", "RUN FLAGS"),
-    "why": ("", "RUN FLAGS"),
-    "logs": ("", "RUN FLAGS"),
-    "report": ("", "RUN FLAGS"),
-    "explain": ("", "KEY CONFIG RUN SET"),
-    "shell": ("RUN", "FLAGS"),
-    "cancel": ("RUN", ""),
-    "resume": ("", "RUN SET CODE CHECKPOINT YES FLAGS"),
-    "compare": ("RUN WITH", ""),
-    "rehearse": ("", "CONFIG RUN SET FLAGS"),
-    "export": ("", "RUN CHECKPOINT FLAGS"),
-    "clean": ("", "RUN YES FLAGS"),
-    "train": ("CONFIG", "SET NPROC"),
-}
+# The targets that are no command of this name; MAKE of a command's module has its variables.
+TARGETS = {"dry-run": ("CONFIG", "SET FLAGS"), "train": ("CONFIG", "SET NPROC")}
 SWITCHES = {"YES": "--yes", "CODE": "--code", "DRY": "--dry-run"}
 OPTIONS = {"SET": "--set", "FROM": "--from", "CHECKPOINT": "--checkpoint"}
 OF_MAKEFILES = ("PYTHON", "READY", "READY_DEV", "KIT", "SHELL")
-MANY_RUNS = ("report", "clean")
 TYPED = "KIT_TYPED"
 _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 
@@ -53,7 +36,9 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
     values = typed(environ.get(TYPED, ""))
     for name in (TYPED, "MAKEFLAGS", "MFLAGS", "MAKELEVEL", *values):
         environ.pop(name, None)
-    needed, taken = (names.split() for names in TARGETS[target])
+    variables = make_variables(target)
+    needed, taken = (names.replace("...", "").split() for names in variables)
+    several = [name[:-3] for name in " ".join(variables).split() if name.endswith("...")]
     for name in values:
         if name not in (*needed, *taken, *OF_MAKEFILES):
             takes = ", ".join([*needed, *taken])
@@ -66,7 +51,12 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
     if target == "train":
         train(values, environ)
     command = ["submit", "--dry-run"] if target == "dry-run" else [target]
-    return command + [word for name in given for word in words(target, name, values[name])]
+    return command + [word for name in given for word in words(name, values[name], name in several)]
+
+
+def make_variables(target: str) -> tuple[str, str]:
+    """Return the variables that a target needs, and those that it takes."""
+    return TARGETS.get(target) or catalogue.load(target).MAKE
 
 
 def typed(overrides: str) -> dict[str, str]:
@@ -76,15 +66,15 @@ def typed(overrides: str) -> dict[str, str]:
     return {name.rstrip(":"): value.replace("$$", "$") for name, _, value in pairs}
 
 
-def words(target: str, name: str, value: str) -> list[str]:
-    """Return the words for one variable of a target. Raises: UserError."""
+def words(name: str, value: str, is_several: bool) -> list[str]:
+    """Return the words for one variable; is_several: a shell would split it. Raises: UserError."""
     if name in SWITCHES:
         if value not in ("1", "0", "yes", "no", "true", "false"):
             raise UserError(f"{name}={value}: write {name}=1 or {name}=0")
         return [SWITCHES[name]] if value in ("1", "yes", "true") else []
     if name in OPTIONS:
         return [f"{OPTIONS[name]}={value}"]
-    if name == "FLAGS" or (name == "RUN" and target in MANY_RUNS):
+    if name == "FLAGS" or is_several:
         try:
             parts = shlex.split(value)
         except ValueError as error:

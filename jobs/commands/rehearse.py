@@ -33,6 +33,7 @@ from . import arguments
 RANKS = 2
 GRACE_S = 30.0
 LIMIT_S = 300.0
+MAKE = ("", "CONFIG RUN SET FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

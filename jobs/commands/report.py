@@ -17,6 +17,8 @@ from .times import ranking, uses
 from .times.uses import RunTimes, Use
 from .views import table
 
+MAKE = ("", "RUN... FLAGS")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of report."""

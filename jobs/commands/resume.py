@@ -8,6 +8,8 @@ from ..runs import lookup
 from . import arguments, sweep
 from .continuing import Request, resume
 
+MAKE = ("", "RUN SET CODE CHECKPOINT YES FLAGS")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of resume."""

@@ -13,6 +13,8 @@ from ..runs import lookup, state
 from ..slurm import client
 from .arguments import RUN
 
+MAKE = ("RUN", "FLAGS")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of shell."""

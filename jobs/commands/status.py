@@ -24,6 +24,7 @@ COLUMNS = (
     *("NAME", "RUN", "JOB", "STATE", "ATTEMPT", "PROGRESS", "METRICS", "CHECKPOINT", "NODES"),
     "LAST END",
 )
+MAKE = ("", "RUN FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..config.load import LoadedSpec
     from ..records.training import Result
     from ..runs.origin import Origin
+MAKE = ("CONFIG", "SET FROM YES FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ from .submit_claim import hold_claim
 from .sweep_points import LoadedSweep
 
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
+MAKE = ("CONFIG", "SET DRY FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from .answer import Answer, answer_of
 from .views.left_out import LeftOut, left_out_of
 
 MAX_EARLIER = 10
+MAKE = ("", "RUN FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

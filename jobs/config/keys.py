@@ -39,6 +39,7 @@ class Key:
     default: Any
     description: str
     limits: dict[str, Any] = dataclasses.field(default_factory=dict)  # ge, gt, le, lt, pattern
+    room: str | dict[Any, str] = ""  # that the key needs, or that each of these values needs
 
     @property
     def dotted(self) -> str:
@@ -80,7 +81,8 @@ def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
             factory = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()
             limits = dict(field.metadata)
-            yield Key(path, annotation, default, limits.pop("description"), limits)
+            about, room = limits.pop("description"), limits.pop("room", "")
+            yield Key(path, annotation, default, about, limits, room)
 
 
 def type_at(path: KeyPath) -> Any:

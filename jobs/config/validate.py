@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..problems import KeyPath, Problem, SpecError, format_value
+from ..rooms import ROOMS
 from ..slurm import duration
 from ..spec import SECTIONS, Spec
 from . import check_launch, check_train, resolve
@@ -59,6 +60,7 @@ def validate(document: Document) -> Spec:
     report.add(wrong_paths)
     report.add(_values(report.values, document))
     report.add(_wrong_types(report.values, document))
+    report.add(_missing_rooms(report.values))
     spec = _spec(report.values)
     report.add(check_launch.check(spec))
     report.add(check_train.check(spec))
@@ -91,6 +93,18 @@ class _Report:
                 self.problems.append(dataclasses.replace(problem, place=place))
                 self._wrong.add(problem.path)
                 self.values = resolve.without_key(self.values, problem.path)
+
+
+def _missing_rooms(values: dict[str, Any]) -> Iterator[Problem]:
+    """Yield the keys whose room this copy of the kit does not have."""
+    for path, key in keys().items():
+        section = values if len(path) == 1 else values.get(path[0], {})
+        value = section.get(path[-1], key.default)
+        is_own = isinstance(value, str) and ":" in value
+        room = key.room if isinstance(key.room, str) else key.room.get(str(value), "")
+        if room and room not in ROOMS and value != key.default and not is_own:
+            what = f"needs the room {room}, which this copy of the kit does not have"
+            yield Problem(path, what, "leave it out, or add the folder of the room")
 
 
 def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ COMMANDS = {"status": ["status"], "--help": ["--help"]}
 
 
 def measure(folder: Path) -> list[Figure]:
-    """Seconds of whole processes. tests/unit/commands/test_counts.py counts what they import."""
+    """Seconds of whole processes. tests/core/commands/test_counts.py counts what they import."""
     env = {**fake_slurm(folder / "bin"), "KIT_RUNS": str(folder / "runs")}
     (folder / "runs").mkdir()
     python = [sys.executable, "-c", ""]

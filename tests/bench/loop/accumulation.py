@@ -29,7 +29,7 @@ SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(interval=None), log=Log(every_ste
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds of this many optimizer steps of either. tests/unit counts the exchanges in a step."""
+    """Seconds of this many optimizer steps of either. tests/core counts the exchanges in a step."""
 
     def kit() -> float:
         clock = StepClock(WARM_UP_STEPS, WARM_UP_STEPS + NUM_STEPS)

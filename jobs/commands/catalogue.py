@@ -1,0 +1,62 @@
+"""The commands: their names, what each does, and the module of each. Those of rooms come last."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Protocol, cast
+
+from ..rooms import ROOMS
+
+# What each command does, in the module of its name. Only that of the chosen one is imported.
+COMMANDS = {
+    "submit": "freeze a spec and run it, on Slurm if there is one",
+    "sweep": "run many points of one spec, as a job array on Slurm",
+    "init": "write a first spec, kit.mk and .gitignore lines into this folder",
+    "freeze": "make the run directory only, and print it as JSON",
+    "adopt": "make the run directory of this Slurm job (slurm/ddp.sbatch)",
+    "status": "list the runs and their states",
+    "why": "show why a run waits, ended or is held, and what to do",
+    "logs": "show or follow a rank's logs, rank 0 by default; or the first error",
+    "report": "show where the time of runs went, and write a page with plots",
+    "explain": "what a key of the spec means, its value and where that came from",
+    "cancel": "stop a run; only resume continues it",
+    "resume": "continue a run that stopped before its end",
+    "rehearse": "stop, kill and start again any training, and compare how it ends",
+    "compare": "compare a run bit for bit with a reference run",
+    "export": "write a checkpoint's weights as safetensors",
+    "shell": "print the srun line of a shell on a running rank's node, or run it",
+    "clean": "list, or delete, old runs that are over and unused code",
+}
+# Of these, `| head` may end the output: what they print is all that they do.
+ONLY_PRINT = ("status", "why", "logs", "report", "explain")
+# What follows `--` is another command, with options of its own: `args.words`.
+TAKES_A_COMMAND = ("rehearse",)
+
+
+class Command(Protocol):
+    """What the module of a command has.
+
+    MAKE: the variables that its make target needs, and those that it takes; of one with `...` the
+    value is several words. Without it the command has no make target.
+    """
+
+    MAKE: tuple[str, str]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's arguments to its parser."""
+
+    def command(self, args: argparse.Namespace) -> int:
+        """Run the command; returns the exit code."""
+
+
+def all_commands() -> dict[str, str]:
+    """Return each command with what it does; those of the rooms come last."""
+    of_rooms = (room.commands for room in ROOMS.values())
+    return COMMANDS | {name: about for each in of_rooms for name, about in each.items()}
+
+
+def load(name: str) -> Command:
+    """Return the module of a command."""
+    rooms = (f"..rooms.{room}" for room, each in ROOMS.items() if name in each.commands)
+    return cast(Command, importlib.import_module(f"{next(rooms, '')}.{name}", __package__))

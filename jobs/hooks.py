@@ -1,0 +1,112 @@
+"""All that a room may add to the core of jobs/: ten hooks, each a function of one room or more.
+
+`jobs.rooms.ROOMS` says which room has which hook; jobs/rooms/NAME/hooks.py has the function, with
+the same name and types as the one here. A room is imported when one of its hooks is called first.
+A room also brings commands; those need no hook. The decision table, the claim of a run, the commit
+of a checkpoint and the agreement of the ranks have no hook. Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .rooms import ROOMS
+
+if TYPE_CHECKING:
+    from .attempt.decision import Decision
+    from .attempt.nodes import Chosen
+    from .config.load import LoadedSpec
+    from .environment import Door
+    from .problems import Problem
+    from .records.ended import Evidence
+    from .rundir import RunDir
+    from .runs.interpret import AttemptFacts
+    from .runs.run_lock import Owner
+    from .spec import Spec
+
+
+def _rooms_with(hook: str) -> Iterator[Callable[..., Any]]:
+    for name, room in ROOMS.items():
+        if hook in room.hooks:
+            yield getattr(importlib.import_module(f".rooms.{name}.hooks", __package__), hook)
+
+
+def problems(spec: Spec) -> Iterator[Problem]:
+    """Yield what is wrong in a spec, each at its key."""
+    for hook in _rooms_with("problems"):
+        yield from hook(spec)
+
+
+def before_queue(run_dir: RunDir, loaded: LoadedSpec, is_on_slurm: bool) -> None:
+    """Check a frozen run before its job is queued, or its agents start; print what is found.
+
+    Raises: UserError for what is sure to fail.
+    """
+    for hook in _rooms_with("before_queue"):
+        hook(run_dir, loaded, is_on_slurm)
+
+
+def freeze(run_dir: RunDir, spec: Spec, repository: Path) -> None:
+    """Fill a new run directory, whose code is frozen already. Raises: UserError."""
+    for hook in _rooms_with("freeze"):
+        hook(run_dir, spec, repository)
+
+
+def start(
+    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return command and environment of a program that the kit is about to start.
+
+    door: which program it is. spec: of the run; None where the program is not started for a run.
+    """
+    words, variables = [*argv], {**environ}
+    for hook in _rooms_with("start"):
+        words, variables = hook(door, words, variables, spec)
+    return words, variables
+
+
+def choose_nodes(facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
+    """Return the nodes of the next attempt; None: all nodes of the job, in their order."""
+    return next((hook(facts, me, nodes) for hook in _rooms_with("choose_nodes")), None)
+
+
+def evidence(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job_id: str | None) -> Evidence:
+    """Return the evidence about an ended attempt with what the rooms know of it.
+
+    job_id: of the Slurm job that is asked; None without Slurm.
+    """
+    for hook in _rooms_with("evidence"):
+        found = hook(run_dir, facts, found, job_id)
+    return found
+
+
+def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+    """Return the decision after an attempt, which a room may turn into another."""
+    for hook in _rooms_with("decide"):
+        decision = hook(facts, found, decision)
+    return decision
+
+
+def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, attempt: int) -> None:
+    """Prepare an attempt, before its plan is written. facts: of the attempt before.
+
+    Raises: UserError, FailedError for an attempt that must not begin.
+    """
+    for hook in _rooms_with("begin"):
+        hook(run_dir, facts, me, attempt)
+
+
+def successor(run_dir: RunDir, facts: AttemptFacts, me: Owner) -> tuple[str | None, str]:
+    """Return the id of the job that continues the run after this one, or None and the reason."""
+    for hook in _rooms_with("successor"):
+        return hook(run_dir, facts, me)
+    return None, ""
+
+
+def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
+    """Note that a run has its result: `facts.result`. me: None where no job of the run did it."""
+    for hook in _rooms_with("end"):
+        hook(run_dir, facts, me)

@@ -1,0 +1,28 @@
+"""The rooms of the kit: what it can do beside its promise. Each can be deleted.
+
+A room is a folder of its name here, in trainer/rooms, or in both, with tests in tests/rooms. Who
+deletes a room deletes these folders and its line below. The core imports no room: it calls the
+rooms of this list by jobs/hooks.py and trainer/hooks.py. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Room(NamedTuple):
+    """What the core finds in a room, without an import of it.
+
+    hooks: those of jobs/hooks.py, in jobs/rooms/NAME/hooks.py. trainer_hooks: those of
+    trainer/hooks.py, in trainer/rooms/NAME/hooks.py. commands: each with its line of --help; the
+    module jobs/rooms/NAME/COMMAND.py has it.
+    """
+
+    hooks: tuple[str, ...] = ()
+    trainer_hooks: tuple[str, ...] = ()
+    commands: Mapping[str, str] = {}
+
+
+# In the order in which their hooks are called.
+ROOMS: dict[str, Room] = {}

@@ -1,0 +1,32 @@
+"""Records of attempts, and steps of the batch script, for the tests of this folder."""
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import close as close_module
+from slurm_job_kit.jobs.attempt.decision import refusal
+from slurm_job_kit.jobs.records.ended import AttemptRecord
+from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.core import run_files
+
+
+def entry(decision="retry", cause="crash", progress=False, steps=(None, None), **fields):
+    seen = {"has_progress": progress}
+    return run_files.attempt(
+        seen, decision=decision, cause=cause, first_step=steps[0], last_step=steps[1], **fields
+    )
+
+
+def close_lost(run, me):
+    close_module.close_lost(run, fact_reader.read_newest(run), me, None)
+
+
+def refused(run, me):
+    return refusal(fact_reader.read(run, 1).last, me.job_id, None)
+
+
+def parsed(entries):
+    return [records.decode(AttemptRecord, each, "here") for each in entries]
+
+
+def own_script(run, stop_signal="none"):
+    run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal=stop_signal)).to_json())

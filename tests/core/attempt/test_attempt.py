@@ -1,0 +1,567 @@
+"""The batch script after a decision: its exit code, and a requeue that Slurm refuses."""
+
+import os
+import re
+import shutil
+import time
+from dataclasses import replace
+
+import pytest
+
+from slurm_job_kit.jobs.attempt import __main__ as attempt_command
+from slurm_job_kit.jobs.attempt import attempts, execute
+from slurm_job_kit.jobs.attempt import close as close_module
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.rundir import (
+    FORMAT,
+    RunDir,
+    append_jsonl,
+    read_json,
+    read_jsonl,
+    write_json,
+)
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock, state
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.trainer.checkpoint.recovery import quarantine
+from tests.core import file_operations, run_files
+
+RECORD = run_files.attempt(decision="requeue", cause="preemption")
+REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
+
+
+@pytest.fixture
+def slurm(tmp_path, fake_slurm):
+    """Slurm's clients; `tmp_path` is the directory of a run without a successor."""
+    RunDir(tmp_path).spec.write_text(Spec(slurm=Slurm(restart="requeue")).to_json())
+    return fake_slurm
+
+
+def act(decision, run, me):
+    return execute.execute(decision, run, fact_reader.read(run, 1), me)
+
+
+def test_a_refused_requeue_is_held_with_its_reason(tmp_path, slurm, capfd):
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    append_jsonl(run.attempts, RECORD)
+    assert act(REQUEUE, run, me) == 1
+    assert "NOT requeued" in capfd.readouterr().err
+    assert read_json(run.result)["status"] == "held"
+    assert "preempted; NOT requeued: " in read_json(run.result)["reason"]
+    last = read_jsonl(run.attempts)[-1]
+    assert (last["decision"], last["budget"]) == ("hold", "not_requeued")
+    assert not run.owner.exists()
+
+
+def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, slurm):
+    slurm.set_state("7", "CANCELLED")
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    append_jsonl(run.attempts, RECORD)
+    assert act(REQUEUE, run, me) == 1
+    assert read_json(run.result)["status"] == "cancelled"
+    (record,) = read_attempts(run)
+    assert (record.decision, record.cause) == ("cancel", "cancelled")
+
+
+def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, slurm):
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    now = replace(me, restart_count=1)
+    run_lock.claim(run, now, 2)
+    append_jsonl(run.attempts, RECORD)
+    assert act(REQUEUE, run, me) == 1
+    assert read_jsonl(run.attempts) == [RECORD]
+    assert not run.result.exists()
+    assert run_lock.read(run) == now
+    assert NO_MORE_STARTS not in slurm.calls
+
+
+def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp_path, monkeypatch):
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run.spec.write_text(Spec().to_json())
+    run_lock.claim(run, me, 1)
+
+    def silent_for_long(_):
+        run_lock.claim(run, replace(me, restart_count=1), 2)
+
+    monkeypatch.setattr(client, "show_job_patiently", silent_for_long)
+    with pytest.raises(run_lock.OwnedError, match="attempt 1 is superseded"):
+        close_module.close_attempt(run, me, 1)
+    assert not run.attempts.exists()
+
+
+def test_a_complete_run_stays_complete_without_its_outcome(run):
+    write_json(run.result, {"status": "completed"})
+    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == "completed"
+
+
+@pytest.mark.parametrize(("crashes", "delay_s"), [(0, 0), (1, 0), (2, 2), (3, 8), (5, 60)])
+def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
+    run = RunDir(tmp_path)
+    run_files.recorded(run, attempt=100, stop=time.time() - 90_000)  # of the day before
+    for attempt in range(crashes):
+        run_files.recorded(run, attempt=attempt)
+    assert execute.retry_delay_s(read_attempts(run)) == delay_s
+
+
+def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, slurm):
+    slurm.set_state("7", "PENDING")
+    run = RunDir(tmp_path)
+    assert act(REQUEUE, run, run_lock.this_process("7")) == 1
+    asked = [call for call in slurm.calls if "requeue" in call]
+    assert asked == ["scontrol requeue Incomplete 7"]
+    assert not run.result.exists()
+
+
+NO_MORE_STARTS = "scontrol update JobId=7 Requeue=0"
+
+
+@pytest.mark.parametrize(
+    ("action", "job_state", "is_over"),
+    [
+        ("done", "RUNNING", False),  # exit 0: no site requeues it
+        ("hold", "RUNNING", True),
+        ("cancel", "CANCELLED", True),
+        ("wait", "RUNNING", False),
+        ("requeue", "PENDING", False),
+        ("requeue", "RUNNING", True),  # refused
+        ("requeue", "CANCELLED", True),
+        ("successor", "RUNNING", True),  # none can be queued, so it is held
+    ],
+)
+def test_slurm_does_not_start_a_job_again_whose_run_has_ended(
+    tmp_path, slurm, action, job_state, is_over
+):
+    """An expedited job, or one with an exit code of RequeueExit, is requeued or held otherwise."""
+    slurm.set_state("7", job_state)
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    append_jsonl(run.attempts, RECORD)
+    act(Decision(Action(action), Cause.PREEMPTION, "x"), run, me)
+    assert (NO_MORE_STARTS in slurm.calls) == is_over
+
+
+@pytest.mark.parametrize(
+    ("lists", "code"),
+    [
+        ("RequeueExit = (null)", 1),
+        ("RequeueExit = 1", 3),
+        ("RequeueExit = 5\nRequeueExitHold = 1-4,6", 7),
+        ("RequeueExit = 0-255", 1),
+    ],
+)
+def test_the_exit_code_of_a_held_run_is_none_that_the_site_requeues(tmp_path, slurm, lists, code):
+    slurm.answer("scontrol", f"PreemptType = preempt/none\n{lists}\n", when="show config")
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    assert act(Decision(Action.HOLD, Cause.CRASH, "x"), run, me) == code
+    assert act(Decision(Action.WAIT, Cause.PREEMPTION, "x"), run, me) == 1
+
+
+def test_a_job_may_start_again_whose_requeue_got_no_answer(tmp_path, slurm):
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    append_jsonl(run.attempts, RECORD)
+    slurm.remove("scontrol")
+    run_lock.claim(run, me, 1)
+    act(REQUEUE, run, me)
+    assert NO_MORE_STARTS not in slurm.calls
+
+
+@pytest.mark.parametrize(("owner", "is_over"), [("other", True), ("later start", False)])
+def test_a_refused_job_is_not_started_again_but_a_later_start_of_it_is_left_alone(
+    run, command, slurm, owner, is_over
+):
+    job_id, restarts = ("8", 0) if owner == "other" else ("7", 1)
+    slurm.set_state(job_id, "RUNNING")
+    write_json(run.owner, run_files.claim(job_id=job_id, restart_count=restarts))
+    assert command("open", "a") == 1
+    assert (NO_MORE_STARTS in slurm.calls) == is_over
+
+
+@pytest.mark.parametrize(("action", "code"), [("done", 0), ("hold", 1), ("cancel", 1), ("wait", 1)])
+def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
+    decision = Decision(Action(action), Cause.CRASH, "x")
+    assert act(decision, RunDir(tmp_path), run_lock.this_process("7")) == code
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory as `freeze` makes it, of a user's own script."""
+    run_dir = run_files.frozen(tmp_path / "run", Spec(launch=Launch(script="x.py")))
+    run_dir.attempt(1).path.mkdir()
+    return run_dir
+
+
+@pytest.fixture
+def command(run, slurm, monkeypatch):
+    """The batch script's commands, inside of job 7."""
+    monkeypatch.setattr(execute, "MAX_DELAY_S", 0)
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
+
+    def call(word, *arguments):
+        return attempt_command.main([word, str(run.path), *arguments])
+
+    return call
+
+
+def closed(run, attempt=1, *stops, srun_exit=0):
+    """The exit code of the batch process after the srun step of an attempt."""
+    me = run_lock.this_process("7")
+    return attempts.close_and_execute(run, me, attempt, stops, srun_exit)
+
+
+def close(run, code, attempt=1):
+    run_files.node(run.attempt(attempt), 0, host="a", torchrun_exit=code, end=1.0)
+
+
+def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
+    run, command, monkeypatch, capfd
+):
+    own = [("eth0", "10.0.0.1"), ("ib0", "fd00::1")]
+    monkeypatch.setattr(interfaces, "addresses", lambda: own)
+    run.spec.write_text(
+        Spec(slurm=Slurm(nodes=2), launch=Launch(script="x.py", interface="ib")).to_json()
+    )
+    assert command("open", "--head-address", "10.0.0.1", "a", "b") == 0
+    attempt, endpoint = capfd.readouterr().out.split()
+    assert attempt == "1" and endpoint.startswith("[fd00::1]:")
+    # srun ends the first node's agent after the second one has failed.
+    attempt_dir = run.attempt(1)
+    run_files.node(attempt_dir, 0, (5.5, "SIGTERM"), host="a", torchrun_exit=-1, end=6.0)
+    error = "b: launch.interface: ib is no interface with an IPv6 address"
+    run_files.node(attempt_dir, 1, host="b", torchrun_exit=None, end=5.0, error=error)
+    assert closed(run, srun_exit=1) == 1
+    assert f"first failure: {error}" in capfd.readouterr().err
+    (record,) = read_attempts(run)
+    assert (record.cause, record.decision) == ("crash", "hold")
+    assert record.evidence.error == error and record.evidence.signals == ()
+
+
+def test_no_attempt_begins_where_the_first_node_lacks_the_interface(run, command, capfd):
+    launch = Launch(script="x.py", interface="nope9")
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=launch).to_json())
+    assert command("open", "--head-address", "10.0.0.1", "a", "b") == 1
+    assert "launch.interface: nope9 is no interface with an address" in capfd.readouterr().err
+    assert not run.attempt(1).plan.exists() and not run.owner.exists()
+
+
+def test_an_attempt_knows_when_its_time_limit_ends(run, command):
+    assert command("open", "a") == 0
+    assert read_json(run.attempt(1).plan)["deadline"] == 4102444800.0
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 0), (1, execute.EXIT_RETRY)])
+def test_a_timeline_that_cannot_be_written_changes_nothing(run, command, exit_code, expected):
+    run.timeline("x").parent.rmdir()
+    assert command("open", "a") == 0
+    close(run, exit_code)
+    assert command("close", "1") == expected
+    assert len(read_jsonl(run.attempts)) == 1
+
+
+def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(run, command, slurm):
+    """They have the same ids: job 7's first srun step is 7.0 in each of its starts."""
+    assert command("open", "a") == 0
+    run_files.node(run.attempt(1), 0, host="a", torchrun_exit=None, end=None, step_id="0")
+    slurm.set_state("7", "RUNNING", "Requeue=1 Restarts=1")
+    command("close", "1")
+    assert slurm.cancelled == []
+    assert read_jsonl(run.attempts)[-1]["cause"] == "requeued"
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd, exit_code):
+    assert command("open", "a") == 0
+    close(run, exit_code)
+    run.attempts.mkdir()  # root can write to a read-only file
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert said == [f"error: {run.attempts}: Is a directory; cannot record what happens to the run"]
+    assert not run.owner.exists()
+
+
+@pytest.mark.parametrize(
+    ("stop_s", "status", "advised"),
+    [(90, "stopped", None), (110, "stopped", 150), (121, "completed", None)],
+)
+def test_a_stop_that_hardly_fits_before_a_time_limit_is_a_warning(
+    run, command, capfd, stop_s, status, advised
+):
+    assert command("open", "a") == 0
+    now = time.time()
+    run_files.node(run.attempt(1), 0, (now - stop_s, "SIGTERM"), end=now)
+    write_json(run.attempt(1).outcome, {"status": status, "global_step": 1, "checkpoint": None})
+    command("close", "1")
+    warned = re.findall(
+        r"120 s after its signal: set slurm.signal_lead_s: (\d+)", capfd.readouterr().err
+    )
+    assert warned == ([] if advised is None else [str(advised)])
+
+
+def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, capfd):
+    old, *new = (run.checkpoints / f"step-{step:08d}" for step in (5, 10, 15))
+    for path in (old, *new):
+        path.mkdir()
+    quarantine(old, "long ago")
+    assert command("open", "a") == 0
+    assert "attempt 1: 1 node, rendezvous at" in capfd.readouterr().err
+    asides = [quarantine(path, "a.pt has 1 bytes, not 2\nand more") for path in new]
+    (asides[1] / "REASON").unlink()  # the disk was full
+    close(run, 0)
+    assert command("close", "1") == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "damaged" in line]
+    told = "attempt 1: a damaged checkpoint was put aside"
+    assert said == [
+        f"{told}, {asides[0]}: a.pt has 1 bytes, not 2",
+        f"{told}, {asides[1]}: the reason is in rank 0's log",
+    ]
+    (record,) = read_jsonl(run.attempts)
+    assert record["quarantined"] == [aside.name for aside in asides]
+
+
+def test_the_jobs_log_has_the_end_of_the_ranks_log_and_the_reason_in_one_line(run, command, capfd):
+    assert command("open", "a") == 0
+    record = {"rank": 0, "host": "a", "time": 1.0, "would_repeat": True, "mistake": "spec"}
+    record |= {"error": "it is nan\n  hint: a lower lr", "kind": "not_finite"}
+    run.attempt(1).rank_log(0).write_text("error: it is nan\n  hint: a lower lr\n")
+    write_json(run.attempt(1).rank_error(0), record)
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    lines = capfd.readouterr().err.splitlines()
+    *lines, hint = lines
+    assert "not_finite, log " in hint and "make resume RUN=run SET=" in hint
+    assert lines[2:-1] == ["error: it is nan", "  hint: a lower lr"]
+    assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
+    assert read_json(run.result)["reason"] == "rank 0 on a: it is nan"
+
+
+def test_a_close_in_a_run_directory_that_is_gone_is_one_line(run, command, capfd):
+    assert command("open", "a") == 0
+    shutil.rmtree(run.path)
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    assert "the run directory is gone" in capfd.readouterr().err
+
+
+def test_an_open_that_cannot_write_is_one_line_and_keeps_nothing(run, command, capfd):
+    run.attempt(1).path.rmdir()
+    run.attempt(1).path.write_text("a file")
+    assert command("open", "a") == 1
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert f"error: {run.attempt(1).path}" in output.err
+    assert not run.owner.exists()
+
+
+def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
+    run_files.recorded(run, decision="hold")
+    assert command("open", "a") == 1
+    output = capfd.readouterr()
+    assert output.out == "" and "not started again: hold: x" in output.err
+    assert not run.owner.exists()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stops", "status"),
+    [(0, [], "completed"), (1, ["SIGTERM"], "held"), (1, [], None)],
+)
+def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
+    run, command, slurm, exit_code, stops, status
+):
+    run.spec.write_text(
+        Spec(slurm=Slurm(restart="requeue"), launch=Launch(script="x.py")).to_json()
+    )
+    slurm.set_state("7", "RUNNING", "Requeue=0 Restarts=0")
+    assert command("open", "a") == 0
+    close(run, exit_code)
+    with file_operations.watched(run.path) as operations:
+        closed(run, 1, *stops)
+    renames = [path for name, path in operations.elements() if name == "os.rename"]
+    assert sum(run.result.name in path for path in renames) == (status is not None)
+    assert (read_json(run.result) or {}).get("status") == status
+
+
+@pytest.mark.parametrize("script", [None, "x.py"])
+def test_what_an_earlier_attempt_has_saved_is_no_progress(run, command, slurm, script):
+    run.spec.write_text(Spec(launch=Launch(script=script, max_crashes=3)).to_json())
+    run_files.make_checkpoint(run, 50)
+    for attempt in (1, 2, 3):
+        assert command("open", "a") == 0
+        close(run, 1, attempt)
+        closed(run, attempt)
+    assert [each.decision for each in read_attempts(run)] == ["retry", "retry", "hold"]
+
+
+@pytest.mark.parametrize(
+    ("state", "job", "stop", "marker", "decision"),
+    [
+        ("RUNNING", "Requeue=1 Restarts=0", "", None, "done"),
+        ("RUNNING", "Requeue=1 Restarts=0", "SIGTERM", None, "requeue"),  # the script got it, too
+        ("RUNNING", "Requeue=1 Restarts=1", "SIGTERM", {"status": "completed"}, "done"),
+    ],
+)
+def test_exit_0_of_a_script_that_was_warned_is_no_end(
+    run, command, slurm, state, job, stop, marker, decision
+):
+    slurm.set_state("7", "RUNNING")
+    assert command("open", "a") == 0
+    close(run, 0)
+    if marker is not None:
+        write_json(run.attempt(1).outcome, marker)
+    slurm.set_state("7", state, job)
+    me = run_lock.this_process("7")
+    closed = close_module.close_attempt(run, me, 1, (stop,) if stop else ())
+    assert closed.action == decision
+    # That all steps are done is not known without a marker.
+    assert (closed.reason == "every rank exited with code 0") == (decision == "done" and not marker)
+
+
+def through(run, attempt=1):
+    """An attempt of job 7 that completed the run, and whose batch script was killed then."""
+    write_json(run.attempt(attempt).plan, run_files.plan(nodes=["a"]))
+    write_json(run.attempt(attempt).outcome, {"status": "completed", "global_step": 9})
+    write_json(run.owner, run_files.claim(attempt=attempt))
+
+
+@pytest.mark.parametrize("has_owner", [True, False])
+def test_a_missing_result_of_a_complete_run_is_written_with_its_record(run, slurm, has_owner):
+    slurm.set_state("7", "FAILED")
+    run.spec.write_text(Spec().to_json())
+    through(run)
+    if not has_owner:
+        run.owner.unlink()
+    for _ in range(2):
+        close_module.write_missing_result(state.read(run))
+    result = {"status": "completed", "global_step": 9, "attempts": 1, "steps_redone": 0}
+    assert read_json(run.result) == result
+    assert [record["decision"] for record in read_jsonl(run.attempts)] == ["done"]
+    assert not run.owner.exists()
+
+
+@pytest.mark.parametrize("word", ["CANCELLED", "COMPLETING", "PENDING"])
+def test_a_cancel_before_the_requeue_landed_is_recorded_once_the_job_is_gone(run, slurm, word):
+    slurm.set_state("7", word)
+    write_json(run.submission, {"argv": None, "job_id": "7"})
+    run_files.recorded(run, decision="wait", cause="requeued")
+    run.cancelled.write_text("now: jobs cancel: 7\n")
+    close_module.write_missing_result(state.read(run))
+    assert run.result.exists() == (word == "CANCELLED")
+    if run.result.exists():
+        assert read_json(run.result)["status"] == "cancelled"
+        assert [each["decision"] for each in read_jsonl(run.attempts)] == ["wait", "cancel"]
+
+
+@pytest.mark.parametrize("word", ["RUNNING", "COMPLETING", "PENDING", None])
+def test_no_result_is_written_while_the_job_may_still_do_it(run, slurm, word):
+    through(run)
+    if word is None:  # slurmctld does not answer
+        slurm.answer("squeue", error="Unable to contact\n", status=1)
+    else:
+        slurm.set_state("7", word)
+    close_module.write_missing_result(state.read(run))
+    assert not run.result.exists() and not run.attempts.exists()
+    assert read_json(run.owner) == run_files.claim()
+
+
+@pytest.mark.parametrize("word", ["RUNNING", "PENDING", "FAILED"])
+@pytest.mark.parametrize("is_successor", [True, False])
+def test_a_job_that_may_be_starting_writes_the_result_itself(run, slurm, word, is_successor):
+    """It would find the claim of a command on another host, and end without its attempt."""
+    slurm.set_state("7", "FAILED")
+    slurm.set_state("8", word)
+    through(run)
+    if is_successor:
+        write_json(run.successor, {"job_id": "8", "after": "7", "reason": "because"})
+    else:
+        write_json(run.submission, {"argv": None, "job_id": "8"})
+    close_module.write_missing_result(state.read(run))
+    assert run.result.exists() == (word == "FAILED")
+    assert run.owner.exists() != run.result.exists()
+
+
+@pytest.mark.parametrize("status", ["stopped", None, "of a later kit"])
+def test_no_result_is_written_of_a_run_that_may_continue_or_of_another_kit(run, slurm, status):
+    slurm.set_state("7", "FAILED")
+    through(run)
+    if status == "of a later kit":
+        write_json(run.spec, {"format": FORMAT + 1})
+    else:
+        write_json(run.attempt(1).outcome, {"status": status})
+    close_module.write_missing_result(state.read(run))
+    assert not run.result.exists() and not run.attempts.exists()
+
+
+def test_a_result_that_another_process_is_writing_is_left_to_it(run, slurm):
+    through(run)
+    run.owner.unlink()
+    other = run_lock.process(os.getppid())
+    run_lock.claim(run, other, 1)
+    close_module.write_missing_result(state.read(run))
+    assert not run.result.exists()
+    assert run_lock.read(run) == other
+
+
+def test_an_open_writes_the_result_of_a_run_whose_last_record_says_done(run, command):
+    """The batch script was killed between the record and the result."""
+    through(run)
+    run.owner.unlink()
+    run_files.recorded(run, decision="done", cause="completed")
+    assert command("open", "a") == 0
+    assert read_json(run.result)["status"] == "completed"
+    assert not run.attempt(2).path.exists()
+
+
+@pytest.mark.parametrize(
+    ("of_job", "is_taken_back"), [("a,b,c", True), ("a,b,c", False), ("a,c", True)]
+)
+def test_a_lost_node_is_given_back_before_a_retry_on_a_spare_one(
+    run, fake_slurm, monkeypatch, of_job, is_taken_back
+):
+    """Else Slurm would end the job later; where it refuses, the job starts again."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    run_files.opened(run)
+    lost = {"unreachable_nodes": ["b"], "has_spares": True}
+    run_files.recorded(run, lost, cause="node", decision="retry")
+    shown = f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n"
+    fake_slurm.answer("scontrol", shown)
+    fake_slurm.answer("scontrol", status=int(not is_taken_back), when="update*NodeList=*")
+    me = run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    facts = fact_reader.read(run, 1)
+    code = execute.execute(Decision(Action.RETRY, Cause.NODE, "x"), run, facts, me)
+    # It was given back already where this process takes over from a killed one.
+    is_asked = "scontrol update JobId=7 NodeList=a,c" in fake_slurm.calls
+    assert is_asked == (of_job == "a,b,c")
+    is_requeued = any(call.startswith("scontrol requeue") for call in fake_slurm.calls)
+    assert (code == execute.EXIT_RETRY, is_requeued) == (is_taken_back, not is_taken_back)
+
+
+WITH_SPARE = Slurm(nodes=2, spare_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("slurm_keys", "spares", "is_left_out"),
+    [(WITH_SPARE, ["c"], True), (WITH_SPARE, [], False), (Slurm(nodes="1-2"), [], True)],
+)
+def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_nodes(
+    run, command, slurm, slurm_keys, spares, is_left_out
+):
+    """Slurm would start no job without the node."""
+    run.spec.write_text(Spec(slurm=slurm_keys).to_json())
+    slurm.refuse(1)
+    slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=a,b,c\n")
+    crash = run_files.signs("b", kind="unknown", is_left_out=False)
+    run_files.recorded(run, {"signs": crash}, cause="crash", decision="retry")
+    run_files.opened(run, 2, spares=spares)
+    for rank, node in enumerate("ab"):
+        run_files.node(run.attempt(2), rank, host=node, torchrun_exit=1, end=5.0)
+    run_files.failed(run.attempt(2), 1, 4.0, host="b")
+    run_lock.claim(run, run_lock.this_process("7"), 2)
+    closed(run, 2, srun_exit=1)
+    (sign,) = read_attempts(run)[-1].evidence.signs
+    assert (sign.node, sign.is_left_out) == ("b", is_left_out)

@@ -1,0 +1,251 @@
+"""The whole batch script with a stand-in for srun: attempts, signals, killed processes."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt.attempts import start_srun
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from tests.core import run_files
+from tests.core.waiting import wait_for
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+# An srun step: the process's number and its state for a test, then the end that the test orders.
+# The arguments after agent.sh are RUN_DIR, ATTEMPT and RDZV_ENDPOINT.
+SRUN = r"""
+case "$*" in --help) echo --overlap; exit ;; esac
+line=$*
+options=${line%%/agent.sh *}
+set -- ${line#*/agent.sh }
+run=$1 attempt=$2 word=$2
+{ echo "$options"; env; cat /proc/self/status; } >"$FAKE_SLURM/srun-$attempt.seen"
+echo "$$ $word" >"$FAKE_SLURM/srun-$attempt.new"
+mv "$FAKE_SLURM/srun-$attempt.new" "$FAKE_SLURM/srun-$attempt"
+until [ -e "$FAKE_SLURM/end-$attempt" ]; do sleep 0.05; done
+code=$(cat "$FAKE_SLURM/end-$attempt")
+agent='{"host": "n1", "signals": [], "torchrun_exit": '$code', "end": 1.0}'
+echo "$agent" >"$run/attempt-$attempt/agent-00000.json"
+completed='{"status": "completed", "global_step": 5}'
+[ "$code" != 0 ] || echo "$completed" >"$run/attempt-$attempt/outcome.json"
+exit "$code"
+"""
+
+
+class Job:
+    """A batch script that runs, its run directory, and the sruns that it has started."""
+
+    def __init__(self, run_dir, slurm):
+        self.run, self._slurm = run_dir, slurm
+        command = ["bash", str(REPOSITORY / "slurm/ddp.sbatch"), str(run_dir.path)]
+        with open(run_dir.job_log, "ab") as log:
+            self.shell = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def srun(self, attempt):
+        """Wait for the srun of an attempt; its pid, and the attempt in its arguments."""
+        path = self._slurm.folder / f"srun-{attempt}"
+        pid, word = wait_for(lambda: path.exists() and path.read_text(), path, 60).split()
+        return int(pid), word
+
+    def seen(self, attempt):
+        """What that srun printed: its options, its environment and its status."""
+        return (self._slurm.folder / f"srun-{attempt}.seen").read_text()
+
+    def end(self, attempt, code):
+        """Let the srun of an attempt end."""
+        path = self._slurm.folder / f"end-{attempt}"
+        path.with_suffix(".new").write_text(str(code))
+        path.with_suffix(".new").rename(path)
+
+    @property
+    def is_python(self):
+        """Whether the script has become the process of `attempt run`."""
+        return "-m slurm_job_kit.jobs.attempt run" in command_line(self.shell.pid)
+
+    def wait(self):
+        """The exit code and the log of the job."""
+        code = self.shell.wait(60)
+        return code, self.run.job_log.read_text()
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def begin(tmp_path, fake_slurm, monkeypatch):
+    """Starts the batch script of a run with such a spec, as job 7 on one node."""
+    jobs, slurmd = [], socket.create_server(("127.0.0.1", 0))
+    fake_slurm.answer("scontrol", "localhost\n", when="show hostnames *")
+    (fake_slurm.bin / "srun").write_text(f"#!/bin/sh\nFAKE_SLURM={fake_slurm.folder}\n{SRUN}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
+
+    def start(python=sys.executable, srun_args=(), **launch):
+        run = RunDir(tmp_path / "runs/first/1")
+        for folder in (run.checkpoints, run.timeline("x").parent, run.path / "code"):
+            folder.mkdir(parents=True)
+        (run.path / "logs").mkdir()
+        package = run.path / "code/slurm_job_kit"
+        package.mkdir()
+        for part in ("jobs", "trainer", "slurm", "slurm_job_kit/__init__.py"):
+            (package / Path(part).name).symlink_to(REPOSITORY / part)
+        (run.path / "kit").symlink_to("code")
+        slurm = Slurm(restart="requeue", nodes=1, srun_args=[*srun_args])
+        spec = Spec(launch=Launch(**launch), slurm=slurm)
+        run.spec.write_text(spec.to_json())
+        write_json(run.site, {"slurmd_port": slurmd.getsockname()[1]})
+        (run.path / "setup.sh").write_text(f"export KIT_PYTHON={shlex.quote(str(python))}\n")
+        jobs.append(Job(run, fake_slurm))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.shell.kill()
+        job.shell.wait()
+    slurmd.close()
+
+
+def decisions(run):
+    return [(record.cause, record.decision) for record in read_attempts(run)]
+
+
+def test_a_crash_is_retried_by_a_new_srun_and_the_job_ends_with_0(begin):
+    job = begin()
+    assert job.srun(1)[1] == "1"
+    job.end(1, 1)
+    assert job.srun(2)[1] == "2"
+    job.end(2, 0)
+    code, log = job.wait()
+    assert code == 0, log
+    assert decisions(job.run) == [("crash", "retry"), ("completed", "done")]
+    assert read_json(job.run.result)["status"] == "completed"
+    assert "attempt 1: 1 node, rendezvous at" in log and "attempt 2: 1 node" in log
+
+
+def test_srun_gets_the_options_of_the_script_and_a_clean_environment(begin, monkeypatch):
+    hostile = {"SQUEUE_STATES", "SRUN_DEBUG", "SLURM_OVERLAP", "SLURM_CPU_BIND_TYPE"}
+    hostile |= {"SLURM_EXTERNAL_LAUNCHER", "SLURM_TRES_PER_TASK", "SRUN_EXPORT_ENV"}  # since 23.11
+    for name in (*hostile, "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    monkeypatch.setenv("MINE", "1")
+    job = begin()
+    job.srun(1)
+    options, *lines = job.seen(1).splitlines()
+    for option in ("--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"):
+        assert option in options.split()
+    assert f"--chdir={job.run.path}/code --cpus-per-task=3 bash" in options
+    names = {line.partition("=")[0] for line in lines}
+    assert not names & {*hostile, "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"}
+    assert {"MINE", "KIT_PYTHON"} <= names and "SLURM_OOM_KILL_STEP=0" in lines
+    # srun would ignore a stop signal that its parent ignores or blocks.
+    stops = sum(1 << number - 1 for number in STOP_SIGNALS)
+    masks = dict(re.findall(r"^(Sig(?:Ign|Blk)):\s+(\w+)$", "\n".join(lines), re.MULTILINE))
+    assert [int(mask, 16) & stops for mask in masks.values()] == [0, 0]
+    job.end(1, 0)
+    assert job.wait()[0] == 0
+
+
+def test_an_attempt_whose_srun_cannot_be_started_is_closed(begin):
+    too_long = "--comment=" + 200_000 * "x"  # for an argument. Source: execve(2), MAX_ARG_STRLEN
+    job = begin(srun_args=[too_long])
+    code, log = job.wait()
+    assert code == 1 and "attempt 1: error: srun was not started: " in log
+    assert len(read_attempts(job.run)) >= 1 and not job.run.owner.exists()
+
+
+@pytest.mark.parametrize("name", ["USR1", "TERM", "QUIT"])
+def test_a_stop_signal_of_the_batch_process_is_the_attempts(begin, fake_slurm, name):
+    job = begin()
+    # While Python starts, which a signal would end, or which would lose it.
+    wait_for(lambda: job.is_python, "no Python")
+    os.kill(job.shell.pid, signal.Signals[f"SIG{name}"])
+    job.srun(1)
+    job.end(1, 1)
+    code, log = job.wait()
+    assert code == 1, log
+    (record,) = read_attempts(job.run)
+    assert record.evidence.signals == (f"SIG{name}",)
+    assert any(" requeue " in call for call in fake_slurm.calls)
+
+
+def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
+    """Slurm signals the batch shell while it requeues a job, and at the end of a cancelled one."""
+    job = begin()
+    job.srun(1)
+    job.end(1, 0)
+    while job.shell.poll() is None:
+        os.kill(job.shell.pid, signal.SIGTERM)
+        time.sleep(0.001)
+    code, log = job.wait()
+    assert code == 0, log
+    assert decisions(job.run) == [("completed", "done")]
+
+
+SLOW_PYTHON = """#!{python}
+import os, sys, time
+open("{begun}", "w").close()
+time.sleep(1)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("has_old_env", [True, False])
+def test_a_stop_while_python_starts_ends_no_job(begin, tmp_path, has_old_env, monkeypatch):
+    """It is kept; where env(1) cannot block signals, it is lost."""
+    if has_old_env:
+        old = tmp_path / "bin/env"
+        old.parent.mkdir(exist_ok=True)
+        old.write_text("#!/bin/sh\nexit 125\n")
+        old.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    python = tmp_path / "python"
+    python.write_text(SLOW_PYTHON.format(python=sys.executable, begun=tmp_path / "begun"))
+    python.chmod(0o755)
+    job = begin(python=python)
+    wait_for((tmp_path / "begun").exists, "no Python")
+    os.kill(job.shell.pid, signal.SIGTERM)
+    job.srun(1)
+    job.end(1, 1)
+    if has_old_env:
+        job.srun(2)
+        job.end(2, 0)
+    assert job.wait()[0] == int(not has_old_env)
+    assert read_attempts(job.run)[0].evidence.signals == (() if has_old_env else ("SIGTERM",))
+
+
+def test_nothing_is_decided_where_the_batch_process_was_killed(begin):
+    """The kernel ends its srun. The next start of the job records the attempt as lost."""
+    job = begin()
+    srun, _ = job.srun(1)
+    job.shell.kill()
+    job.shell.wait()
+    wait_for(lambda: "srun" not in command_line(srun), "srun lives on")
+    assert decisions(job.run) == [] and json.loads(job.run.owner.read_text())["attempt"] == 1
+
+
+def test_an_attempt_starts_on_its_nodes_alone(tmp_path, fake_slurm):
+    fake_slurm.answer("srun")
+    fields = {"nodes": ["n2", "n3"], "spares": ["n4"], "left_out": ["n1"]}
+    plan = records.decode(AttemptPlan, run_files.plan(**fields), "here")
+    spec = Spec(slurm=Slurm(nodes=2, spare_nodes=2))
+    start_srun(RunDir(tmp_path), spec, plan, ["srun", "--nodes=4"]).wait(60)
+    (call,) = [call for call in fake_slurm.calls if "agent.sh" in call]
+    assert " --nodes=2 --ntasks=2 --nodelist=n2,n3 --overlap --no-kill " in call

@@ -1,0 +1,146 @@
+"""The bad nodes that the next start of a job leaves out, and the calls of Slurm for it."""
+
+import json
+import math
+import time
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import exclude_nodes
+from slurm_job_kit.jobs.attempt.exclude_nodes import update_exclude_list
+from slurm_job_kit.jobs.records.ended import AttemptRecord
+from slurm_job_kit.jobs.records.queued import Submission
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
+from slurm_job_kit.jobs.spec import Slurm, Spec
+from tests.core import run_files
+
+NOW, DAY_S = 1e9, 24 * 3600
+NODES = [f"n{index}" for index in range(1, 5)]
+
+
+def record(*bad, ago_s=0.0, now=NOW, **sign):
+    signs = run_files.signs(*bad, **sign)
+    return run_files.attempt({"signs": signs}, nodes=NODES, stop=now - ago_s)
+
+
+def parsed(entries):
+    numbered = [entry | {"attempt": number} for number, entry in enumerate(entries)]
+    return [records.decode(AttemptRecord, entry, "here") for entry in numbered]
+
+
+@pytest.mark.parametrize(
+    "hostlist, nodes",
+    [
+        ("", []),
+        ("(null)", []),
+        ("n1", ["n1"]),
+        ("n[1-3,7],m4", ["n1", "n2", "n3", "n7", "m4"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("r[1-2]n[3,5]-ib", ["r1n3-ib", "r1n5-ib", "r2n3-ib", "r2n5-ib"]),
+    ],
+)
+def test_hostlists(hostlist, nodes):
+    assert expand_hostlist(hostlist) == nodes
+
+
+@pytest.fixture
+def run(tmp_path, fake_slurm, monkeypatch):
+    """`run(records, present, **slurm)`: the calls of Slurm of an update of the list.
+
+    This Slurm has four nodes, and takes no job without n4.
+    """
+    fake_slurm.answer("scontrol", when="update*")
+    fake_slurm.answer("sbatch")
+    fake_slurm.answer("sbatch", status=1, when="*--exclude=*n4*")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def renewed(attempts, present="", **slurm):
+        run_dir = RunDir(tmp_path / "run")
+        run_dir.path.mkdir(exist_ok=True)
+        run_dir.spec.write_text(Spec(slurm=Slurm(**{"nodes": 3, **slurm})).to_json())
+        lines = [json.dumps(records.encode(entry)) for entry in parsed(attempts)]
+        run_dir.attempts.write_text("".join(f"{line}\n" for line in lines))
+        earlier = len(fake_slurm.calls)
+        update_exclude_list(run_dir, fact_reader.read(run_dir, 1), "7", present)
+        return fake_slurm.calls[earlier:]
+
+    return renewed
+
+
+def now(*bad, ago_s=0.0, **sign):
+    return record(*bad, ago_s=ago_s, now=time.time(), **sign)
+
+
+def test_a_bad_node_is_left_out_after_slurm_was_asked(run, fake_slurm, capfd):
+    asked = run([now("n2")])
+    assert not [line for line in fake_slurm.env if line.startswith("SLURM_JOB_ID=")]
+    assert [call.split()[:2] for call in asked] == [
+        ["sbatch", "--test-only"],
+        ["scontrol", "update"],
+    ]
+    assert "--exclude=n2 " in asked[0]
+    assert asked[1] == "scontrol update JobId=7 ExcNodeList=n2"
+    message = "node n2 is left out of the next attempts for 24 h: preflight: wrong sums\n"
+    assert capfd.readouterr().err == message
+
+
+def test_what_the_user_left_out_stays_out(run):
+    # The job needs two of four nodes.
+    assert run([now("n2")], "n1", nodes=2, exclude="n1")[-1].endswith("ExcNodeList=n1,n2")
+
+
+def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
+    assert run([now()]) == run([]) == run([now()], "n1", exclude="n1") == []
+    # It is excluded already, and the last attempt failed for another reason.
+    assert run([now("n2"), now()], "n2") == []
+    assert capfd.readouterr().err == ""
+
+
+def test_what_a_user_left_out_of_a_job_stays_out_although_it_crashed_once(run):
+    """By plain sbatch: the spec does not have it."""
+    assert run([now("n2", is_left_out=False), now()], "n2") == []
+    assert run([now("n2", kind="node_failure"), now()], "n2") == []
+
+
+def test_a_node_comes_back_after_its_time(run, capfd):
+    asked = run([now("n2", ago_s=DAY_S + 1), now()], "n2")
+    assert asked == ["scontrol update JobId=7 ExcNodeList="]
+    assert capfd.readouterr().err == "node n2 may take part in the next attempt again\n"
+
+
+def test_the_newest_bad_node_is_left_out_where_not_all_can_be(run, capfd):
+    asked = run([now("n4"), now("n2")])
+    assert asked[-1] == "scontrol update JobId=7 ExcNodeList=n2"
+    first, second = capfd.readouterr().err.splitlines()
+    assert first.startswith("node n2 is left out") and second.startswith(
+        "node n4 may take part in the next attempt (too few others are left for this job)"
+    )
+
+
+def test_without_slurms_answer_nothing_is_left_out(run, fake_slurm, capfd):
+    fake_slurm.answer("sbatch", error="Unable to contact slurm controller", status=1)
+    assert not [call for call in run([now("n2")]) if "update" in call]
+    assert "node n2 may take part in the next attempt" in capfd.readouterr().err
+
+
+def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path, capfd):
+    run([now("n2")])
+    run_dir = RunDir(tmp_path / "run")
+    spec = Spec(slurm=Slurm(nodes=2, exclude="n1"))
+    without = exclude_nodes.without_bad_nodes(run_dir, spec, Submission())
+    assert without.slurm.exclude == "n1,n2"
+    assert "node n2 is left out: preflight: wrong sums" in capfd.readouterr().err
+    taken_back = Submission(nodes_taken_back=time.time() + 1)
+    assert exclude_nodes.without_bad_nodes(run_dir, spec, taken_back) == spec
+
+
+@pytest.mark.parametrize(
+    ("hours", "taken_back", "since"), [(24, None, -24), (24, -1, -1), (0, None, math.inf)]
+)
+def test_from_when_on_a_sign_counts(hours, taken_back, since):
+    submission = Submission(nodes_taken_back=None if taken_back is None else time.time() - 3600)
+    found = exclude_nodes.counted_since(Spec(slurm=Slurm(suspect_hours=hours)), submission)
+    assert found == pytest.approx(time.time() + since * 3600, abs=5.0)

@@ -1,0 +1,265 @@
+"""An attempt records the code that its ranks run, and refuses a job that contradicts its run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import gpus, installation, records
+from slurm_job_kit.jobs.attempt import __main__
+from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, open_attempt
+from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.records.frozen import Provenance
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import code_snapshot, run_lock
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from tests.core import run_files
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "model.py").write_text("x = 1\n")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, checkout):
+    run_dir = run_files.frozen(tmp_path / "runs/x/1")
+    run_dir.code.symlink_to(code_snapshot.take(checkout, tmp_path / "runs"))
+    return run_dir
+
+
+def opened(run, checkout):
+    """(name, digest) of the code in the plan of the next attempt."""
+    me = run_lock.process(os.getpid())
+    plan = open_attempt(run, me, ["localhost"], checkout=checkout)
+    assert plan is not None and records.read(AttemptPlan, run.attempt(plan.attempt).plan) == plan
+    run_lock.release(run, me)
+    return plan.code, plan.code_digest
+
+
+def test_the_ranks_run_the_frozen_code(run, checkout):
+    (checkout / "model.py").write_text("x = 2\n")
+    name = run.code.resolve().name
+    frozen = name, f"{name} kit"
+    assert opened(run, None) == opened(run, run.code.resolve()) == frozen
+
+
+def test_a_refused_start_writes_nothing_into_the_working_directory(run, checkout):
+    run.spec.write_text(Spec(launch=Launch(script="model.py")).to_json())
+    known = Provenance("", None, None, "", "", "", (), repository=str(checkout))
+    records.write(run.provenance, known)
+    run.cancelled.touch()
+    with pytest.raises(FailedError, match="cancelled"):
+        open_attempt(run, run_lock.process(os.getpid()), ["localhost"])
+    assert not run.work.exists()
+
+
+def test_the_ranks_of_a_launch_by_hand_run_the_checkout_which_may_have_changed(run, checkout):
+    frozen = opened(run, None)
+    assert opened(run, checkout) == frozen
+    (checkout / "model.py").write_text("x = 2\n")
+    name, digest = opened(run, checkout)
+    assert name != frozen[0] and digest != frozen[1]
+    copy = run.path.parent.parent / ".code" / str(name)
+    assert (copy / "model.py").read_text() == "x = 2\n"
+
+
+def test_the_command_of_a_launch_by_hand_records_its_own_code(run, checkout, monkeypatch, capsys):
+    monkeypatch.setattr(installation, "ROOT", checkout)
+    (checkout / "model.py").write_text("x = 2\n")
+    assert __main__.main(["open", f"--pid={os.getpid()}", str(run.path), "n1"]) == 0
+    plan = records.read(AttemptPlan, run.attempt(1).plan)
+    assert plan is not None and plan.code not in (None, run.code.resolve().name)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "of_job", "restarts", "problem"),
+    [
+        (1, {}, 0, "1 node, .*slurm.nodes is 2\n.*slurm.nodes=1"),
+        (3, {"SLURM_GPUS_ON_NODE": "2"}, 0, "3 nodes, "),
+        (2, {"SLURM_GPUS_ON_NODE": "1"}, 0, "1 GPU on each node, .*slurm.gpus_per_node is 2\n"),
+        (2, {"SLURM_GPUS": "3", "SLURM_GPUS_ON_NODE": "2"}, 0, "3 GPUs on 2 nodes, "),
+        (2, {"SLURM_GPUS_ON_NODE": "2"}, 0, None),
+        (2, {}, 0, None),  # Slurm does not count GPUs
+        (1, {"SLURM_GPUS_ON_NODE": "4"}, 1, None),  # --nodes=1-2, started again on what there is
+    ],
+)
+def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as_it_was(
+    run, fake_slurm, monkeypatch, nodes, of_job, restarts, problem
+):
+    """sbatch ... slurm/ddp.sbatch RUN_DIR: the ranks would be others, and the results, too."""
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2, gpus_per_node=2)).to_json())
+    of_job = of_job | {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+    for name in (*gpus.GIVEN, "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in of_job.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
+    me, names = run_lock.this_process("7"), ["a", "b", "c"][:nodes]
+    before = sorted(path.name for path in run.path.iterdir())
+    if problem is None:
+        plan = open_attempt(run, me, names, "10.0.0.1")
+        assert plan is not None and plan.nodes == tuple(names)
+        return
+    with pytest.raises(AllocationError, match=f"the job has {problem}"):
+        open_attempt(run, me, names, "10.0.0.1")
+    assert sorted(path.name for path in run.path.iterdir()) == before
+
+
+@pytest.mark.parametrize(("cores", "is_warned"), [("2", True), ("4", False), ("", False)])
+def test_a_job_with_fewer_cores_than_the_spec_trains_with_a_warning(run, capfd, cores, is_warned):
+    check_allocation(run, Slurm(cpus_per_task=4), 1, {"SLURM_CPUS_ON_NODE": cores})
+    printed = capfd.readouterr().err
+    assert ("warning: the job has 2 cores on each node" in printed) == is_warned == bool(printed)
+
+
+@pytest.mark.parametrize(
+    ("line", "exported", "directives", "problem"),
+    [
+        ("sbatch --signal=KILL@60 slurm/ddp.sbatch", None, "", "--signal=KILL@60 "),
+        ("sbatch --sig B:9@60 ddp.sbatch", None, "", "--signal=B:9@60 "),
+        ("sbatch slurm/ddp.sbatch", "CONT@30", "", "--signal=CONT@30 "),
+        ("", "CONT@30", "", "--signal=CONT@30 "),  # no accounting
+        ("sbatch --signal=B:QUIT@60 ddp.sbatch", "CONT@30", "", None),
+        ("sbatch slurm/ddp.sbatch", None, "", None),
+        ("sbatch mine.sbatch", None, "#SBATCH --nodes=2 --signal=KILL@60\n", "--signal=KILL@60 "),
+        ("", None, "# --signal=USR1\n\n#SBATCH --signal B:CONT\n", "--signal=B:CONT "),
+        ("sbatch mine.sbatch", "USR1@60", "#SBATCH --signal=KILL@60\n", None),
+        ("sbatch --signal=USR1 mine.sbatch", None, "#SBATCH --signal=KILL@60\n", None),
+        ("sbatch mine.sbatch", None, "set -e\n#SBATCH --signal=KILL@60\n", None),
+        ("sbatch mine.sbatch", None, "##SBATCH --signal=KILL@60\n", None),
+        ("sbatch mine.sbatch", None, "#SBATCH --time=1 # no --signal=KILL@60\n", None),
+    ],
+)
+def test_a_signal_that_stops_no_rank_is_refused_before_the_training(
+    run, fake_slurm, monkeypatch, line, exported, directives, problem
+):
+    script = run.path.with_name("mine.sbatch")
+    script.write_text(f"#!/usr/bin/env bash\n{directives}\nexec true\n")
+    monkeypatch.setenv("KIT_BATCH_SCRIPT", str(script))
+    fake_slurm.answer("sacct", f"7|{line}\n" if line else "", status=0 if line else 1)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    if exported is not None:
+        monkeypatch.setenv("SBATCH_SIGNAL", exported)
+    me = run_lock.this_process("7")
+    if problem is None:
+        assert open_attempt(run, me, ["a"], "") is not None
+        return
+    with pytest.raises(AllocationError, match=f"sbatch's {problem}stops no rank"):
+        open_attempt(run, me, ["a"], "")
+    assert not run.attempt(1).path.exists()
+
+
+def test_a_job_has_the_spare_nodes_of_its_run_too(run):
+    wanted = Slurm(nodes=2, spare_nodes=1)
+    check_allocation(run, wanted, 3, {})
+    with pytest.raises(AllocationError, match="2 nodes, .*slurm.spare_nodes is 1\n.*slurm.nodes=1"):
+        check_allocation(run, wanted, 2, {})
+
+
+def test_a_job_of_a_range_has_a_number_of_nodes_in_it(run):
+    for number in (2, 3, 4):
+        check_allocation(run, Slurm(nodes="2-4"), number, {})
+    check_allocation(run, Slurm(nodes="2-4", spare_nodes=1), 5, {})
+    for number in (1, 5):
+        with pytest.raises(AllocationError, match="slurm.nodes is 2-4\n"):
+            check_allocation(run, Slurm(nodes="2-4"), number, {})
+
+
+TWO = Slurm(nodes=2, spare_nodes=2)
+RANGE = Slurm(nodes="2-3")
+BOTH = Slurm(nodes="2-3", spare_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("slurm", "of_job", "silent", "suspects", "kind", "nodes", "spares", "left_out"),
+    [
+        (TWO, "n[1-4]", "", [], "", ["n1", "n2"], ["n3", "n4"], []),
+        (TWO, "n[1-4]", "n1", [], "", ["n2", "n3"], ["n4"], []),
+        (TWO, "n[1-4]", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
+        (TWO, "n[1-4]", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], ["n1"]),
+        (TWO, "n[2-4]", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
+        (RANGE, "n[1-3]", "", [], "", ["n1", "n2", "n3"], [], []),
+        (RANGE, "n[1-3]", "n2", [], "", ["n1", "n3"], [], []),
+        (RANGE, "n[1-3]", "", ["n1"], "bad_node", ["n2", "n3"], [], ["n1"]),
+        (RANGE, "n[1-3]", "n2", ["n1"], "bad_node", ["n1", "n3"], [], []),
+        (BOTH, "n[1-4]", "", ["n1"], "bad_node", ["n2", "n3", "n4"], [], ["n1"]),
+        (BOTH, "n[1-4]", "", [], "", ["n1", "n2", "n3"], ["n4"], []),
+    ],
+)
+def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
+    run, fake_slurm, monkeypatch, slurm, of_job, silent, suspects, kind, nodes, spares, left_out
+):
+    run.spec.write_text(Spec(slurm=slurm).to_json())
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", nodes[0])
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
+    monkeypatch.setattr(client, "is_answering", lambda host, _: host not in silent.split(","))
+    fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
+    if suspects:
+        run_files.recorded(run, {"signs": run_files.signs(*suspects, kind=kind)})
+    at_start = ["n1", "n2", "n3", "n4"][: slurm.job_nodes]
+    plan = open_attempt(run, run_lock.this_process("7"), at_start, "10.0.0.1")
+    assert plan is not None and (list(plan.nodes), list(plan.spares)) == (nodes, spares)
+    assert list(plan.left_out) == left_out
+
+
+def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet(
+    run, fake_slurm, monkeypatch, capfd
+):
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
+    run_files.recorded(run, {"signs": run_files.signs("n1")})
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setattr(client, "is_answering", lambda *_: True)
+    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n")
+    printed = "*** Welcome ***\nthe agents meet at:\n"
+    fake_slurm.answer("srun", f"{printed}10.0.0.2\naddress of n2\n15555\neth0 10.0.0.2\n")
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
+    assert plan is not None
+    assert (plan.nodes, plan.rdzv_endpoint) == (("n2", "n3"), "10.0.0.2:15555")
+    assert plan.head_interfaces == ("eth0 10.0.0.2",)
+    (asked,) = [call for call in fake_slurm.calls if call.startswith("srun")]
+    assert "--jobid=7 --nodelist=n2 " in asked and asked.endswith(f" head {run.path} 2 n2 n3")
+    run_lock.release(run, run_lock.this_process("7"))
+    fake_slurm.answer("srun", error="srun: error: no route\n", status=1)
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
+    assert plan is not None and (plan.nodes, plan.head_address) == (("n1", "n3"), "10.0.0.1")
+    assert "n2 does not say" in capfd.readouterr().err
+
+
+def test_the_signal_of_a_job_of_the_kit_is_not_looked_up(run, fake_slurm, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    write_json(run.submission, {"argv": ["sbatch"], "job_id": "7"})
+    assert open_attempt(run, run_lock.this_process("7"), ["a"], "") is not None
+    assert not [call for call in fake_slurm.calls if call.startswith("sacct")]
+
+
+def test_job_log_leads_to_the_log_that_plain_sbatch_has_chosen(run, tmp_path):
+    code = "import sys\nfrom slurm_job_kit.jobs.attempt.open import link_job_log as link\n"
+    code += "from pathlib import Path\nfrom slurm_job_kit.jobs.rundir import RunDir\n"
+    code += "link(RunDir(Path(sys.argv[1])))"
+
+    def start(log):
+        argv = [sys.executable, "-c", code, str(run.path)]
+        with open(log, "a") as file:
+            subprocess.run(argv, stderr=file, cwd=REPOSITORY, check=True)
+
+    for name in ("slurm-7.out", "slurm-8.out"):
+        start(tmp_path / name)
+        assert run.job_log.samefile(tmp_path / name)
+    run.job_log.unlink()
+    run.job_log.touch()  # a job of the kit had it
+    start(tmp_path / "slurm-9.out")
+    assert not run.job_log.is_symlink()

@@ -1,0 +1,289 @@
+"""The records of attempts and the result of a run: what is written, and when."""
+
+import pytest
+
+from slurm_job_kit.jobs.attempt import record_writer
+from slurm_job_kit.jobs.attempt.decision import (
+    COMPLETED,
+    Action,
+    BudgetUsed,
+    Cause,
+    Decision,
+    decide,
+)
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Slurm, Spec
+from tests.core import run_files
+from tests.core.attempt.attempt_kit import close_lost, entry, own_script, refused
+from tests.core.run_files import failed, node, opened
+
+
+def stopped_in_startup(run, attempt_dir):
+    failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped_in_start_up")
+    return interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit=1)
+
+
+NODE = """\
+NodeName={} Arch=x86_64 CoresPerSocket=1
+   State=IDLE ThreadsPerCore=1
+   Partitions=batch
+   BootTime={} SlurmdStartTime=1900000000
+
+"""
+
+
+TRAINED = {
+    "global_step": 20,
+    "epoch": 2,
+    "metrics": {"eval_accuracy": 0.5},
+    "weights_sha256": "a",
+    "optimizer_sha256": "b",
+    "best": {"metric": "eval_accuracy", "value": 0.5, "step": 10},
+    "exactness": "bitwise",
+    "exactness_reason": "one attempt",
+}
+
+
+ME = run_lock.this_process("7")  # the job of every plan here
+
+
+def test_an_attempt_whose_plan_was_purged_is_closed_as_lost(run):
+    node(opened(run, 1), 0)
+    run.attempt(1).plan.unlink()
+    close_lost(run, ME)
+    (last,) = read_jsonl(run.attempts)
+    assert (last["attempt"], last["cause"], last["job_id"]) == (1, "lost", None)
+
+
+def test_a_signal_that_only_a_rank_got_in_its_start_up_is_a_stop(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, torchrun_exit=1)
+    node(attempt, 1, torchrun_exit=1)
+    seen = stopped_in_startup(run, attempt)
+    assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.MANUAL_STOP
+
+
+def test_a_rank_that_obeyed_the_sigterm_after_the_death_of_an_agent_explains_nothing(run):
+    attempt = opened(run, 1)
+    node(attempt, 1, (5.0, "SIGTERM"), torchrun_exit=1)  # from srun: the agent of `a` was killed
+    seen = stopped_in_startup(run, attempt)
+    decision = decide(seen, BudgetUsed(0, 0, 0))
+    assert (decision.action, decision.cause) == (Action.RETRY, Cause.CRASH)
+    assert "a: no record (killed)" in decision.reason
+
+
+def test_an_error_is_told_in_its_first_line_everywhere(run):
+    failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
+    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
+    assert seen.error == "rank 0 on n0: the loss is nan at step 10"
+    record_writer.record(run, fact_reader.read(run, 1), seen, decide(seen, BudgetUsed(0, 0, 0)))
+    assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
+    failed(opened(run, 2), 0, 5.0, error="")
+    assert interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error == "rank 0 on n0: "
+
+
+@pytest.mark.parametrize("content", ["", "{"])
+def test_a_damaged_file_keeps_no_attempt_from_its_record(run, content):
+    """The rank that is asked for its place in a hang was killed as it wrote it."""
+    attempt_dir = opened(run, 1)
+    waited = {"rank": 0, "error": "rank 1: no step", "unresponsive": [], "waited_for": [1]}
+    write_json(attempt_dir.hang, waited)
+    failed(attempt_dir, 0, 6.0, error="rank 1: no step", kind="hang")
+    attempt_dir.rank_hang(1).write_text(content)
+    close_lost(run, run_lock.this_process("7"))
+    (record,) = read_jsonl(run.attempts)
+    assert record["attempt"] == 1
+
+
+def test_an_agent_that_did_not_start_is_named_beside_a_rank_that_lost_its_peer(run):
+    attempt_dir = opened(run, 1)
+    failed(attempt_dir, 0, 6.0, error="Connection closed by peer", kind="unknown")
+    attempt_dir.agent_error(1).write_text("b: launch.python does not exist\n")
+    close_lost(run, run_lock.this_process("7"))
+    (record,) = read_jsonl(run.attempts)
+    assert record["kind"] == "spec_mistake"
+
+
+def test_a_lost_attempt_that_had_finished_is_complete(run):
+    write_json(opened(run, 1).outcome, {"status": "completed"})
+    close_lost(run, run_lock.this_process("7"))
+    assert [record["decision"] for record in read_jsonl(run.attempts)] == [Action.DONE]
+
+
+@pytest.mark.parametrize(
+    ("boots", "job_id", "cause", "nodes"),
+    [
+        ((900, 2000), "7", "node", ["b"]),
+        ((900, 1200), "7", "lost", []),  # the clocks may differ by that
+        ((900, None), "7", "lost", []),  # Slurm does not know it
+        ((900, 2000), "8", "lost", []),  # a user has resumed the run meanwhile
+    ],
+)
+def test_a_node_that_was_rebooted_is_the_cause_of_a_lost_attempt(
+    run, fake_slurm, monkeypatch, boots, job_id, cause, nodes
+):
+    """Every node answers again when Slurm starts the job again."""
+    opened(run, 1)
+    write_json(run.attempt(1).plan, run_files.plan(start=1000.0))
+    shown = "".join(NODE.format(name, boot) for name, boot in zip("ab", boots, strict=True))
+    fake_slurm.install("scontrol", f"[ $SLURM_TIME_FORMAT = %s ] && echo '{shown}'\n")
+    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
+    close_lost(run, run_lock.this_process(job_id))
+    (record,) = read_jsonl(run.attempts)
+    assert (record["cause"], record["evidence"]["rebooted_nodes"]) == (cause, nodes)
+    assert cause != "node" or "rebooted after the attempt began: b" in record["reason"]
+
+
+def test_a_closed_attempt_is_closed_once(run):
+    close_lost(run, run_lock.this_process("7"))
+    opened(run, 1)
+    for _ in range(2):
+        close_lost(run, run_lock.this_process("7"))
+    assert len(read_jsonl(run.attempts)) == 1
+
+
+def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run):
+    outcome = {"status": "completed", "checkpoint": "step-00000020", **TRAINED}
+    write_json(opened(run, 2).outcome, outcome)
+    for attempt, span in enumerate(((1, 15), (11, 20)), 1):
+        append_jsonl(run.attempts, entry(steps=span, attempt=attempt))
+    record_writer.write_result(run, fact_reader.read(run, 2), COMPLETED)
+    counted = {"attempts": 2, "steps_redone": 5}
+    assert read_json(run.result) == {"status": "completed", **TRAINED, **counted}
+
+
+def test_the_result_of_a_script_of_ones_own_has_no_key_of_its_marker(run):
+    own_script(run)
+    write_json(opened(run, 1).outcome, {"status": "completed", "global_step": 7, "metrics": 1})
+    record_writer.write_result(run, fact_reader.read(run, 1), COMPLETED)
+    counted = {"status": "completed", "attempts": 0, "steps_redone": None}  # steps are unknown
+    assert read_json(run.result) == counted
+    run.result.unlink()
+    run.progress.write_text('{"step": 9}')  # its kit_stop.py reports steps
+    record_writer.write_result(run, fact_reader.read(run, 1), COMPLETED)
+    assert read_json(run.result) == counted | {"global_step": 9, "steps_redone": 0}
+
+
+def test_the_result_of_a_complete_run_is_never_replaced(run):
+    write_json(run.result, {"status": "completed", "weights_sha256": "a"})
+    for action in (Action.DONE, Action.HOLD):
+        record_writer.write_result(run, fact_reader.read(run, 1), Decision(action, Cause.LOST, "x"))
+    assert read_json(run.result) == {"status": "completed", "weights_sha256": "a"}
+
+
+@pytest.mark.parametrize(
+    ("action", "status"), [(Action.CANCEL, "cancelled"), (Action.HOLD, "held")]
+)
+def test_an_unfinished_result_says_why_and_where(run, action, status):
+    run.progress.write_text('{"step": 15}')
+    record_writer.write_result(run, fact_reader.read(run, 1), Decision(action, Cause.CRASH, "why"))
+    result = read_json(run.result)
+    assert (result["status"], result["reason"], result["global_step"]) == (status, "why", 15)
+
+
+def test_a_script_of_ones_own_may_say_where_it_stopped(run):
+    write_json(opened(run, 1).outcome, {"status": "stopped", "global_step": 7})
+    record_writer.write_result(
+        run, fact_reader.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why")
+    )
+    assert read_json(run.result)["global_step"] == 7
+
+
+def test_the_result_of_a_script_that_reports_no_steps_has_no_step(run):
+    own_script(run)
+    opened(run, 1)
+    record_writer.write_result(
+        run, fact_reader.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why")
+    )
+    assert "global_step" not in read_json(run.result)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "job_id", "decision"),
+    [
+        ([], "7", "retry"),  # restarted without a user
+        ([entry("wait", "lost")] * 3, "7", "retry"),
+        ([entry("wait", "lost")] * 4, "7", "hold"),  # restarted several times
+        ([entry("wait", "lost")] * 4, "8", "hold"),  # a user has resumed it
+    ],
+)
+def test_a_lost_attempt_counts_unless_somebody_resumed(
+    run, monkeypatch, attempts, job_id, decision
+):
+    for number, record in enumerate(attempts):
+        append_jsonl(run.attempts, record | {"attempt": number - 9})
+    opened(run, 1)
+    me = run_lock.this_process(job_id)
+    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
+    close_lost(run, me)
+    last = read_jsonl(run.attempts)[-1]
+    assert (last["decision"], last["cause"]) == (decision, "lost")
+    is_refused = refused(run, me) is not None
+    assert is_refused == (decision == "hold" and job_id == "7")
+
+
+def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
+    run.spec.write_text(Spec(slurm=Slurm(max_restarts=1)).to_json())
+    append_jsonl(run.attempts, entry("requeue", "preemption", progress=True) | {"attempt": 0})
+    opened(run, 1)
+    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
+    close_lost(run, ME)
+    last = read_jsonl(run.attempts)[-1]
+    assert (last["decision"], last["budget"]) == ("hold", "max_restarts")
+    assert "the batch script was killed" in last["reason"]
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_an_attempt_that_was_lost_with_a_node_names_it_in_the_jobs_log(
+    run, monkeypatch, capfd, lost
+):
+    opened(run, 1)
+    monkeypatch.setattr(client, "is_answering", lambda place, port: place != lost)
+    close_lost(run, ME)
+    (last,) = read_jsonl(run.attempts)
+    assert (last["decision"], last["cause"]) == ("retry", "node")
+    assert last["reason"] == f"no answer from {lost}"
+    assert f"attempt 1: node: no answer from {lost}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "may_start"), [("no_answer", True), ("refused", False), (None, False)]
+)
+def test_a_requeue_without_an_answer_may_start(run, answer, may_start):
+    append_jsonl(run.attempts, entry("hold", "preemption", requeue=answer))
+    assert (refused(run, ME) is None) == may_start
+
+
+@pytest.mark.parametrize(
+    ("decision", "of_job", "refusal"),
+    [
+        ("hold", "7", "hold: x"),
+        ("hold", "6", None),
+        ("hold", None, None),  # it is not known
+        ("cancel", "7", "cancel: x"),
+        ("requeue", "7", None),
+    ],
+)
+def test_a_job_that_was_held_or_cancelled_starts_again_as_another_one_only(
+    run, decision, of_job, refusal
+):
+    append_jsonl(run.attempts, entry(decision, "crash") | {"job_id": of_job, "reason": "x"})
+    assert refused(run, ME) == refusal
+
+
+def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):
+    for attempt in (1, 2):
+        append_jsonl(run.attempts, entry("requeue", "preemption") | {"attempt": attempt})
+    record_writer.amend(
+        run,
+        fact_reader.read(run, 2),
+        Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled"),
+    )
+    first, last = read_attempts(run)
+    assert (first.decision, first.attempt) == ("requeue", 1)
+    assert (last.decision, last.cause, last.attempt) == ("cancel", "cancelled", 2)
+    assert last.reason == "the job was cancelled"
+    assert len(read_jsonl(run.attempts)) == 3, "attempts.jsonl is append-only"

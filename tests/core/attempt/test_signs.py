@@ -1,0 +1,145 @@
+"""What an attempt says against nodes."""
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt.signs import signs_of
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records.ended import Evidence
+from slurm_job_kit.jobs.records.nodes import AgentRecord, HangConclusion, RankError
+from slurm_job_kit.jobs.rundir import Timeline
+from slurm_job_kit.jobs.runs import fact_reader
+from tests.core.run_files import opened
+
+NOTHING = Evidence(None, "RUNNING", "None", (), False, False, "an error")
+TRACE = 'File "/code/model.py", line 7, in forward'
+
+
+def error(node, kind=Kind.UNKNOWN, text="ValueError: x", rank=0, **fields):
+    """The error record of a rank."""
+    return RankError(1.0 + rank, rank, node, text, kind, **fields)
+
+
+PEER = error("n1", Kind.COLLECTIVE, "Connection closed by peer", rank=5, caused_by_peer=True)
+
+# name: errors, what else is known -> (node, kind, whether it is left out at once) of each sign
+SIGNS = {
+    "a failed preflight": ([error("n2", Kind.BAD_NODE), PEER], {}, [("n2", "bad_node", True)]),
+    "Slurm's name of a host": ([error("n2.c.org", Kind.BAD_NODE)], {}, [("n2", "bad_node", True)]),
+    "two bad nodes, once each": (
+        [
+            error("n2", Kind.BAD_NODE),
+            error("n1", Kind.BAD_NODE),
+            error("n2", Kind.BAD_NODE, rank=1),
+        ],
+        {},
+        [("n1", "bad_node", True), ("n2", "bad_node", True)],
+    ),
+    "an uncorrectable ECC error": (
+        [error("n2", Kind.GPU_FAULT), PEER],
+        {},
+        [("n2", "gpu_fault", True)],
+    ),
+    "a full disk of all nodes": ([error("n2", Kind.DISK_FULL), PEER], {}, []),
+    "no memory": ([error("n2", Kind.OUT_OF_MEMORY), PEER], {}, []),
+    "a mistake": ([error("n2", Kind.USER_CODE, would_repeat=True), PEER], {}, []),
+    "the first to crash": ([error("n2"), PEER], {}, [("n2", "unknown", False)]),
+    "crashes of two nodes": ([error("n2"), error("n1", rank=1)], {}, []),
+    "only lost peers": ([PEER], {}, []),
+    "the silent one": (
+        [error("n1", Kind.HANG)],
+        {"hang": HangConclusion(0, "x", (1,), (1,), ("n2",))},
+        [("n2", "hang", False)],
+    ),
+    "no rank lags": (
+        [error("n1", Kind.HANG)],
+        {"hang": HangConclusion(0, "x", (), (0, 1), ("n1", "n2"))},
+        [],
+    ),
+    "a rank without a word": ([PEER], {"gone": "n2"}, [("n2", "process_killed", False)]),
+    "an agent of one node": (
+        [],
+        {"agents": ["n2: no interpreter here"]},
+        [("n2", "unknown", False)],
+    ),
+    "agents of all nodes": ([], {"agents": ["n1: no interpreter", "n2: no interpreter"]}, []),
+    "fewer GPUs on one node": ([], {"gpus": [2, 1, 2]}, [("n2", "bad_node", True)]),
+    "fewer GPUs on all nodes": ([], {"gpus": [1, 1, 1]}, []),
+    "a node that does not answer": ([PEER], {"lost": ("n2",)}, [("n2", "node_failure", True)]),
+    "Slurm's word": (
+        [PEER],
+        {"states": {"n1": "ALLOCATED", "n2": "MIXED+DRAIN", "n3": "DOWN*"}},
+        [("n2", "node_failure", True), ("n3", "node_failure", True)],
+    ),
+    "a node that is drained for later": (
+        [error("n1"), PEER],
+        {"states": {"n2": "MIXED+DRAIN"}},
+        [("n1", "unknown", False)],
+    ),
+    "a process that the kernel killed for memory": (
+        [PEER],
+        {"gone": "n2", "kind": Kind.OUT_OF_MEMORY},
+        [],
+    ),
+    "a reboot": ([PEER], {"rebooted": ("n2",)}, [("n2", "node_failure", False)]),
+    "a stop": ([error("n2")], {"signals": ("SIGTERM",)}, []),
+    "a job that Slurm ends": ([error("n2")], {"job_state": "COMPLETING"}, []),
+    "a killed batch script": ([error("n2")], {"job_state": "LOST"}, []),
+    "without Slurm": ([error("n2")], {"job_state": "LOCAL"}, []),
+    "a failed preflight without Slurm": (
+        [error("n2", Kind.BAD_NODE)],
+        {"job_state": "LOCAL"},
+        [("n2", "bad_node", True)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("errors", "known", "expected"), SIGNS.values(), ids=SIGNS)
+def test_whom_an_attempt_speaks_against(run, errors, known, expected):
+    attempt = opened(run, 1, nodes=["n1", "n2", "n3"])
+    for number, each in enumerate(errors):
+        records.write(attempt.rank_error(number), each)
+    for number, text in enumerate(known.get("agents", ())):
+        attempt.agent_error(number).write_text(text)
+    for number, count in enumerate(known.get("gpus", ())):
+        record = AgentRecord(f"n{number + 1}", gpus=count)
+        records.write(attempt.agent(number), record)
+    if "gone" in known:
+        Timeline(run, "rank-00007", 1).event("spawn", host=known["gone"], pid=1)
+    if "hang" in known:
+        records.write(attempt.hang, known["hang"])
+    evidence = Evidence(
+        outcome=None,
+        job_state=known.get("job_state", "RUNNING"),
+        job_reason="None",
+        signals=known.get("signals", ()),
+        is_preempted=False,
+        has_progress=False,
+        error="an error",
+        kind=known.get("kind"),
+        unreachable_nodes=known.get("lost", ()),
+        rebooted_nodes=known.get("rebooted", ()),
+    )
+    signs = signs_of(fact_reader.read(run, 1), evidence, known.get("states", {}))
+    assert [(sign.node, sign.kind, sign.is_left_out) for sign in signs] == expected
+
+
+def test_a_hang_before_the_first_step_is_not_known_to_be_the_same(run):
+    attempt = opened(run, 1, nodes=["n1", "n2"])
+    records.write(attempt.hang, HangConclusion(0, "x", (1,), (1,), ("n2",)))
+    (sign,) = signs_of(fact_reader.read(run, 1), NOTHING, {})
+    assert (sign.kind, sign.failure) == (Kind.HANG, "")
+
+
+def test_two_crashes_in_the_same_line_are_the_same_failure(run):
+    """Of different nodes, with other words, from the same checkpoint."""
+    failures = []
+    for number, node in enumerate(("n1", "n2"), 1):
+        attempt = opened(run, number, nodes=["n1", "n2", "n3"])
+        trace = f"Traceback\n  {TRACE}\nValueError: {node}"
+        records.write(
+            attempt.rank_error(0), error(node, text=f"ValueError: {node}", traceback=trace)
+        )
+        (sign,) = signs_of(fact_reader.read(run, number), NOTHING, {})
+        failures.append(sign.failure)
+    assert failures[0] == failures[1] != ""

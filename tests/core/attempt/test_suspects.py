@@ -1,0 +1,130 @@
+"""Which nodes the next attempts do without."""
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import suspects
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, Sign
+from slurm_job_kit.jobs.spec import Slurm
+from tests.core import run_files
+
+
+def history(*attempts):
+    """Attempts of (node, failure, progress, ...) each, none for an attempt without a sign."""
+    lines = []
+    for number, (node, failure, has_progress, *decision) in enumerate(attempts):
+        signs = (
+            run_files.signs(node, kind="unknown", is_left_out=True, failure=failure) if node else []
+        )
+        evidence = {"signs": signs, "has_progress": has_progress}
+        entry = run_files.attempt(evidence, attempt=number, stop=100.0 + number)
+        lines.append(entry | ({"decision": decision[0]} if decision else {}))
+    return [records.decode(AttemptRecord, line, "here") for line in lines]
+
+
+# attempts before -> whether a further sign against a leaves it out
+SECOND = [
+    ([], False),
+    ([("a", "", False)], True),
+    ([("b", "", False)], False),
+    ([("a", "", False), ("b", "", False)], False),  # the crashes move from node to node
+    ([("b", "", False), ("a", "", False)], True),
+    ([("a", "", False), (None, "", True)], False),  # an attempt between was well there
+    ([("a", "", False, "hold")], False),  # a user resumed
+]
+
+
+@pytest.mark.parametrize(("attempts", "is_left_out"), SECOND)
+def test_a_second_sign_in_a_row_leaves_a_node_out_if_there_are_others(attempts, is_left_out):
+    before, sign = history(*attempts), Sign("a", Kind.UNKNOWN, "it crashed", False)
+    (found,) = suspects.confirmed([sign], before, 0.0, lambda _: True)
+    assert (found.node, found.is_left_out) == ("a", is_left_out)
+    of_another_kind = Sign("a", Kind.HANG, "it hung", False)
+    assert suspects.confirmed([of_another_kind], before, 0.0, lambda _: True) == (of_another_kind,)
+    assert suspects.confirmed([sign], before, 0.0, lambda _: False) == (sign,)
+    assert suspects.confirmed([sign], before, 200.0, lambda _: True) == (sign,)  # expired
+
+
+# attempts -> the nodes that are left out
+STANDING = [
+    ([("a", "x", False), ("b", "", False)], ["b", "a"]),  # newest first
+    ([("a", "x", False), ("a", "x", False)], ["a"]),
+    ([("a", "x", False), ("b", "x", False)], []),  # it followed the run
+    ([("a", "x", False), ("b", "x", False), ("b", "y", False)], ["b"]),
+    ([("a", "x", False), (None, "", True), ("b", "x", False)], ["b", "a"]),  # another checkpoint
+    ([("a", "x", True), ("b", "x", False)], []),  # its checkpoint came before its failure
+    ([("a", "", False), ("b", "", False)], ["b", "a"]),  # nothing shows that it is the same
+]
+
+
+@pytest.mark.parametrize(("attempts", "nodes"), STANDING)
+def test_a_failure_that_follows_the_run_clears_the_nodes(attempts, nodes):
+    assert list(suspects.left_out(history(*attempts), since=0.0)) == nodes
+
+
+def test_a_node_that_slurm_itself_leaves_out_is_not_listed():
+    lost = run_files.attempt({"signs": run_files.signs("a", kind="node_failure")})
+    decoded = [records.decode(AttemptRecord, lost | {"attempt": n}, "here") for n in (1, 2)]
+    assert list(suspects.left_out(decoded, since=0.0)) == []
+
+
+def test_signs_expire():
+    assert list(suspects.left_out(history(("a", "x", False), ("b", "y", False)), 101.0)) == ["b"]
+
+
+# attempts before, present sign, present progress -> whether the failure followed the run
+FOLLOWED = [
+    ([("a", "x", False)], ("b", "x"), False, True),
+    ([("a", "x", False), (None, "", False)], ("b", "x"), False, True),  # a preemption between
+    ([("a", "x", False)], ("a", "x"), False, False),
+    ([("a", "x", False)], ("b", "y"), False, False),
+    ([("a", "x", False)], ("b", "x"), True, False),
+    ([("a", "x", True)], ("b", "x"), False, True),
+    ([("a", "x", False), (None, "", True)], ("b", "x"), False, False),
+    ([("a", "x", False, "hold")], ("b", "x"), False, False),  # a user resumed
+    ([], ("b", "x"), False, False),
+]
+
+
+@pytest.mark.parametrize(("attempts", "present", "progress", "is_followed"), FOLLOWED)
+def test_whether_a_failure_followed_the_run(attempts, present, progress, is_followed):
+    sign = Sign(present[0], Kind.UNKNOWN, "rank 0: x", False, present[1])
+    evidence = Evidence(None, "RUNNING", "None", (), False, progress, "x", signs=(sign,))
+    told = suspects.followed(evidence, history(*attempts))
+    assert (told is not None) == is_followed
+    assert told is None or "a and b" in told
+
+
+@pytest.mark.parametrize(
+    ("nodes", "unfit", "lost", "expected"),
+    [
+        ("abcd", "", "", "abc"),
+        ("abcd", "b", "", "acd"),
+        ("abcd", "", "b", "acd"),
+        ("abcd", "a", "", "bcd"),
+        ("bcd", "", "", "bcd"),
+        ("abcd", "bc", "", "abd"),  # too few others: one of them takes part
+        ("abcd", "b", "c", "abd"),
+        ("abcd", "b", "cd", "abc"),
+        ("abcd", "abcd", "", "abc"),
+        ("ab", "b", "", "ab"),
+    ],
+)
+def test_the_nodes_of_an_attempt_are_those_without_suspicion(nodes, unfit, lost, expected):
+    slurm = Slurm(nodes=3, spare_nodes=1)
+    chosen = suspects.choose_nodes(slurm, tuple(nodes), set(lost), set(unfit))
+    assert chosen.nodes == tuple(expected)
+    assert not {*chosen.spares, *chosen.left_out} & {*chosen.nodes, *lost}
+    assert {*chosen.left_out} <= {*unfit} and not {*chosen.spares} & {*unfit}
+
+
+def test_the_next_attempt_in_the_same_allocation_does_without_a_node_that_slurm_marked():
+    lost = run_files.attempt({"signs": run_files.signs("a", kind="node_failure")})
+    of_others = run_files.attempt({"signs": run_files.signs("b")})
+    earlier, last = (
+        records.decode(AttemptRecord, line | {"attempt": n}, "here")
+        for n, line in enumerate((of_others, lost))
+    )
+    assert suspects.unfit([earlier, last], since=0.0) == {"a", "b"}
+    assert suspects.unfit([last, earlier], since=0.0) == {"b"}

@@ -1,0 +1,184 @@
+"""What the first node of a start decides on files that other hosts have written just before."""
+
+import os
+import subprocess
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from slurm_job_kit.jobs.attempt.open import HeldError, refuse
+from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
+from slurm_job_kit.jobs.records.nodes import read_agents
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink, write_json
+from slurm_job_kit.jobs.runs import (
+    checkpoint_lookup,
+    fact_reader,
+    interpret,
+    run_lock,
+    scratch_purge,
+    state,
+)
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.errors import Superseded
+from tests.core import run_files
+from tests.core.run_files import failed, node, opened
+from tests.core.two_hosts import look
+
+NAMES = (
+    *("attempt-1", "attempt-2", "plan.json", "outcome.json", "result.json", "attempts.jsonl"),
+    *("owner.json", "cancelled", "successor.json", "submission.json", "progress.json"),
+    *("agent-00000.json", "agent-00001.json", "rank-00001.error.json", "rank-00000.jsonl"),
+    *("checkpoints", "timeline", "logs", "code", "two", "step-00000006"),
+)
+
+
+@pytest.fixture
+def run(hosts):
+    """A run with one attempt, as the host `here` has it. What else it has, a test makes later."""
+    run_dir = RunDir(hosts.here / "x/1")
+    run_dir.path.mkdir(parents=True)
+    run_dir.spec.write_text(Spec().to_json())
+    opened(run_dir, 1)
+    return run_dir
+
+
+@pytest.fixture
+def there(hosts, run):
+    """The same run on the first node of the next start, which has looked at all of it."""
+    look(hosts.there, *NAMES)
+    return hosts.run_there(run)
+
+
+def test_the_newest_attempt_is_the_one_that_another_node_has_opened(run, there):
+    opened(run, 2)
+    assert fact_reader.newest_opened(there) == 2
+    assert fact_reader.read_newest(there).plan is not None
+
+
+def test_an_attempt_without_a_plan_that_was_looked_at_too_early_is_opened(hosts, run):
+    run.attempt(2).path.mkdir()
+    look(hosts.there, *NAMES)
+    write_json(run.attempt(2).plan, run_files.plan(attempt=2))
+    assert fact_reader.newest_opened(hosts.run_there(run)) == 2
+
+
+def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
+    attempt = run.attempt(1)
+    node(attempt, 0)
+    node(attempt, 1, (2.0, "SIGTERM"), torchrun_exit=1)
+    failed(attempt, 1, 3.0)
+    write_json(attempt.outcome, {"status": "stopped", "global_step": 6})
+    run.progress.write_text('{"step": 6}')
+    run.timeline("x").parent.mkdir()
+    Timeline(run, "rank-00000", 1).event("first_step", step=1)
+    (run.checkpoints / "step-00000006").mkdir(parents=True)
+    facts = fact_reader.read(there, 1)
+    assert len(facts.agents) == 2 and None not in facts.agents
+    assert facts.outcome.status == "stopped" and facts.progress_step == 6
+    assert [each.rank for each in facts.errors] == [1]
+    assert [each.event for each in facts.events] == ["first_step"]
+    assert facts.checkpoint == "step-00000006"
+    assert len(read_agents(there, 1)) == 2
+
+
+def test_a_record_of_another_host_closes_the_attempt(run, there):
+    run_files.recorded(run, decision="hold")
+    write_json(run.result, {"status": "held", "attempts": 1})
+    facts = fact_reader.read(there, 1, is_for_next=True)
+    assert not interpret.is_unrecorded(facts)
+    assert facts.result is not None and facts.result.status == "held"
+
+
+def test_a_run_that_was_cancelled_on_the_login_node_does_not_start(run, there):
+    run.cancelled.write_text("now")
+    me = run_lock.this_process("7")
+    with pytest.raises(HeldError, match="the run was cancelled"):
+        refuse(there, fact_reader.read(there, 1), me)
+
+
+def test_a_run_whose_cancel_a_resume_has_taken_back_starts(hosts, run):
+    run.cancelled.write_text("now")
+    look(hosts.there, *NAMES)
+    run.cancelled.unlink()
+    there = hosts.run_there(run)
+    refuse(there, fact_reader.read(there, 1), run_lock.this_process("7"))
+
+
+def test_an_owner_of_another_host_keeps_the_run(run, there):
+    other = run_files.claim(job_id="local-elsewhere-1", host="elsewhere")
+    write_json(run.owner, other)
+    with pytest.raises(run_lock.OwnedError, match="elsewhere"):
+        run_lock.claim(there, run_lock.this_process(None), 2)
+    assert run_lock.read(there) == run_lock.read(run)
+
+
+def test_an_attempt_that_another_one_has_replaced_is_superseded(hosts, run):
+    write_json(run.owner, run_files.claim(attempt=1))
+    look(hosts.there, *NAMES)
+    there = hosts.run_there(run)
+    assert not run_lock.is_superseded(there, "7", 1)
+    write_json(run.owner, run_files.claim(attempt=2))
+    assert run_lock.is_superseded(there, "7", 1)
+
+
+class Handle:
+    """The part of a RunHandle that the check of the owner reads."""
+
+    def __init__(self, run_dir, attempt):
+        self.dir, self.attempt, self.job_id = run_dir, attempt, "7"
+
+
+def test_a_rank_on_another_host_owns_the_run_as_soon_as_its_attempt_is_opened(run, there):
+    write_json(run.owner, run_files.claim(attempt=2))
+    check_owner(Handle(there, 2))  # type: ignore[arg-type]
+    with pytest.raises(Superseded):
+        check_owner(Handle(there, 1))  # type: ignore[arg-type]
+
+
+def test_an_agent_sees_the_plan_of_an_attempt_that_it_looked_for_before(run, there):
+    opened(run, 2)
+    assert wait_for_plan(there.attempt(2)).attempt == 2
+
+
+def test_a_script_that_looks_by_itself_sees_the_stop_of_its_own_node_at_once(run, there):
+    """Its node looked before, and goes on to see no file that another host has created."""
+    stop = there.attempt(1).stop_requested
+    shell = ["bash", "-c", '[ -e "$0" ]', stop]
+    assert subprocess.run(shell).returncode == 1
+    run.attempt(1).stop_requested.touch()
+    agent = SimpleNamespace(attempt_dir=there.attempt(1), best_effort=nullcontext)
+    Agent.create_stop_file(agent)  # type: ignore[arg-type]
+    assert subprocess.run(shell).returncode == 0
+
+
+def test_the_frozen_code_is_the_one_that_a_resume_has_linked_just_now(hosts, run):
+    for name in ("one", "two"):
+        (hosts.here / name / "slurm_job_kit/jobs").mkdir(parents=True)
+        (hosts.here / name / "slurm_job_kit/jobs/rundir.py").write_text("")
+    relink(run.code, "../../one")
+    relink(run.kit, "code")
+    look(hosts.there)
+    relink(run.code, "../../two")
+    code, _ = scratch_purge.check_code(hosts.run_there(run))
+    assert code is not None and code.name == "two"
+
+
+def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts, run):
+    run.checkpoints.mkdir(exist_ok=True)
+    saved = run.checkpoints / "last.ckpt"
+    saved.write_bytes(b"1" * 100)
+    os.utime(saved, (1, 1))
+    look(hosts.there)
+    there = hosts.run_there(run)
+    before = checkpoint_lookup.newest_file(there)
+    saved.write_bytes(b"2" * 100)
+    assert str(checkpoint_lookup.newest_file(there)) > str(before)
+
+
+def test_a_successor_sees_the_job_that_another_host_has_recorded(run, there):
+    write_json(run.submission, {"argv": None, "job_id": "7"})
+    write_json(run.successor, {"job_id": "8", "after": "7", "reason": "x"})
+    assert state.read_files(there).successor == "8"
+    assert os.listdir(run.path)

@@ -1,0 +1,180 @@
+"""A checkpoint leaves the kit: as safetensors in one or several files."""
+
+import json
+import weakref
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
+from slurm_job_kit.trainer.checkpoint import export
+from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
+from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
+from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save
+
+pytestmark = pytest.mark.usefixtures("process_group")
+
+FILE_BYTES = 40  # the tensors have 8 to 24 bytes each, 124 together
+NUM_FILES = 4
+
+
+def adamw(parameters, lr):
+    parameters = list(parameters)
+    matrices = [each for each in parameters if each.ndim > 1]
+    others = [each for each in parameters if each.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory with one checkpoint, and its replica."""
+    context, replica = job_of(tmp_path / "run"), replica_of(optimizer=adamw)
+    save(context, replica, 6)
+    return context.run.dir, replica
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    monkeypatch.setattr(export, "MAX_FILE_BYTES", FILE_BYTES)
+
+
+def exported(run_dir, *words):
+    assert export.main([str(run_dir.path), *map(str, words)]) == 0
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+LAYOUT = [
+    *(f"model-{number:05d}-of-{NUM_FILES:05d}.safetensors" for number in range(1, NUM_FILES + 1)),
+    "model.safetensors.index.json",
+]
+
+
+def test_larger_weights_become_files_with_an_index(run, small_files, tmp_path, capsys):
+    run_dir, replica = run
+    (out := tmp_path / "out").mkdir()
+    exported(run_dir, "--out", out)
+    printed = capsys.readouterr()
+    assert printed.out == f"{out}/model.safetensors.index.json\n"
+    assert names_in(out) == LAYOUT
+    index, own = json.loads((out / LAYOUT[-1]).read_text()), replica.module.state_dict()
+    size = sum(value.nbytes for value in own.values())
+    assert index["metadata"] == {
+        "total_size": size,
+        "format": "pt",
+        "run_id": "run",
+        "global_step": "6",
+        "weights_sha256": weights_sha256(replica),
+    }
+    tensors_read: dict[str, torch.Tensor] = {}
+    for name in LAYOUT[:-1]:
+        tensors = safetensors.torch.load_file(out / name)
+        assert sum(value.nbytes for value in tensors.values()) <= FILE_BYTES
+        assert {index["weight_map"][each] for each in tensors} == {name}
+        with safetensors.safe_open(out / name, "pt") as file:
+            assert file.metadata() == {"format": "pt", "run_id": "run", "global_step": "6"}
+        tensors_read |= tensors
+    assert tensors_read.keys() == own.keys() == index["weight_map"].keys()
+    assert all(torch.equal(value, own[name]) for name, value in tensors_read.items())
+
+
+def test_a_tensor_larger_than_a_file_is_alone(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(export, "MAX_FILE_BYTES", 1)
+    run_dir, replica = run
+    exported(run_dir, "--out", tmp_path / "w.safetensors")
+    places = json.loads((tmp_path / "w.safetensors.index.json").read_text())["weight_map"]
+    assert len(set(places.values())) == len(places) == len(replica.module.state_dict())
+
+
+def test_an_export_reads_the_model_only_and_holds_one_file_of_it(run, small_files, monkeypatch):
+    run_dir, _ = run
+    really, names = StoredTensor.read, []
+    held: list[Any] = []
+
+    def read(self, contents):
+        tensor = really(self, contents)
+        names.append(self.name)
+        held.append(weakref.ref(tensor))
+        alive = [each() for each in held]
+        assert sum(each.nbytes for each in alive if each is not None) <= FILE_BYTES
+        return tensor
+
+    monkeypatch.setattr(StoredTensor, "read", read)
+    exported(run_dir)
+    assert len(names) == len(set(names)) == 9
+    assert all(name.startswith("model") for name in names), names
+
+
+def test_a_failed_export_leaves_no_index_and_one_that_is_there_is_not_replaced(
+    run, small_files, tmp_path, monkeypatch, capsys
+):
+    run_dir, _ = run
+    (out := tmp_path / "out").mkdir()
+    really, count = safetensors.torch.save_file, []
+
+    def save(*arguments):
+        really(*arguments)
+        count.append(1)
+        if len(count) == NUM_FILES:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", save)
+    assert export.main([str(run_dir.path), "--out", str(out)]) == 1
+    assert LAYOUT[-1] not in names_in(out)
+    exported(run_dir, "--out", out)
+    assert names_in(out) == LAYOUT
+    assert export.main([str(run_dir.path), "--out", str(out)]) == 2
+    assert f"{out / LAYOUT[-1]} exists: delete those weights first" in capsys.readouterr().err
+
+
+def test_a_missing_directory_is_named_before_anything_is_read(run, tmp_path, capsys):
+    run_dir, _ = run
+    out = tmp_path / "gone" / "w.safetensors"
+    assert export.main([str(run_dir.path), "--out", str(out)]) == 2
+    assert f"there is no directory {out.parent}" in capsys.readouterr().err
+
+
+def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys):
+    run_dir, replica = trained
+    out = tmp_path / "out.safetensors"
+    for which, step in [("latest", "9"), ("best", "6"), ("step-00000006", "6")]:
+        assert export.main([str(run_dir.path), "--checkpoint", which, "--out", str(out)]) == 0
+        with safetensors.safe_open(out, "pt") as file:
+            metadata = file.metadata()
+        assert (metadata["global_step"], metadata["run_id"]) == (step, "trained")
+    assert export.main([str(run_dir.checkpoints / "step-00000009"), "--out", str(out)]) == 0
+    weights = safetensors.torch.load_file(out)
+    assert torch.equal(weights["0.weight"], replica.module[0].weight)
+    capsys.readouterr()
+    assert export.main([str(run_dir.path), "--checkpoint", "step-00000007"]) == 2
+    hint = "hint: it has step-00000009, step-00000006"
+    assert f"no checkpoint step-00000007\n  {hint}" in capsys.readouterr().err
+    (run_dir.checkpoints / "best").unlink()
+    assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 2
+    assert f"trained has no checkpoint best\n  {hint}" in capsys.readouterr().err
+
+
+def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):
+    run_dir, _ = trained
+    for status, is_warned in [("held", True), ("completed", False)]:
+        run_dir.result.write_text(json.dumps({"status": status}))
+        assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 0
+        printed = capsys.readouterr()
+        assert printed.out == f"{run_dir.path}/weights.safetensors\n"
+        assert "after step 6: train_loss 0.8571\n" in printed.err
+        assert ("not finished" in printed.err) == is_warned
+
+
+def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
+    run_dir, _ = trained
+    path = run_dir.checkpoints / "step-00000009" / "rank-00000.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert export.main([str(run_dir.path)]) == 1
+    assert "step-00000009 is damaged: rank-00000.safetensors has" in capsys.readouterr().err
+    assert list(run_dir.path.glob("*safetensors*")) == [] and list(run_dir.path.glob(".*")) == []
+    assert len(checkpoint_names(run_dir.checkpoints)) == 2

@@ -1,0 +1,178 @@
+"""Checkpoints that rank 0 of another host has just saved, put aside or pruned."""
+
+import dataclasses
+import os
+
+import pytest
+
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, NamedFile
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, point_at_best
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Checkpoint
+from slurm_job_kit.trainer.checkpoint import commit, export, recovery, weights
+from slurm_job_kit.trainer.logging.reporter import open_cut
+from slurm_job_kit.trainer.process.run_handle import RankContext
+from tests.core.checkpoint.checkpoint_kit import (
+    bits,
+    job_of,
+    loaded,
+    replica_of,
+    save,
+)
+from tests.core.two_hosts import TwoHosts, look
+
+pytestmark = pytest.mark.usefixtures("process_group")
+
+NAMES = ("step-00000003", "step-00000006", "step-00000009", "latest", "best")
+
+
+@pytest.fixture
+def here(hosts: TwoHosts) -> RankContext:
+    """The run on the host that saves."""
+    context: RankContext = job_of(hosts.here / "run", keep=Checkpoint(keep_last=2))
+    return context
+
+
+@pytest.fixture
+def there(hosts: TwoHosts, here: RankContext) -> RankContext:
+    """The same run on the other host."""
+    run = dataclasses.replace(here.run, dir=RunDir(hosts.there / "run"))
+    return dataclasses.replace(here, run=run)
+
+
+def test_a_requeue_onto_a_host_that_listed_the_checkpoints_before_goes_on_from_the_newest(
+    here, there, capsys
+):
+    save(here, replica_of(), 3)
+    look(there.run.dir.path, *NAMES)
+    save(here, saved := replica_of(seed=2), 6)
+    assert loaded(there, fresh := replica_of(seed=1)).global_step == 6
+    assert bits(fresh) == bits(saved)
+    assert "missing" not in capsys.readouterr().out
+
+
+def test_a_requeue_onto_a_host_that_saw_only_pruned_checkpoints_is_not_held(here, there):
+    save(here, replica_of(), 3)
+    look(there.run.dir.path, *NAMES)
+    assert os.listdir(there.run.dir.checkpoints)
+    for step in (6, 9, 12):
+        save(here, replica_of(), step)
+    assert loaded(there, replica_of(seed=1)).global_step == 12
+    assert checkpoint_names(here.run.dir.checkpoints) == ["step-00000012", "step-00000009"]
+
+
+def test_a_requeue_onto_a_host_that_saw_the_run_without_a_checkpoint_goes_on(here, there):
+    look(there.run.dir.path, *NAMES)
+    save(here, replica_of(), 6)
+    assert loaded(there, replica_of(seed=1)).global_step == 6
+
+
+def test_a_checkpoint_that_latest_names_is_opened_by_its_name(here):
+    save(here, replica_of(), 3)
+    save(here, replica_of(), 6)
+    run_dir = here.run.dir
+    known = recovery.KnownCheckpoints(["step-00000003"], "step-00000006")  # an old listing
+    newest = recovery.read_newest_of_run(run_dir, known, lambda each: each.manifest, print)
+    assert newest.global_step == 6
+
+
+def test_the_checkpoint_of_a_step_that_was_saved_anew_is_read(here, there):
+    save(here, replica_of(), 6)
+    look(there.run.dir.path)
+    root = here.run.dir.checkpoints
+    (root / "step-00000006").rename(root / "aside-step-00000006")
+    save(here, saved := replica_of(seed=2), 6)
+    loaded(there, fresh := replica_of(seed=1))
+    assert bits(fresh) == bits(saved)
+
+
+def test_what_only_an_old_cache_lacks_is_not_quarantined(here, there, monkeypatch):
+    save(here, replica_of(), 6)
+    look(there.run.dir.checkpoints)
+    parts = []
+
+    def parse(contents):
+        """Find damage the first time, as a cache with old pages would show it."""
+        parts.append(contents.manifest.global_step)
+        if len(parts) == 1:
+            raise reader.DamageError("old pages")
+        return parts[-1]
+
+    assert recovery.read_newest(there.run.dir.checkpoints, ["step-00000006"], parse, print) == 6
+    assert len(parts) == 2 and checkpoint_names(here.run.dir.checkpoints) == ["step-00000006"]
+
+
+def test_a_file_of_a_checkpoint_that_was_looked_for_too_early_is_no_damage(here, there):
+    root = here.run.dir.checkpoints
+    (root / "step-00000006").mkdir()
+    look(there.run.dir.path, "manifest.json", "state.json", "rank-00000.safetensors")
+    save(here, replica_of(), 9)
+    for path in (root / "step-00000009").iterdir():
+        path.rename(root / "step-00000006" / path.name)
+    assert reader.check(there.run.dir.checkpoints / "step-00000006").global_step == 9
+
+
+def test_a_rank_reads_its_rows_of_the_checkpoint_that_rank_0_has_found(here, there):
+    """The other host still has another checkpoint of the same name in its cache."""
+    root = here.run.dir.checkpoints
+    save(here, replica_of(width=5), 6)
+    look(there.run.dir.path)
+    (root / "step-00000006").rename(root / "aside-step-00000006")
+    save(here, replica_of(seed=2), 6)
+    manifest = reader.check(root / "step-00000006")
+    (part,) = (file for file in manifest.files if file.name == "rank-00000.safetensors")
+    data = bytearray(64)
+    with reader.Contents(there.run.dir.checkpoints / "step-00000006", manifest) as contents:
+        contents.read_into(part.name, 0, memoryview(data))
+    assert data == (root / "step-00000006" / part.name).read_bytes()[:64]
+
+
+def test_the_size_of_another_hosts_part_is_not_that_of_a_cache(here, there):
+    root = here.run.dir.checkpoints
+    (root / "part").write_bytes(b"x")
+    look(there.run.dir.path)
+    with open(root / "part", "ab") as file:
+        file.write(b"y")
+    assert (there.run.dir.checkpoints / "part").stat().st_size == 1
+    expected = NamedFile("part", FileDigest(2, ""))
+    commit._check_size(there.run.dir.checkpoints / "part", expected.digest, "saving")
+
+
+def test_pruning_counts_only_checkpoints_that_are_there(here, there):
+    root = here.run.dir.checkpoints
+    for step in (3, 6, 9, 12):
+        (root / f"step-{step:08d}").mkdir()
+    look(there.run.dir.path)
+    (root / "step-00000009").rename(root / "aside-step-00000009")
+    commit.prune(there.run.dir.checkpoints, 12, commit.Retention(keep_last=2))
+    assert checkpoint_names(root) == ["step-00000012", "step-00000006"]
+
+
+def test_the_best_checkpoint_of_another_host_is_pointed_at(here, there):
+    look(there.run.dir.path, *NAMES)
+    (here.run.dir.checkpoints / "step-00000006").mkdir()
+    point_at_best(there.run.dir.checkpoints, 6)
+    assert (here.run.dir.checkpoints / "best").read_text() == "step-00000006\n"
+
+
+def test_an_attempt_on_another_host_keeps_the_metrics_so_far(here, there):
+    look(there.run.dir.path, "metrics.jsonl")
+    here.run.dir.metrics.write_text("one\ntwo\n")
+    open_cut(there.run.dir.metrics, 4).close()
+    assert here.run.dir.metrics.read_text() == "one\n"
+
+
+@pytest.mark.parametrize("name", ["latest", "best", "step-00000006"])
+def test_export_finds_a_checkpoint_of_another_host(here, there, name):
+    look(there.run.dir.path, *NAMES)
+    save(here, replica_of(), 6)
+    (here.run.dir.checkpoints / "best").write_text("step-00000006\n")
+    assert export.find(there.run.dir.path, name).name == "step-00000006"
+
+
+def test_a_run_begins_from_the_weights_that_another_host_has_just_saved(here, there):
+    look(there.run.dir.path, *NAMES, "manifest.json")
+    save(here, replica_of(), 6)
+    with weights.open_weights(there.run.dir.path) as weights_read:
+        assert weights_read.shapes

@@ -1,0 +1,182 @@
+"""The command clean: what it deletes, and above all what it never deletes."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from slurm_job_kit.jobs import procfs, records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import clean
+from slurm_job_kit.jobs.records.queued import Submission, Successor
+from slurm_job_kit.jobs.records.training import Result
+from slurm_job_kit.jobs.rundir import relink, write_json
+from slurm_job_kit.jobs.runs import code_snapshot
+from tests.core import run_files
+from tests.core.run_files import make_checkpoint, make_code, make_run
+
+
+def age(path, days=2.0):
+    """Make a folder and all below it look as old as this."""
+    then = time.time() - days * 86400
+    for folder, folders, names in os.walk(path):
+        for name in (*folders, *names, "."):
+            os.utime(os.path.join(folder, name), (then, then), follow_symlinks=False)
+
+
+def ended(here, status="completed", run_id="20260101", job_id=None, days=40.0):
+    """A run that ended."""
+    run = make_run(here, run_id)
+    make_checkpoint(run, 10)
+    records.write(run.result, Result(status, global_step=30))
+    if job_id is not None:
+        records.write(run.submission, Submission(("sbatch",), job_id))
+    age(run.path, days)
+    return run
+
+
+def everything(run):
+    return sorted(str(path) for path in run.path.rglob("*"))
+
+
+def test_without_yes_it_lists_and_deletes_nothing(here, capfd):
+    run = ended(here)
+    before = everything(run)
+    assert main(["clean"]) == 0
+    printed = capfd.readouterr().out
+    assert "runs/tiny/20260101" in printed
+    assert "1 run and 0 copies of code; nothing is deleted yet" in printed
+    assert everything(run) == before
+
+
+@pytest.mark.parametrize("status", ["completed", "held", "cancelled"])
+def test_a_run_that_is_over_and_old_goes_with_the_folder_of_its_name(here, status):
+    run = ended(here, status)
+    relink(run.path.parent / "latest", run.run_id)
+    assert main(["clean", "--yes"]) == 0
+    assert not run.path.parent.exists()
+
+
+def test_a_run_that_is_young_or_never_started_stays(here):
+    young, never = ended(here, run_id="a", days=2), make_run(here, "b")
+    age(never.path, 40)
+    assert main(["clean", "--yes"]) == 0
+    assert young.path.exists() and never.path.exists()
+    assert main(["clean", "--yes", "--days", "1"]) == 0
+    assert not young.path.exists() and never.path.exists()
+
+
+def test_a_named_run_goes_at_any_age_and_no_other(here):
+    run, other = ended(here, run_id="a", days=0), ended(here, run_id="b")
+    assert main(["clean", "a", "--yes"]) == 0
+    assert not run.path.exists() and other.path.exists()
+
+
+def test_a_run_and_code_of_another_user_stay(here, monkeypatch, capfd):
+    run, code = ended(here), here / "runs/.code" / ("0" * 64)
+    code.mkdir(parents=True)
+    age(code, 40)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert main(["clean", "--yes"]) == 0
+    assert run.path.exists() and "belongs to another user" in capfd.readouterr().err
+    assert code.exists()
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
+@pytest.mark.parametrize("is_successor", [False, True])
+def test_a_run_with_a_job_in_the_queue_stays_whole(slurm, here, state, is_successor):
+    run = ended(here, job_id="12")
+    if is_successor:
+        records.write(run.successor, Successor("13", "12", "because"))
+    slurm.enqueue("13" if is_successor else "12", here, "x")
+    before = everything(run)
+    assert main(["clean", "--yes"]) == 0
+    assert everything(run) == before
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_run_that_plain_sbatch_queued_stays_whole(slurm, here, is_cut):
+    run, never = ended(here), make_run(here, "20260102")
+    age(never.path)
+    slurm.enqueue("12", here, f"/x/slurm/ddp.sbatch {run.path}")
+    slurm.enqueue("13", never.path.parent, f"slurm/ddp.sbatch {never.run_id}")
+    if is_cut:  # Slurm 24.11 without accounting: either job may be of either run
+        slurm.hide_arguments()
+    before = everything(run), everything(never)
+    assert main(["clean", "--yes"]) == 0
+    assert (everything(run), everything(never)) == before
+
+
+def test_a_run_that_trains_on_this_machine_stays_whole(here):
+    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+        try:
+            run = ended(here)
+            owner = {"job_id": f"local-x-{process.pid}", "host": os.uname().nodename}
+            began = procfs.start_of(process.pid)
+            write_json(run.owner, run_files.claim(**owner, pid=process.pid, pid_start=began))
+            before = everything(run)
+            assert main(["clean", "--yes"]) == 0
+            assert everything(run) == before
+        finally:
+            process.kill()
+
+
+def test_without_an_answer_of_slurm_a_run_with_a_job_stays(slurm, here, capfd):
+    run = ended(here, job_id="12")
+    slurm.answer("squeue", error="Unable to contact slurm controller", status=1)
+    assert main(["clean", "--yes"]) == 0
+    assert run.path.exists() and "Slurm does not answer" in capfd.readouterr().err
+    slurm.answer("squeue")
+    assert main(["clean", "--yes"]) == 0
+    assert not run.path.exists()
+
+
+def test_a_run_that_was_resumed_after_slurm_was_asked_stays(here, monkeypatch):
+    run = ended(here)
+    size_of = clean.size_of
+
+    def after_a_resume(path):
+        records.write(run.submission, Submission(("sbatch",), "99"))
+        return size_of(path)
+
+    monkeypatch.setattr(clean, "size_of", after_a_resume)
+    assert main(["clean", "--yes"]) == 1
+    assert run.spec.exists()
+
+
+def test_code_that_no_run_names_goes(here):
+    run = make_run(here)
+    checkout = make_code(here, run)
+    named = code_snapshot.take(checkout, here / "runs", 0o750)
+    relink(run.code, str(named))
+    old = [here / "runs/.code" / name for name in ("0" * 64, ".copy-x", ".broken-x", ".deleted-x")]
+    for unused in old:
+        unused.mkdir()
+    age(here / "runs/.code", 40)
+    fresh = [here / "runs/.code" / name for name in ("1" * 64, ".broken-y")]
+    for used in fresh:
+        used.mkdir()
+    assert main(["clean", "--yes"]) == 0
+    assert {*(here / "runs/.code").iterdir()} == {named, *fresh}
+
+
+def test_the_next_clean_ends_one_that_was_killed(here, monkeypatch):
+    run = ended(here)
+
+    def killed(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(code_snapshot, "delete", killed)
+        assert main(["clean", "--yes"]) == 130
+    assert not run.path.exists() and (here / "runs/.deleted-20260101").is_dir()
+    age(here / "runs/.deleted-20260101", 40)
+    assert main(["clean", "--yes"]) == 0
+    assert not (here / "runs/.deleted-20260101").exists()
+
+
+def test_an_unknown_run_is_refused(here, capfd):
+    ended(here)
+    assert main(["clean", "nosuch"]) == 2
+    assert "hint" in capfd.readouterr().err

@@ -1,0 +1,104 @@
+"""What the commands cost, in counts: imported modules, calls of Slurm, operations on files."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.runs import lookup
+from tests.core import file_operations, run_files
+from tests.core.run_files import REPOSITORY
+
+HEAVY = {"torch", "numpy", "sklearn", "sympy"}
+RECORDS = f"{installation.NAME}.jobs.records"
+OF_RANKS = {f"{RECORDS}.nodes", f"{RECORDS}.training"}
+OF_SUBMIT = {"yaml", "submitit", "asyncio"}
+NUM_RUNS = 4
+
+
+def begin(run):
+    """Open the first attempt, whose rank 0 has a log."""
+    run_files.opened(run)
+    run.attempt(1).rank_log(0).write_text("step 1\n")
+
+
+def imported_by(*words):
+    """The modules that Python imports for a command line."""
+    command = [sys.executable, "-X", "importtime", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded", "most"),
+    [
+        (["--help"], HEAVY | OF_SUBMIT | {"dataclasses"}, 79),
+        (["status"], HEAVY | OF_SUBMIT, 182),
+        (["logs"], HEAVY | OF_SUBMIT, 179),
+        (["submit", "tiny.yaml", "--no-check"], HEAVY | OF_RANKS, 314),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_imports_only_what_it_needs(slurm, words, unneeded, most):
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+    begin(lookup.find("tiny"))
+    # A distribution's Python imports modules of its own at each start.
+    imported = imported_by("-m", "slurm_job_kit.jobs", *words) - imported_by("-c", "pass")
+    assert "slurm_job_kit.jobs.installation" in imported
+    assert imported.isdisjoint(unneeded)
+    assert len(imported) <= most
+
+
+def test_submit_looks_for_no_garbage(slurm):
+    script = """
+import gc
+from slurm_job_kit.jobs import __main__
+found = []
+gc.callbacks.append(lambda phase, info: found.append(info["generation"]))
+code = __main__.command()
+print(found, gc.get_freeze_count() > 0)
+"""
+    command = [sys.executable, "-c", script, "submit", "tiny.yaml", "--no-check"]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("[] True\n"), done.stderr
+
+
+@pytest.fixture
+def runs(slurm, tmp_path, monkeypatch, capsys):
+    """Runs whose jobs are queued. The repository has only the files that each kit has."""
+    monkeypatch.setattr(installation, "ROOT", run_files.make_kit(tmp_path / "repository"))
+    for number in range(NUM_RUNS):
+        slurm.install("sbatch", f"echo Submitted batch job {100 + number}")
+        assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+        slurm.set_state(str(100 + number), "PENDING")
+    capsys.readouterr()
+    return lookup.all_runs()
+
+
+def test_status_asks_slurm_once_for_all_runs_and_not_where_all_have_ended(runs, slurm, capsys):
+    before = len(slurm.calls)
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.count("waiting in the queue") == NUM_RUNS
+    assert [call.partition(" ")[0] for call in slurm.calls[before:]] == ["squeue"]
+    for run in runs:
+        run.result.write_text('{"status": "held", "reason": "x"}')
+    assert main(["status"]) == 0
+    assert len(slurm.calls) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [(["status", "--all"], 84), (["logs"], 46), (["submit", "tiny.yaml", "--no-check"], 92)],
+    ids=["status", "logs", "submit"],
+)
+def test_a_command_takes_few_operations_on_the_files_of_runs(runs, words, most):
+    begin(runs[0])
+    with file_operations.watched(lookup.runs_root(), ".code") as operations:
+        assert main(words) == 0
+    assert 0 < operations.total() <= most, operations

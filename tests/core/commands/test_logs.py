@@ -1,0 +1,196 @@
+"""The command logs: one rank's logs over all attempts, followed until the run ends; errors."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import logs
+from slurm_job_kit.jobs.commands.views import rank_logs
+from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import lookup
+from tests.core import run_files
+from tests.core.run_files import make_run
+
+LIMIT_S = 20
+
+
+def begin(run, attempt, text="", rank=0, **plan):
+    """Open an attempt whose rank has written a log."""
+    log = run_files.opened(run, attempt, **plan).rank_log(rank)
+    log.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return log
+
+
+def end(run, attempt, **fields):
+    run_files.recorded(run, attempt=attempt, **fields)
+
+
+@pytest.fixture
+def run(here):
+    """A run of two attempts."""
+    run = make_run(here)
+    begin(run, 1, "step 1\nstep 2\nkilled")
+    end(run, 1, cause="preemption", reason="requeued")
+    begin(run, 2, "step 3\nstep 4\n")
+    return run
+
+
+def test_all_attempts_are_shown_with_a_seam_that_says_what_ended_the_earlier_one(run, capsys):
+    assert main(["logs", "tiny"]) == 0
+    first, seam, second = capsys.readouterr().out.partition("---- attempt 2")
+    assert first == "step 1\nstep 2\nkilled\n"
+    assert "on a,b from" in second and "attempt 1 ended: preemption" in second
+    assert second.endswith("----\nstep 3\nstep 4\n") and seam
+
+
+def test_one_attempt_is_shown_as_it_is(run, capsys):
+    assert main(["logs", "tiny", "--attempt", "1"]) == 0
+    assert capsys.readouterr().out == "step 1\nstep 2\nkilled\n"
+    assert main(["logs", "tiny", "--attempt", "7"]) == 2
+    assert "1-2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (0, []),
+        (1, ["step 4"]),
+        (2, ["step 3", "step 4"]),
+        (4, ["killed", "step 3", "step 4"]),
+        (99, ["step 1", "step 2", "killed", "step 3", "step 4"]),
+    ],
+)
+def test_the_last_lines_come_from_as_many_attempts_as_needed(run, capsys, lines, shown):
+    assert main(["logs", "tiny", "-n", str(lines)]) == 0
+    output = capsys.readouterr().out.splitlines()
+    assert [line for line in output if not line.startswith("----")] == shown
+
+
+def test_bytes_that_are_no_text_are_replaced_and_text_is_not_cut_between_blocks(
+    here, capsys, monkeypatch
+):
+    monkeypatch.setattr(rank_logs, "BLOCK_BYTES", 1)
+    begin(run := make_run(here), 1, b"\xc3\xa4\xff\n")
+    end(run, 1)
+    for options in ([], ["-f", "--attempt", "1"]):
+        assert main(["logs", "tiny", *options]) == 0
+        assert capsys.readouterr().out == "ä\ufffd\n"
+
+
+def test_a_rank_without_a_log_is_refused_with_those_that_have_one(run, capsys):
+    begin(run, 2, "x", rank=1)
+    assert main(["logs", "tiny", "--rank", "3"]) == 2
+    assert "0-1" in capsys.readouterr().err
+    assert main(["logs", "tiny", "--rank", "-1"]) == 2
+
+
+def test_a_run_that_has_not_started_has_no_log(here, capsys):
+    make_run(here)
+    assert main(["logs", "tiny"]) == 2
+    assert "has not started" in capsys.readouterr().err
+
+
+def following(words):
+    """The command in a thread of its own, as it blocks; returns the thread and its exit codes."""
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(main(words)), daemon=True)
+    thread.start()
+    return thread, codes
+
+
+def wait_until_shown(capsys, seen, text):
+    """Wait until the command has printed a text; `seen` collects what it prints."""
+    deadline = time.monotonic() + LIMIT_S
+    while text not in "".join(seen):
+        assert time.monotonic() < deadline, (text, seen)
+        seen.append(capsys.readouterr().out)
+        time.sleep(0.02)
+
+
+def test_a_log_is_followed_over_attempts_until_the_run_has_ended(slurm, capsys, monkeypatch):
+    monkeypatch.setattr(logs, "JUDGE_AGAIN_S", 0.1)
+    monkeypatch.setattr(logs, "LOOK_AGAIN_S", 0.02)
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+    slurm.set_state("4711", "PENDING")
+    run = lookup.find("tiny")
+    capsys.readouterr()
+    thread, codes = following(["logs", "tiny", "-f"])
+    log = begin(run, 1, "step 1\n")
+    seen: list[str] = []
+    wait_until_shown(capsys, seen, "step 1\n")
+    with open(log, "a", encoding="utf-8") as file:
+        file.write("step 2\n")
+    wait_until_shown(capsys, seen, "step 2\n")
+    end(run, 1, cause="preemption", decision="requeue")
+    begin(run, 2, "step 3\n")
+    wait_until_shown(capsys, seen, "step 3\n")
+    assert thread.is_alive()
+    with open(run.attempt(2).rank_log(0), "a", encoding="utf-8") as file:
+        file.write("the last line\n")
+    write_json(run.result, {"status": "completed"})
+    thread.join(LIMIT_S)
+    text = "".join([*seen, capsys.readouterr().out])
+    assert codes == [0] and text.endswith("the last line\n")
+    assert text.index("step 2") < text.index("---- attempt 2") < text.index("step 3")
+    assert sum(call.startswith("squeue") for call in slurm.calls) == 1
+
+
+def test_following_waits_for_a_log_and_says_for_what(slurm, capfd, monkeypatch):
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+    slurm.set_state("4711", "PENDING")
+    run = lookup.find("tiny")
+    capfd.readouterr()
+    judged = itertools.count()
+
+    def look(_):
+        if next(judged) == 3:
+            write_json(run.result, {"status": "cancelled"})
+
+    monkeypatch.setattr("time.sleep", look)
+    monkeypatch.setattr(logs, "JUDGE_AGAIN_S", 0.0001)
+    assert main(["logs", "tiny", "-f"]) == 0
+    error = capfd.readouterr().err
+    assert error.count("waiting for the log of rank 0") == 1 and error.endswith("cancelled\n")
+    assert main(["logs", "tiny"]) == 2
+    error = capfd.readouterr().err
+    assert "make why RUN=" in error and "-f waits" not in error
+
+
+def test_a_rank_that_the_run_does_not_have_is_not_waited_for(run, capsys):
+    run.progress.write_text('{"step": 4, "total": 50}')
+    assert main(["logs", "tiny", "-f", "--rank", "9"]) == 2
+
+
+def test_a_followed_attempt_ends_with_it(run, capsys):
+    assert main(["logs", "tiny", "-f", "--attempt", "1"]) == 0
+    assert capsys.readouterr().out == "step 1\nstep 2\nkilled"
+    assert main(["logs", "tiny", "-f", "-n", "1", "--attempt", "1"]) == 0
+    assert capsys.readouterr().out == "killed\n"
+
+
+def test_a_file_that_was_replaced_is_read_from_its_begin(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("long line\n")
+    file = rank_logs.GrowingFile(path)
+    assert b"".join(file.read()) == b"long line\n"
+    path.write_text("new\n")
+    assert b"".join(file.read()) == b"new\n"
+    path.unlink()
+    assert b"".join(file.read()) == b""
+
+
+def test_errors_shows_node_and_log_of_the_rank_that_failed_first(run, capsys):
+    trace = 'Traceback\n  File "x.py", line 3\nValueError: x'
+    records.write(
+        run.attempt(1).rank_error(1), RankError(5.0, 1, "b", "ValueError: x", traceback=trace)
+    )
+    assert main(["logs", "tiny", "--errors"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("attempt 1\nfirst failure: rank 1 on b: ValueError: x\nthe end of ")
+    assert main(["logs", "tiny", "--errors", "--attempt", "2"]) == 0
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,112 @@
+"""A command that looks at a run changes no file: of any run, also of another user's."""
+
+import contextlib
+import os
+
+import pytest
+
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from tests.core import run_files
+from tests.core.run_files import make_checkpoint, make_run
+
+NOBODY = 65534
+LOOKING = [
+    ["status", "--all"],
+    ["status", "tiny"],
+    ["status", "tiny", "--json"],
+    ["why", "tiny"],
+    ["logs", "tiny"],
+    ["logs", "tiny", "--errors"],
+    ["report", "tiny", "--json"],
+    ["explain", "train.lr"],
+    ["compare", "tiny", "tiny"],
+    ["shell", "tiny"],
+    ["clean"],  # lists what it would delete
+]
+
+
+def began(run: RunDir) -> None:
+    """The files of an attempt that job 7 began."""
+    write_json(run.submission, {"argv": None, "job_id": "7"})
+    run_files.opened(run)
+    write_json(run.owner, run_files.claim())
+    run.attempt(1).rank_log(0).write_text("step 7\n")
+    make_checkpoint(run, 3)
+
+
+def killed_when_complete(run: RunDir) -> None:
+    """Its batch script was killed before it wrote the record and the result."""
+    began(run)
+    write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 9})
+
+
+def cancelled_between_starts(run: RunDir) -> None:
+    """The cancel came after the end of the attempt, and before Slurm's requeue."""
+    began(run)
+    run_files.recorded(run, decision="wait", cause="requeued")
+    run.cancelled.write_text("now: jobs cancel: 7\n")
+
+
+def held(run: RunDir) -> None:
+    began(run)
+    run_files.recorded(run, {"error": "x"}, decision="hold", cause="crash")
+    write_json(run.result, {"status": "held", "reason": "x", "attempts": 1})
+
+
+KINDS = {
+    "frozen": lambda run: None,
+    "running": began,
+    "lost": began,
+    "complete": killed_when_complete,
+    "cancelled": cancelled_between_starts,
+    "held": held,
+}
+
+
+def tree(root):
+    """(path, mode, size, time of change) of everything below a folder; what is read leaves them."""
+    paths = [root, *root.rglob("*")]
+    return sorted(
+        (str(path), info.st_mode, info.st_size, info.st_mtime_ns)
+        for path in paths
+        for info in [path.lstat()]
+    )
+
+
+@contextlib.contextmanager
+def another_user(root):
+    """A block as a user who may read everything below a folder, and write nothing.
+
+    Only root can become another user. Of anybody else the files are made read-only.
+    """
+    for path in [root, *root.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    if os.getuid() == 0:
+        for parent in root.parents:
+            if parent.stat().st_mode & 0o5 != 0o5:
+                parent.chmod(0o755)  # those of pytest
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        for path in [root, *root.rglob("*")]:
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)  # so that pytest can delete them
+
+
+@pytest.mark.parametrize("who", [contextlib.nullcontext, another_user])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_command_that_looks_changes_no_file(here, slurm, capsys, kind, who):
+    slurm.set_state("7", "RUNNING" if kind == "running" else "FAILED")
+    run, runs = make_run(here), here / "runs"
+    KINDS[kind](run)
+    with who(runs):
+        before = tree(runs)
+        for words in LOOKING:
+            main(words)
+            assert tree(runs) == before, words
+    shown = capsys.readouterr().out
+    assert ("nothing is wrong, the run is complete" in shown) == (kind == "complete")

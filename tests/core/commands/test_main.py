@@ -1,0 +1,68 @@
+"""The command line: exit codes, error messages, overrides, what is imported."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs.__main__ import main
+from tests.core import run_files
+from tests.core.run_files import REPOSITORY, make_run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["submit", "nowhere.yaml"], "nowhere.yaml"),
+        (["submit", "tiny.yaml", "slurm.nodse=3"], "slurm.nodse: unknown key"),
+        (["submit", "tiny.yaml", "--set", "'"], "--set"),
+        (["submit", "tiny.yaml", "--cluster", "slurm"], "no sbatch on PATH"),
+        (["status", "nothing"], "no run 'nothing'"),
+        (["cancel", "nothing"], "no run 'nothing'"),
+        (["logs"], "no runs in"),
+        (["resume"], "no runs in"),
+    ],
+)
+def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, words, said):
+    assert main(words) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert said in output.err
+    assert output.out == ""
+    assert not (here / "runs").exists()
+
+
+def log_of(run):
+    """The log of rank 0 in the first attempt, which has begun."""
+    run_files.opened(run)
+    return run.attempt(1).rank_log(0)
+
+
+def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
+    log_of(make_run(here)).mkdir(parents=True)  # root can read every regular file
+    assert main(["logs"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.endswith("rank-00000.log: Is a directory\n")
+
+
+@pytest.mark.parametrize("words", [["status"], ["logs", "tiny"]])
+def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
+    log = log_of(make_run(here))
+    log.write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, env=env, stdout=writing, stderr=subprocess.PIPE, timeout=30)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_overrides_may_stand_behind_options():
+    from slurm_job_kit.jobs.commands.parser import parse
+
+    args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
+    assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
+    with pytest.raises(SystemExit):
+        parse(["submit", "x.yaml", "--clutser", "local"])

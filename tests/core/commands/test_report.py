@@ -1,0 +1,148 @@
+"""The command report: where the time of runs went, as a table, as JSON and as a page."""
+
+import json
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from tests.core import run_files
+from tests.core.run_files import make_run
+
+BEGIN = 1_800_000_000
+
+
+def event(run, writer, t, name, attempt, **fields):
+    line = {"t": BEGIN + t, "event": name, "attempt": attempt}
+    append_jsonl(run.timeline(writer), line | fields)
+
+
+def attempt(run, number, start, stop, steps, **fields):
+    """An attempt whose start-up takes 8 s, and whose stop 5 s."""
+    run.attempt(number).path.mkdir()
+    plan = AttemptPlan(number, "7", ("n1", "n2"), "n1", "test", "n1:1", "id", BEGIN + start, None)
+    records.write(run.attempt(number).plan, plan)
+    event(run, "rank-00000", start + 8, "first_step", number, step=steps[0])
+    event(run, "rank-00000", stop - 5, "stopped", number, step=steps[1])
+    event(run, "attempt", stop, "close", number)
+    times = {"start": BEGIN + start, "stop": BEGIN + stop, "nodes": ["n1", "n2"]}
+    own = {"attempt": number, "first_step": steps[0], "last_step": steps[1]}
+    append_jsonl(run.attempts, run_files.attempt(**(own | times | fields)))
+
+
+@pytest.fixture
+def requeued(here):
+    """A run that waited 10 s, trained 30 steps in 40 s, waited 10 s, and repeated 10 of them."""
+    run = make_run(here)
+    event(run, "submit", 0, "submit", None)
+    attempt(run, 1, 10, 50, (1, 30), cause="preemption", decision="requeue")
+    event(run, "rank-00000", 30, "evaluation", 1, step=10, seconds=2.0)
+    event(run, "rank-00000", 31, "save", 1, step=10, seconds=3.0, stall_s=1.0)
+    attempt(run, 2, 60, 100, (21, 50), cause="completed", decision="done")
+    write_json(run.result, {"status": "completed", "global_step": 50})
+    lines = [{"step": step, "train_loss": 1 / step, "eval_accuracy": 0.5} for step in (1, 2)]
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+def reported(capsys, *words):
+    assert main(["report", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_json_has_each_use_hours_and_goodput(requeued, capsys):
+    (run,) = reported(capsys, "--json")["runs"]
+    training = 2 * (40 - 8 - 5) - 2 - 1
+    redone = (40 - 8 - 5 - 2 - 1) * 10 / 30
+    assert run["seconds"] == {
+        "queue": 20,
+        "start_up": 16,
+        "training": pytest.approx(training - redone),
+        "redone": pytest.approx(redone),
+        "evaluation": 2,
+        "checkpoint": 1,
+        "stopping": 10,
+        "idle": 0,
+    }
+    assert sum(run["seconds"].values()) == pytest.approx(run["wall_s"]) == 100
+    assert run["node_hours"] == pytest.approx(160 / 3600, abs=1e-4) and run["steps_redone"] == 10
+    assert run["goodput"] == pytest.approx((training - redone) / 80, abs=1e-4)
+    assert [each["last_step"] for each in run["attempts"]] == [30, 50]
+
+
+def test_a_run_whose_process_is_gone_lasts_to_its_last_line(here, capsys):
+    run = make_run(here)
+    event(run, "submit", 0, "submit", None)
+    attempt(run, 1, 10, 50, (1, 30), decision="requeue", cause="preemption")
+    run.attempts.unlink()
+    (lost,) = reported(capsys, "--json")["runs"]
+    assert lost["wall_s"] == 50
+
+
+def test_a_held_run_is_idle_until_it_is_resumed(here, capsys):
+    run = make_run(here)
+    event(run, "submit", 0, "submit", None)
+    attempt(run, 1, 10, 50, (1, 30), decision="hold", cause="crash")
+    event(run, "submit", 80, "submit", None)
+    attempt(run, 2, 90, 130, (31, 50), decision="done", cause="completed")
+    write_json(run.result, {"status": "completed", "global_step": 50})
+    (found,) = reported(capsys, "--json")["runs"]
+    assert (found["seconds"]["idle"], found["seconds"]["queue"]) == (30, 20)
+
+
+def test_the_text_is_a_table_with_a_column_for_each_run(requeued, here, capfd):
+    make_run(here, "20260102", "other")
+    assert main(["report", "tiny", "other", "--metric", "eval_accuracy"]) == 0
+    printed = capfd.readouterr()
+    assert "tiny 20260101: completed, 2 attempts, 10 steps redone, 1 min 40 s" in printed.out
+    assert "queue" in printed.out and "20.0%" in printed.out
+    assert "eval_accuracy, largest first\n   1           0.5  tiny 20260101" in printed.out
+    assert printed.err == f"page {requeued.report.relative_to(here)}\n"
+
+
+def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
+    assert main(["report"]) == 0
+    page = requeued.report.read_text()
+    assert page.count("<svg") == 2 and "<td>preemption</td>" in page
+    assert not any(word in page for word in (' src="', "@import", 'href="http'))
+
+
+def test_hostile_names_are_shown_and_do_nothing(here, capsys):
+    run = make_run(here, "20260101", "<b>x$")
+    run.metrics.write_text('{"step": 1, "train_<i>$^": 1.0, "train_nan": NaN}\n')
+    assert main(["report"]) == 0
+    page = run.report.read_text()
+    assert "&lt;b&gt;x$" in page and "<b>x" not in page and "<i>" not in page
+    assert "NaN" not in page
+
+
+def test_without_matplotlib_there_is_the_table_and_a_line_that_helps(requeued, capfd, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "slurm_job_kit.jobs.commands.times.page", raising=False)
+    assert main(["report"]) == 0
+    printed = capfd.readouterr()
+    assert "goodput" in printed.out and "pip install matplotlib jinja2" in printed.err
+    assert not requeued.report.exists()
+
+
+def test_a_directory_that_refuses_the_page_leaves_the_text(requeued, capfd):
+    requeued.report.mkdir()
+    assert main(["report", "tiny"]) == 0
+    printed = capfd.readouterr()
+    assert "goodput" in printed.out and "--out PATH" in printed.err
+    assert main(["report", "tiny", "--out", str(requeued.path / "none/x.html")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["tony"], "did you mean tiny"),
+        (["tiny", "--metric", "eval_nix"], "they have eval_accuracy"),
+    ],
+)
+def test_a_mistake_names_what_there_is(requeued, capsys, words, text):
+    assert main(["report", *words]) == 2
+    assert text in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""The command resume: one job for a run that stopped, with a changed spec if wanted."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands.submit_claim import hold_claim
+from slurm_job_kit.jobs.rundir import read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.core import run_files
+from tests.core.run_files import REPOSITORY, make_code, make_run
+from tests.core.waiting import wait_for
+
+
+def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):
+    guarded("NODE_FAIL", "PENDING")
+    assert main(["resume", "tiny"]) == 2
+    assert "queued as job 4712" in capsys.readouterr().err
+
+
+def test_resume_of_a_complete_run_does_nothing(here, capsys):
+    run = make_run(here)
+    write_json(run.result, {"status": "completed"})
+    assert main(["resume"]) == 0
+    assert capsys.readouterr().out == (
+        "20260101 is complete, there is nothing to resume; to train on, make resume "
+        'RUN=20260101 SET="train.epochs=..." YES=1\n'
+    )
+
+
+def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, capsys):
+    run = make_run(here)
+    write_json(run.result, {"status": "completed", "global_step": 12})
+    make_code(here, run)
+    before = run.spec.read_text()
+    assert main(["resume", "tiny", "train.lr=0.5", "--yes", "--cluster", "local"]) == 2
+    assert capsys.readouterr().err == (
+        "error: 20260101 is complete after 12 steps, so nothing is changed\n"
+        "  hint: a greater train.epochs (or train.max_steps, where that is set) lets it train on; "
+        "--checkpoint NAME goes on from an older checkpoint\n"
+    )
+    assert (run.spec.read_text(), read_json(run.result)["status"]) == (before, "completed")
+    run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
+    assert main(["resume", "tiny", "train.epochs=9"]) == 2
+    assert capsys.readouterr().err.endswith("hint: to train on, submit a new run\n")
+
+
+def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):
+    main(["submit", "tiny.yaml"])
+    assert main(["resume", "4711"]) == 2
+    assert "is queued or running as job 4711" in capsys.readouterr().err
+
+
+def test_resume_waits_for_the_end_of_the_job_that_held_the_run(slurm, capsys):
+    main(["submit", "tiny.yaml"])
+    run = lookup.find("tiny")
+    run_files.recorded(run, job_id="4711", decision="hold", cause="crash")
+    write_json(run.result, {"status": "held"})
+    slurm.set_state("4711", "COMPLETING")
+    ending = threading.Timer(0.6, slurm.set_state, ("4711", "FAILED"))
+    ending.start()
+    assert main(["resume", "tiny"]) == 0
+    assert not ending.is_alive()
+    ending.join()
+
+
+def test_resume_needs_to_know_whether_the_job_still_runs(slurm, here, capsys):
+    main(["submit", "tiny.yaml"])
+    slurm.answer("squeue", error="Unable to contact slurmctld\n", status=1)
+    assert main(["resume", "4711"]) == 1
+    assert "whether job 4711 still runs" in capsys.readouterr().err
+
+
+def test_resume_submits_the_same_run_again_with_other_limits(slurm, capsys):
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "TIMEOUT")
+    assert main(["resume", "slurm.time=00:20:00", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["run_id"] == run.run_id
+    assert Spec.from_json(run.spec.read_text()).slurm.time == "00:20:00"
+    assert lookup.all_runs() == [run]
+
+
+def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, capsys):
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "TIMEOUT")
+    assert main(["resume", "train.lr=0.3"]) == 2
+    said = capsys.readouterr().err
+    assert "train.lr: 0.1 -> 0.3\n  hint: repeat it with --yes (make: YES=1)" in said
+    assert Spec.from_json(run.spec.read_text()).train.lr == 0.1
+    assert main(["resume", "train.lr=0.3", "--yes"]) == 0
+    assert Spec.from_json(run.spec.read_text()).train.lr == 0.3
+    assert len(read_jsonl(run.changes)) == 1
+
+
+SLOW_SBATCH = """
+case "$*" in *--version*) exit ;; esac
+echo submitted >>"$FAKE_SLURM/submitted"
+for i in $(seq 200); do [ -e "$FAKE_SLURM/go" ] && break; sleep 0.05; done
+echo 'Submitted batch job 4712'
+"""
+
+
+def test_of_two_resumes_at_once_one_queues_a_job(slurm, here, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.set_state("4711", "FAILED")
+    slurm.install("sbatch", SLOW_SBATCH)
+    command = [sys.executable, "-m", "jobs", "resume", "tiny"]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as first:
+        try:
+            wait_for(lambda: slurm.submitted == 2)
+            assert main(["resume", "tiny"]) == 2
+            assert f"process {first.pid} on " in capsys.readouterr().err
+        finally:
+            (slurm.folder / "go").touch()
+    assert first.returncode == 0
+    slurm.set_state("4712", "PENDING")
+    assert main(["resume", "tiny"]) == 2
+    assert "job 4712" in capsys.readouterr().err
+    assert slurm.submitted == 2
+
+
+def claim_of(run, **changes):
+    """The claim of another process on the run."""
+    with hold_claim(run):
+        (claim,) = run.path.glob(".submit-claim*")
+        record = read_json(claim) | changes
+    write_json(claim, record)
+    return claim
+
+
+def test_the_claim_of_a_resume_that_was_killed_is_taken_over(slurm, here):
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "FAILED")
+    claim = claim_of(run, job_id="local-x-1", pid_start="0")
+    assert main(["resume", "tiny"]) == 0
+    assert not claim.exists()
+
+
+def test_the_claim_of_a_process_on_another_host_is_named_with_the_file_to_delete(
+    slurm, here, capsys
+):
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "FAILED")
+    claim = claim_of(run, job_id="local-x-1", host="elsewhere", pid=17)
+    assert main(["resume", "tiny"]) == 2
+    said = capsys.readouterr().err
+    assert "process 17 on elsewhere" in said and f"delete {claim}" in said
+    claim.unlink()
+    assert main(["resume", "tiny"]) == 0

@@ -1,0 +1,257 @@
+"""A resume with other code, from an older checkpoint, of a complete run; a submit from a state."""
+
+import os
+import re
+import shutil
+
+import pytest
+
+from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import continuing
+from slurm_job_kit.jobs.problems import Problem
+from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs import check, fact_reader, freeze, interpret, lookup
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.core import run_files
+from tests.core.run_files import make_checkpoint, make_code, make_run
+
+
+@pytest.fixture
+def run(slurm, here, monkeypatch):
+    """A run with code, two checkpoints and one attempt that crashed; Slurm takes its jobs."""
+    run_dir = make_run(here)
+    checkout = make_code(here, run_dir)
+    run_dir.submitit.mkdir()
+    name = run_dir.code.resolve().name
+    records.write(run_dir.provenance, freeze.provenance(checkout, name, "python3"))
+    monkeypatch.setattr(installation, "ROOT", checkout)
+    for step in (10, 20):
+        make_checkpoint(run_dir, step)
+    run_files.recorded(run_dir, checkpoint="step-00000020", decision="hold")
+    return run_dir
+
+
+@pytest.fixture
+def completed(run):
+    """The same run after its last step."""
+    done = run_files.attempt({"outcome": "completed"}, cause="completed", decision="done")
+    append_jsonl(run.attempts, done)
+    write_json(run.result, {"status": "completed", "global_step": 20})
+    return run
+
+
+def state(run):
+    """All that a refused or failed resume must leave as it was."""
+    names = sorted(path.name for path in run.checkpoints.iterdir())
+    files = (run.provenance, run.spec, run.overrides, run.result)
+    texts = [path.read_text() if path.exists() else None for path in files]
+    last = fact_reader.last_record(run)
+    return names, texts, os.readlink(run.code), last and last.decision
+
+
+def mend(here):
+    (here / "checkout/model.py").write_text("x = 2\n")
+
+
+def test_resume_with_code_shows_the_difference_and_wants_a_yes(run, here, slurm, capsys):
+    mend(here)
+    before = state(run)
+    assert main(["resume", "tiny", "--code"]) == 2
+    shown = capsys.readouterr().err
+    assert (
+        re.search(r"model.py +\| +2 \+-\n", shown) and "repeat it with --yes (make: YES=1)" in shown
+    )
+    assert state(run) == before and slurm.submitted == 0
+
+
+def test_resume_with_code_queues_the_run_with_the_checkouts_code(run, here, slurm, capfd):
+    mend(here)
+    assert main(["resume", "tiny", "--code", "--yes"]) == 0
+    assert (run.code / "model.py").read_text() == "x = 2\n"
+    known = records.read(Provenance, run.provenance)
+    assert known is not None and known.code == run.code.resolve().name
+
+
+def test_before_the_first_checkpoint_other_code_needs_no_yes(run, here, slurm):
+    """No step is kept that the old code did."""
+    for path in run.checkpoints.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    mend(here)
+    assert main(["resume", "tiny", "--code"]) == 0
+    assert (run.code / "model.py").read_text() == "x = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        (["--code"], ("x = 2\n", Spec().train.model)),
+        (["train.model=typo:net"], ("x = 1\n", "typo:net")),
+    ],
+)
+def test_a_mistake_in_what_changed_is_found_before_the_queue(
+    run, here, slurm, monkeypatch, capsys, words, seen
+):
+    mend(here)
+    checked = []
+
+    def build_parts(run_dir, spec, *_):
+        checked.append(((run_dir.code / "model.py").read_text(), spec.train.model))
+        return [Problem(("train", "model"), "no module named typo", frames=("model.py:1: x",))]
+
+    monkeypatch.setattr(check, "build_parts", build_parts)
+    before = state(run)
+    assert main(["resume", "tiny", "--yes", *words]) == 2
+    assert "train.model: no module named typo\n  model.py:1: x\n" in capsys.readouterr().err
+    assert state(run) == before and slurm.submitted == 0
+    assert checked == [seen]
+    assert main(["resume", "tiny", "--yes", "--no-check", *words]) == 0
+    assert len(checked) == 1
+
+
+def test_what_did_not_change_is_not_checked_again(run, monkeypatch):
+    monkeypatch.setattr(check, "build_parts", lambda *_: pytest.fail("checked"))
+    assert main(["resume", "tiny", "slurm.time=9:00:00"]) == 0
+
+
+def test_resume_without_code_keeps_the_frozen_one(run, here):
+    mend(here)
+    before = os.readlink(run.code)
+    assert main(["resume", "tiny"]) == 0
+    assert os.readlink(run.code) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--code", "--yes"],
+        ["--checkpoint", "10"],
+        ["--code", "--checkpoint=10", "train.lr=0.3", "--yes"],
+    ],
+)
+def test_a_resume_that_slurm_refuses_leaves_code_checkpoints_and_spec(run, here, slurm, words):
+    mend(here)
+    before = state(run)
+    slurm.refuse(7)
+    assert main(["resume", "tiny", *words]) == 1
+    assert state(run) == before
+
+
+def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
+    run, here, monkeypatch, capsys
+):
+    mend(here)
+    before, states = state(run), []
+
+    def run_here(run_dir, as_json):
+        words = ["resume", "tiny", "--cluster=local", "--code", "--yes", "--checkpoint=10"]
+        assert main(words) == 2
+        states.append(state(run))
+        return 0
+
+    monkeypatch.setattr(continuing, "run_here", run_here)
+    assert main(["resume", "tiny", "--cluster=local"]) == 0
+    assert "is running as local-" in capsys.readouterr().err
+    assert states == [before]
+
+
+def test_nothing_is_switched_while_a_job_of_the_run_is_queued(run, here, slurm, capsys):
+    assert main(["resume", "tiny"]) == 0
+    mend(here)
+    before = state(run)
+    assert main(["resume", "tiny", "--code", "--yes", "--checkpoint=10"]) == 2
+    assert "is queued or running as job 4711" in capsys.readouterr().err
+    assert state(run) == before
+
+
+def test_a_resume_from_an_older_checkpoint_puts_newer_ones_aside(run, capfd):
+    assert main(["resume", "tiny", "--checkpoint", "step-10"]) == 0
+    assert "going on from step-00000010; put aside: step-00000020" in capfd.readouterr().err
+    facts = fact_reader.read_newest(run)
+    assert facts.checkpoint == "step-00000010"
+    assert (run.checkpoints / "aside-step-00000020").is_dir()
+
+
+def test_the_checkpoints_of_a_users_script_are_its_own_matter(run, capsys):
+    run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
+    assert main(["resume", "tiny", "--checkpoint", "10"]) == 2
+    assert "your own script, which chooses its file itself" in capsys.readouterr().err
+
+
+def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
+    before = state(completed)
+    assert main(["resume", "tiny", "train.epochs=3", "train.schedule=cosine"]) == 2
+    shown = capsys.readouterr().err
+    assert "train.epochs: 1 -> 3\n" in shown and "the curve now ends at the new last step" in shown
+    assert state(completed) == before
+    assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 0
+    assert not completed.result.exists()
+    facts = fact_reader.read_newest(completed)
+    assert not interpret.is_completed(facts)
+    assert facts.last is not None
+    assert (facts.last.decision, facts.last.cause) == ("hold", "completed")
+
+
+def test_a_complete_run_stays_complete_if_slurm_refuses_its_extension(completed, slurm):
+    before = state(completed)
+    slurm.refuse(7)
+    assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 1
+    assert state(completed) == before
+
+
+def test_new_code_alone_does_not_continue_a_complete_run(completed, here, capsys):
+    mend(here)
+    before = state(completed)
+    assert main(["resume", "tiny", "--code", "--yes"]) == 2
+    assert 'SET="train.epochs=..."' in capsys.readouterr().err
+    assert state(completed) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("tiny", 20), ("20260101@step-10", 10), ("tiny@10", 10)]
+)
+def test_a_submit_from_a_run_begins_with_a_copy_of_its_checkpoint(run, slurm, name, step):
+    assert main(["submit", "tiny.yaml", "slurm.nodes=1", "--from", name]) == 0
+    new = next(each for each in lookup.all_runs() if each != run)
+    copied = f"step-{step:08d}"
+    assert [path.name for path in new.checkpoints.iterdir() if path.is_dir()] == [copied]
+    known = records.read(Provenance, new.provenance)
+    assert known is not None and known.origin is not None
+    assert (known.origin.run_id, known.origin.checkpoint) == (run.run_id, copied)
+    assert known.origin.code == run.code.resolve().name
+    (accepted,) = records.read_lines(SpecChange, new.changes)
+    assert accepted.spec_sha256
+    assert not new.metrics.exists()
+
+
+def test_a_submit_from_a_run_of_another_spec_wants_a_yes(run, slurm, capsys):
+    words = ["submit", "tiny.yaml", "slurm.nodes=1", "train.lr=0.3", "slurm.time=9:00:00"]
+    assert main([*words, "--from", "tiny"]) == 2
+    shown = capsys.readouterr().err
+    assert "train.lr: 0.1 -> 0.3\n" in shown and "slurm.time" not in shown
+    assert lookup.all_runs() == [run]
+    assert main([*words, "--from", "tiny", "--yes"]) == 0
+    assert len(lookup.all_runs()) == 2
+
+
+def test_a_submit_from_a_damaged_checkpoint_leaves_no_run(run, slurm, capsys):
+    (run.checkpoints / "step-00000020/state.pt").write_bytes(b"state 21")
+    assert main(["submit", "tiny.yaml", "slurm.nodes=1", "--from", "tiny"]) == 2
+    assert "does not agree with its SHA-256" in capsys.readouterr().err
+    assert lookup.all_runs() == [run] and slurm.submitted == 0
+
+
+def test_a_state_and_weights_from_elsewhere_exclude_each_other(run, slurm, here, capsys):
+    (here / "w.safetensors").write_bytes(b"x")
+    words = ["train.init_from=w.safetensors", "slurm.nodes=1"]
+    assert main(["submit", "tiny.yaml", *words, "--from", "tiny"]) == 2
+    assert "remove train.init_from" in capsys.readouterr().err
+
+
+def test_a_complete_run_goes_on_from_an_older_checkpoint_with_all_its_records(completed):
+    assert main(["resume", "tiny", "--checkpoint", "10"]) == 0
+    assert not interpret.is_completed(fact_reader.read_newest(completed))
+    decisions = [line["decision"] for line in read_jsonl(completed.attempts)]
+    assert decisions == ["hold", "done", "hold"]
+    assert not completed.result.exists() and read_json(completed.spec)["name"] == "tiny"

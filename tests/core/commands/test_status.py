@@ -1,0 +1,217 @@
+"""The command status: one row for each run, from its directory, its job and its process."""
+
+import json
+import time
+from dataclasses import asdict
+
+import pytest
+
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import status
+from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import run_lock, state
+from slurm_job_kit.jobs.slurm.client import Job, Life
+from slurm_job_kit.jobs.spec import Log, Spec
+from tests.core import run_files
+from tests.core.run_files import make_run
+
+
+def test_status_lists_runs_newest_first(here, capsys):
+    for run_id in ("20260101", "20260102"):
+        make_run(here, run_id)
+    assert main(["status"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["NAME", "RUN", "STATE"]
+    assert [line[1] for line in lines[1:]] == ["20260102", "20260101"]
+
+
+def test_status_without_runs_says_how_to_start(here, capsys):
+    assert main(["status"]) == 0
+    assert "make submit" in capsys.readouterr().out
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_status_as_json_has_state_progress_and_metrics(here, capsys):
+    run = make_run(here)
+    write_json(run.result, {"status": "completed", "metrics": {"eval_accuracy": 0.5}})
+    run.progress.write_text('{"step": 42, "total": 50, "epoch": 1, "epochs": 2}')
+    assert main(["status", "tiny", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["step"], row["job_id"]) == ("completed", 42, None)
+    assert row["metrics"] == {"eval_accuracy": 0.5}
+
+
+@pytest.mark.parametrize("result", ["completed", "held", "killed", "running"])
+def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
+    run = make_run(here)
+    if result == "running":
+        run_lock.claim(run, run_lock.this_process(None), 1)
+    elif result != "killed":
+        write_json(run.result, {"status": result, "reason": "stopped on request"})
+    values = {"step": 42, "total": 50, "samples_per_s": 93.0, "time_left": "1 s"}
+    write_json(run.progress, values)
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "step 42/50" in shown
+    assert ("step 42/50  93 samples/s  1 s left" in shown) == (result == "running")
+    assert ("held: stopped on request" in shown) == (result == "held")
+
+
+@pytest.mark.parametrize(
+    ("result", "slurm_state", "word"),
+    [
+        ({}, None, "stopped"),
+        ({}, "PENDING", "pending"),
+        ({}, "NODE_FAIL", "node_fail"),
+        ({"status": "held"}, None, "held"),
+        ({"status": "held"}, "FAILED", "held"),
+        ({"status": "held"}, "PENDING", "pending"),  # resumed
+        ({"status": "held"}, "no answer", "unknown"),
+        ({"status": "completed"}, "TIMEOUT", "completed"),
+        ({"status": "completed"}, "RUNNING", "completed"),
+    ],
+)
+def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(here, result, slurm_state, word):
+    run = make_run(here)
+    run_files.recorded(run)
+    if result:
+        write_json(run.result, result)
+    write_json(run.submission, {"job_id": "12"})  # after the result
+    job = Job(slurm_state) if slurm_state else None
+    life = Life(job is not None and job.is_alive, job=job)
+    if slurm_state == "no answer":
+        life = Life(None, is_silent=True)
+    assert state.read(run, lambda jobs: {"12": life}).word == word
+
+
+def test_a_local_run_is_running_while_its_process_lives(here):
+    run = make_run(here)
+    run_lock.claim(run, run_lock.this_process(None), 1)
+    assert state.read(run).word == "running"
+    record = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
+    write_json(run.owner, record)
+    assert state.read(run).word == "lost"
+
+
+@pytest.mark.parametrize(
+    ("states", "jobs", "state"),
+    [
+        (("RUNNING", "PENDING"), "4711, then 4712", "starting"),
+        (("NODE_FAIL", "PENDING"), "4712", "waiting in the queue: "),
+        (("RUNNING", "CANCELLED"), "4711", "starting"),
+        (("FAILED", "CANCELLED"), "4711", "ended, FAILED to Slurm"),
+    ],
+)
+def test_status_shows_the_job_that_waits(guarded, capsys, states, jobs, state):
+    guarded(*states)
+    assert main(["status"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert f"  {jobs}  {state}" in row
+
+
+def test_status_as_json_names_the_successor(guarded, capsys):
+    guarded("RUNNING", "PENDING")
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["job_id"], row["successor"]) == ("4711", "4712")
+
+
+def test_status_shows_the_newest_runs_and_how_many_there_are(here, capsys):
+    for number in range(status.MAX_LISTED + 2):
+        make_run(here, f"202601{number:02d}")
+    assert main(["status"]) == 0
+    *_, oldest, note = capsys.readouterr().out.splitlines()
+    assert oldest.split()[1] == "20260102"
+    assert note.startswith("20 of 22 runs") and "--all" in note
+    assert main(["status", "--all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[1] == "20260100"
+    assert main(["status", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 22
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("spec.json", "{}", "older version"),
+        ("result.json", '{"status": "completed", "metrics": {"a": [1]}}', "result.json: "),
+    ],
+)
+def test_a_run_that_is_damaged_or_of_another_kit_hides_no_other(here, capsys, file, text, reason):
+    damaged, run = make_run(here, "20260109"), make_run(here)
+    (damaged.path / file).write_text(text)
+    assert main(["status", "--json"]) == 0
+    rows = {row["run_id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["20260109"]["state"] == "unreadable" and reason in rows["20260109"]["reason"]
+    assert rows[run.run_id]["state"] == "frozen"
+    assert main(["status"]) == 0
+    assert " frozen" in capsys.readouterr().out
+    assert main(["status"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("REQUEUE_HOLD", "held by Slurm: job requeued in held state"),
+        ("STOPPED", "suspended by Slurm"),
+        ("SIGNALING", "starting"),
+        ("HIBERNATING", "HIBERNATING to Slurm"),
+    ],
+)
+def test_no_state_of_a_living_job_is_shown_as_an_end(slurm, capsys, state, text):
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.set_state("4711", state)
+    slurm.set_queued("4711", "N/A|1:00:00|2||job requeued in held state")
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["state_text"].startswith(text)
+
+
+def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.set_state("4711", "PENDING")
+    start = int(time.time()) + 7830
+    slurm.set_queued("4711", f"{start}|1:00:00|2||Priority")
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["pending_reason"] == "Priority" and row["expected_start"] == start
+    assert main(["status", "tiny"]) == 0  # in detail
+    shown = capsys.readouterr().out
+    why = "waiting in the queue: jobs with a higher priority are before it"
+    assert f"{why}, expected start in 2 h 10 min" in shown and "2 nodes wanted" in shown
+
+
+def test_the_runs_of_a_name_are_listed_and_another_name_is_not(here, capsys):
+    for run_id, name in (("1", "a"), ("2", "a"), ("3", "b")):
+        make_run(here, run_id, name)
+    assert main(["status", "a"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_the_detail_of_a_run_with_tensorboard_names_its_commands(here, capsys):
+    run = make_run(here)
+    assert main(["status", "tiny"]) == 0
+    assert "tensorboard" not in capsys.readouterr().out
+    run.spec.write_text(Spec(name="tiny", log=Log(tensorboard=True)).to_json())
+    assert main(["status", "tiny"]) == 0
+    shown = capsys.readouterr().out
+    assert f"tensorboard --logdir {run.tensorboard}" in shown and "ssh -N -L" in shown
+
+
+def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, capsys):
+    """Slurm forgets a job after MinJobAge; why reads the same answer of sacct."""
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.answer("scontrol", error="slurm_load_jobs error: Invalid job id specified", status=1)
+    slurm.answer("squeue")
+    slurm.answer("sacct", "4711|TIMEOUT\n")
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["state"] == "timeout" and "TIMEOUT to Slurm" in row["state_text"]
+    assert main(["why", "tiny", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cause"] == "time_limit"
+    slurm.answer("sacct", "4711|RUNNING\n")  # slurmctld does not have it: no state of a live job
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "frozen"

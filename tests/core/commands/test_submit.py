@@ -1,0 +1,198 @@
+"""The command submit: a job or a local run, a dry run, and the output."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.commands import local, submit
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.problems import Problem
+from slurm_job_kit.jobs.runs import check, lookup
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.core import run_files
+from tests.core.run_files import REPOSITORY, make_run
+
+
+def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, capsys):
+    lost = "fatal: Could not establish a configuration source\n"
+    slurm.answer("sbatch", error=lost, status=1)
+    assert main(["submit", "tiny.yaml", "--dry-run", "--cluster", "slurm"]) == 1
+    assert "configuration source" in capsys.readouterr().err
+
+
+def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
+    slurm.refuse(7, "sbatch: error: invalid partition specified: x")
+    assert main(["submit", "tiny.yaml"]) == 1
+    error = capsys.readouterr().err
+    assert (
+        "Slurm refused the job, nothing is queued" in error and "hint: slurm.partition: " in error
+    )
+    assert lookup.all_runs() == []
+
+
+def wrong_model(*_):
+    return [Problem(("train", "model"), "there is no module mine")]
+
+
+def test_a_run_with_a_mistake_in_its_parts_is_not_queued_and_not_kept(slurm, monkeypatch, capsys):
+    monkeypatch.setattr(check, "build_parts", wrong_model)
+    assert main(["submit", "tiny.yaml", "train.model=mine:net"]) == 2
+    expected = "error: override train.model=mine:net: train.model: there is no module mine\n"
+    assert capsys.readouterr().err == expected
+    assert lookup.all_runs() == [] and slurm.submitted == 0
+
+
+def test_no_check_queues_a_run_without_the_check(slurm, monkeypatch):
+    monkeypatch.setattr(check, "build_parts", wrong_model)
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+    assert slurm.submitted == 1
+
+
+@pytest.mark.parametrize(("words", "number"), [([], 2), (["launch.nproc_per_node=3"], 6)])
+def test_the_check_gets_the_number_of_ranks(slurm, monkeypatch, words, number):
+    seen = []
+
+    def build_parts(run_dir, spec, python):
+        seen.append(check.rank_environment(run_dir, spec)["WORLD_SIZE"])
+        return []
+
+    monkeypatch.setattr(check, "build_parts", build_parts)
+    assert main(["submit", "tiny.yaml", *words]) == 0
+    assert seen == [str(number)]
+
+
+def test_submit_says_where_the_run_is_and_how_to_watch_it(slurm, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    (run,) = lookup.all_runs()
+    path = run.path.relative_to(Path.cwd())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["job 4711", f"run directory {path}", f"tail -F {path}/logs/rank-00000.log"]
+
+
+def test_submit_as_json_is_one_object(slurm, capsys):
+    assert main(["submit", "tiny.yaml", "slurm.nodes=3", "--json"]) == 0
+    (run,) = lookup.all_runs()
+    ids = {"job_id": "4711", "run_id": run.run_id, "run_dir": str(run.path), "cluster": "slurm"}
+    assert json.loads(capsys.readouterr().out) == ids
+    assert Spec.from_json(run.spec.read_text()).slurm.nodes == 3
+
+
+def test_overrides_come_as_words_and_as_one_text(slurm):
+    text = "slurm.time='00:10:00' name=b"
+    assert main(["submit", "tiny.yaml", "train.lr=0.5", "--set", text]) == 0
+    spec = Spec.from_json(lookup.all_runs()[0].spec.read_text())
+    assert (spec.train.lr, spec.slurm.time, spec.name) == (0.5, "00:10:00", "b")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here, capsys, status):
+    if status:
+        slurm.refuse(status, "sbatch: Job 1 to start")
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == status
+    output = capsys.readouterr()
+    assert output.out.startswith("# command\nsbatch --job-name=tiny --nodes=2 ")
+    assert (REPOSITORY / "slurm/ddp.sbatch").read_text() in output.out
+    spec = Spec.from_json(output.out.partition("# resolved spec\n")[2])
+    assert spec == load(Path("tiny.yaml")).spec
+    assert "sbatch: Job 1 to start" in output.err
+    assert os.listdir(here / "runs") == [".code"]  # of the fixture
+
+
+def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
+    python = "launch.python=/only/on/the/nodes/bin/python"
+    assert main(["submit", "tiny.yaml", python, "--dry-run"]) == 0
+    torchrun = "\n/only/on/the/nodes/bin/python -u -m slurm_job_kit.jobs.node.preload "
+    assert torchrun in capsys.readouterr().out
+
+
+def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
+    script = ["launch.script=configs/own_script/train.py", "launch.inputs=[gone]"]
+    assert main(["submit", "tiny.yaml", *script, "--dry-run"]) == 2
+    assert "launch.inputs: " in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_no_json(here, capsys):
+    assert main(["submit", "tiny.yaml", "--dry-run", "--json"]) == 2
+    output = capsys.readouterr()
+    assert not output.out and "leave out one of --json and --dry-run" in output.err
+
+
+def test_a_dry_run_needs_no_slurm(here, monkeypatch, capsys):
+    monkeypatch.setattr(client, "unloaded_reason", lambda: None)  # a laptop
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
+    assert "sbatch was not asked" in capsys.readouterr().err
+    assert not (here / "runs").exists()
+
+
+def test_auto_takes_slurm_where_it_is(slurm):
+    assert submit.choose_cluster("auto") == "slurm"
+    assert submit.choose_cluster("local") == "local"
+
+
+def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
+    lost = "fatal: Could not establish a configuration source\n"
+    slurm.answer("sbatch", error=lost, status=1)
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
+    printed = capsys.readouterr().err
+    assert "configured for no cluster" in printed and "sbatch was not asked" in printed
+    assert submit.choose_cluster("auto") == "local"
+
+
+def test_a_dry_run_that_sbatch_does_not_answer_fails(slurm, here, monkeypatch, capsys):
+    monkeypatch.setattr(client, "test_only", lambda argv, env: None)
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 1
+    assert "did not answer" in capsys.readouterr().err
+
+
+def test_a_dry_run_names_a_login_node_whose_slurm_is_not_loaded(here, monkeypatch, capsys):
+    monkeypatch.setattr(client, "unloaded_reason", lambda: "SLURM_CONF is set")
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 2
+    assert "SLURM_CONF is set" in capsys.readouterr().err
+
+
+def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    with pytest.raises(UserError, match="(?s)looks like a cluster: SLURM_CONF.*--cluster local"):
+        submit.choose_cluster("auto")
+    assert submit.choose_cluster("local") == "local"
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "code"),
+    [(Cause.INTERRUPTED, "interrupted", 130), (Cause.CRASH, "user_code", 1)],
+)
+def test_a_local_run_that_stopped_ends_with_one_hint(here, capsys, monkeypatch, cause, kind, code):
+    run = make_run(here)
+    run_files.recorded(run, cause=cause, kind=kind)
+    monkeypatch.setattr(local, "run", lambda _: Decision(Action.HOLD, cause, "why"))
+    assert submit.run_here(run, False) == code
+    *_, stopped, hint = capsys.readouterr().err.splitlines()
+    assert stopped.startswith("stopped: ") and hint.startswith(f"next: {kind}: ")
+
+
+def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
+    argv = ["submit", "tiny.yaml", "slurm.nodes=9999", "--cluster", "local"]
+    assert main(argv) == 2
+    assert "too many" in capsys.readouterr().err
+    assert lookup.all_runs() == []
+
+
+def test_a_command_prefix_that_setup_may_load_need_not_be_on_path_at_submit():
+    prefix = Launch(command_prefix=["no-such-container"])
+    with pytest.raises(local.LocalError, match="no-such-container is not on PATH here"):
+        local.check_machine(Spec(launch=prefix), 0)
+    local.check_machine(Spec(launch=prefix, setup=["module load it"]), 0)
+
+
+def test_a_run_directory_stays_where_its_job_may_be_queued(slurm, capfd):
+    """sbatch succeeded, and its answer has no job id."""
+    slurm.answer("sbatch", "accepted\n", when="*ddp.sbatch*")
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 1
+    (run,) = lookup.all_runs()
+    assert run.spec.exists() and f"{run.path} is kept" in capfd.readouterr().err

@@ -1,0 +1,245 @@
+"""What the commands on a login node decide right after a job on other nodes has written files."""
+
+import os
+import re
+import shlex
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.checkpoint.names import find_checkpoint
+from slurm_job_kit.jobs.commands import cancel, clean, continuing
+from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile, attempts_with, ranks_of
+from slurm_job_kit.jobs.console import BestEffort
+from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.records.queued import Submission
+from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
+from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.runs import (
+    checkpoint_files,
+    code_snapshot,
+    compare,
+    lookup,
+    state,
+)
+from tests.core import run_files
+from tests.core.fake_slurm import squeue_line
+from tests.core.run_files import make_checkpoint, make_run
+from tests.core.two_hosts import TwoHosts, look
+
+NAMES = (
+    *("result.json", "attempts.jsonl", "owner.json", "cancelled", "successor.json", "plan.json"),
+    *("outcome.json", "progress.json", "attempt.jsonl", "rank-00000.log", "latest", "best"),
+    *("step-00000006", "manifest.json", "spec.json", "20260102", "sweep.json", "metrics.jsonl"),
+)
+# Each shows files of other hosts, and changes none.
+SHOW = (
+    *("status", "status --all", "status --json", "status tiny", "why tiny", "report --json"),
+    *("logs tiny", "logs tiny --errors", "explain tiny", "compare tiny tiny", "clean --days 1"),
+)
+
+
+@pytest.fixture
+def run(hosts, slurm, tmp_path, monkeypatch):
+    """A run whose job 7 has opened attempt 1, as the host `here` sees it; commands run there."""
+    monkeypatch.setenv("KIT_RUNS", str(hosts.there / "runs"))
+    run_dir = make_run(hosts.here)
+    run_files.freeze_code(run_files.make_kit(tmp_path / "checkout"), run_dir)
+    run_dir.setup.write_text("export KIT_PYTHON=python3\n")
+    records.write(run_dir.submission, Submission(("sbatch",), "7"))
+    run_files.opened(run_dir)
+    slurm.install("sbatch", "exit 1")  # no command of these tests queues a job
+    return run_dir
+
+
+@pytest.fixture
+def there(hosts: TwoHosts, run: RunDir) -> RunDir:
+    """The same run on the login node, which has looked at all of it before the job ended."""
+    look(hosts.there, *NAMES)
+    return hosts.run_there(run)
+
+
+def complete(run: RunDir) -> None:
+    """Write what a job leaves that has completed the run."""
+    outcome = {"status": "completed", "global_step": 9, "weights_sha256": "a"}
+    write_json(run.attempt(1).outcome, outcome)
+    entry = run_files.attempt({"outcome": "completed"}, cause="completed", decision="done")
+    append_jsonl(run.attempts, entry | {"checkpoint": "step-00000006", "last_step": 9})
+    Timeline(run, "attempt", 1).event("close", decision="done")
+    write_json(run.result, {"status": "completed", "global_step": 9, "attempts": 1})
+
+
+def test_why_sees_that_a_run_has_just_completed(run, there, slurm, capsys):
+    slurm.set_state("7", "COMPLETED")
+    complete(run)
+    assert main(["why", there.run_id]) == 0
+    assert "nothing is wrong, the run is complete at step 9" in capsys.readouterr().out
+
+
+def test_why_reads_the_files_again_if_the_job_ends_while_it_looks(run, there, slurm, capsys):
+    """The job is gone when Slurm is asked, which is after the files were read."""
+    append_jsonl(slurm.bin.parent / "line", run_files.attempt(decision="hold"))
+    Timeline(run, "attempt", 1).event("close", decision="hold")
+    shown = shlex.quote(squeue_line("7", "COMPLETED"))
+    slurm.install("squeue", f'cat "$FAKE_SLURM/line" >>{run.attempts}; printf %s {shown}')
+    assert main(["why", there.run_id]) == 0
+    assert "attempts.jsonl was deleted" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_each_command_shows_what_it_shows_on_the_host_of_the_files(
+    hosts, run, there, capfd, monkeypatch, is_complete
+):
+    run.attempt(1).rank_log(0).write_text("hello\n")
+    run.metrics.write_text('{"step": 9, "loss": 1.0}\n')
+    make_checkpoint(run, 6)
+    write_json(run.progress, {"step": 9, "total": 9})
+    if is_complete:
+        complete(run)
+    shown = []
+    for words in SHOW:
+        for root in (hosts.there, hosts.here):
+            monkeypatch.setenv("KIT_RUNS", str(root / "runs"))
+            main(words.split())
+            out = capfd.readouterr()
+            text = (out.out + out.err).replace(str(hosts.there), str(hosts.here))
+            text = text.replace("there/shared", "here/shared")
+            shown.append(
+                re.sub(r"\d+(\.\d+)?( s\b|,$)|[-\d]+ \d\d:\d\d:\d\d| +", "", text, flags=re.M)
+            )
+    assert shown[::2] == shown[1::2]
+
+
+def test_resume_queues_no_job_for_a_run_that_has_just_completed(run, there, slurm, capsys):
+    slurm.set_state("7", "COMPLETED")
+    complete(run)
+    assert main(["resume", there.run_id]) == 0
+    assert "is complete, there is nothing to resume" in capsys.readouterr().out
+
+
+def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
+    run, there, slurm, capsys, monkeypatch
+):
+    slurm.set_state("7", "COMPLETED")
+    monkeypatch.setattr(continuing, "refuse_living", lambda *_: complete(run))
+    assert main(["resume", there.run_id]) == 0
+    assert "is complete, there is nothing to resume" in capsys.readouterr().out
+
+
+def test_resume_removes_the_mark_of_a_cancel_on_another_host(run, there):
+    run.cancelled.write_text("now")
+    with continuing.restored_on_failure(there, {}):
+        assert os.listdir(run.path).count("cancelled") == 0
+
+
+def test_a_cancel_that_fails_keeps_the_mark_of_a_cancel_on_another_host(run, there, slurm):
+    run.cancelled.write_text("now")
+    slurm.install("scancel", "exit 1")
+    with pytest.raises(FailedError):
+        cancel.scancel({there: ["7"]}, BestEffort("cancel"))
+    assert run.cancelled.exists()
+
+
+def test_a_run_that_was_cancelled_on_another_host_has_ended(run, there):
+    run.cancelled.write_text("6 7")
+    assert state.read(there).files.has_recorded_end
+    run.cancelled.write_text("6 8")
+    assert not state.read(there).files.has_recorded_end
+
+
+def test_a_name_means_the_run_that_another_host_has_just_submitted(hosts, run, there):
+    newer = make_run(hosts.here, "20260102")
+    records.write(newer.submission, Submission(None, "8"))
+    newer.code.symlink_to("x")
+    assert lookup.find("tiny").run_id == "20260102"
+    assert lookup.find("20260102").run_id == "20260102"
+    assert lookup.find(str(hosts.there / "runs/tiny/20260102")).run_id == "20260102"
+    assert [each.run_id for each in lookup.all_runs()] == ["20260102", "20260101"]
+
+
+def test_a_run_that_began_on_another_host_has_begun(hosts, run, there):
+    run.submission.unlink()
+    (run.attempt(1).plan).unlink()
+    look(hosts.there, *NAMES)
+    assert not lookup.has_begun(there)
+    write_json(run.owner, run_files.claim())
+    assert lookup.has_begun(there)
+
+
+def test_a_job_id_means_the_run_whose_job_another_host_has_just_queued(hosts, run, there):
+    (hosts.here / "runs/.jobs").mkdir()
+    relink(hosts.here / "runs/.jobs/slurm-1", "../tiny/20260101")
+    look(hosts.there, "slurm-7")
+    relink(hosts.here / "runs/.jobs/slurm-7", "../tiny/20260101")
+    run_dir = lookup.recall("7")
+    assert run_dir is not None and run_dir.run_id == "20260101"
+
+
+def test_a_sweep_of_another_host_is_found(hosts, run, there):
+    sweep = SweepDir(hosts.here / "runs/tiny/sweep-1")
+    sweep.path.mkdir()
+    look(hosts.there, *NAMES)
+    records.write(sweep.record, SweepRecord((SweepPoint("20260101", ()),), None, None))
+    assert [each.sweep_id for each in lookup.all_sweeps()] == ["sweep-1"]
+    assert lookup.find_sweep("sweep-1") is not None
+
+
+def test_the_logs_of_another_host_are_shown_as_they_grow(hosts, run, there):
+    log = run.attempt(1).rank_log(0)
+    log.write_text("one\n")
+    assert attempts_with(there, 0) == [1] and ranks_of(there) == [0]
+    shown = GrowingFile(hosts.of(log))
+    assert b"".join(shown.read()) == b"one\n"
+    for line in ("two\n", "three\n"):
+        with open(log, "a") as file:
+            file.write(line)
+        assert b"".join(shown.read()) == line.encode()
+
+
+@pytest.mark.parametrize("name", ["latest", "best", "step-6", "6"])
+def test_a_checkpoint_that_was_saved_just_now_can_be_chosen(run, there, name):
+    make_checkpoint(run, 6)
+    (run.checkpoints / "best").write_text("step-00000006\n")
+    assert find_checkpoint(there.checkpoints, name) == "step-00000006"
+    assert checkpoint_files.verify(there.checkpoints / "step-00000006").global_step == 6
+
+
+def test_a_choice_of_a_checkpoint_puts_aside_those_that_were_saved_just_now(hosts, run, there):
+    make_checkpoint(run, 6)
+    look(hosts.there, "step-00000009")
+    make_checkpoint(run, 9)
+    with checkpoint_files.newest_is(there, "step-00000006"):
+        names = sorted(os.listdir(run.checkpoints))
+        assert names == ["aside-step-00000009", "latest", "step-00000006"]
+        assert (run.checkpoints / "latest").read_text() == "step-00000006\n"
+
+
+def test_frozen_code_that_was_looked_at_too_early_is_whole(hosts, run, there):
+    (name,) = os.listdir(hosts.here / "runs/.code")
+    copy, aside = hosts.here / "runs/.code" / name, hosts.here / "aside"
+    copy.rename(aside)
+    (hosts.here / "runs/.code" / name).mkdir()
+    look(hosts.there, ".frozen-files", "slurm_job_kit")
+    for path in aside.iterdir():
+        path.rename(copy / path.name)
+    assert code_snapshot.damage(hosts.there / "runs/.code" / name) is None
+
+
+def test_the_age_of_a_run_is_that_of_its_files_now(hosts, run):
+    run_files.recorded(run)
+    there = hosts.run_there(run)
+    for path in (run.spec, run.submission, run.attempts, run.path):
+        os.utime(path, (0, 0))
+    look(hosts.there)
+    assert clean.age_s(there) > 60
+    run_files.recorded(run, decision="hold")
+    assert clean.age_s(there) < 60
+
+
+def test_two_runs_are_compared_right_after_their_end(hosts, run, there):
+    complete(run)
+    run.metrics.write_text('{"step": 9, "loss": 1.0}\n')
+    digests = {"weights_sha256": "a", "optimizer_sha256": "b", "exactness": "bitwise"}
+    write_json(run.result, {"status": "completed", "global_step": 9, "attempts": 1, **digests})
+    assert compare.compare(there, run) == []

@@ -1,0 +1,313 @@
+"""The command why: the cause of each end, its evidence, and what to do."""
+
+import json
+from typing import Any
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.records.frozen import Provenance
+from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from tests.core import run_files
+from tests.core.run_files import make_code
+
+
+def causes(answer: dict[str, Any]) -> list[str]:
+    """All causes that an answer names."""
+    return [answer["cause"], *(each["cause"] for each in answer["delays"])]
+
+
+@pytest.mark.parametrize(
+    ("record", "cause"),
+    [
+        ({"kind": "import_error"}, "import_error"),
+        ({"kind": "disk_full", "would_repeat": True}, "disk_full"),
+        ({"kind": "quota"}, "quota"),
+        ({"kind": "disk_error"}, "disk_error"),
+        ({"kind": "files_missing"}, "files_missing"),
+        ({"kind": "not_finite"}, "not_finite"),
+        ({"kind": "user_code"}, "user_code"),
+        ({"kind": "spec_mistake", "would_repeat": True}, "spec_mistake"),
+        ({"kind": "process_killed", "exit_code": -9}, "process_killed"),
+        ({"kind": "collective", "caused_by_peer": True}, "collective"),
+        ({"caused_by_peer": True}, "collective"),
+        ({}, "unknown"),
+    ],
+)
+def test_the_error_of_a_rank_is_named_by_its_record(story, record, cause):
+    story.attempt(decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
+    story.error(**record)
+    story.held()
+    answer = story.why()
+    assert answer["cause"] == cause
+    assert answer["log"] == str(story.run.attempt(1).rank_log(1))
+    assert answer["last_lines"] == ["begin", "error: ValueError: x"]
+    assert "rank 1 on b" in answer["text"] and story.run.run_id in answer["command"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "evidence", "cause"),
+    [
+        ({"cause": "time_limit"}, {}, "time_limit"),
+        ({"cause": "preemption"}, {}, "preemption"),
+        ({"cause": "manual_stop"}, {}, "manual_stop"),
+        ({"cause": "interrupted", "decision": "hold"}, {}, "interrupted"),
+        ({"cause": "requeued"}, {"job_state": "PENDING"}, "requeued"),
+        ({"cause": "requeued"}, {"job_state": "NODE_FAIL"}, "node_failure"),
+        ({"cause": "node"}, {"unreachable_nodes": ["b"]}, "node_failure"),
+        ({"cause": "node"}, {"rebooted_nodes": ["b"]}, "node_failure"),
+        ({"cause": "node"}, {"signs": run_files.signs("b"), "error": "wrong sums"}, "bad_node"),
+        ({"cause": "lost"}, {}, "batch_script_killed"),
+    ],
+)
+def test_a_complete_run_names_what_delayed_it(story, fields, evidence, cause):
+    story.attempt(evidence=evidence, **fields)
+    story.completed(2)
+    answer = story.why()
+    assert causes(answer) == ["completed", cause]
+    (delay,) = answer["delays"]
+    assert delay["attempt"] == 1
+    assert "after 2 attempts" in answer["text"] and "step 58" in answer["text"]
+
+
+@pytest.mark.parametrize("kind", ["out_of_memory", "gpu_out_of_memory"])
+def test_memory_of_a_gpu_and_of_a_node_are_two_causes(story, kind):
+    evidence = {"kind": kind, "error": "b: no memory"}
+    story.attempt(cause="out_of_memory", decision="hold", evidence=evidence)
+    assert story.why()["cause"] == kind
+
+
+def test_the_newest_cause_comes_first_and_the_earlier_ones_have_a_line_each(story):
+    for number in range(1, 13):
+        story.attempt(number, cause="preemption", reason="preempted")
+    story.attempt(13, decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
+    story.error(number=13, kind="user_code", mistake="code")
+    story.held()
+    answer = story.why()
+    assert causes(answer) == ["user_code", *["preemption"] * 12]
+    text = story.text()
+    assert "user_code: the run is held: rank 1 on b: ValueError: x\n" in text
+    assert "\n  2 earlier ones are in attempts.jsonl\n  attempt 3: preemption: preempted\n" in text
+    assert "\n  what to do: correct the code" in text
+    assert text.rstrip().endswith(answer["command"])
+
+
+def test_the_place_of_a_mistake_in_the_code_is_the_users_own_line(story, here):
+    checkout = make_code(here, story.run, model="raise ValueError('x')")
+    frozen = story.run.code.resolve() / "model.py"
+    known = Provenance("x", None, None, "", "", "", (), repository=str(checkout))
+    records.write(story.run.provenance, known)
+    trace = f'  File "{frozen}", line 1, in f\n  File "/x/site-packages/torch/a.py", line 9, in g\n'
+    story.attempt(decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
+    story.error(kind="user_code", mistake="code", traceback=f"Traceback\n{trace}ValueError: x")
+    assert story.why()["place"] == f"{checkout / 'model.py'}:1"
+    assert "\n  at: checkout/model.py:1\n" in story.text()
+    (checkout / "model.py").unlink()
+    assert story.why()["place"] == f"{frozen}:1"
+
+
+def test_a_hang_names_where_the_rank_is_that_the_others_wait_for(story):
+    text = "no progress for 9 s: rank 1 on b (pid 7) is at x.py:3 f, in batch of step 5"
+    story.attempt(cause="hang", decision="hold", evidence={"kind": "hang", "error": text})
+    folder = story.run.attempt(1)
+    write_json(folder.hang, {"rank": 0, "error": text, "unresponsive": [], "waited_for": [1]})
+    state = {"time": 1.0, "rank": 1, "host": "b", "pid": 7, "what": "batch", "step": 5}
+    write_json(folder.rank_hang(1), state | {"where": "/home/me/x.py:3 f", "is_waiting": False})
+    answer = story.why()
+    assert answer["cause"] == "hang" and text in answer["text"]
+    assert (answer["place"], answer["log"]) == ("/home/me/x.py:3", str(folder.rank_log(1)))
+
+
+def test_a_killed_rank_is_named_although_its_peers_only_lost_it(story):
+    story.attempt(decision="hold", evidence={"error": "rank 1 on b died without an error record"})
+    story.error(rank=0, caused_by_peer=True)
+    for rank, host in enumerate(("a", "b")):
+        event = {"t": 1.0, "event": "spawn", "attempt": 1, "host": host}
+        append_jsonl(story.run.timeline(f"rank-{rank:05d}"), event)
+    answer = story.why()
+    assert answer["cause"] == "process_killed" and "rank 1 on b died" in answer["text"]
+
+
+@pytest.mark.parametrize("agent", [{"torchrun_exit": -9, "end": 2.0}, {"torchrun_exit": None}])
+def test_a_killed_torchrun_or_agent_is_a_killed_process(story, agent):
+    story.attempt(decision="hold", evidence={"error": "b: killed"})
+    run_files.node(story.run.attempt(1), 1, **{"host": "b", "end": None} | agent)
+    assert story.why()["cause"] == "process_killed"
+
+
+def test_an_agent_that_started_no_torchrun_is_a_mistake_in_the_launch(story):
+    story.attempt(decision="hold", evidence={"error": "b: setup line 1: exit 3"})
+    story.run.attempt(1).agent_error(1).write_text("b: setup line 1: exit 3\n")
+    answer = story.why()
+    assert answer["cause"] == "spec_mistake" and "setup line 1" in answer["text"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "kind", "advice"),
+    [
+        ("not_requeued", "preemption", "resume queues another job"),
+        ("max_restarts", "preemption", "allow more restarts"),
+        ("max_crashes", "user_code", "correct the code"),
+    ],
+)
+def test_what_to_do_about_a_hold_is_the_budgets_or_the_causes(story, budget, kind, advice):
+    cause = "crash" if kind == "user_code" else kind
+    words = "preempted; NOT requeued: error: Invalid qos specification"
+    story.attempt(cause=cause, decision="hold", budget=budget, reason=words)
+    if cause == "crash":
+        story.error(kind=kind)
+    story.held()
+    answer = story.why()
+    assert causes(answer) == [kind, budget]
+    assert words in answer["text"] and answer["advice"].startswith(advice)
+
+
+def test_a_cancelled_run_says_so(queued):
+    story = queued("CANCELLED")
+    story.attempt(cause="cancelled", decision="cancel")
+    write_json(story.run.result, {"status": "cancelled", "attempts": 1})
+    assert story.why()["cause"] == "cancelled"
+    story.run.cancelled.write_text("2026-01-01 10:00:00: jobs cancel: 7\n")
+    answer = story.why()
+    assert answer["cause"] == "cancelled" and "2026-01-01 10:00:00" in answer["text"]
+
+
+def test_a_pending_job_has_its_reason_explained(queued, slurm):
+    story = queued("PENDING")
+    slurm.answer("scontrol", "   JobState=PENDING Reason=Resources Dependency=(null)\n")
+    story.attempt(cause="preemption", decision="requeue")
+    answer = story.why()
+    assert causes(answer) == ["pending", "preemption"]
+    assert "the nodes that it asks for are in use" in answer["text"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "command"),
+    [
+        ("PENDING", "JobHeldUser", "scontrol release 7"),
+        ("PENDING", "BadConstraints", "make cancel RUN="),
+        ("REQUEUE_HOLD", "job_requeued_in_held_state", "scontrol release 7"),
+        ("RESV_DEL_HOLD", "ReservationDeleted", "scontrol release 7"),
+    ],
+)
+def test_a_job_that_waits_in_vain_gets_the_command_that_helps(
+    queued, slurm, state, reason, command
+):
+    story = queued("RUNNING")
+    slurm.answer("scontrol", f"   JobState={state} Reason={reason} Dependency=(null)\n")
+    answer = story.why()
+    assert answer["cause"] == "pending" and answer["command"].startswith(command)
+
+
+def test_without_an_answer_of_slurm_a_run_with_a_job_is_unknown(queued, slurm):
+    story = queued("RUNNING")
+    story.attempt(cause="lost")
+    story.run.attempts.unlink()
+    story.run.job_log.write_text("step 7\n")
+    slurm.answer("squeue", error="Unable to contact slurm controller\n", status=1)
+    answer = story.why()
+    assert answer["last_lines"] == []  # what the log ends with is no reason
+    assert (answer["cause"], answer["delays"]) == ("unknown", [])
+    assert "Slurm does not answer whether job 7 still runs" in answer["text"]
+    assert "make why" in answer["command"]
+    story.run.cancelled.write_text("2026-01-01 10:00:00: jobs cancel: 7\n")
+    assert story.why()["cause"] == "cancelled"
+
+
+def test_without_an_answer_of_slurm_the_record_of_the_end_counts(queued, slurm):
+    story = queued("RUNNING")
+    slurm.answer("squeue", error="Unable to contact slurm controller\n", status=1)
+    story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
+    story.error(kind="user_code", mistake="code")
+    assert story.why()["cause"] == "user_code"
+    write_json(story.run.submission, {"job_id": "8"})  # resumed
+    assert story.why()["cause"] == "unknown"
+
+
+def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queued, slurm):
+    story = queued("RUNNING")
+    story.run.progress.write_text('{"step": 42, "total": 50}')
+    answer = story.why()
+    assert answer["cause"] == "running" and "step 42/50" in answer["text"]
+    slurm.set_state("7", "SUSPENDED")
+    assert story.why()["cause"] == "pending"
+
+
+@pytest.mark.parametrize("decision", ["requeue", "wait"])
+def test_a_scancel_between_two_starts_is_the_cause(queued, decision):
+    story = queued("CANCELLED")
+    story.attempt(cause="preemption", decision=decision, job_id="7")
+    assert story.why()["cause"] == "cancelled"
+
+
+def test_a_run_that_crashes_again_and_again_is_not_called_right(queued):
+    story = queued("RUNNING")
+    assert "nothing is wrong" in story.why()["text"]
+    story.attempt(cause="crash", decision="retry", evidence={"error": "x"})
+    assert "nothing is wrong" not in story.why()["text"]
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("TIMEOUT", "time_limit"), ("NODE_FAIL", "node_failure"), ("FAILED", "batch_script_killed")],
+)
+def test_slurms_end_state_counts_where_the_batch_script_recorded_nothing(queued, state, cause):
+    story = queued(state)
+    story.attempt(cause="lost")
+    story.run.attempts.unlink()
+    answer = story.why()
+    assert answer["cause"] == cause and "make resume" in answer["command"]
+
+
+def test_a_job_that_only_ends_after_a_hold_is_not_called_running(queued, slurm):
+    story = queued("RUNNING")
+    slurm.set_state("8", "RUNNING")
+    story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
+    story.error(kind="user_code", mistake="code")
+    story.held()
+    assert story.why()["cause"] == "user_code"
+    write_json(story.run.submission, {"job_id": "8"})  # resumed
+    assert story.why()["cause"] == "running"
+
+
+def test_a_cancelled_run_is_no_refused_one(queued):
+    """The job began when it had been cancelled, and its batch script refused to train."""
+    story = queued("CANCELLED")
+    story.run.cancelled.write_text("2026-01-01 10:00:00: jobs cancel: 7\n")
+    story.run.job_log.write_text("2026-01-01 10:00:00 error: x: not started again\n")
+    assert story.why()["cause"] == "cancelled"
+
+
+def test_a_job_that_ended_before_its_attempt_shows_the_error_of_its_log(queued):
+    story = queued("FAILED", job_id="7")
+    story.run.job_log.write_text("2026-01-01 10:00:00 error: x: job 6 is still running it\n")
+    answer = story.why()
+    assert answer["cause"] == "refused" and "job 6 is still running it" in answer["text"]
+
+
+def test_the_error_of_a_rank_or_of_srun_is_no_refusal(queued):
+    story = queued("FAILED")
+    story.run.job_log.write_text("srun: error: n1: task 0: Killed\n")
+    assert story.why()["cause"] == "unknown"
+
+
+def test_a_run_that_lost_its_spec_names_the_file(story):
+    story.attempt(cause="preemption", decision="requeue")
+    story.run.spec.unlink()
+    (story.run.path / "code").symlink_to("nowhere")
+    answer = story.why()
+    assert answer["cause"] == "files_missing" and "spec.json is gone" in answer["text"]
+
+
+def test_a_run_that_was_never_started_says_so(story):
+    answer = story.why()
+    assert answer["cause"] == "never_started" and "make resume" in answer["command"]
+
+
+def test_a_damaged_record_is_an_error_without_a_traceback(story, capsys):
+    story.attempt()
+    with open(story.run.attempts, "a", encoding="utf-8") as file:
+        file.write(json.dumps(run_files.attempt(decision="dance")) + "\n")
+    assert main(["why", "tiny"]) == 2
+    assert "attempts.jsonl, line 2" in capsys.readouterr().err

@@ -1,0 +1,398 @@
+"""The batches of a rank: from any step on, of any kind of data set, with any number of workers."""
+
+import contextlib
+import os
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
+from slurm_job_kit.trainer.model.evaluate import evaluate
+from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
+from tests.core.data_kit import Chancy, Given, feed_of, job_of, pixels_by_sample
+
+pytestmark = pytest.mark.usefixtures("no_reader_left")
+SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
+
+
+def stream(feed, steps):
+    """Return all micro batches of a feed, one list for each step."""
+    with contextlib.closing(feed):
+        return [list(feed.micro_batches(step)) for step in steps]
+
+
+def assert_same(found, expected):
+    assert [len(step) for step in found] == [len(step) for step in expected]
+    for batch, other in zip(sum(found, []), sum(expected, []), strict=True):
+        assert torch.equal(batch[0], other[0]) and torch.equal(batch[1], other[1])
+
+
+def test_bits_do_not_depend_on_the_number_of_workers():
+    steps = range(3, 12)  # from within an epoch, over the edge, to the end
+    none, one, two = (stream(feed_of(Chancy(30), workers=n, **SIZE), steps) for n in (0, 1, 2))
+    assert [len(step) for step in none] == [1, 2, 2, 2, 1, 2, 2, 2, 1]
+    assert_same(one, none)
+    assert_same(two, none)
+
+
+def test_random_numbers_in_a_data_set_depend_on_seed_step_and_sample():
+    size = {"global_batch_size": 12, "epochs": 2}
+    one = pixels_by_sample(feed_of(Chancy(), **size), range(6))
+    other: dict[tuple[int, int], torch.Tensor] = {}
+    for rank in range(3):
+        feed = feed_of(Chancy(), rank=rank, world_size=3, micro_batch_size=2, **size)
+        other |= pixels_by_sample(feed, range(2, 6))
+    assert len(other) == 4 * 12
+    assert all(torch.equal(one[key], other[key]) for key in other)
+    of_first = [image for (_, sample), image in one.items() if sample == 0]
+    assert len(of_first) == 2 and not torch.equal(*of_first)
+    assert not any(
+        torch.equal(image, one[key])
+        for key, image in pixels_by_sample(feed_of(Chancy(), seed=1, **size), range(6)).items()
+        if key in one
+    )
+
+
+def test_reading_in_the_rank_process_does_not_change_its_generators():
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    expected = torch.rand(1).item(), random.random(), np.random.rand()
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    feed = feed_of(Chancy(), **SIZE)
+    feed.example()
+    stream(feed, range(2))
+    assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_start_at_any_step_and_may_jump(workers):
+    feed = feed_of(Chancy(30), workers=workers, **SIZE)
+    straight = stream(feed_of(Chancy(30), **SIZE), range(8))
+    jumps = [6, 7, 1, 2, 2]
+    assert_same(stream(feed, jumps), [straight[step] for step in jumps])
+
+
+class Counted(Batches):
+    """Batches that count their computations."""
+
+    calls = 0
+
+    def order(self, epoch):
+        Counted.calls += 1
+        return super().order(epoch)
+
+    def micro_batches(self, order, step, rank):
+        Counted.calls += 1
+        return super().micro_batches(order, step, rank)
+
+
+@pytest.mark.parametrize("step", [1, 80, 1080])
+def test_seeking_computes_nothing_before_the_step(step):
+    batches = Counted.of(Train(micro_batch_size=1), 100, 1)
+    Counted.calls = 0
+    plan = BatchSchedule(batches, 0, range(step, 10**12), torch.device("cpu"))
+    assert next(iter(plan)).step == step
+    assert Counted.calls == 2
+
+
+class Read(Chancy):
+    """Remembers which samples were read."""
+
+    def __init__(self, num_samples):
+        super().__init__(num_samples)
+        self.seen = []
+
+    def __getitem__(self, index):
+        self.seen.append(index)
+        return super().__getitem__(index)
+
+
+def test_no_skipped_sample_is_read():
+    source = Read(100)
+    next(feed_of(source, micro_batch_size=4).micro_batches(20))
+    assert len(source.seen) == 4
+
+
+def test_micro_batches_of_samples_follow_the_order_of_the_epoch():
+    source = Samples(torch.arange(24, dtype=torch.uint8).unsqueeze(1), torch.arange(24) % 5, 0.5)
+    batches = stream(feed_of(source, rank=1, world_size=2, **SIZE), range(1))[0]
+    order = Batches.of(Train(micro_batch_size=4, grad_accum_steps=2), 24, 2).order(0)
+    for (inputs, labels), own in zip(batches, (order[4:8], order[12:16]), strict=True):
+        assert inputs.dtype == torch.float32
+        assert torch.equal(inputs.flatten(), own * 0.5) and torch.equal(labels, own % 5)
+
+
+def of_bytes(index):
+    """Images of bytes."""
+    return torch.full((3, 4, 4), 51, dtype=torch.uint8), index % 3
+
+
+@pytest.mark.parametrize(
+    "source", [Given(of_bytes), Samples(torch.rand(9, 3, 4, 4), torch.arange(9) % 3)]
+)
+def test_an_example_has_the_form_of_a_micro_batch(source):
+    feed = feed_of(source, micro_batch_size=4, channels_last=True)
+    example, batch = feed.example(), next(feed.micro_batches(0))
+    for inputs, labels in (example, batch):
+        assert inputs.shape == (4, 3, 4, 4) and inputs.dtype == torch.float32
+        assert inputs.is_contiguous(memory_format=torch.channels_last)
+        assert labels.shape == (4,) and labels.dtype == torch.int64
+
+
+def test_bytes_of_a_per_sample_set_go_from_zero_to_one():
+    inputs, _ = feed_of(Given(of_bytes), micro_batch_size=4).example()
+    assert torch.allclose(inputs, torch.tensor(0.2))
+
+
+def mislabelled(index):
+    """One sample has a label too large."""
+    return torch.zeros(1), 3 if index == 5 else 0
+
+
+def mixed(index):
+    """One sample has no label."""
+    return torch.zeros(1) if index == 5 else (torch.zeros(1), 0)
+
+
+def typed(index):
+    """One sample is of bytes."""
+    return torch.zeros(1, dtype=torch.uint8 if index == 5 else torch.float32), 0
+
+
+def objects(index):
+    """Samples that make no tensor."""
+    return torch.zeros(1), {1, 2}
+
+
+def wrong(index):
+    """Samples of float64."""
+    return torch.zeros(1, dtype=torch.float64), 0
+
+
+ALIKE = "make them alike, or name a function of your own in train.collate"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (mixed, rf"but sample \d+ as (torch.float32 \(1,\)|\(.*, int\)): {ALIKE}"),
+        (typed, rf"but sample \d+ as \(torch.\w+ \(1,\), int\): {ALIKE}"),
+        (objects, r"sample \d+ and .* no batch: .*set.*: return tensors or numbers, or name a"),
+        (mislabelled, "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
+        (wrong, r"^train.dataset returns inputs as torch.float64: make them float32"),
+    ],
+)
+def test_a_wrong_sample_is_a_user_error_in_one_line(make, words, workers):
+    with pytest.raises(UserError, match=words) as caught:
+        stream(feed_of(Given(make, 40), micro_batch_size=40, workers=workers), range(1))
+    assert "\n" not in str(caught.value)
+
+
+def broken(index):
+    """One sample raises an OSError."""
+    if index == 7:
+        raise OSError("cannot read sample 7\nwhatever else it says")
+    return torch.zeros(1), 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers):
+    feed = feed_of(Given(broken, 8), micro_batch_size=8, workers=workers, dataset="x")
+    with pytest.raises(CodeError) as caught:
+        stream(feed, range(1))
+    # An OSError is worth another attempt.
+    assert not isinstance(caught.value, UserError)
+    words = "OSError: cannot read sample 7\nwhatever else it says"
+    assert str(caught.value) == f"train.dataset x: {words}"
+    assert "if index == 7:" not in caught.value.trace
+    assert 'raise OSError("cannot read sample 7' in caught.value.trace
+
+
+class First(Chancy):
+    """Each sample raises the same error."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def __getitem__(self, index):
+        raise self.error
+
+
+def test_an_error_in_the_first_sample_is_not_retried():
+    with pytest.raises(UserCodeError) as caught:
+        feed_of(First(KeyError("image")), dataset="x").example()
+    assert str(caught.value) == "train.dataset x: KeyError: 'image'"
+    assert "raise self.error" in caught.value.trace
+    with pytest.raises(CodeError, match="train.dataset x: TimeoutError: no answer") as raised:
+        feed_of(First(TimeoutError("no answer")), dataset="x").example()
+    assert not isinstance(raised.value, UserError)
+
+
+def needs_random(inputs, random):
+    return inputs + random.uniform(1)[:, :, None]
+
+
+def draws_wrongly(inputs, random):
+    return inputs if random is None else random.uniform()
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (lambda inputs, random: None, "returns a NoneType, not a tensor of 4 inputs"),
+        (lambda inputs, random: inputs[1:], "returns 3 inputs for 4 samples: return one for each"),
+        (
+            lambda inputs, random: inputs.sum(),
+            "returns 0 inputs for 4 samples: return one",
+        ),
+        (lambda inputs, random: inputs.double(), "returns inputs as torch.float64: make them flo"),
+        (
+            lambda inputs, random: inputs.to("meta"),
+            "returns inputs on the meta, but this rank is",
+        ),
+    ],
+)
+def test_a_transform_must_return_as_many_inputs_as_it_gets(transform, words):
+    with pytest.raises(UserError, match=f"^train.transform mine:t {words}"):
+        feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t").example()
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (needs_random, "AttributeError: 'NoneType' object has no attribute 'uniform'"),
+        (draws_wrongly, "TypeError: SampleRandom.uniform() missing 1 required positional"),
+    ],
+)
+def test_an_error_of_a_transform_in_training_or_evaluation_appears_at_the_start(transform, words):
+    feed = feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t")
+    with pytest.raises(UserCodeError) as caught:
+        feed.example()
+    assert str(caught.value).startswith(f"train.transform mine:t: {words}")
+    assert f"in {transform.__name__}" in caught.value.trace
+
+
+class Table(Samples):
+    """A user's data set that returns the result of `given`."""
+
+    given: Any = None
+
+    def batch(self, indices):
+        return self.given(*super().batch(indices))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda x, y: (x[1:], y), "returns 3 inputs for 4 samples: return one for each"),
+        (lambda x, y: (x.double(), y), "returns inputs as torch.float64: make them float32"),
+        (lambda x, y: (x, y[1:]), r"returns labels torch.int64 \(3,\) for 4 samples: return one"),
+        (lambda x, y: (x, y[0]), r"returns labels torch.int64 \(\) for 4 samples: return one for"),
+    ],
+)
+def test_a_batch_of_the_wrong_form_is_an_error_of_the_data_set(monkeypatch, given, words):
+    monkeypatch.setattr(Table, "given", staticmethod(given))
+    feed = feed_of(Table(torch.zeros(8, 1), torch.zeros(8).long()), micro_batch_size=4)
+    with pytest.raises(UserError, match=f"^train.dataset {words}"):
+        feed.example()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_labels_of_any_integers_become_int64(dtype):
+    labels = torch.tensor([0, 2, 1, 1], dtype=dtype)
+    samples = Samples(torch.zeros(4, 1), labels)
+    batch = samples.batch(torch.arange(4))
+    assert batch[1].dtype == torch.int64 and batch[1].tolist() == [0, 2, 1, 1]
+    assert samples.num_classes == 3
+
+
+def test_targets_with_a_fraction_stay_and_name_no_classes():
+    samples = Samples(torch.zeros(3, 1), torch.tensor([[0.5, -2.0], [1.0, 2.0], [3.0, 4.0]]))
+    ((_, targets),) = feed_of(samples, micro_batch_size=3).micro_batches(0)
+    assert samples.num_classes is None and targets.dtype == torch.float32
+    assert sorted(targets.tolist()) == sorted(samples.labels.tolist())
+
+
+@pytest.mark.parametrize("num_samples", [2, 11, 600])
+def test_held_out_samples_belong_to_one_rank_each(num_samples):
+    for world_size in (1, 2, 3, 4):
+        for source in (
+            Chancy(num_samples),
+            Samples(torch.arange(num_samples), torch.zeros(num_samples).long()),
+        ):
+            seen = []
+            for rank in range(world_size):
+                held_out = HeldOut(source, None, job_of(rank, world_size))
+                for (inputs, _), size in held_out.batches():
+                    assert len(inputs) == size
+                    seen += inputs.reshape(len(inputs), -1)[:, 0].long().tolist()
+            assert sorted(seen) == list(range(num_samples))
+
+
+def test_the_spec_limits_the_held_out_samples_of_a_forward_pass():
+    held_out = HeldOut(Chancy(21), None, job_of(1, 2, eval_batch_size=4))
+    assert [size for _, size in held_out.batches()] == [4, 4, 2] and held_out.num_rounds == 3
+    assert [size for _, size in HeldOut(Chancy(300), None, job_of()).batches()] == [256, 44]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers):
+    held_out = HeldOut(Chancy(600), None, job_of(workers=workers))
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
+    objective = Classification(DataFacts("x", num_classes=3), label_smoothing=0.3)
+    beats, results = [], []
+    for _ in range(2):
+        totals = evaluate(
+            module,
+            held_out,
+            lambda batch: objective(module, batch).row(),
+            torch.zeros(3, dtype=torch.float64),
+            lambda: beats.append(1),
+        )
+        assert totals is not None
+        results.append(totals.tolist())
+    held_out.close()
+    assert results[0] == results[1] and len(beats) == 6 and module.training
+    contents = [batch.content for batch in HeldOut(Chancy(600), None, job_of()).batches()]
+    inputs, labels = (torch.cat(parts) for parts in zip(*contents, strict=True))
+    scores = module.eval()(inputs)
+    loss = nn.functional.cross_entropy(scores.double(), labels, reduction="sum")
+    assert results[0][0] == pytest.approx(loss.item(), rel=1e-6)
+    assert results[0][1:] == [600, (scores.argmax(1) == labels).sum().item()]
+
+
+def test_unused_workers_are_reported_in_the_log(capsys):
+    feed_of(Samples(torch.zeros(8, 1), torch.zeros(8).long()), workers=2, micro_batch_size=4)
+    assert "launch.num_workers is not used" in capsys.readouterr().out
+
+
+def parent(index):
+    """Samples that hold the pid of the reading process's parent."""
+    return torch.tensor([float(os.getppid())]), index % 3
+
+
+def test_a_rank_with_threads_forks_no_worker_itself(no_reader_left):
+    """A forked child waits for ever if a native thread held CPython's lock over its threads."""
+    feed = feed_of(Given(parent), workers=1, micro_batch_size=2)
+    ((inputs, _),) = feed.micro_batches(0)
+    assert int(inputs[0]) != os.getpid()
+    feed.close()
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch warns, too
+def test_a_data_set_that_cannot_be_pickled_is_a_user_error(no_reader_left):
+    class Local(Chancy):
+        pass
+
+    feed = feed_of(Local(), workers=1, micro_batch_size=2)
+    with pytest.raises(UserError, match="cannot be sent to a worker process.*num_workers to 0"):
+        next(feed.micro_batches(0))

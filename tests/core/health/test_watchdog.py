@@ -1,0 +1,396 @@
+"""The hang watchdog: its limits, what it concludes, and real processes that hang."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.node.torchrun import variables_of_spec
+from slurm_job_kit.jobs.records.nodes import RankHang
+from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.trainer.errors import EXIT_FAILED
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.health import phases, watchdog
+from slurm_job_kit.trainer.health.diagnosis import (
+    RankPlace,
+    diagnose,
+    laggards,
+    place_of,
+    ranks_text,
+)
+from slurm_job_kit.trainer.health.phases import NAMES, START_UP, limit_s
+from slurm_job_kit.trainer.health.watchdog import IdleTimer
+from tests.core.two_hosts import look
+from tests.core.waiting import wait_for
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+LIMIT_S = 1
+# One rank: in the loop it beats until the file `hang` appears, in its start-up it begins a phase
+# once. Then it hangs in its own way, or leaves the watchdog and exits.
+RANK = """
+import ctypes, json, os, sys, time
+from pathlib import Path
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.trainer import errors
+from slurm_job_kit.trainer.health import phases, watchdog
+from slurm_job_kit.trainer.events import Events
+
+rank, world_size, limit_s = map(int, sys.argv[1:4])
+folder, way, phase = Path(sys.argv[4]), *sys.argv[5:7]
+watchdog.TICK_S, watchdog.MAX_TICK_S, watchdog.GRACE_S = 0.1, 0.2, 4
+phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0
+attempt_dir = RunDir(folder).attempt(1)
+events = Events(rank)
+events.open(RunDir(folder), 1)
+events.event("start", host=os.uname().nodename, pid=os.getpid())
+
+def pause():
+    for _ in range(15 if way == "go on" else 1):
+        time.sleep(0.02)
+
+def wait_for_peers():
+    time.sleep(60)
+
+def lose_a_peer():
+    while not attempt_dir.rank_hang(rank).exists():
+        time.sleep(0.02)
+    errors.fail(RuntimeError("Connection closed by peer"), rank, attempt_dir)
+
+def spin_on_a_lock():
+    while True:
+        pass
+
+def wait_under_the_gil():
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+
+step = 0
+dog = watchdog.Watchdog(rank, world_size)
+if way != "lost":
+    dog.open(RunDir(folder), 1, limit_s)
+dog._timer.hang_timeout_s = limit_s
+with dog:
+    for done in list(phases.START_UP.values())[:phases.order_of(phase)]:
+        events.event(done)
+    if phase:
+        dog.beat(phase)
+    while not (folder / "hang").exists() and not (phase and step):
+        step += 1
+        if not phase:
+            dog.beat("batch", step if way == "go on" else 7)
+        pause()
+        (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
+        pause()
+    if way in ("wait", "lose a peer", "lost"):
+        globals()["__name__"] = "slurm_job_kit.trainer.loop"
+        lose_a_peer() if way == "lose a peer" else wait_for_peers()
+    elif way == "spin":
+        spin_on_a_lock()
+    elif way == "under the gil":
+        wait_under_the_gil()
+print("exited", step)
+"""
+
+
+class Ranks:
+    """Some of these processes, in a run directory; `in_phases` are those of their start-up."""
+
+    def __init__(self, folder, *ways, limit_s, in_phases=()):
+        self.run = RunDir(folder)
+        self.attempt = self.run.attempt(1)
+        self.attempt.path.mkdir()
+        self.processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-c", RANK),
+                    *map(str, (rank, len(ways), limit_s, folder)),
+                    *(way, in_phases[rank] if in_phases else ""),
+                ],
+                cwd=REPOSITORY,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank, way in enumerate(ways)
+        ]
+        self.pids = [process.pid for process in self.processes]
+        beating = [folder / f"beating-{rank}" for rank in range(len(ways))]
+        wait_for(lambda: all(path.exists() for path in beating))
+
+    def hang(self):
+        (self.run.path / "hang").touch()
+
+    def signal(self, number, *ranks):
+        for rank in ranks:
+            os.kill(self.pids[rank], number)
+
+    def end(self, *ranks):
+        """(exit statuses, outputs) of these ranks, which must end by themselves."""
+        ended = [self.processes[rank] for rank in ranks]
+        outputs = [process.communicate(timeout=20)[0] for process in ended]
+        return [process.returncode for process in ended], outputs
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def hang_error(self):
+        """The record of the rank that reports the hang; all others refer to it."""
+        records = [read_json(self.attempt.rank_error(r)) for r in range(len(self.processes))]
+        written = [record for record in records if record is not None]
+        assert {record["kind"] for record in written} == {"hang"}
+        (first,) = [record for record in written if not record["caused_by_peer"]]
+        return first
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start_ranks(*ways, limit_s=LIMIT_S, in_phases=()):
+        started.append(Ranks(tmp_path, *ways, limit_s=limit_s, in_phases=in_phases))
+        return started[-1]
+
+    yield start_ranks
+    for ranks in started:
+        ranks.kill()
+
+
+def test_ranks_that_do_not_answer_are_named_and_all_others_write_their_stacks(start):
+    ranks = start("wait", "wait", "stopped", "under the gil")
+    ranks.signal(signal.SIGSTOP, 2)
+    ranks.hang()
+    statuses, outputs = ranks.end(0, 1)
+    assert statuses == [EXIT_FAILED, EXIT_FAILED]
+    error, host = ranks.hang_error(), os.uname().nodename
+    unresponsive = f"rank 2 on {host} (pid {ranks.pids[2]}), rank 3 on {host} (pid {ranks.pids[3]})"
+    assert error["error"].startswith("no progress for ")
+    assert f"(limit {LIMIT_S} s): {unresponsive} do not answer; " in error["error"]
+    assert read_json(ranks.attempt.hang)["waited_for"] == [2, 3]
+    assert error["error"].endswith("stacks of ranks 0, 1 are in their logs")
+    for output in outputs:
+        assert "in wait_for_peers" in output and "in _watch" in output
+    # torchrun would wait for those two. Stuck in C, one has its stack in its log all the same.
+    statuses, (_, output) = ranks.end(2, 3)
+    assert statuses == [-signal.SIGKILL] * 2 and "in wait_under_the_gil" in output
+
+
+def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
+    ranks = start("wait", "spin", "lose a peer")
+    ranks.hang()
+    statuses, outputs = ranks.end(0, 1, 2)
+    assert statuses == [EXIT_FAILED] * 3
+    error = ranks.hang_error()["error"]
+    assert f"(pid {ranks.pids[1]}) is at <string>:" in error
+    assert read_json(ranks.attempt.hang)["waited_for"] == [1]
+    assert "spin_on_a_lock, in batch of step 7; stacks of ranks 0, 1, 2 are" in error
+    assert "rank 0 on" not in error and "rank 2 on" not in error
+    assert "in spin_on_a_lock" in outputs[1]
+    # The error of a main thread that loses its peer does not hide the reason.
+    assert "Connection closed" not in outputs[2]
+
+
+def test_a_suspended_job_goes_on_without_an_alarm(start):
+    limit_s = 3 * LIMIT_S  # busy cores hold a beat up, too
+    ranks = start("go on", "go on", limit_s=limit_s)
+    ranks.signal(signal.SIGSTOP, 0, 1)
+    time.sleep(2 * limit_s)  # the one thing that can be seen of a suspension is its length
+    ranks.signal(signal.SIGCONT, 0, 1)
+    ranks.hang()
+    statuses, outputs = ranks.end(0, 1)
+    assert statuses == [0, 0] and all("exited" in output for output in outputs)
+    assert not ranks.attempt.hang.exists()
+
+
+def test_a_run_directory_that_is_gone_does_not_keep_a_hang(start):
+    ranks = start("wait")
+    ranks.attempt.path.rename(ranks.run.path / "moved")
+    ranks.hang()
+    statuses, (output,) = ranks.end(0)
+    assert statuses == [EXIT_FAILED]
+    assert f"{ranks.attempt.path} is out of reach" in output and "in wait_for_peers" in output
+
+
+def test_a_rank_that_hangs_in_a_phase_of_its_start_up_is_named_with_the_phase(start):
+    ranks = start("wait", "spin", limit_s=2, in_phases=("data", "data"))
+    statuses, outputs = ranks.end(0, 1)
+    assert statuses == [EXIT_FAILED] * 2
+    error = ranks.hang_error()["error"]
+    assert "(limit 2 s) in data: rank 1 on " in error and "spin_on_a_lock, in data; " in error
+    assert "in spin_on_a_lock" in outputs[1]
+
+
+def test_a_rank_that_is_stopped_in_an_earlier_phase_is_named_with_that_phase(start):
+    ranks = start("wait", "wait", limit_s=2, in_phases=("rendezvous", "import"))
+    ranks.signal(signal.SIGSTOP, 1)
+    statuses, _ = ranks.end(0)
+    assert statuses == [EXIT_FAILED]
+    error = ranks.hang_error()["error"]
+    unresponsive = (
+        f"rank 1 on {os.uname().nodename} (pid {ranks.pids[1]}, in import) does not answer"
+    )
+    assert f"in rendezvous: {unresponsive}" in error
+    assert ranks.end(1)[0] == [-signal.SIGKILL]
+
+
+def test_a_rank_that_knows_no_run_directory_ends_by_itself(start):
+    ranks = start("lost", limit_s=1, in_phases=("rendezvous",))
+    statuses, (output,) = ranks.end(0)
+    assert statuses == [EXIT_FAILED]
+    assert "in rendezvous: it is at <string>:" in output and "in wait_for_peers" in output
+    assert not ranks.attempt.hang.exists()
+
+
+def test_a_hang_that_a_rank_of_another_host_has_found_is_seen(hosts):
+    attempt_dir = RunDir(hosts.here).attempt(1)
+    attempt_dir.path.mkdir()
+    look(hosts.there, "hang.json", "rank-00000.hang.json")
+    observer = watchdog.Watchdog(1, 2)
+    observer.open(RunDir(hosts.there), 1, 60)
+    observer._poll_once()
+    assert not observer._is_hang_found.is_set()
+    attempt_dir.hang.write_text("")
+    observer._poll_once()
+    assert observer._is_hang_found.is_set()
+
+
+def test_a_device_that_does_not_answer_makes_its_node_bad(start):
+    ranks = start("spin", limit_s=1, in_phases=("device test",))
+    assert ranks.end(0)[0] == [EXIT_FAILED]
+    record = read_json(ranks.attempt.rank_error(0))
+    assert record["kind"] == "bad_node" and "(limit 1 s) in device test" in record["error"]
+
+
+def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):
+    """The watchdog of a real rank runs before its import of torch, with the limit of its spec."""
+    folder, broken = tmp_path / "run", tmp_path / "broken"
+    broken.mkdir()
+    (broken / "torch.py").write_text("while True:\n    pass\n")
+    run = RunDir(folder)
+    run.attempt(1).path.mkdir(parents=True)
+    spec = Spec(launch=Launch(hang_timeout_s=1))
+    run.spec.write_text(spec.to_json())
+    script = (
+        "import runpy; from slurm_job_kit.trainer.health import phases, watchdog; "
+        "phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0; watchdog.TICK_S = 0.1; "
+        "runpy.run_module('trainer', run_name='__main__', alter_sys=True)"
+    )
+    environ = {**os.environ, **variables_of_spec(spec), "KIT_ATTEMPT": "1"}
+    environ |= {"RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": f"{broken}:{REPOSITORY}"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == EXIT_FAILED, done.stderr
+    record = read_json(run.attempt(1).rank_error(0))
+    assert record["kind"] == "hang" and "(limit 1 s) in import: rank 0 on " in record["error"]
+    assert "torch.py:1 <module>, in import" in record["error"]
+
+
+def test_a_beat_costs_next_to_nothing():
+    beat, count = watchdog.Watchdog(0, 1).beat, 100_000
+    started = time.thread_time()
+    for step in range(count):
+        beat("batch", step)
+    assert (time.thread_time() - started) / count < 2e-6
+
+
+def test_a_configured_limit_is_that_of_the_loop():
+    timer = IdleTimer(30)
+    timer.tick(0.0, "batch")
+    for _ in range(30):
+        timer.tick(1.0, None)
+    assert timer.limit_s == 30 and not timer.is_hang
+    timer.tick(1.0, None)
+    assert timer.is_hang
+
+
+def test_time_in_which_the_process_did_not_run_does_not_count():
+    timer = IdleTimer(30)
+    timer.tick(86_400.0, None)
+    assert timer.seconds == 2.0 and not timer.is_hang
+
+
+def test_there_is_a_limit_for_the_start_up_and_one_for_the_steps():
+    assert (limit_s("data", "auto"), limit_s("batch", "auto")) == (1800, 540)
+    assert (limit_s("data", 60), limit_s("batch", 60)) == (600, 60)
+    assert (limit_s("data", 1), limit_s("batch", 3600)) == (30, 540)
+
+
+def test_a_rank_that_was_slow_looks_for_the_hang_of_another_one_at_once():
+    timer = IdleTimer("auto")
+    for _ in range(500):
+        timer.tick(1.0, None)
+    timer.tick(1.0, "rendezvous")
+    assert timer.seconds == 0.0 and timer.is_suspicious
+    timer.tick(1.0, "batch")
+    timer.tick(1.0, None)
+    assert not timer.is_suspicious
+
+
+def test_the_timeline_has_the_phase_of_a_rank(tmp_path):
+    run, rank = RunDir(tmp_path), Events(2)
+    rank.event("start", host="n1", pid=7)
+    rank.open(run, 3)
+    for phase, then in zip(START_UP, (*NAMES[1:], phases.IN_LOOP), strict=True):
+        assert place_of(run, 3, 2) == RankPlace("n1", 7, phase)
+        rank.event(START_UP[phase])
+        rank.event("save")
+        assert place_of(run, 3, 2).phase == then
+    assert place_of(run, 4, 2) == place_of(run, 3, 5) == RankPlace("an unknown host", 0)
+
+
+def found(rank, step=5, is_waiting=True, where="loop.py:1 run", what="batch"):
+    return RankHang(1.0, rank, f"n{rank}", 100 + rank, what, step, where, is_waiting)
+
+
+def test_a_rank_that_is_steps_behind_is_the_suspect_even_if_it_waits():
+    late = found(2, step=4)
+    assert laggards([found(0), found(1, is_waiting=False), late]) == [late]
+
+
+def test_at_the_same_step_the_rank_that_does_not_wait_is_the_suspect():
+    busy = found(1, is_waiting=False)
+    assert laggards([found(0), busy, found(2)]) == [busy]
+
+
+def test_a_rank_that_never_began_a_step_is_behind_all():
+    early = found(1, step=None)
+    assert laggards([found(0, step=0), early]) == [early]
+
+
+def test_a_rank_in_an_earlier_phase_is_behind_even_if_it_waits():
+    late = found(1, step=None, what="import")
+    ahead = found(0, step=None, is_waiting=False, what="rendezvous")
+    assert laggards([ahead, late]) == [late]
+
+
+def test_the_diagnosis_says_so_if_no_rank_stands_out():
+    text = diagnose({0: found(0), 1: found(1)}, {})
+    assert text.startswith("no rank lags: rank 0 on n0 (pid 100) is at loop.py:1 run, in batch")
+
+
+def test_where_all_wait_the_rank_that_began_fewer_collectives_is_the_suspect():
+    late = dataclasses.replace(found(1), num_collectives=6)
+    assert laggards([dataclasses.replace(found(0), num_collectives=7), late]) == [late]
+
+
+def test_the_diagnosis_stays_short_in_a_large_job():
+    findings = {rank: found(rank) for rank in range(1000)}
+    unresponsive = {rank: RankPlace("n", 0) for rank in range(1000, 2000)}
+    assert len(diagnose(findings, unresponsive)) < 400
+    assert ranks_text(range(1000)) == "ranks 0, 1, 2, 3 and 996 more"
+    assert ranks_text([7]) == "rank 7"

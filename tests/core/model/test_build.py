@@ -1,0 +1,408 @@
+"""Model, wrapper, optimizer and data at the start of one or two ranks."""
+
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from slurm_job_kit.jobs.records.training import read_events
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
+from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extend_history
+from slurm_job_kit.trainer.model import build
+from slurm_job_kit.trainer.model.training_data import build_data, check_same_data
+from slurm_job_kit.trainer.process import context
+from slurm_job_kit.trainer.user_code import user_code
+from tests.core import ranks
+from tests.core.ranks import CPU, context_of, place_of
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+MLP = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8)
+
+
+pytestmark = pytest.mark.usefixtures("process_group")
+
+
+class Unsteady(nn.Module):
+    """Has a parameter that no score depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(30, 2), nn.Linear(30, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@pytest.fixture
+def job_of(tmp_path):
+    """A job of one rank with these hyperparameters."""
+
+    def context(train, launch=None, world_size=1):
+        spec = Spec(train=train, launch=launch or Launch())
+        return context_of(tmp_path, spec, place_of(0, world_size))
+
+    return context
+
+
+@pytest.fixture
+def built(job_of):
+    """(data, replica) of hyperparameters."""
+
+    def build_both(train, world_size=1):
+        context = job_of(train, world_size=world_size)
+        build.set_up_torch(context)
+        data = build_data(context)
+        return data, build.build_replica(context, data)
+
+    return build_both
+
+
+def test_torch_is_set_up_as_the_spec_says(job_of):
+    build.set_up_torch(job_of(Train(deterministic=False), Launch(threads_per_rank=2)))
+    assert torch.get_num_threads() == 2
+    assert not torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.benchmark
+    build.set_up_torch(job_of(Train()))
+    assert torch.get_num_threads() == 1
+    assert torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.benchmark
+
+
+def test_options_of_the_spec_reach_ddp(built):
+    ddp = built(MLP, world_size=2)[1].wrapped
+    assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (25 * 2**20, False)
+    assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, True)
+    options: dict[str, Any] = {"find_unused_parameters": True, "gradient_as_bucket_view": False}
+    ddp = built(dataclasses.replace(MLP, bucket_cap_mb=3, **options), world_size=2)[1].wrapped
+    assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (3 * 2**20, True)
+    assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, False)
+    static = dataclasses.replace(MLP, static_graph=True, **options)
+    assert built(static, world_size=2)[1].wrapped.static_graph
+
+
+def test_the_throw_away_pass_changes_neither_weights_nor_buffers_nor_gradients(built):
+    train = Train(dataset="digits", model_args={"channels": [4, 8]}, micro_batch_size=4)
+    replica = built(train)[1]
+    norms = [module for module in replica.module.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert all(norm.num_batches_tracked == 0 for norm in norms)
+    assert all(norm.running_var is not None and norm.running_var.eq(1).all() for norm in norms)
+    assert all(parameter.grad is None for parameter in replica.module.parameters())
+    again = built(train)[1]
+    for name, value in replica.module.state_dict().items():
+        assert torch.equal(value, again.module.state_dict()[name])
+
+
+class Counted(nn.Linear):
+    """Has a state besides tensors."""
+
+    count: object = 3
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+    def set_extra_state(self, state):
+        self.count = state["count"]
+
+
+def test_a_model_may_have_any_state_that_a_checkpoint_holds(built, monkeypatch):
+    train = dataclasses.replace(
+        MLP, model=f"{__name__}:Counted", model_args={"in_features": 30, "out_features": 2}
+    )
+    assert built(train)[1].module.state_dict()["_extra_state"] == {"count": 3}
+    monkeypatch.setattr(Counted, "count", {1, 2})
+    words = rf"^train.model: state_dict\(\) of {__name__}:Counted holds more than tensors, num"
+    with pytest.raises(UserError, match=words):
+        built(train)
+
+
+def shuffled():
+    """Samples in an order that three generators decide."""
+    order = torch.randperm(64).tolist()
+    random.shuffle(order)
+    inputs = torch.tensor(np.random.permutation(order)).float()[:, None].expand(-1, 30)
+    return Samples(inputs, (inputs[:, 0] > 30).long()), None
+
+
+def test_a_data_set_that_draws_random_numbers_is_the_same_in_each_attempt(built):
+    def order(seed):
+        train = dataclasses.replace(MLP, dataset=f"{__name__}:shuffled", seed=seed)
+        return built(train)[0].train_batches.example()[0][0, 0].item()
+
+    firsts = [order(seed) for seed in (0, 0, 1, 1, 2, 2)]
+    assert firsts[::2] == firsts[1::2] and len(set(firsts)) > 1
+
+
+def test_after_the_throw_away_pass_the_next_forward_lays_out_the_gradient_buckets(built):
+    ddp = built(MLP, world_size=2)[1].wrapped
+    assert not nn.parallel.DistributedDataParallel(ddp.module).reducer._rebuild_buckets()
+    assert ddp.reducer._rebuild_buckets()
+
+
+def test_the_seed_decides_the_first_weights(built):
+    weights = [built(dataclasses.replace(MLP, seed=seed))[1].module[1].weight for seed in (0, 1)]
+    assert not torch.equal(*weights)
+
+
+def test_a_replica_has_the_autocast_and_the_scaler_of_its_spec(built):
+    replica = built(dataclasses.replace(MLP, precision="fp16"))[1]
+    with replica.autocast():
+        assert replica.module(torch.ones(2, 30)).dtype == torch.float16
+    assert replica.scaler.is_enabled() and not built(MLP)[1].scaler.is_enabled()
+    assert built(MLP)[1].scaler.state_dict() == {}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built, world_size):
+    train = Train(
+        dataset="digits", model_args={"channels": [8, 16]}, micro_batch_size=4, channels_last=True
+    )
+    data, replica = built(train, world_size)
+    inputs, labels = next(iter(data.train_batches.micro_batches(0)))
+    nn.functional.cross_entropy(replica.wrapped(inputs), labels).backward()
+    weight = replica.module.blocks[0].conv1.weight
+    momentum = replica.optimizer.state[weight]["momentum_buffer"]
+    for tensor in (weight, weight.grad, momentum):
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
+        assert tensor.stride() == weight.stride()
+
+
+def test_unused_parameters_are_refused_with_the_key_that_allows_them(built):
+    train = dataclasses.replace(MLP, model=f"{__name__}:Unsteady")
+    with pytest.raises(UserError, match=r"2 parameters got no gradient, .* unused.weight: set tr"):
+        built(train)
+    assert built(dataclasses.replace(train, find_unused_parameters=True))
+
+
+class Own(nn.Module):
+    """A user's model with a mistake."""
+
+    def __init__(self, mistake):
+        super().__init__()
+        self.mistake = mistake
+        self.linear = nn.Linear(7 if mistake == "shape" else 30, 2)
+        if mistake == "creation":
+            raise RuntimeError("no such thing\nas this")
+        if mistake == "frozen":
+            self.requires_grad_(False)
+
+    def forward(self, x):
+        return self.linear(x).detach()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (
+            "frozen",
+            f"train.model {__name__}:Own has no trainable parameter: add one, or set "
+            "requires_grad of one to True",
+        ),
+        (
+            "detached",
+            "train.objective classification: the loss depends on no trainable parameter of "
+            "train.model: remove detach() or no_grad() from the model or the objective",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_with_the_fix(built, mistake, words):
+    name = f"{__name__}:Own"
+    train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
+    with pytest.raises(UserError) as caught:
+        built(train)
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words", "line"),
+    [
+        ("creation", "RuntimeError: no such thing", "raise RuntimeError"),
+        ("shape", "RuntimeError: mat1 and mat2 shapes cannot", "return self.linear(x)"),
+    ],
+)
+def test_an_exception_of_a_model_at_the_start_is_an_error_of_the_model(built, mistake, words, line):
+    name = f"{__name__}:Own"
+    train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
+    with pytest.raises(UserCodeError) as caught:
+        built(train)
+    assert str(caught.value).startswith(f"train.model {name}: {words}")
+    assert line in caught.value.trace
+
+
+def unreadable(kind):
+    raise {"bug": KeyError, "disk": OSError}[kind](5, "a planted error")
+
+
+@pytest.mark.parametrize("key", ["dataset", "transform"])
+def test_an_exception_of_a_callable_is_reported_with_its_key(built, key):
+    name = f"{__name__}:unreadable"
+    for kind, is_mistake in (("bug", True), ("disk", False)):
+        changes: dict[str, Any] = {key: name, f"{key}_args": {"kind": kind}}
+        with pytest.raises(CodeError, match=f"^train.{key} {name}: .*a planted error") as caught:
+            built(dataclasses.replace(MLP, **changes))
+        assert isinstance(caught.value, UserError) is is_mistake
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("none left"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.AcceleratorError("CUDA error: device-side assert triggered"),
+        dist.DistBackendError("NCCL error"),
+        dist.DistNetworkError("the client socket has timed out"),
+        RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate"),
+    ],
+)
+def test_errors_of_the_machine_are_not_errors_of_the_users_code(error):
+    with pytest.raises(type(error)) as caught, user_code("train.model", "x"):
+        raise error
+    assert caught.value is error
+
+
+def test_an_unreadable_file_is_not_an_error_of_the_users_code():
+    with pytest.raises(CodeError) as caught, user_code("train.dataset", "x"):
+        raise ValueError("no header") from OSError("stale")
+    assert not isinstance(caught.value, UserError)
+    expected = "train.dataset x: ValueError: no header\nfirst cause: OSError: stale"
+    assert str(caught.value) == expected
+
+
+def noisy(inputs, random):
+    return inputs + 0 * torch.rand(1)
+
+
+def make_noisy():
+    return noisy
+
+
+def test_the_first_weights_do_not_depend_on_what_a_transform_draws(built):
+    train = dataclasses.replace(MLP, transform=f"{__name__}:make_noisy")
+    weights = [built(each)[1].module[1].weight for each in (MLP, train)]
+    assert torch.equal(*weights)
+
+
+def test_what_needs_gpus_is_refused_on_a_cpu():
+    with pytest.raises(UserError, match="train.sync_batchnorm needs GPUs, but .* on the cpu"):
+        build.check_device(Train(sync_batchnorm=True), CPU)
+
+
+def test_a_missing_gpu_is_named_with_both_sides():
+    device, reason = context.choose_device(place_of())
+    assert device == CPU
+    context.check_device(0, "", device, reason)
+    slurm = Slurm(gpus_per_node=4)
+    with pytest.raises(UserError, match=r"gpus_per_node is 4, but torch \S+ sees 0 GPUs for 1 ran"):
+        context.check_device(slurm.num_gpus, slurm.gpus_are, device, reason)
+
+
+def test_a_hyperparameter_that_a_resume_changed_is_the_reason_for_sequence(job_of):
+    first = describe(job_of(MLP))
+    assert exactness([first], True)[0] == "bitwise"
+    other = describe(job_of(dataclasses.replace(MLP, lr=0.05)))
+    assert exactness([first, other], True) == (
+        "same samples",
+        "train.lr was 0.1, then 0.05 after step 0",
+    )
+
+
+def test_another_code_is_never_the_same_environment(job_of):
+    context = job_of(MLP)
+    codes = [dataclasses.replace(context.run, code_digest=code) for code in ("a", "b")]
+    first, other = (describe(dataclasses.replace(context, run=code)) for code in codes)
+    history = extend_history(extend_history([], first), other, 20)
+    assert exactness(history, True) == ("same samples", "the code changed after step 20")
+
+
+def anchored(groups, lr):
+    """An optimizer that keeps the weights that it finds, as one that pulls towards them does."""
+    optimizer = torch.optim.SGD(groups, lr)
+    values = [value.detach().clone() for group in groups for value in group["params"]]
+    optimizer.anchors = values  # type: ignore[attr-defined]
+    return optimizer
+
+
+def test_an_optimizer_of_the_user_finds_the_initial_weights_in_every_attempt(job_of):
+    spec = dataclasses.replace(MLP, optimizer=f"{__name__}:anchored")
+    anchors = []
+    for will_load in (False, True):
+        at = job_of(spec)
+        optimizer: Any = build.build_replica(at, build_data(at), will_load).optimizer
+        anchors.append(optimizer.anchors)
+    assert all(map(torch.equal, *anchors))
+
+
+def with_other_data(folder, rank):
+    ranks.join(folder, rank, 2)
+    check_same_data("x", {"training samples": 50, "classes": 3}, CPU)
+    with pytest.raises(UserError) as caught:
+        check_same_data("x", {"training samples": 50 - rank, "classes": 3}, CPU)
+    dist.barrier()
+    return str(caught.value)
+
+
+def test_ranks_that_see_different_data_are_named(tmp_path):
+    words = (
+        "train.dataset x differs between ranks: rank 0 sees 50 training samples, rank 1 49: give "
+        "all nodes the same files"
+    )
+    assert ranks.results(with_other_data, tmp_path, 2) == [words] * 2
+
+
+COMPILED = """
+import os, sys, time, torch, torch.distributed as dist
+from pathlib import Path
+from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.model import build
+from slurm_job_kit.trainer.model.training_data import build_data
+from tests.core.ranks import context_of
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+train = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8, compile=True)
+context = context_of(Path(sys.argv[1]), Spec(train=train))
+context.events.open(context.run.dir, 1)
+build.set_up_torch(context)
+data = build_data(context)
+started = time.monotonic()
+replica = build.build_replica(context, data)
+seconds = time.monotonic() - started
+from torch._dynamo.utils import counters
+hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+print(seconds, hits, "1.weight" in replica.module.state_dict(), flush=True)
+os._exit(0)  # Python's end may abort after a group over gloo (torch 2.13)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
+    seconds, hits = [], []
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHINDUCTOR")}
+    for _ in range(2):
+        words = [sys.executable, "-c", COMPILED, str(tmp_path)]
+        done = subprocess.run(
+            words, cwd=REPOSITORY, env=inherited, stdout=subprocess.PIPE, text=True, timeout=300
+        )
+        assert done.returncode == 0
+        *_, last = done.stdout.splitlines()
+        values = last.split()
+        assert values[2] == "True"
+        seconds.append(float(values[0]))
+        hits.append(int(values[1]))
+    assert hits[0] == 0 < hits[1]
+    assert any((tmp_path / "compile-cache" / "rank-00000").iterdir())
+    compiled = read_events(RunDir(tmp_path).timeline("rank-00000"))
+    assert {each.event for each in compiled} == {"compile"}
+    took = [each.seconds for each in compiled if each.seconds is not None]
+    assert 0 < sum(took) < sum(seconds)
+    assert sum(took) > sum(seconds) / 2  # most of the time, of the first process at least

@@ -1,0 +1,605 @@
+"""The node agent: torchrun's command line and environment, and the stop of the ranks."""
+
+import errno
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_job_kit.jobs import environment, procfs, records
+from slurm_job_kit.jobs.attempt import srun_step
+from slurm_job_kit.jobs.node import agent, interfaces, rendezvous, stop_signals, torchrun
+from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
+from slurm_job_kit.jobs.node.torchrun import (
+    FORKED_RANK,
+    Node,
+    nproc_per_node,
+    rank_command,
+    stop_signal,
+    torchrun_command,
+)
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs.freeze import provenance
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
+from tests.core import run_files
+from tests.core.waiting import is_running, wait_for
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+RUN = RunDir(Path("/runs/x y/1"))
+SOCKET_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+PLAN_JSON = run_files.plan(
+    attempt=2, head_address="127.0.0.1", rdzv_endpoint="127.0.0.1:15001", rdzv_id="7-2"
+)
+PLAN = records.decode(AttemptPlan, PLAN_JSON, "here")
+# A torchrun of two ranks: each prints when it is ready, and the signal that it received.
+RANK = """
+import signal, sys, time
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda got, _: (print(f"received {got}", flush=True), sys.exit(0)))
+print("ready", flush=True)
+time.sleep(60)
+"""
+TORCHRUN = """
+import signal, subprocess, sys
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    assert signal.getsignal(number) is signal.SIG_IGN, number
+log = open(sys.argv[1], "a")
+ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log) for _ in range(2)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+# The agent's process; argv: run directory, signal that stops a rank, torchrun's command line.
+HOST = """
+import json, os, signal, sys
+from pathlib import Path
+from slurm_job_kit.jobs.node.torchrun import Node
+from slurm_job_kit.jobs.node import agent as node_agent
+from slurm_job_kit.jobs.node.agent import Agent
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir, Timeline
+from slurm_job_kit.jobs.spec import Spec
+node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
+run = RunDir(Path(sys.argv[1]))
+plan = AttemptPlan(1, "7", ("a",), "127.0.0.1", "", "", "", 0.0, None)
+agent = Agent(run, 1, Node(0, plan, Spec()))
+print("ready", flush=True)
+stop = None if sys.argv[2] == "none" else signal.Signals[sys.argv[2]]
+sys.exit(agent.run(sys.argv[3:], dict(os.environ), stop) != 0)
+"""
+
+
+@pytest.fixture
+def node(monkeypatch):
+    for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES", *SOCKET_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    return lambda node_rank=0, spec=None: Node(node_rank, PLAN, spec or Spec())
+
+
+@pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
+def test_the_command_line_of_torchrun(node, node_rank, is_host):
+    spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
+    assert torchrun_command(
+        spec, RUN, node(node_rank, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x")
+    ) == [
+        *(sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload"),
+        *("slurm_job_kit.trainer.run,torch._dynamo", "torch.distributed.run"),
+        "--nnodes=2",
+        "--nproc-per-node=4",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=127.0.0.1:15001",
+        "--rdzv-id=7-2",
+        f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
+        "--local-addr=127.0.0.1",
+        "--max-restarts=0",
+        "--signals-to-handle=SIGRTMAX",
+        "--shutdown-timeout=5",
+        "--log-dir=/tmp/x",
+        *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
+    ]
+
+
+def test_torchrun_starts_a_users_script_by_exec(node):
+    spec = Spec(launch=Launch(script="train.py", args=["--n=1"]))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
+    preload = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload"]
+    assert command[:6] == [*preload, "", "torch.distributed.run"]
+    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
+    assert command[-8:] == [*wrapper, *rank_command(spec, RUN)]
+
+
+@pytest.mark.parametrize(("fork", "gpus"), [(False, 0), ("auto", 1)])
+def test_the_trainer_is_started_by_exec_where_it_must_not_be_forked(node, fork, gpus):
+    spec = Spec(launch=Launch(fork=fork), slurm=Slurm(gpus_per_node=gpus))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
+    assert command[-6:] == ["/runs/x y/1", *rank_command(spec, RUN)]
+    assert "--start-method=fork" not in command
+
+
+def test_a_fork_on_request_does_not_let_torchrun_initialise_cuda(node):
+    spec = Spec(launch=Launch(fork=True), slurm=Slurm(gpus_per_node=1))
+    env = node(0, spec).environment(spec, RUN, PLAN)
+    assert env["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+
+
+def test_compiled_code_is_stored_where_the_rank_says(node):
+    """An import of torch._dynamo before the rank's own lines would choose another directory."""
+    spec = Spec(train=Train(compile=True))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
+    assert "slurm_job_kit.trainer.run" in command
+
+
+@pytest.mark.parametrize(
+    ("launch", "command"),
+    [
+        (Launch(), ["-m", "slurm_job_kit.trainer", "/runs/x y/1"]),
+        (Launch(module="my.train", args=["1"]), ["-m", "my.train", "1"]),
+        (Launch(script="my train.py", args=["a b"]), ["/runs/x y/1/work/my train.py", "a b"]),
+    ],
+)
+def test_the_command_of_a_users_script_or_module(launch, command):
+    assert rank_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
+
+
+@pytest.mark.parametrize(
+    ("nproc", "gpus", "environ", "expected"),
+    [
+        (3, 8, {"SLURM_GPUS_ON_NODE": "8"}, 3),
+        ("auto", 8, {"SLURM_GPUS_ON_NODE": "2"}, 8),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "2"}, 2),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "0"}, 1),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "a100:4"}, 4),
+        ("auto", 0, {"CUDA_VISIBLE_DEVICES": "0,1,3"}, 3),
+        ("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}, 1),
+        ("auto", 0, {}, 1),
+    ],
+)
+def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
+    spec = Spec(slurm=Slurm(gpus_per_node=gpus), launch=Launch(nproc_per_node=nproc))
+    assert nproc_per_node(spec, environ) == expected
+
+
+def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
+    for name in ("PET_STANDALONE", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "1")
+    launch = Launch(threads_per_rank=3, env={"OWN": "a b"})
+    spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
+    env = node().environment(spec, RUN, replace(PLAN, deadline=1795252802.0))
+    expected = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "=lo",  # without = it is a prefix
+        "KIT_AGENT_PID": str(os.getpid()),
+        "KIT_RUN_DIR": "/runs/x y/1",
+        "KIT_CHECKPOINT_DIR": "/runs/x y/1/checkpoints",
+        "KIT_ATTEMPT": "2",
+        "KIT_STOP_FILE": "/runs/x y/1/attempt-2/stop_requested",
+        "KIT_DEADLINE": "1795252802.0",
+        "KIT_HANG_TIMEOUT_S": "auto",
+        "KIT_NUM_GPUS": "2",
+        "OMP_NUM_THREADS": "3",
+        "OWN": "a b",
+    }
+    assert {name: env[name] for name in expected} == expected
+    assert env["PATH"] == os.environ["PATH"]
+    assert "PET_STANDALONE" not in env and env["SLURM_JOB_ID"] == "1"
+
+
+@pytest.fixture
+def second_node(node, monkeypatch):
+    """The node of rank 1 with eth0 and ib1, where the first node has 10.0.0.9 or fd00::9."""
+    own = [("eth0", "10.0.0.2"), ("ib1", "10.1.1.2"), ("eth0", "fd00::2"), ("ib1", "fd00:1::2")]
+    monkeypatch.setattr(interfaces, "addresses", lambda: own)
+    monkeypatch.setattr(interfaces, "source_address", {"10.0.0.9": "10.0.0.2"}.get)
+
+    def place(launch, head="10.0.0.9"):
+        plan = replace(PLAN, head_address=head)
+        return Node(1, plan, Spec(launch=launch)), plan
+
+    return place
+
+
+@pytest.mark.parametrize(
+    ("launch", "head", "address", "interface"),
+    [
+        (Launch(), "10.0.0.9", "10.0.0.2", "eth0"),
+        (Launch(interface="ib"), "10.0.0.9", "10.1.1.2", "ib1"),
+        (Launch(interface="ib"), "fd00::9", "fd00:1::2", "ib1"),
+    ],
+)
+def test_rendezvous_gloo_and_nccl_use_one_interface(second_node, launch, head, address, interface):
+    at, plan = second_node(launch, head)
+    assert at.options(plan, "x", "/tmp/x").local_addr == address
+    env = at.environment(Spec(launch=launch), RUN, plan)
+    assert [env[name] for name in SOCKET_VARIABLES] == [interface, f"={interface}"]
+
+
+@pytest.mark.parametrize(
+    ("launch", "interface"),
+    [
+        (Launch(), "ib1"),
+        (Launch(interface="eth"), "eth0"),
+        (Launch(interface="ib", env={"GLOO_SOCKET_IFNAME": "own0"}), "own0"),
+        (Launch(env={"GLOO_SOCKET_IFNAME": "own0"}), "own0"),
+    ],
+)
+def test_launch_env_comes_before_the_interface_and_that_before_an_exported_variable(
+    second_node, monkeypatch, launch, interface
+):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib1")
+    at, plan = second_node(launch)
+    assert at.environment(Spec(launch=launch), RUN, plan)["GLOO_SOCKET_IFNAME"] == interface
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "used"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eno1,eno2", "eth0"),
+        ("GLOO_SOCKET_IFNAME", "eno1,ib1", "eno1,ib1"),
+        ("NCCL_SOCKET_IFNAME", "=eno1", "=eth0"),
+        ("NCCL_SOCKET_IFNAME", "ib", "ib"),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", "^docker,lo"),
+    ],
+)
+def test_an_exported_interface_that_only_the_login_node_has_is_not_used(
+    second_node, monkeypatch, capfd, name, value, used
+):
+    monkeypatch.setenv(name, value)
+    at, plan = second_node(Launch())
+    assert at.environment(Spec(), RUN, plan)[name] == used
+    assert (f"{name}={value} names no interface" in capfd.readouterr().err) == (used != value)
+
+
+@pytest.mark.parametrize("node_rank", [0, 1])
+def test_a_local_run_needs_no_interface_of_the_cluster(node, node_rank):
+    spec = Spec(launch=Launch(interface="ib0"))
+    at = node(node_rank, spec)
+    assert at.options(PLAN, "x", "/tmp/x").local_addr == "127.0.0.1"
+    assert at.environment(spec, RUN, PLAN)["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_a_deadline_that_nobody_knows_is_empty_and_not_that_of_an_outer_job(node, monkeypatch):
+    monkeypatch.setenv("KIT_DEADLINE", "1")
+    assert node().environment(Spec(), RUN, PLAN)["KIT_DEADLINE"] == ""
+
+
+@pytest.mark.parametrize(
+    ("launch", "number"),
+    [
+        (Launch(), signal.SIGTERM),
+        (Launch(script="x.py"), None),
+        (Launch(module="x"), None),
+        (Launch(script="x.py", stop_signal="USR2"), signal.SIGUSR2),
+        (Launch(module="x", stop_signal="TERM"), signal.SIGTERM),
+    ],
+)
+def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number):
+    assert stop_signal(launch) is number
+
+
+@pytest.mark.parametrize(
+    ("entry", "becomes"),
+    [
+        ("{run}/code", []),
+        ("{run}/code/lib", ["{run}/work/lib"]),
+        ("/mine", ["/mine"]),
+        ("lib", ["lib"]),  # begins in the working directory
+        ("/live/checkout/lib", ["{run}/work/lib"]),
+        ("/live/checkout", []),
+        ("/live/checkout2", ["/live/checkout2"]),
+        ("", []),
+    ],
+)
+def test_the_working_directory_stands_for_the_repository_on_the_search_path(
+    tmp_path, entry, becomes
+):
+    run = RunDir(tmp_path)
+    known = replace(provenance(REPOSITORY, "x", "python3"), repository="/live/checkout")
+    records.write(run.provenance, known)
+    found = torchrun.search_path(f"{entry.format(run=run.path)}:/last", run)
+    expected = [str(run.work), *(each.format(run=run.path) for each in becomes), "/last"]
+    assert found == ":".join(expected)
+
+
+def test_the_kit_of_a_run_inside_of_the_repository_is_not_live_code(tmp_path):
+    run = RunDir(tmp_path / "runs/x/1")
+    run.path.mkdir(parents=True)
+    records.write(run.provenance, provenance(tmp_path, "x", "python3"))
+    found = torchrun.search_path(f"{run.code}:{run.kit}:{tmp_path}/lib", run)
+    assert found == f"{run.work}:{run.kit}:{run.work}/lib"
+
+
+def test_only_a_users_script_gets_a_working_directory(node, monkeypatch):
+    monkeypatch.setenv("KIT_WORK_DIR", "/of/an/outer/run")
+    assert "KIT_WORK_DIR" not in node().environment(Spec(), RUN, PLAN)
+    spec = Spec(launch=Launch(module="x"))
+    assert node().environment(spec, RUN, PLAN)["KIT_WORK_DIR"] == "/runs/x y/1/work"
+
+
+def test_a_rank_that_just_ended_is_no_error():
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    stop_signals.send(signal.SIGTERM, [child.pid])
+
+
+def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, capfd):
+    attempt = RunDir(tmp_path).attempt(1)
+    attempt.path.mkdir()
+    with pytest.raises(SystemExit, match="(?s)is not there after 0.2 s.*file system that all"):
+        agent.wait_for_plan(attempt, timeout_s=0.2)
+    assert capfd.readouterr().err.count("plan.json is not visible on this host yet") == 1
+    write_json(attempt.plan, PLAN_JSON)
+    assert agent.wait_for_plan(attempt) == PLAN
+
+
+def test_an_agent_that_finds_no_way_to_the_first_node_says_so(run, tmp_path):
+    run_files.opened(run, **PLAN_JSON | {"head_address": "no.address.invalid"})
+    with pytest.raises(SystemExit, match="route to the first node at no.address.invalid: "):
+        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
+
+
+@pytest.mark.parametrize("no_route", [0, 1])
+def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
+    run, tmp_path, monkeypatch, no_route
+):
+    def create_connection(*_):
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", create_connection)
+    routes = [OSError(errno.ENETUNREACH, "Network is unreachable")] * no_route
+
+    def source_address(_):
+        if routes:
+            raise routes.pop()
+        return "127.0.0.1"
+
+    monkeypatch.setattr(interfaces, "source_address", source_address)
+    for limit in ("REACH_LIMIT_S", "PAUSE_S"):
+        monkeypatch.setattr(rendezvous, limit, 0.05)
+    run_files.opened(run)
+    with pytest.raises(SystemExit, match="(?s)cannot be reached.*hint: set launch.interface"):
+        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
+    assert "cannot be reached at 10.0.0.1:15000" in run.attempt(1).agent_error(1).read_text()
+
+
+def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, monkeypatch):
+    attempt = RunDir(tmp_path).attempt(1)
+    attempt.path.mkdir()
+    gone = str(tmp_path / "gone")
+    monkeypatch.setattr(environment, "temporary_folder", lambda env: gone)
+    with (
+        pytest.raises(SystemExit, match="(?s)gone.*hint: .*TMPDIR"),
+        agent.temporary_directory(attempt, 1, {}),
+    ):
+        pass
+    assert "no temporary directory for torchrun" in attempt.agent_error(1).read_text()
+
+
+def test_an_agent_without_the_interface_records_the_reason_and_ends(run, tmp_path):
+    run.spec.write_text(Spec(launch=Launch(interface="nope9")).to_json())
+    run_files.opened(run, **PLAN_JSON | {"head_address": "10.0.0.9"})
+    with pytest.raises(SystemExit) as caught:
+        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.9:1"])
+    record = records.read(AgentRecord, run.attempt(1).agent(1))
+    assert record is not None and record.end is not None and record.error is not None
+    assert "launch.interface: nope9 is no interface" in record.error
+    assert f"error: {record.error}\n  hint: " in str(caught.value)
+
+
+@pytest.fixture
+def host(tmp_path):
+    """Runs an agent with a stand-in for torchrun, in a separate process."""
+    run = RunDir(tmp_path)
+    for folder in (run.attempt(1).path, run.timeline("x").parent):
+        folder.mkdir()
+    started: list[Any] = []
+
+    def start(*command, stop="SIGTERM"):
+        argv = [sys.executable, "-c", HOST, run.path, stop, *map(str, command)]
+        env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(argv, env=env, text=True, **pipes))
+        assert started[0].stdout.readline() == "ready\n"
+        return run, started[0]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+# A torchrun that waits for ever: for its store before it has ranks, or after they have ended.
+STUCK = "import subprocess, sys, time; {} ; time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "limits"),
+    [("pass", "[0.5, 60]"), ("subprocess.run(['sleep', '6'])", "[60, 0.5]")],
+)
+def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits):
+    monkeypatch.setenv("LIMITS", limits)
+    run, process = host(sys.executable, "-c", STUCK.format(ranks))
+    assert process.wait(20) == 1
+    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGKILL
+
+
+def two_ranks(tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    return log, (sys.executable, "-c", TORCHRUN, log, RANK)
+
+
+@pytest.mark.parametrize("stop", STOP_SIGNALS)
+def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("ready") == 2)
+    process.send_signal(stop)
+    assert process.wait(15) == 0
+    assert log.read_text().count(f"received {signal.SIGTERM:d}") == 2
+    assert run.attempt(1).stop_requested.exists()
+    (seen,) = read_json(run.attempt(1).agent(0))["signals"]
+    assert seen["signal"] == stop.name
+    events = [event["event"] for event in read_jsonl(run.timeline("agent-00000"))]
+    assert events == ["torchrun", "signal", "torchrun_end"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_passed"),
+    [
+        *((text, True) for text in ("USR1", "USR1@120", "B:USR2@60", "R:SIGTERM", "RB:int@9")),
+        *((text, True) for text in ("10@60", "B:14", "QUIT@60", "alrm", "0", "SIGHUP@1")),
+        *((text, False) for text in ("KILL@60", "9", "B:STOP", "CONT@60", "TSTP", "URG", "")),
+    ],
+)
+def test_a_signal_of_sbatch_that_stops_no_rank_is_known_in_each_spelling(text, is_passed):
+    assert is_passed_on(text) == is_passed
+
+
+def test_a_stop_before_there_are_ranks_ends_torchrun(host):
+    run, process = host("sleep", "60")
+    wait_for(run.attempt(1).agent(0).exists)
+    process.terminate()
+    assert process.wait(15) == 1
+    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -END_TORCHRUN
+
+
+def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun, stop="none")
+    wait_for(lambda: log.read_text().count("ready") == 2)
+    process.terminate()
+    wait_for(lambda: read_json(run.attempt(1).agent(0))["signals"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    assert "received" not in log.read_text()
+    assert run.attempt(1).stop_requested.exists()
+
+
+def test_a_script_of_ones_own_gets_its_signal_whatever_the_warning_was(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    _, process = host(*torchrun, stop="SIGUSR2")
+    wait_for(lambda: log.read_text().count("ready") == 2)
+    process.terminate()
+    assert process.wait(15) == 0
+    assert log.read_text().count(f"received {signal.SIGUSR2:d}") == 2
+
+
+def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("ready") == 2)
+    shutil.rmtree(run.attempt(1).path)
+    shutil.rmtree(run.timeline("x").parent)
+    process.terminate()
+    assert process.wait(15) == 0
+    assert log.read_text().count("received") == 2
+    (said,) = process.stderr.read().splitlines()
+    assert "continuing without its records" in said
+
+
+@pytest.mark.parametrize("damage", ["a file for the folder", "a plan without its keys"])
+def test_an_unreadable_run_directory_is_one_line(tmp_path, damage):
+    if damage == "a file for the folder":
+        (tmp_path / "attempt-1").write_text("a file")
+    else:
+        (tmp_path / "attempt-1").mkdir()
+        (tmp_path / "attempt-1/plan.json").write_text("{}")
+    argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", tmp_path, "1", "--node-rank=0"]
+    argv.append("--rdzv-endpoint=127.0.0.1:15001")
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.match(r"\d{4}-\d\d-\d\d \S+ \S+: .* cannot be read", done.stderr)
+    assert len(done.stderr.splitlines()) == 1
+
+
+# Python imports it at its start: it sends a stop while the agent's imports run.
+STOP_IN_IMPORTS = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "slurm_job_kit.jobs.node.agent":
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def pending_stop():
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.mark.parametrize(
+    ("imports", "before_exec", "name"),
+    [(STOP_IN_IMPORTS, None, "SIGTERM"), ("", pending_stop, "SIGUSR1")],
+    ids=["in its imports", "before it was there"],
+)
+def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, before_exec, name):
+    run = run_files.frozen(tmp_path / "run")
+    run_files.opened(run, **PLAN_JSON | {"attempt": 1, "nodes": ["a"]})
+    (tmp_path / "sitecustomize.py").write_text(imports)
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
+    argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", str(run.path), "1", "--node-rank=0"]
+    argv.append("--rdzv-endpoint=127.0.0.1:15001")
+    done = subprocess.run(argv, env=env, preexec_fn=before_exec, timeout=60, check=False)
+    assert done.returncode == 1
+    record = read_json(run.attempt(1).agent(0))
+    assert [entry["signal"] for entry in record["signals"]] == [name]
+    assert (record["step_id"], record["torchrun_exit"]) == ("7", -END_TORCHRUN)
+    assert record["interpreter"] == sys.executable
+    assert record["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_an_interpreter_without_torch_is_named_with_its_node(run):
+    run_files.opened(run, **PLAN_JSON | {"nodes": ["a"]})
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    argv = [
+        sys.executable,
+        "-S",
+        "-m",
+        "slurm_job_kit.jobs.node",
+        str(run.path),
+        "1",
+    ]  # -S: no packages
+    argv += ["--rdzv-endpoint=127.0.0.1:15001", "--node-rank=3"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    reason = f"{os.uname().nodename}: launch.python: {sys.executable} has no torch"
+    assert run.attempt(1).agent_error(3).read_text() == f"{reason}\n"
+    assert done.returncode == 1 and reason in done.stderr and "hint: " in done.stderr
+
+
+def test_a_shielded_command_starts_with_stop_signals_held_back():
+    code = "import signal; print(*sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+    argv = [*srun_step.block_signals_prefix(), sys.executable, "-c", code]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(int(number)) for number in sorted(STOP_SIGNALS)]
+
+
+def test_an_old_env_is_no_shield(tmp_path, monkeypatch):
+    """A fake env(1) like that before coreutils 8.31, and no env(1)."""
+    (tmp_path / "env").write_text("#!/bin/sh\nexit 125\n")
+    (tmp_path / "env").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert srun_step.block_signals_prefix() == []
+    (tmp_path / "env").unlink()
+    assert srun_step.block_signals_prefix() == []
+
+
+def test_torchrun_dies_with_its_agent(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    _, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("ready") == 2)
+    (pid,) = procfs.children(process.pid)
+    ranks = procfs.children(pid)
+    process.kill()
+    wait_for(lambda: procfs.parent_of(pid) in (None, process.pid) and not is_running(pid))
+    for orphan in ranks:
+        os.kill(orphan, signal.SIGKILL)

@@ -1,0 +1,271 @@
+"""The rendezvous of the agents: an address that other nodes can reach, and a free port."""
+
+import errno
+import signal
+import socket
+import time
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.node import interfaces, rendezvous
+from slurm_job_kit.jobs.node.rendezvous import RendezvousError
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from tests.core import run_files
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """A resolver with these names, and routes with these source addresses."""
+
+    def knows(hosts, sources=(), own=None):
+        def getaddrinfo(host, *_, **__):
+            if host not in hosts:
+                raise socket.gaierror(-2, "Name or service not known")
+            return [(None, None, None, "", (address, 0)) for address in hosts[host]]
+
+        def source_address(peer):
+            if peer not in dict(sources):
+                raise OSError(101, "Network is unreachable")
+            return dict(sources)[peer]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        monkeypatch.setattr(interfaces, "source_address", source_address)
+        monkeypatch.setattr(interfaces, "is_own", lambda address: own is None or address in own)
+
+    return knows
+
+
+@pytest.fixture
+def ephemeral(tmp_path, monkeypatch):
+    def is_range(text):
+        (tmp_path / "range").write_text(text)
+        monkeypatch.setattr(rendezvous, "EPHEMERAL_RANGE", tmp_path / "range")
+
+    return is_range
+
+
+def test_the_resolved_address_of_the_first_node_is_taken(names):
+    names({})
+    address, how = rendezvous.head_address("10.0.0.5", ["a", "b"])
+    assert (address, how) == ("10.0.0.5", "address of a")
+
+
+@pytest.mark.parametrize("resolved", ["", "127.0.1.1", "169.254.0.9"])
+def test_else_the_way_to_another_node_tells(names, resolved):
+    names({"b": ["127.0.1.1"], "c": ["10.0.0.7"]}, {"10.0.0.7": "10.0.0.5"})
+    address, how = rendezvous.head_address(resolved, ["a", "b", "c"])
+    assert (address, how) == ("10.0.0.5", "source address of a towards c")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "sources"),
+    [
+        ({}, {}),
+        ({"b": ["127.0.0.1"]}, {"127.0.0.1": "127.0.0.1"}),
+        ({"b": ["10.0.0.7"]}, {}),
+        ({"b": ["10.0.0.7"]}, {"10.0.0.7": "127.0.0.1"}),
+        ({"b": ["10.0.0.7"]}, {"10.0.0.7": "169.254.0.9"}),
+    ],
+)
+def test_nodes_that_cannot_meet_are_an_error_and_never_localhost(names, hosts, sources):
+    names(hosts, sources)
+    with pytest.raises(RendezvousError, match="^a: neither its name .* to b; the node has "):
+        rendezvous.head_address("127.0.1.1", ["a", "b"], None, lambda _: {"a": "a", "b": "b"})
+
+
+@pytest.mark.parametrize("resolved", ["", "127.0.1.1", "10.9.9.9"])
+@pytest.mark.parametrize(
+    ("node_addresses", "expected"),
+    [
+        ({"a": "10.0.0.5", "b": "10.0.0.7"}, ("10.0.0.5", "NodeAddr of a")),
+        ({"a": "vm-5", "b": "vm-7"}, ("10.0.0.5", "NodeAddr of a")),
+        ({"a": "localhost", "b": "10.0.0.7"}, ("10.0.0.5", "source address of a towards b")),
+        ({"b": "vm-7"}, ("10.0.0.5", "source address of a towards b")),
+    ],
+)
+def test_the_address_of_slurm_is_taken_where_the_name_leads_nowhere(
+    names, resolved, node_addresses, expected
+):
+    """DNS does not know the node, /etc/hosts has 127.0.1.1, or another host has its name."""
+    hosts = {"10.0.0.5": ["10.0.0.5"], "10.0.0.7": ["10.0.0.7"], "localhost": ["127.0.0.1"]}
+    hosts |= {"vm-5": ["10.0.0.5"], "vm-7": ["10.0.0.7"]}
+    names(hosts, {"10.0.0.7": "10.0.0.5"}, own=["10.0.0.5"])
+    address = rendezvous.head_address(resolved, ["a", "b"], None, lambda _: node_addresses)
+    assert address == expected
+
+
+def test_slurm_is_not_asked_where_the_name_leads_to_the_node(names):
+    names({})
+
+    def ask(_):
+        raise AssertionError
+
+    assert rendezvous.head_address("10.0.0.5", ["a", "b"], None, ask)[0] == "10.0.0.5"
+    assert rendezvous.head_address("", ["a"], None, ask)[0] == "127.0.0.1"
+
+
+@pytest.fixture
+def second_node(monkeypatch):
+    """The answer of the first node to a second one, which has the interface eth0 10.0.0.7."""
+
+    def answers(error=None, own=(), plan=()):
+        def create_connection(address, _timeout):
+            assert address == ("10.0.0.1", 15000)
+            if error is not None:
+                raise error
+            return socket.socket()
+
+        for limit in ("REACH_LIMIT_S", "PAUSE_S"):
+            monkeypatch.setattr(rendezvous, limit, 0.05)
+        monkeypatch.setattr(socket, "create_connection", create_connection)
+        monkeypatch.setattr(interfaces, "addresses", lambda: [*own, ("eth0", "10.0.0.7")])
+        here = {"head_interfaces": ["eth9 10.0.0.1"]} | dict(plan)
+        return rendezvous.why_unreachable(
+            records.decode(AttemptPlan, run_files.plan(**here), "here")
+        )
+
+    return answers
+
+
+@pytest.mark.parametrize("error", [None, ConnectionRefusedError()])
+def test_a_first_node_that_answers_is_reachable_before_its_store_listens(second_node, error):
+    assert second_node(error) is None
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError("timed out"), OSError(errno.EHOSTUNREACH, "No route to host")]
+)
+def test_a_first_node_that_does_not_answer_is_named_with_the_interfaces_of_both(second_node, error):
+    start = time.monotonic()
+    text = second_node(error)
+    assert time.monotonic() - start < 10
+    for part in ("10.0.0.1:15000", str(error), "a has eth9 10.0.0.1", "has eth0 10.0.0.7"):
+        assert part in text
+
+
+def test_a_stop_signal_ends_the_wait_for_the_first_node(second_node):
+    was_blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        assert second_node(TimeoutError("timed out")) is None
+    finally:
+        signal.sigwait([signal.SIGTERM])
+        signal.pthread_sigmask(signal.SIG_SETMASK, was_blocked)
+
+
+def test_an_address_that_both_nodes_have_leads_to_no_other_node(second_node):
+    own = [("docker0", "10.0.0.1")]
+    assert "docker0 of this node has this address, too" in second_node(own=own)
+    on_one_machine = {"head_interfaces": ["docker0 10.0.0.1", "eth0 10.0.0.7"]}
+    assert second_node(own=own, plan=on_one_machine) is None
+
+
+def test_a_node_that_may_bind_any_address_does_not_count_as_the_first_one(second_node, monkeypatch):
+    bind = socket.socket.bind  # net.ipv4.ip_nonlocal_bind is 1: any address can be bound
+    monkeypatch.setattr(socket.socket, "bind", lambda self, _: bind(self, ("127.0.0.1", 0)))
+    assert second_node() is None
+
+
+def test_over_loopback_all_nodes_are_reachable(second_node):
+    head = {"head_address": "127.0.0.1", "rdzv_endpoint": "127.0.0.1:15000"}
+    assert second_node(OSError(), plan=head) is None
+
+
+@pytest.mark.parametrize(
+    ("resolved", "hosts", "expected"),
+    [
+        ("fd00::5", {}, ("fd00::5", "address of a")),
+        ("fd00::5", {"b": ["fd00::7"]}, ("fd00::5", "address of a")),
+        ("fd00::5", {"b": ["10.0.0.7"]}, ("10.0.0.5", "source address of a towards b")),
+        ("", {"b": ["fd00::7"]}, ("fd00::6", "source address of a towards b")),
+        ("fe80::1", {"b": ["fd00::7"]}, ("fd00::6", "source address of a towards b")),
+        ("", {"b": ["fd00::7", "10.0.0.7"]}, ("10.0.0.5", "source address of a towards b")),
+        ("10.0.0.9", {"b": ["fd00::7"]}, ("10.0.0.9", "address of a")),
+    ],
+)
+def test_ipv6_is_taken_where_no_ipv4_leads_to_the_nodes(names, resolved, hosts, expected):
+    names(hosts, {"10.0.0.7": "10.0.0.5", "fd00::7": "fd00::6"})
+    assert rendezvous.head_address(resolved, ["a", "b"]) == expected
+
+
+def test_the_interface_of_the_spec_comes_before_the_name_of_the_node(monkeypatch):
+    monkeypatch.setattr(interfaces, "addresses", lambda: [("eth0", "10.0.0.5"), ("ib0", "fd00::1")])
+    address = rendezvous.head_address("10.0.0.5", ["a", "b"], "ib")
+    assert address == ("fd00::1", "ib0 of a")
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint"), [("10.0.0.1", "10.0.0.1:15000"), ("fd00::1", "[fd00::1]:15000")]
+)
+def test_torchrun_reads_the_endpoint_of_either_protocol(address, endpoint):
+    utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
+    assert rendezvous.endpoint(address, 15000) == endpoint
+    assert utils.parse_rendezvous_endpoint(endpoint, 1) == (address, 15000)
+
+
+def test_a_single_node_may_meet_on_loopback():
+    assert rendezvous.head_address("", ["a"]) == ("127.0.0.1", "loopback: the job has one node")
+
+
+def test_a_port_is_outside_of_the_ephemeral_range(ephemeral):
+    ephemeral("15000\t31990\n")
+    ports = {rendezvous.choose_port("7", attempt) for attempt in range(20)}
+    assert ports <= set(range(31991, 32000))
+
+
+def test_a_port_follows_from_job_and_attempt():
+    ports = {rendezvous.choose_port("7", attempt) for attempt in range(1, 9)}
+    assert len(ports) > 4
+    assert rendezvous.choose_port("7", 1) in ports
+
+
+def test_a_taken_port_is_skipped():
+    port = rendezvous.choose_port("7", 1)
+    with socket.create_server(("", port)):
+        assert not rendezvous.is_free(port)
+        assert rendezvous.choose_port("7", 1) != port
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the kernel has no IPv6")
+@pytest.mark.parametrize("is_dualstack", [False, True])
+def test_a_port_that_is_taken_on_ipv6_alone_is_skipped(is_dualstack):
+    port = rendezvous.choose_port("8", 1)
+    address = ("", port)
+    with socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=is_dualstack):
+        assert not rendezvous.is_free(port)
+    assert rendezvous.is_free(port)
+
+
+def test_on_a_kernel_without_ipv6_a_port_of_ipv4_is_free(monkeypatch):
+    port = rendezvous.choose_port("9", 1)
+    create = socket.socket
+
+    def without_ipv6(family, kind):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return create(family, kind)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    assert rendezvous.is_free(port)
+
+
+def test_without_a_free_port_there_is_an_error(monkeypatch):
+    monkeypatch.setattr(rendezvous, "is_free", lambda _: False)
+    with pytest.raises(RendezvousError, match="no free port among 64"):
+        rendezvous.choose_port("7", 1)
+
+
+def test_the_ephemeral_range_is_the_kernels(ephemeral):
+    ephemeral("40000\t50000\n")
+    assert rendezvous.ephemeral_ports() == range(40000, 50001)
+
+
+@pytest.mark.parametrize(
+    ("private", "public"), [("10.0.0.1", "8.8.8.8"), ("fd00::1", "2600:1f18::1")]
+)
+def test_a_public_address_is_refused_unless_the_spec_allows_it(private, public):
+    rendezvous.check_private(private, is_allowed=False)
+    rendezvous.check_private(public, is_allowed=True)
+    with pytest.raises(RendezvousError, match=r"allow_public_rendezvous: true"):
+        rendezvous.check_private(public, is_allowed=False)

@@ -1,0 +1,151 @@
+"""The reason of an end that no process recorded: from torchrun's output and the logs of ranks."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from slurm_job_kit.jobs.attempt.decision import BudgetUsed, Cause, decide
+from slurm_job_kit.jobs.runs import fact_reader, interpret
+from tests.core import run_files
+
+# Printed by torchrun (torch 2.13).
+SUMMARY = """Traceback (most recent call last):
+  File "run.py", line 7, in <module>
+    main()
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+slurm_job_kit.trainer FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-25_16:00:00
+  host      : a.example.org
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 1233)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 1233
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-25_16:00:00
+  host      : a.example.org
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 1234)
+  error_file: {file}
+  traceback : {trace}
+============================================================
+"""
+
+
+@pytest.fixture
+def run(run):
+    """A run whose attempt 1 is open."""
+    run_files.opened(run)
+    return run
+
+
+def agents(run, *exits):
+    for rank, (host, code) in enumerate(zip("ab", exits, strict=False)):
+        end = code and 9.0
+        run_files.node(run.attempt(1), rank, host=host, torchrun_exit=code, end=end)
+
+
+def evidence(run):
+    return interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
+
+
+def reason(run):
+    return evidence(run).error
+
+
+def torchrun(run, code, trace=None):
+    advice = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+    file = "<N/A>" if trace is None else "/tmp/x/error.json"
+    text = SUMMARY.format(code=code, file=file, trace=trace or advice)
+    run.attempt(1).torchrun_log(0).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "words", "kind"),
+    [
+        (
+            1,
+            "epoch 1\n[rank1]: ValueError: bad\n",
+            "exited with code 1: ValueError: bad",
+            "user_code",
+        ),
+        (1, "\x1b[31mMemoryError\x1b[0m\n", "exited with code 1: MemoryError", "out_of_memory"),
+        (1, "ImportError: x\n", "exited with code 1: ImportError: x", "import_error"),
+        (3, "", "exited with code 3", "user_code"),
+        (137, "Killed\n", "exited with code 137: Killed", "out_of_memory"),
+        (-9, "step 7\n", "was killed by SIGKILL; its last line: step 7", "process_killed"),
+        (-4, "", "was killed by SIGILL", "process_killed"),
+    ],
+)
+def test_the_rank_that_failed_first_is_named_with_the_last_line_of_its_log(
+    run, code, log, words, kind
+):
+    agents(run, 1, 1)
+    torchrun(run, code)
+    run.attempt(1).rank_log(1).write_text(log)
+    seen = evidence(run)
+    assert (seen.error, seen.kind) == (f"rank 1 on a {words}", kind)
+
+
+TRACE = """Traceback (most recent call last):
+    File "/run/work/train.py", line 8, in main
+      raise ValueError("boom")
+  ValueError: boom
+  """
+
+
+def test_the_error_file_of_torchelastic_comes_before_the_log(run):
+    agents(run, 1, 1)
+    torchrun(run, 1, TRACE)
+    run.attempt(1).rank_log(1).write_text("wandb: synced\n")
+    assert reason(run) == "rank 1 on a exited with code 1: ValueError: boom"
+    (first, peer) = fact_reader.read(run, 1).errors
+    assert first.traceback.splitlines()[1] == '  File "/run/work/train.py", line 8, in main'
+    assert peer.caused_by_peer and not first.caused_by_peer
+
+
+def test_a_rank_that_lost_its_peer_is_not_the_first_failure(run):
+    agents(run, 1, 1)
+    torchrun(run, 1)
+    run.attempt(1).rank_log(1).write_text("RuntimeError: ... Connection closed by peer [::1]\n")
+    (failed, _) = fact_reader.read(run, 1).errors
+    assert (failed.caused_by_peer, failed.kind, failed.mistake) == (True, "collective", None)
+
+
+def test_a_torchrun_that_fails_by_itself_is_named_with_its_last_line(run):
+    agents(run, 1, -9)
+    code = "def meet():\n    raise TimeoutError('no answer from the store')\nmeet()"
+    with open(run.attempt(1).torchrun_log(0), "wb") as log:
+        subprocess.run([sys.executable, "-c", code], stderr=log, check=False)
+    ends = "a: torchrun exit 1; b: torchrun exit -9"
+    assert reason(run) == f"{ends}: TimeoutError: no answer from the store"
+
+
+def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run):
+    run_files.node(run.attempt(1), 0, (8.0, "SIGTERM"), host="a", torchrun_exit=None, end=None)
+    facts = fact_reader.read(run, 1)
+    seen = interpret.rank_evidence(facts, "RUNNING", 255)  # of apptainer, without an image
+    assert (seen.error, seen.signals) == ("a: no record (killed); b: no record (killed)", ())
+    assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.CRASH
+
+
+def test_setup_lines_that_fail_are_named_with_the_last_line_of_their_output(run):
+    attempt = run.attempt(1)
+    attempt.agent_error(0).write_text("a: setup: `module load x` failed with exit code 1: first\n")
+    attempt.setup_log(0).write_text("first\nno module x\n")
+    assert reason(run) == "a: setup: `module load x` failed with exit code 1: no module x"
+
+
+def test_a_signal_in_the_second_of_the_failure_came_before_it(run):
+    """torchrun prints whole seconds: a script that exits at a signal is no crash."""
+    agents(run, 1, 1)
+    torchrun(run, 1)
+    ended = time.mktime(time.strptime("2026-11-25_16:00:00", "%Y-%m-%d_%H:%M:%S"))
+    assert min(error.time for error in fact_reader.read(run, 1).errors) > ended + 0.9

@@ -1,0 +1,118 @@
+"""A checkpoint is checked and copied as a whole; newer ones are put aside and come back."""
+
+import pytest
+
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, find_checkpoint
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import checkpoint_files
+from tests.core.run_files import make_checkpoint
+
+
+@pytest.fixture
+def run(tmp_path):
+    run_dir = RunDir(tmp_path / "run")
+    for step in (10, 20, 30):
+        make_checkpoint(run_dir, step, best=10)
+    (run_dir.checkpoints / "best").write_text("step-00000020\n")
+    return run_dir
+
+
+def names(run):
+    return sorted(path.name for path in run.checkpoints.iterdir() if path.is_dir())
+
+
+def pointers(run):
+    return [(run.checkpoints / name).read_text().strip() for name in ("latest", "best")]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        *(("latest", "step-00000030"), ("best", "step-00000020"), ("10", "step-00000010")),
+        *(("step-20", "step-00000020"), ("step-00000020", "step-00000020")),
+    ],
+)
+def test_a_checkpoint_is_found_by_each_of_its_names(run, text, name):
+    assert find_checkpoint(run.checkpoints, text) == name
+
+
+@pytest.mark.parametrize("text", ["11", "step-11", "../x", "aside-step-00000010", ""])
+def test_an_unknown_checkpoint_is_named_with_those_that_exist(run, text):
+    with pytest.raises(UserError, match="hint: it has step-00000030, step-00000020, step-00000010"):
+        find_checkpoint(run.checkpoints, text)
+
+
+def test_newer_checkpoints_are_put_aside_and_the_pointers_follow(run):
+    with checkpoint_files.newest_is(run, "step-00000010"):
+        pass
+    assert names(run) == ["aside-step-00000020", "aside-step-00000030", "step-00000010"]
+    assert checkpoint_names(run.checkpoints) == ["step-00000010"]
+    assert pointers(run) == ["step-00000010", "step-00000010"]
+
+
+def test_a_second_time_the_name_is_a_free_one(run):
+    for _ in range(2):
+        with checkpoint_files.newest_is(run, "step-00000020"):
+            pass
+        make_checkpoint(run, 30)
+    with checkpoint_files.newest_is(run, "step-00000020"):
+        pass
+    assert names(run)[:3] == [f"aside-step-00000030{end}" for end in ("", ".2", ".3")]
+
+
+def test_a_best_checkpoint_that_was_put_aside_is_not_named_any_more(run):
+    (run.checkpoints / "step-00000020").rename(run.checkpoints / "step-00000025")
+    with checkpoint_files.newest_is(run, "step-00000010"):
+        assert pointers(run) == ["step-00000010", "step-00000010"]
+    make_checkpoint(run, 40, best=30)
+    with checkpoint_files.newest_is(run, "step-00000040"):
+        assert not (run.checkpoints / "best").exists()
+
+
+def test_what_was_put_aside_comes_back_if_the_submit_fails(run):
+    before = names(run), pointers(run)
+    with pytest.raises(KeyboardInterrupt), checkpoint_files.newest_is(run, "step-00000010"):
+        raise KeyboardInterrupt
+    assert (names(run), pointers(run)) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "was", "reason"),
+    [
+        ("state.pt", "state 10", r"state\.pt does not agree with its SHA-256"),
+        ("manifest.json", '"global_step": 10', r"manifest\.json: it does not agree with its own"),
+    ],
+)
+def test_nothing_is_put_aside_for_a_damaged_checkpoint(run, file, was, reason):
+    path = run.checkpoints / "step-00000010" / file
+    path.write_text(path.read_text().replace(was, was.replace("10", "11")))
+    before = names(run)
+    with (
+        pytest.raises(UserError, match=f"damaged: {reason}"),
+        checkpoint_files.newest_is(run, "step-00000010"),
+    ):
+        pass
+    assert names(run) == before
+
+
+def test_a_copy_has_the_same_bytes_and_is_the_newest_of_the_other_run(run, tmp_path):
+    other = RunDir(tmp_path / "other")
+    other.checkpoints.mkdir(parents=True)
+    checkpoint_files.copy(run.checkpoints / "step-00000020", other.checkpoints)
+    copied = other.checkpoints / "step-00000020"
+    assert (copied / "state.pt").read_bytes() == b"state 20"
+    assert (copied / "state.pt").stat().st_nlink == 1
+    assert (other.checkpoints / "latest").read_text() == "step-00000020\n"
+    assert not (other.checkpoints / "best").exists()  # its best one is another
+
+
+@pytest.mark.parametrize("harm", ["damaged", "missing"])
+def test_no_copy_of_a_damaged_checkpoint_is_left(run, tmp_path, harm):
+    state = run.checkpoints / "step-00000020/state.pt"
+    state.write_bytes(b"x") if harm == "damaged" else state.unlink()
+    other = RunDir(tmp_path / "other")
+    other.checkpoints.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"step-00000020\S* (is damaged: |has no )state\.pt"):
+        checkpoint_files.copy(run.checkpoints / "step-00000020", other.checkpoints)
+    assert list(other.checkpoints.iterdir()) == []

@@ -1,0 +1,129 @@
+"""How changed code is shown and confirmed, and the switch of a run to other code."""
+
+import os
+import shutil
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.frozen import Provenance
+from slurm_job_kit.jobs.runs import code_changes, code_snapshot
+from slurm_job_kit.jobs.runs.freeze import provenance
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.core import run_files
+
+FILES = {"model.py": "a = 1\nb = 2\n", "lib/loop.py": "x = 1\n", "docs/guide.md": "text\n"}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout"
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, checkout):
+    run_dir = run_files.frozen(tmp_path / "runs/x/1")
+    code = run_files.freeze_code(checkout, run_dir)
+    run_dir.kit.unlink()
+    run_dir.kit.symlink_to(os.path.relpath(code_snapshot.take_kit(code.parents[1]), run_dir.path))
+    records.write(run_dir.provenance, provenance(checkout, code.name, "python3"))
+    return run_dir
+
+
+def changed(run, checkout, **texts):
+    """The prepared code after the files changed; `lib__loop` is lib/loop.py."""
+    for name, text in texts.items():
+        path = checkout / f"{name.replace('__', '/')}.py"
+        path.write_text(text) if text is not None else path.unlink()
+    return code_changes.prepare(run, Spec(), checkout)
+
+
+def test_each_changed_file_is_shown_by_git_and_needs_a_yes(run, checkout):
+    for number in range(code_changes.MAX_LINES):
+        (run.code / f"lib/__pycache__/{number}.pyc").write_bytes(b"\0")
+    new = changed(run, checkout, model="a = 1\nb = 3\n", lib__loop=None, new="1\n")
+    head, *files = code_changes.summary(run, new)
+    assert head == f"git diff --no-index {run.code.resolve()} {new.code}"
+    assert [line.split("|")[0].strip() for line in files] == [
+        "code/lib/loop.py => /dev/null",
+        "{code => new-code}/model.py",
+        "/dev/null => new-code/new.py",
+    ]
+    with pytest.raises(UserError, match=r"(?s)model\.py .*repeat it with --yes"):
+        code_changes.confirm(run, new, is_confirmed=False)
+    assert code_changes.confirm(run, new, is_confirmed=True) == [head, *files]
+
+
+def test_equal_code_needs_no_yes(run, checkout):
+    (line,) = code_changes.confirm(run, changed(run, checkout), is_confirmed=False)
+    assert line == f"the code of {checkout} is the same as that which the run has"
+
+
+def test_without_git_the_two_copies_are_named(run, checkout, monkeypatch):
+    new = changed(run, checkout, model="")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert code_changes.summary(run, new) == [
+        f"git diff --no-index {run.code.resolve()} {new.code}"
+    ]
+
+
+def test_a_switch_leads_the_links_to_the_new_code_and_notes_it(run, checkout):
+    new = changed(run, checkout, model="a = 2\n")
+    with code_changes.switch_code(run, new):
+        pass
+    assert (run.code / "model.py").read_text() == "a = 2\n"
+    assert not os.path.isabs(os.readlink(run.code))
+    known = records.read(Provenance, run.provenance)
+    assert known is not None and known.code == new.code.name
+    assert run.kit.resolve() == new.kit
+
+
+def test_a_switch_is_undone_if_the_submit_fails(run, checkout):
+    run.spec.write_text(Spec(launch=Launch(script="model.py")).to_json())
+    links = (run.code, run.kit)
+    before = [os.readlink(link) for link in links], run.provenance.read_text()
+    new = changed(run, checkout, model="a = 2\n")
+    with pytest.raises(KeyboardInterrupt), code_changes.switch_code(run, new):
+        assert (run.work / "model.py").read_text() == "a = 2\n"
+        raise KeyboardInterrupt
+    assert ([os.readlink(link) for link in links], run.provenance.read_text()) == before
+    assert (run.work / "model.py").read_text() == FILES["model.py"]
+
+
+def test_lost_code_is_replaced_after_a_confirmation(run, checkout):
+    run.spec.write_text(Spec(launch=Launch(script="model.py")).to_json())
+    run_files.unlock(run.code.resolve())
+    shutil.rmtree(run.code.resolve())
+    run.work.mkdir()
+    (run.work / "model.py").write_text("old")
+    new = changed(run, checkout, model="a = 5\n")
+    with pytest.raises(UserError, match="is gone: nothing to compare"):
+        code_changes.confirm(run, new, is_confirmed=False)
+    with code_changes.switch_code(run, new):
+        assert (run.work / "model.py").read_text() == "a = 5\n"
+
+
+def test_the_repository_that_was_submitted_is_frozen_again_from_any_folder(
+    run, checkout, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert code_changes.repository_of(run) == checkout
+    (tmp_path / "other/.git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other")
+    assert code_changes.repository_of(run) == checkout
+    checkout.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="the repository that was submitted, is gone"):
+        code_changes.repository_of(run)
+    (tmp_path / ".git").mkdir()  # it was moved with its runs
+    monkeypatch.chdir(tmp_path)
+    assert code_changes.repository_of(run) == tmp_path
+
+
+def test_a_script_that_the_checkout_does_not_have_is_refused(run, checkout):
+    with pytest.raises(UserError, match=r"launch\.script: gone\.py does not exist"):
+        code_changes.prepare(run, Spec(launch=Launch(script="gone.py")), checkout)

@@ -1,0 +1,286 @@
+"""The frozen code: its files, shared while equal, made again if damaged."""
+
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.runs import code_snapshot
+from tests.core.run_files import unlock
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    (folder / ".gitignore").write_text("data/\n*.pt\n")
+    for name in ("a.py", "pkg/b.py", "data/big.bin", "x.pt", "runs/tracked.py"):
+        write(folder, name, f"# {name}\n")
+    subprocess.run(["git", "-C", folder, "add", "a.py", "runs"], check=True)
+    return folder
+
+
+def write(folder, name, text):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+def files(folder):
+    paths = (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
+    return sorted({os.path.relpath(path, folder) for path in paths} - {code_snapshot.LIST})
+
+
+@pytest.fixture
+def take(tmp_path, repository):
+    (tmp_path / "root").mkdir()
+    return lambda: code_snapshot.take(repository, tmp_path / "root")
+
+
+def test_tracked_and_untracked_files_are_frozen_and_ignored_ones_are_not(take):
+    assert files(take()) == [".gitignore", "a.py", "pkg/b.py", "runs/tracked.py"]
+
+
+def test_bytecode_is_not_frozen(take, repository):
+    code = take()
+    write(repository, "pkg/__pycache__/b.cpython-311.pyc", "x")
+    assert take() == code
+
+
+def test_the_files_of_a_submodule_and_of_an_inner_repository_are_frozen(take, repository):
+    """git lists each of them as one folder."""
+    inner = repository / "libs"
+    subprocess.run(["git", "init", "-q", inner], check=True)
+    write(inner, ".gitignore", "*.bin\n")
+    write(inner, "lib.py", "")
+    write(inner, "big.bin", "")
+    assert "libs/lib.py" in files(take()) and "libs/big.bin" not in files(take())
+    who = ("-c", "user.name=x", "-c", "user.email=x")
+    subprocess.run(["git", "-C", inner, "add", "."], check=True)
+    subprocess.run(["git", "-C", inner, *who, "commit", "-q", "-m", "x"], check=True)
+    subprocess.run(["git", "-C", repository, "add", "libs"], check=True, capture_output=True)
+    assert "libs/lib.py" in files(take())
+
+
+def test_a_file_that_the_server_does_not_show_fails_the_freeze(take, monkeypatch):
+    """A run must not train with a part of its code."""
+    lstat = Path.lstat
+
+    def stale(path):
+        if path.name == "b.py":
+            raise OSError(errno.ESTALE, "stale")
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", stale)
+    with pytest.raises(OSError, match="stale"):
+        take()
+
+
+def test_an_edit_after_the_freeze_changes_nothing(take, repository):
+    code = take()
+    (repository / "a.py").write_text("edited")
+    assert (code / "a.py").read_text() == "# a.py\n"
+    assert take() != code
+
+
+def test_everything_that_git_knows_is_shared(take, repository):
+    os.symlink("pkg", repository / "link-to-folder")
+    os.symlink("nowhere", repository / "dangling")
+    code = take()
+    assert take() == code
+    assert len(os.listdir(code.parent)) == 1, "no copy was taken for broken"
+
+
+def test_frozen_files_are_read_only_and_executables_stay_so(take, repository):
+    (repository / "a.py").chmod(0o755)
+    assert (take() / "a.py").stat().st_mode & 0o777 == 0o555
+
+
+def test_a_file_that_grows_while_it_is_copied_makes_no_damaged_snapshot(
+    take, repository, monkeypatch
+):
+    copy = shutil.copy2
+
+    def copy_grown(path, *args, **kwargs):
+        if Path(path).name == "a.py":  # as the output of the command that submits
+            with open(path, "a") as file:
+                file.write("# one line more\n")
+        return copy(path, *args, **kwargs)
+
+    monkeypatch.setattr(shutil, "copy2", copy_grown)
+    code = take()
+    assert (code / "a.py").read_text() == "# a.py\n# one line more\n"
+    assert code_snapshot.damage(code) is None
+    assert take() == code
+
+
+def test_what_ranks_leave_in_their_working_directory_breaks_no_snapshot(take):
+    code = take()
+    unlock(code)
+    for name in ("core.7", "pkg/out.log", "pkg/__pycache__/b.pyc"):
+        write(code, name, "x")
+    assert code_snapshot.damage(code) is None
+
+
+@pytest.mark.parametrize(
+    ("harm", "named"),
+    [
+        (lambda code: write(code, "a.py", "other"), "a file of {code} was changed"),
+        (lambda code: (code / "pkg/b.py").unlink(), "{code}/pkg/b.py is missing"),
+        (lambda code: shutil.rmtree(code / "pkg"), "{code}/pkg/b.py is missing"),
+        (lambda code: (code / code_snapshot.LIST).unlink(), ".frozen-files is missing"),
+    ],
+)
+def test_a_damaged_copy_is_named_and_made_anew(take, harm, named):
+    code = take()
+    unlock(code)
+    (code / "a.py").chmod(0o644)
+    harm(code)
+    assert str(code_snapshot.damage(code)).endswith(named.format(code=code))
+    assert take() == code and code_snapshot.damage(code) is None
+    assert files(code) == [".gitignore", "a.py", "pkg/b.py", "runs/tracked.py"]
+
+
+def test_nothing_but_bytecode_can_be_written_into_frozen_code(take):
+    code = take()
+    modes = {path: path.stat().st_mode & 0o222 for path in [code, *code.rglob("*")]}
+    assert {path.name for path, mode in modes.items() if mode} == {"__pycache__"}
+    code_snapshot.delete(code)
+    assert not code.exists()
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
+def test_frozen_code_has_the_mode_of_its_run_and_is_shared_by_runs_of_that_mode(
+    repository, tmp_path, mode
+):
+    (tmp_path / "root").mkdir()
+    (repository / "pkg/b.py").chmod(0o600)  # as a strict umask leaves it
+    take = code_snapshot.take
+    codes = [take(repository, tmp_path / "root", mode=each) for each in (mode, 0o700, mode)]
+    assert codes[0] == codes[2] and (codes[0] == codes[1]) == (mode == 0o700)
+    for code in {*codes}:
+        assert code_snapshot.damage(code) is None
+    for folder in (codes[0], codes[0] / "pkg"):
+        assert folder.stat().st_mode & 0o777 == mode & ~0o222
+    assert (codes[0] / "pkg/b.py").stat().st_mode & 0o777 == 0o400 | mode & 0o444
+
+
+def break_owner(repository):
+    for path in [repository, *repository.rglob("*")]:
+        os.chown(path, 1234, 1234)
+
+
+def break_index(repository):
+    (repository / ".git/index").write_text("broken")
+
+
+def break_link(repository):  # as of a worktree or submodule whose repository is gone
+    shutil.rmtree(repository / ".git")
+    (repository / ".git").write_text("gitdir: /nowhere/worktrees/x\n")
+
+
+def make_bare(repository):
+    subprocess.run(["git", "-C", repository, "config", "core.bare", "true"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        pytest.param(
+            break_owner,
+            "dubious ownership",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away"),
+        ),
+        (break_index, "index file"),
+        (break_link, "not a git repository: /nowhere"),
+        (make_bare, "work tree"),
+    ],
+)
+def test_a_repository_that_git_does_not_read_is_refused_with_its_words(
+    take, repository, harm, words
+):
+    harm(repository)
+    with pytest.raises(UserError, match=f"(?s)git does not read {repository}, .*{words}"):
+        take()
+
+
+@pytest.mark.parametrize("size", [2**20, 2**20 + 1])
+def test_a_large_file_that_git_neither_tracks_nor_ignores_is_refused(take, repository, size):
+    write(repository, "new.bin", "x" * size)
+    if size <= 2**20:
+        assert "new.bin" in files(take())
+        return
+    with pytest.raises(UserError, match=r"(?s)new.bin in .*hint: git add"):
+        take()
+    subprocess.run(["git", "-C", repository, "add", "new.bin"], check=True)
+    assert "new.bin" in files(take())
+
+
+def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_and_named(take, repository, capfd):
+    secrets = [".env", ".env.local", "deploy/server.pem", "id_rsa", ".netrc", "x.key"]
+    for name in (*secrets, "id_map.py", "tokenizer.json"):
+        write(repository, name, "x")
+    names = {*files(take())}
+    assert not {*secrets} & names and {"id_map.py", "tokenizer.json"} <= names
+    assert f"those of secrets: {', '.join(sorted(secrets))}\n" in capfd.readouterr().err
+    subprocess.run(["git", "-C", repository, "add", ".env"], check=True)
+    assert ".env" in files(take())
+
+
+def test_a_runs_root_within_the_repository_is_left_out(repository):
+    (repository / "out").mkdir()
+    first = code_snapshot.take(repository, repository / "out")
+    write(repository, "out/first/1/spec.json", "{}")
+    assert code_snapshot.take(repository, repository / "out") == first
+
+
+@pytest.mark.parametrize("is_git_there", [True, False])
+def test_without_git_everything_but_hidden_files_and_runs_is_frozen(
+    tmp_path, monkeypatch, is_git_there
+):
+    folder = tmp_path / "plain"
+    names = ("a.py", ".venv/x.py", ".hidden", "out/r.json", "pkg/__pycache__/a.pyc", "runs/b.py")
+    for name in names:
+        write(folder, name, "x")
+    if not is_git_there:  # a compute node may lack it
+        subprocess.run(["git", "init", "-q", folder], check=True)
+        monkeypatch.setenv("PATH", "/nowhere")
+    code = code_snapshot.take(folder, folder / "out")
+    assert files(code) == ["a.py", "runs/b.py"]
+
+
+@pytest.mark.parametrize("limit", ["MAX_MIB", "MAX_MIB_WITHOUT_GIT"])
+def test_too_much_code_is_an_error_that_names_the_largest_file(
+    take, repository, monkeypatch, limit
+):
+    write(repository, "weights.bin", "x" * 2**20)
+    if limit == "MAX_MIB_WITHOUT_GIT":
+        shutil.rmtree(repository / ".git")
+    monkeypatch.setattr(code_snapshot, limit, 0)
+    with pytest.raises(UserError, match="more than 0 MiB"):
+        take()
+
+
+def test_a_copy_that_fails_leaves_nothing(take, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(OSError, match="No space"):
+        take()
+    assert os.listdir(tmp_path / "root/.code") == []
+
+
+def test_names_that_are_no_text_are_frozen(take, repository):
+    name = b"caf\xe9.py"
+    (repository / os.fsdecode(name)).write_text("x")
+    assert name in os.listdir(os.fsencode(take()))
+
+
+def test_a_repository_inside_of_the_runs_root_is_frozen_all_the_same(repository):
+    code = code_snapshot.take(repository, repository.parent)
+    assert "a.py" in files(code)

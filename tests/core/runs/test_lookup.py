@@ -1,0 +1,171 @@
+"""A run is found by its directory, run id, job id or name."""
+
+import argparse
+
+import pytest
+
+from slurm_job_kit.jobs.commands import arguments
+from slurm_job_kit.jobs.records.queued import Submission
+from slurm_job_kit.jobs.rundir import RunDir, relink, write_json
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs.lookup import NoSuchRunError, find
+from tests.core import run_files
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def make(root, name, run_id):
+    run = RunDir(root / name / run_id)
+    run.path.mkdir(parents=True)
+    run.spec.write_text("{}")
+    relink(root / name / "latest", run_id)
+    return run
+
+
+def make_elsewhere(root, name, run_id):
+    """A run whose runs_root is not the default one, with its link there."""
+    run = make(root.parent / "scratch", name, run_id)
+    (root / name).mkdir(parents=True, exist_ok=True)
+    relink(root / name / run_id, str(run.path))
+    return run
+
+
+@pytest.fixture
+def three(root):
+    return [make(root, name, f"2026010{i}") for i, name in enumerate(("a", "b", "a"), 1)]
+
+
+def test_all_runs_are_listed_newest_first_and_once(three):
+    assert lookup.all_runs() == three[::-1]
+
+
+def test_without_a_name_the_newest_run_is_meant(three):
+    assert find(None) == three[2]
+
+
+def test_a_run_is_found_by_each_of_its_names(root, three):
+    first, second, newest = three
+    lookup.remember(first, "12_3")
+    assert find(str(first.path)) == first
+    assert find("runs/a/20260101/") == first
+    assert find("20260102") == second
+    assert find("a") == newest
+    assert find(str(root / "a/latest")) == newest
+    assert find("12_3") == first
+
+
+def test_a_home_directory_that_the_shell_did_not_expand_is_found(root, three, monkeypatch):
+    """make status RUN=~/x: zsh and dash leave ~ in it."""
+    monkeypatch.setenv("HOME", str(root))
+    assert find("~/a/20260101") == three[0]
+    assert lookup.find_sweep("~/a") is None
+    parser = argparse.ArgumentParser()
+    arguments.add_config(parser)
+    assert parser.parse_args(["~/x.yaml"]).config == root / "x.yaml"
+
+
+@pytest.mark.parametrize("text", ["far", "20260109", None, "7", "runs/far/20260109", "8"])
+def test_each_name_of_a_run_elsewhere_is_its_real_directory(root, three, text):
+    run = make_elsewhere(root, "far", "20260109")
+    lookup.remember(run, "7")  # as submit does
+    lookup.note_job(run, Submission(job_id="7"), "8", "slurm")  # as plain sbatch does on a node
+    run_dir = find(text)
+    assert run_dir == run
+    assert not run_dir.path.is_symlink()
+
+
+def test_a_run_elsewhere_is_listed_by_its_real_directory(root):
+    run = make_elsewhere(root, "far", "20260109")
+    assert lookup.all_runs() == [run]
+
+
+def test_a_run_that_was_refused_before_it_started_is_not_the_newest_of_its_name(three):
+    first, _, newest = three
+    write_json(first.submission, {"argv": [], "job_id": "7"})
+    assert find("a") == find(None) == first
+    assert find(newest.run_id) == newest
+    write_json(newest.result, {"status": "held"})
+    assert find("a") == find(None) == newest
+
+
+def test_a_local_run_is_found_by_the_id_that_messages_show(three):
+    first, second, _ = three
+    write_json(first.owner, run_files.claim(job_id="local-host-12"))
+    run_files.recorded(second, job_id="local-host-13")
+    assert find("local-host-12") == first
+    assert find("local-host-13") == second
+    with pytest.raises(NoSuchRunError):
+        find("local-host-14")
+
+
+def test_a_job_id_belongs_to_the_run_that_was_submitted_last(three):
+    for run in three[:2]:
+        lookup.remember(run, "7")
+    assert lookup.recall("7") == three[1]
+
+
+def test_two_clusters_may_give_the_same_job_id(three):
+    lookup.remember(three[0], "7", "big")
+    lookup.remember(three[1], "7", "small")
+    assert lookup.recall("7", "big") == three[0]
+    assert lookup.recall("7", "other") is None
+
+
+def test_a_run_that_was_deleted_is_not_recalled(three):
+    lookup.remember(three[0], "7")
+    three[0].spec.unlink()
+    three[0].path.rmdir()
+    assert lookup.recall("7") is None
+
+
+@pytest.mark.parametrize("text", ["x", "", "77", "*", "/etc", "../..", "x" * 5000, "²"])
+def test_any_other_text_is_a_users_error(three, text):
+    with pytest.raises(NoSuchRunError, match="no run "):
+        find(text)
+
+
+def test_a_typing_error_is_answered_with_similar_names(root):
+    make(root, "resnet", "20260101")
+    with pytest.raises(NoSuchRunError, match="did you mean resnet"):
+        find("resnt")
+
+
+def test_without_runs_there_is_a_hint(root):
+    with pytest.raises(NoSuchRunError, match="begin with make submit CONFIG"):
+        find(None)
+
+
+def test_the_runs_root_of_the_spec_has_precedence_over_the_variable(root, monkeypatch):
+    assert lookup.runs_root("/x") != lookup.runs_root() == root
+    monkeypatch.delenv("KIT_RUNS")
+    assert lookup.runs_root() == root.parent / "runs"
+
+
+def test_only_a_submitted_run_has_a_job(three):
+    write_json(three[0].submission, {"argv": [], "job_id": "7"})
+    assert [lookup.job_id_of(run) for run in three[:2]] == ["7", None]
+
+
+def test_a_run_directory_that_lost_its_spec_is_still_found_by_its_path(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(NoSuchRunError):
+        find(str(tmp_path))
+    (tmp_path / "code").symlink_to("gone")
+    assert find(str(tmp_path)).path == tmp_path
+
+
+def test_a_job_is_recorded_beside_its_run_where_the_default_root_cannot_be_written(
+    root, tmp_path, monkeypatch, capfd
+):
+    """In another user's repository, with runs_root in the spec."""
+    run = make(tmp_path / "mine", "a", "1")
+    root.write_text("no folder can be made here, not even by root")
+    lookup.remember(run, "7")
+    assert f"KIT_RUNS={tmp_path}/mine" in capfd.readouterr().err
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "mine"))
+    assert find("7").path == run.path

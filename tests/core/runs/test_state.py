@@ -1,0 +1,128 @@
+"""In which state a run is: what may live is never judged as ended."""
+
+import os
+from dataclasses import asdict
+
+import pytest
+
+from slurm_job_kit.jobs.commands import sweep
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import run_lock, state
+from slurm_job_kit.jobs.runs.state import RunPhase
+from slurm_job_kit.jobs.slurm import job_list
+from tests.core import run_files
+from tests.core.fake_slurm import squeue_line
+from tests.core.run_files import make_run
+
+CONFIG = "ClusterName             = here\nPreemptType             = preempt/none\n"
+
+
+@pytest.fixture
+def run(slurm, here):
+    """A run that was queued as job 7."""
+    run = make_run(here)
+    write_json(run.submission, {"argv": None, "job_id": "7"})
+    return run
+
+
+def died_here(run):
+    """The run had a process on this machine, which is gone."""
+    claim = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
+    write_json(run.owner, claim)
+
+
+@pytest.mark.parametrize("shown", ["COMPLETED", "RUNNING"])
+def test_a_job_of_another_cluster_is_unknown_whatever_has_its_id_here(run, slurm, shown):
+    write_json(run.submission, {"argv": None, "job_id": "7", "uid": os.getuid(), "cluster": "b"})
+    slurm.answer("scontrol", CONFIG, when="show config")
+    other = "/x/ddp.sbatch /nowhere" if shown == "COMPLETED" else "x.sh"
+    line = squeue_line("7", shown, folder="/x", script=other)
+    slurm.answer("squeue", line.replace(f"\x1f{os.getuid()}\x1f", "\x1f4001\x1f"))
+    run_state = state.read(run)
+    assert (
+        run_state.phase is RunPhase.UNKNOWN and run_state.life and "cluster b" in run_state.life.why
+    )
+
+
+def test_a_user_whom_the_host_does_not_know_hides_no_job(run, slurm):
+    slurm.answer("squeue", squeue_line("7", "RUNNING"))
+    slurm.answer("squeue", error="squeue: error: Invalid user: 4001\n", when="*--user=*")
+    assert state.read(run).phase is RunPhase.RUNNING
+
+
+def test_a_directory_with_a_newline_hides_no_job(run, slurm):
+    slurm.answer("squeue", squeue_line("7", "RUNNING", folder="/a\nb", script="x\ny"))
+    (job,) = (job_list.queue().jobs or {}).values()
+    assert (job.work_dir, job.command) == ("/a\nb", "x\ny")
+    slurm.answer("squeue", squeue_line("7", "RUNNING", folder="/a\x1fb"))
+    assert job_list.queue().jobs is None  # what cannot be read is no answer
+
+
+def test_a_run_that_cannot_be_read_still_has_its_job(run, slurm, capsys):
+    run.attempts.write_text("{}\n")
+    slurm.set_state("7", "RUNNING")
+    run_state = state.read(run)
+    assert run_state.phase is RunPhase.UNREADABLE and run_state.lives["7"].is_alive
+    assert sweep.open_points([run]) == []
+    slurm.set_state("7", "FAILED")
+    with pytest.raises(UserError, match="attempts.jsonl"):
+        sweep.open_points([run])
+
+
+def test_a_process_that_died_says_nothing_about_a_job_that_was_queued_later(run, slurm):
+    died_here(run)
+    slurm.answer("squeue", status=1)
+    assert state.read(run).phase is RunPhase.UNKNOWN
+    with pytest.raises(FailedError, match="whether job 7 still runs"):
+        sweep.open_points([run])
+    slurm.answer("squeue", squeue_line("7", "TIMEOUT"))
+    assert state.read(run).word == "timeout"
+
+
+def test_a_process_that_lives_here_is_the_run_whatever_is_unknown_of_an_earlier_job(run, slurm):
+    """Job 7 ended in another cluster; `resume --cluster local` continues the run here."""
+    write_json(run.submission, {"argv": None, "job_id": "7", "uid": os.getuid(), "cluster": "b"})
+    slurm.answer("scontrol", CONFIG, when="show config")
+    write_json(run.owner, asdict(run_lock.this_process(None)) | {"attempt": 2})
+    run_state = state.read(run)
+    assert run_state.phase is RunPhase.RUNNING and run_state.process is not None
+    assert sweep.open_points([run]) == []
+
+
+@pytest.mark.parametrize("word", ["COMPLETING", "REQUEUE_HOLD"])
+def test_a_point_whose_job_still_lives_is_active_whatever_its_result(run, slurm, word):
+    write_json(run.result, {"status": "held"})
+    os.utime(run.submission, (0, 0))
+    slurm.set_state("7", word)
+    assert sweep.open_points([run]) == []
+
+
+def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
+    write_json(run.submission, {"argv": None, "job_id": "7", "uid": 5, "cluster": "b"})
+    write_json(run.owner, run_files.claim())
+    (job,) = state.read_files(run).jobs
+    assert (job.uid, job.cluster, job.run_dir) == (5, "b", run.path)
+
+
+def test_a_state_that_this_kit_does_not_know_is_alive(run, slurm):
+    slurm.set_state("7", "HIBERNATING")
+    assert sweep.open_points([run]) == []
+
+
+def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
+    run.cancelled.write_text("now: jobs cancel: 7\n")
+    run_state = state.read(run)
+    assert (run_state.phase, run_state.is_over) == (RunPhase.CANCELLED, True)
+
+
+def test_no_result_is_written_for_a_run_that_was_queued_meanwhile(run, slurm):
+    from slurm_job_kit.jobs.attempt.close import write_missing_result
+
+    run_files.recorded(run, decision="wait", cause="requeued")
+    run.cancelled.write_text("now: jobs cancel: 7\n")
+    run_state = state.read(run)
+    run.cancelled.unlink()  # a resume
+    write_json(run.submission, {"argv": None, "job_id": "8"})
+    write_missing_result(run_state)
+    assert run_state.phase is RunPhase.CANCELLED and not run.result.exists()

@@ -1,0 +1,253 @@
+"""The batch script: no shellcheck findings, and the same defaults as the spec."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import sbatch
+from slurm_job_kit.jobs.slurm.duration import parse_or_zero
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.batch_script import commented_torchrun
+from tests.core.two_hosts import look
+
+SCRIPT = Path(__file__).resolve().parents[2] / "slurm/ddp.sbatch"
+RUN = RunDir(Path("/runs/first/1"))
+
+
+def directives():
+    return re.findall(r"^#SBATCH (--\S+)", SCRIPT.read_text(), re.MULTILINE)
+
+
+def submitted():
+    return sbatch.sbatch_options(Spec(), RUN.path)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing():
+    done = subprocess.run(["shellcheck", "-x", SCRIPT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_shellcheck_is_not_silenced():
+    assert "shellcheck disable" not in SCRIPT.read_text()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--signal=USR1@120", "--requeue", "--open-mode=append"],
+)
+def test_both_doors_ask_for_the_same_life_cycle(option):
+    assert option in directives()
+    assert option in submitted()
+
+
+def test_both_doors_have_the_same_time_limit():
+    limits = [
+        parse_or_zero(option.partition("=")[2])
+        for option in [*directives(), *submitted()]
+        if option.startswith("--time=")
+    ]
+    assert limits == [3600, 3600]
+
+
+def test_directives_stand_before_the_first_command():
+    lines = SCRIPT.read_text().splitlines()
+    first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    directive_lines = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
+    assert len(directive_lines) == len(directives())
+    assert max(directive_lines) < first_command
+
+
+def test_the_file_that_is_submitted_is_this_file():
+    argv = sbatch.sbatch_argv(Spec(), RUN)
+    assert argv[-2] == f"{RUN.kit}/slurm_job_kit/slurm/ddp.sbatch"
+    assert SCRIPT.is_file()
+
+
+@pytest.mark.parametrize("end", ["", "/", "//"])
+def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
+    """At a requeue `latest` may be another run."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/spec.json").write_text("{}")
+    (tmp_path / "latest").symlink_to("1")
+    words = ["bash", str(SCRIPT), f"latest{end}"]
+    env = {"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        f"is a link, which may lead elsewhere at a requeue: sbatch ... {tmp_path}/1" in done.stderr
+    )
+
+
+def test_a_run_directory_that_another_host_has_just_made_is_seen(hosts):
+    """On a node that has looked for its files before."""
+    run_dir = hosts.here / "1"
+    run_dir.mkdir()
+    names = ("spec.json", "setup.sh", "code", "kit")
+    look(hosts.there, *names)
+    for name in names[:2]:
+        (run_dir / name).write_text("exit 1\n")
+    (run_dir / "code/slurm_job_kit/jobs").mkdir(parents=True)
+    (run_dir / "code/slurm_job_kit/jobs/rundir.py").write_text("")
+    (run_dir / "kit").symlink_to("code")
+    env = {"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin"}
+    words = ["bash", str(SCRIPT), str(hosts.there / "1")]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")  # it has got as far as setup.sh
+
+
+def test_the_script_shows_the_command_of_torchrun():
+    """tests/local compares the comment with the line in job.log, too."""
+    spec = Spec(launch=Launch(fork=True))  # as without GPUs
+    words = torchrun_command(spec, RUN, placeholder_options(spec))
+    assert re.fullmatch(commented_torchrun(), shlex.join(words))
+
+
+@pytest.mark.parametrize(
+    ("found", "address"),
+    [
+        (["127.0.1.1", "10.0.0.5", "10.0.0.6"], "10.0.0.5"),
+        (["fd00::5", "10.0.0.5"], "10.0.0.5"),  # IPv4 first, whatever the resolver's order
+        (["fe80::1%eth0", "::1", "fd00::5", "fd00::6"], "fd00::5"),
+        (["febf::1", "169.254.3.4", "127.0.0.1", "::1"], ""),
+        (["127.0.1.1", "fd00::5"], "fd00::5"),
+        ([], ""),  # getent then fails
+    ],
+)
+def test_the_first_nodes_address_is_one_that_others_could_reach(tmp_path, found, address):
+    getent = tmp_path / "getent"
+    lines = [f"{each:<24} STREAM a" for each in found]
+    answer = f"printf '%s\\n' '{chr(10).join(lines)}'" if found else "exit 2"
+    getent.write_text(f'#!/bin/sh\n[ "$*" = "ahosts a" ] || exit 1\n{answer}\n')
+    getent.chmod(0o755)
+    assignment = re.search(r"^head_address=.*?'\)$", SCRIPT.read_text(), re.MULTILINE | re.DOTALL)
+    assert assignment is not None
+    text = f'set -euo pipefail\nnodes=(a b)\n{assignment[0]}\nprintf "%s" "$head_address"'
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == address
+
+
+# The part of the script that removes variables, and raises limits.
+OWN_PART = SCRIPT.read_text().partition("# Slurm would start")[0]
+
+
+def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
+    """CDPATH makes cd print a folder; PATH and HOME are missing after sbatch --export=NAME."""
+    script = tmp_path / "script"
+    script.write_text(f'{OWN_PART}\ncd tmp && env && ulimit -S -n && cat <(echo "no POSIX")\n')
+    hostile = {"CDPATH": "/", "POSIXLY_CORRECT": "1", "GREP_OPTIONS": "-v"}
+    hostile |= {"SLURM_CLUSTERS": "x", "SCONTROL_ALL": "1", "PYTHONINSPECT": "1"}
+    kept = {"SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_ID": "7", "OWN": "1"}
+    (tmp_path / "tmp").mkdir()
+    command = ["/bin/bash", "-c", f"ulimit -S -n 64; exec /bin/bash {script}"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=hostile | kept, capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 0, done.stderr
+    seen = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert not seen & set(hostile) and {*kept, "PATH", "HOME"} <= seen
+    assert "64" not in seen and "no POSIX" in seen
+
+
+@pytest.mark.parametrize(
+    ("shown", "has_task"), [("ArrayTaskId=3 ", True), ("Restarts=0 ", False), (None, True)]
+)
+def test_a_job_inside_of_an_arrays_task_has_no_task_id_of_that_one(
+    fake_slurm, tmp_path, shown, has_task
+):
+    """Seen on Slurm 22.05: with the array's task id the kit would requeue that one's job."""
+    script = tmp_path / "script"
+    script.write_text(f"{OWN_PART}env\n")
+    answer = {"output": f"JobId=7 {shown}\n"} if shown else {"status": 1}
+    fake_slurm.answer("scontrol", when="show job 7", **answer)
+    outer = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"}
+    env = {**os.environ, "SLURM_JOB_ID": "7", **outer}
+    done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=True)
+    assert ("SLURM_ARRAY_TASK_ID=3" in done.stdout.splitlines()) == has_task
+    assert ("SLURM_ARRAY_JOB_ID=5" in done.stdout.splitlines()) == has_task
+
+
+@pytest.mark.parametrize("script", ["ddp.sbatch", "agent.sh"])
+def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_path, script):
+    """A `cd` that lists the folder gave the batch script another run directory."""
+    begin = {"ddp.sbatch": "set -euo", "agent.sh": "# --- the inherited environment"}[script]
+    end = {"ddp.sbatch": "# Slurm would start", "agent.sh": "mapfile -t kit_lines"}[script]
+    part = (SCRIPT.parent / script).read_text().partition(begin)[2].partition(end)[0]
+    copy = tmp_path / script
+    copy.write_text(f"kit_attempt=1 kit_node_rank=0 # {part}cd /; module\n")
+    functions = {"BASH_FUNC_cd%%": "() { echo wrong; }", "BASH_FUNC_module%%": "() { echo kept; }"}
+    command, env = ["bash", copy], {"PATH": "/usr/bin:/bin", **functions}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "kept\n"
+
+
+def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
+    names = {number.name.removeprefix("SIG") for number in STOP_SIGNALS}
+    text = SCRIPT.read_text()
+    ignored = re.search(r"^blocks \|\| trap '' ([A-Z0-9 ]+) #", text, re.MULTILINE)
+    assert ignored is not None and set(ignored[1].split()) == names
+    blocked = re.search(r"--block-signal=([A-Z0-9,]+)", text)
+    assert blocked is not None and set(blocked[1].split(",")) == names
+    codes = re.search(
+        r"^    ([0-9 |]+)\) exit", (SCRIPT.parent / "agent.sh").read_text(), re.MULTILINE
+    )
+    assert codes is not None
+    assert {int(code) - 128 for code in codes[1].split("|")} == {int(each) for each in STOP_SIGNALS}
+
+
+@pytest.mark.parametrize("has_block", [True, False])
+def test_a_stop_while_the_batch_script_starts_is_kept_for_python(fake_slurm, tmp_path, has_block):
+    for name in ("spec.json", "code", "kit/slurm_job_kit/jobs/rundir.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho started; exec grep ShdPnd /proc/self/status\n")
+    python.chmod(0o755)
+    (tmp_path / "setup.sh").write_text(f"KIT_PYTHON={python}; kill -TERM $$\n")
+    fake_slurm.answer("scontrol", output="a\n")
+    env = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a"}
+    if not has_block:  # as of coreutils 8.30
+        (fake_slurm.bin / "env").write_text("#!/bin/sh\nexit 125\n")
+        (fake_slurm.bin / "env").chmod(0o755)
+    command = ["bash", str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20)
+    if has_block:
+        assert done.stdout.split() == ["started", "ShdPnd:", f"{1 << signal.SIGTERM - 1:016x}"]
+    assert done.returncode == (0 if has_block else -signal.SIGTERM), done.stderr
+
+
+# The batch script's own lines, and those of `adopt`, stand in the job's log.
+TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d error: "
+
+
+def test_a_line_of_the_batch_script_begins_with_the_time(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    env = {**os.environ, "SLURM_JOB_ID": "7"}
+    command = ["bash", str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.match(rf"{TIME}{tmp_path}/spec.json is missing", done.stderr)
+
+
+def test_a_job_whose_interpreter_is_gone_ends_for_good(fake_slurm, tmp_path):
+    """Slurm would hold or repeat an expedited job that ends with the shell's 127."""
+    for name in ("spec.json", "code", "kit/slurm_job_kit/jobs/rundir.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "setup.sh").write_text("KIT_PYTHON=/no/such/python\n")
+    env = {**os.environ, "SLURM_JOB_ID": "7"}
+    command = ["bash", str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search(rf"{TIME}/no/such/python, which submitted the run", done.stderr)
+    assert fake_slurm.calls[-1] == "scontrol update JobId=7 Requeue=0"

@@ -1,0 +1,116 @@
+"""Where the kit is, which repository a run takes, and how commands are written in messages."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.runs import code_snapshot, lookup
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def by_kit(monkeypatch):
+    """The commands are called as `kit`."""
+    monkeypatch.setattr(installation, "IS_BY_MAKE", False)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A folder in a git repository of the user."""
+    (tmp_path / "mine/.git").mkdir(parents=True)
+    (tmp_path / "mine/sub").mkdir()
+    return tmp_path / "mine"
+
+
+def test_this_kit_is_a_clone():
+    assert (installation.ROOT, installation.IS_CLONE) == (ROOT, True)
+
+
+def test_a_clone_is_frozen_from_any_of_its_folders(monkeypatch):
+    monkeypatch.chdir(ROOT / "tests/core")
+    assert code_snapshot.repository() == ROOT
+
+
+def test_a_repository_of_the_user_is_frozen_from_any_of_its_folders(repository, monkeypatch):
+    monkeypatch.chdir(repository / "sub")
+    assert code_snapshot.repository() == repository
+
+
+def test_without_git_the_clone_is_frozen_or_for_kit_the_working_directory(
+    tmp_path, monkeypatch, request
+):
+    monkeypatch.chdir(tmp_path)
+    assert code_snapshot.repository() == ROOT
+    request.getfixturevalue("by_kit")
+    assert code_snapshot.repository() == tmp_path
+
+
+def test_kit_keeps_the_runs_at_the_top_of_the_repository(repository, monkeypatch, by_kit):
+    monkeypatch.delenv("KIT_RUNS", raising=False)
+    monkeypatch.chdir(repository / "sub")
+    assert lookup.runs_root() == repository / "runs"
+
+
+def test_the_kit_is_frozen_as_one_package(tmp_path):
+    kit = code_snapshot.take_kit(tmp_path)
+    spec = kit / "slurm_job_kit/jobs/spec.py"
+    assert spec.is_file() and not spec.parent.is_symlink()
+    assert not list(kit.rglob("*.pyc"))
+    assert (kit / "slurm_job_kit/templates/kit.mk").is_file()
+    assert code_snapshot.damage(kit) is None
+    assert code_snapshot.take_kit(tmp_path) == kit
+
+
+@pytest.mark.parametrize(("is_by_make", "shown"), [(True, "make why RUN=x"), (False, "kit why x")])
+def test_a_job_names_the_command_of_who_submitted_it(tmp_path, monkeypatch, is_by_make, shown):
+    monkeypatch.setattr(installation, "IS_BY_MAKE", is_by_make)
+    ask = "from slurm_job_kit.jobs import installation; print(installation.command('why', 'x'))"
+    words = [sys.executable, "-c", ask]
+    done = subprocess.run(words, cwd=code_snapshot.take_kit(tmp_path), stdout=-1, text=True)
+    assert done.stdout == f"{shown}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "by_make", "installed"),
+    [
+        (("status",), "make status", "kit status"),
+        (("logs", "a b"), "make logs RUN='a b'", "kit logs 'a b'"),
+        (
+            ("resume", "x", "train.epochs=9", "yes"),
+            'make resume RUN=x SET="train.epochs=9" YES=1',
+            "kit resume x train.epochs=9 --yes",
+        ),
+    ],
+)
+def test_a_message_names_the_command_that_the_user_has(words, by_make, installed, request):
+    assert installation.command(*words) == by_make
+    request.getfixturevalue("by_kit")
+    assert installation.command(*words) == installed
+
+
+def test_an_inner_repository_of_a_clone_is_frozen_and_not_the_clone(tmp_path, monkeypatch):
+    (tmp_path / "mine/.git").mkdir(parents=True)
+    monkeypatch.setattr(installation, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path / "mine")
+    assert code_snapshot.repository() == tmp_path / "mine"
+
+
+def test_a_home_directory_is_not_frozen(tmp_path, monkeypatch, by_kit):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="is no repository"):
+        code_snapshot.repository()
+
+
+def test_the_makefile_of_a_clone_has_the_targets_of_kit_mk():
+    assert "\ninclude slurm_job_kit/templates/kit.mk\n" in (ROOT / "Makefile").read_text()
+
+
+def test_the_first_spec_is_valid():
+    assert load(installation.PACKAGE / "templates/first.yaml").spec.name == "first"

@@ -1,0 +1,74 @@
+"""The table of kinds: each has its line, and each command can be typed.
+
+`python -m tests.core.test_kinds` writes kinds.txt, what a user reads about each kind. Other tests
+compare kinds, not sentences.
+"""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.kinds import KINDS, Cause, Kind
+from slurm_job_kit.jobs.known_causes import known_cause
+
+MESSAGES = Path(__file__).with_name("kinds.txt")
+
+
+def messages():
+    """Yield sentence, advice and command of each kind, for a run x."""
+    for kind, row in KINDS.items():
+        command = installation.command(row.command, "x", row.change, *row.flags)
+        yield f"{kind}\n    {row.what}\n    {row.advice}\n    {command}\n"
+
+
+def test_what_a_user_reads_about_each_kind():
+    assert "".join(messages()) == MESSAGES.read_text(encoding="utf-8")
+
+
+def test_each_kind_has_one_line_and_each_cause_a_kind():
+    assert list(KINDS) == list(Kind)
+    assert {row.cause for row in KINDS.values()} == {*Cause, None}
+    # What stops an attempt from outside has one name.
+    outside = {*Cause} - {Cause.CRASH, Cause.NODE, Cause.LOST}
+    assert {Kind(cause) for cause in outside} <= {*Kind}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_what_the_table_says_of_a_kind_can_be_printed_and_typed(kind):
+    row = KINDS[kind]
+    assert row.what and row.advice
+    assert not row.what.endswith(".") and not row.advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "number", "kind"),
+    [
+        (
+            "torch.OutOfMemoryError: x",
+            ["OutOfMemoryError", "RuntimeError"],
+            None,
+            "gpu_out_of_memory",
+        ),
+        ("CUDA out of memory. Tried to allocate 2 GiB", (), None, "gpu_out_of_memory"),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory", (), None, "out_of_memory"),
+        ("slurmstepd: error: Detected 1 oom_kill event", (), None, "out_of_memory"),
+        ("OSError: x", ["OSError"], errno.ENOSPC, "disk_full"),
+        ("cp: write error: No space left on device", (), None, "disk_full"),
+        ("OSError: x", ["OSError"], errno.EDQUOT, "quota"),
+        ("bash: x: Permission denied", (), None, "permission"),
+        ("touch: Read-only file system", (), None, "permission"),
+        ("/usr/bin/python3: No module named torch", (), None, "import_error"),
+        ("OSError: x", ["OSError"], errno.EADDRINUSE, "port"),
+        ("CUDA error: uncorrectable ECC error encountered", (), None, "gpu_fault"),
+        ("CUDA error: device-side assert triggered", (), None, None),
+        ("ValueError: out of memory", ["ValueError", "Exception"], None, None),
+    ],
+)
+def test_a_known_cause_is_found_by_class_number_or_words(text, names, number, kind):
+    assert known_cause(text, names, number) == kind
+
+
+if __name__ == "__main__":
+    MESSAGES.write_text("".join(messages()), encoding="utf-8")

@@ -1,0 +1,651 @@
+"""The rooms of the house: which package may import which, and what each may contain."""
+
+import ast
+import graphlib
+import re
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.rooms import ROOMS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KIT = "slurm_job_kit."  # the package by which other code imports them
+OWN = ("jobs", "trainer")
+FILES = {
+    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in OWN
+    for path in (REPOSITORY / package).rglob("*.py")
+}
+TOP_OF_CONTRACT = {
+    "jobs.spec",
+    "jobs.rundir",
+    "jobs.shared_files",
+    "jobs.errors",
+    "jobs.problems",
+    "jobs.console",
+    "jobs.procfs",
+    "jobs.installation",
+    "jobs.log_text",
+    "jobs.gpus",
+    "jobs.batch_sizes",
+    "jobs.environment",
+    "jobs.kinds",
+    "jobs.known_causes",
+    "jobs.rooms",
+}
+# They import only types.
+HOOKS = {"jobs.hooks", "trainer.hooks"}
+RECORDS = {name for name in FILES if name.startswith("jobs.records")}
+CHECKPOINT = {name for name in FILES if name.startswith("jobs.checkpoint")}
+CONTRACT = TOP_OF_CONTRACT | RECORDS | CHECKPOINT
+BELOW_COMMANDS = {"attempt", "rehearse", "runs", "config", "node", "slurm"}
+# The rooms that each room may import. "" is the top of the package.
+MAY_IMPORT = {
+    "jobs": {
+        "": {"commands", *BELOW_COMMANDS},
+        "commands": BELOW_COMMANDS,
+        "attempt": {"runs", "node", "slurm"},
+        "rehearse": {"runs", "node"},
+        "runs": {"config", "node", "slurm"},
+        "config": {"slurm"},
+        "node": set(),
+        "slurm": set(),
+        "records": set(),
+        "checkpoint": set(),
+        "rooms": set(),
+    },
+    "trainer": {
+        "": {"checkpoint", "model", "strategy", "logging", "health", "data", "process"},
+        "checkpoint": {"model", "strategy", "data", "process"},
+        "model": {"strategy", "data", "process"},
+        "strategy": {"data", "process"},
+        "logging": {"data", "process"},
+        "data": {"process"},
+        "health": {"process"},
+        "integrations": set(),
+        "process": set(),
+        "rooms": set(),
+    },
+}
+BASE = {
+    "trainer.contract",
+    "trainer.errors",
+    "trainer.stop",
+    "trainer.seeds",
+    "trainer.user_code",
+    "trainer.events",
+}
+# A rank imports torch after its stop signals; a process without torch checks and forks fast.
+WITHOUT_TORCH = [
+    *("trainer.errors", "trainer.events", "trainer.stop"),
+    *(
+        f"trainer.checkpoint.{name}"
+        for name in ("commit", "ownership", "recovery", "space", "writer")
+    ),
+    "trainer.integrations.whole",
+]
+# They run on compute nodes and hosts where there is a Python and perhaps nothing else.
+STANDARD_LIBRARY_ONLY = [
+    *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS | CHECKPOINT)),
+    *("jobs.attempt.__main__", "jobs.runs.checkpoint_files"),
+    *("jobs.node.__main__", "jobs.node.rank"),
+    *("jobs.runs.scratch_purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
+    "jobs.commands.packages",
+]
+
+
+# A room imports the core, and another room only where it stands here.
+ROOM_IMPORTS: dict[str, set[str]] = {}
+
+
+def deletable(module):
+    """The room that can be deleted, of which a module is; "" for one of the core."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[1] == "rooms" else ""
+
+
+def room(module):
+    """The room of a module, "" at the top of its package."""
+    parts = module.split(".")
+    is_room = FILES.get(".".join(parts[:2])) and FILES[".".join(parts[:2])].stem == "__init__"
+    return parts[1] if len(parts) > 1 and is_room else ""
+
+
+@cache
+def tree(module):
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(module):
+    """All nodes of a module's syntax tree."""
+    return tuple(ast.walk(tree(module)))
+
+
+@cache
+def imports(module, is_typing_included=False):
+    """The modules that a module of ours imports, wherever it does."""
+    for_typing = {
+        inner
+        for node in nodes(module)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    names = []
+    for node in nodes(module):
+        if node in for_typing and not is_typing_included:
+            continue
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            source = absolute(module, node)
+            inner = [f"{source}.{alias.name}" for alias in node.names]
+            names += [name for name in inner if name in FILES] or [source]
+    return tuple(names)
+
+
+def absolute(module, node):
+    """The full name of what a `from` statement imports from."""
+    if not node.level:
+        assert not own([node.module]), "a user's repository may have packages of these names"
+        return node.module.removeprefix(KIT)
+    parts = module.split(".")
+    up = node.level - (FILES[module].stem == "__init__")
+    return ".".join([*parts[: len(parts) - up], *filter(None, [node.module])])
+
+
+def reached(module):
+    """All that a module imports, through modules of ours, too."""
+    seen, open_ends = set(), [module]
+    while open_ends:
+        for name in imports(open_ends.pop()):
+            if name not in seen:
+                seen.add(name)
+                open_ends += [name] if name in FILES else []
+    return seen
+
+
+def foreign(names):
+    tops = {name.partition(".")[0] for name in names}
+    return tops - sys.stdlib_module_names - set(OWN)
+
+
+def own(names):
+    return {name for name in names if name.partition(".")[0] in OWN}
+
+
+def test_the_walk_sees_imports_and_rooms():
+    assert {"jobs.spec", "jobs.slurm.client"} <= set(imports("jobs.attempt.exclude_nodes"))
+    assert "submitit.core.utils" in set(imports("jobs.slurm.executor"))
+    assert "torch" in reached("trainer.__main__")
+    assert (room("jobs.spec"), room("jobs.slurm.client"), room("jobs.slurm")) == (
+        "",
+        "slurm",
+        "slurm",
+    )
+
+
+def modules_of(package):
+    return sorted(name for name in FILES if name.startswith(package))
+
+
+def test_jobs_imports_neither_torch_nor_the_trainer():
+    modules_reached = {module: reached(module) for module in modules_of("jobs")}
+    assert [
+        module for module in modules_reached if "torch" in foreign(modules_reached[module])
+    ] == []
+    assert [
+        (module, name)
+        for module in modules_reached
+        for name in modules_reached[module]
+        if is_trainer(name)
+    ] == []
+
+
+def is_trainer(name):
+    return name.partition(".")[0] == "trainer"
+
+
+def test_the_core_imports_nothing_of_a_room():
+    arrows = [
+        (module, name)
+        for module in FILES
+        for name in imports(module, is_typing_included=True)
+        if deletable(name) not in {"", deletable(module), *ROOM_IMPORTS.get(deletable(module), ())}
+    ]
+    assert arrows == []
+
+
+def test_each_room_has_a_line_and_a_folder():
+    folders = {
+        path.name
+        for package in OWN
+        for path in (REPOSITORY / package / "rooms").iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    }
+    assert folders == {*ROOMS}
+
+
+def test_each_hook_of_a_room_has_the_types_of_the_core():
+    for name, of_room in ROOMS.items():
+        for package, hooks in (("jobs", of_room.hooks), ("trainer", of_room.trainer_hooks)):
+            for hook in hooks:
+                found = function_of(f"{package}.rooms.{name}.hooks", hook)
+                wanted = function_of(f"{package}.hooks", hook)
+                assert ast.unparse(found.args) == ast.unparse(wanted.args), (name, hook)
+
+
+def function_of(module, name):
+    return next(x for x in tree(module).body if isinstance(x, ast.FunctionDef) and x.name == name)
+
+
+def test_the_hooks_fit_on_a_few_pages():
+    hooks = [x for x in tree("jobs.hooks").body if isinstance(x, ast.FunctionDef)]
+    assert len([x for x in hooks if not x.name.startswith("_")]) <= 10
+    assert len(FILES["jobs.hooks"].read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_an_import_goes_down_the_list_of_rooms():
+    assert [found for module in FILES for found in imports_upwards(module)] == []
+
+
+def imports_upwards(module):
+    """(module, imported module) for each import that the list of rooms does not allow."""
+    package = module.partition(".")[0]
+    ground = CONTRACT if package == "jobs" else BASE
+    if module in {"trainer.contract", *HOOKS} or deletable(module):
+        return
+    allowed = MAY_IMPORT[package][room(module)] | {room(module)}
+    for name in own(imports(module, is_typing_included=True)) - ground - HOOKS - {*OWN}:
+        is_down = module not in ground and room(name) in allowed
+        if not is_down or name.partition(".")[0] != package:
+            yield module, name
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {
+        name: {each for each in imports(name, name not in HOOKS) if each in FILES} for name in FILES
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the modules
+
+
+def test_the_contract_imports_only_itself():
+    imported = {module: own(imports(module, is_typing_included=True)) for module in CONTRACT}
+    assert {
+        module: names - CONTRACT for module, names in imported.items() if names - CONTRACT
+    } == {}
+
+
+def test_the_trainer_imports_of_jobs_only_the_contract_by_one_module():
+    imported = {
+        module: {name for name in own(imports(module, True)) if name.startswith("jobs")}
+        for module in modules_of("trainer")
+    }
+    assert [module for module in imported if imported[module]] == ["trainer.contract"]
+    assert imported["trainer.contract"] <= CONTRACT | {"jobs"}
+
+
+def test_the_trainer_uses_all_that_it_takes_of_jobs():
+    contract = {alias.name for node in nodes("trainer.contract") for alias in names_in(node)}
+    used = {
+        alias.name
+        for module in modules_of("trainer")
+        if module != "trainer.contract"
+        for node in nodes(module)
+        if isinstance(node, ast.ImportFrom) and absolute(module, node) == "trainer.contract"
+        for alias in node.names
+    }
+    assert contract - used == {"annotations"}
+
+
+def names_in(node):
+    return node.names if isinstance(node, ast.ImportFrom) else []
+
+
+def test_what_runs_on_any_node_needs_the_standard_library_only():
+    imported = {module: foreign(reached(module)) for module in STANDARD_LIBRARY_ONLY}
+    assert {module: names for module, names in imported.items() if names} == {}
+
+
+def test_what_must_not_wait_for_torch_does_not_import_it():
+    imported = {module: foreign(reached(module)) for module in WITHOUT_TORCH}
+    assert {module: names for module, names in imported.items() if names} == {}
+
+
+@pytest.mark.parametrize("library", ["accelerate", "fabric", "lightning", "transformers"])
+def test_an_integration_needs_its_own_library_only(library):
+    name = "lightning" if library == "fabric" else library
+    assert foreign(reached(f"trainer.integrations.{library}")) == {"torch", name}
+
+
+FOLDERS = [name for name, path in FILES.items() if path.stem == "__init__" and "." in name]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_room_has_a_line_for_each_of_its_files(name):
+    folder = FILES[name].parent
+    modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    described = re.findall(r"^- (\w+): .+$", ast.get_docstring(tree(name)) or "", re.M)
+    assert sorted(described) == modules
+
+
+@pytest.mark.parametrize("package", ["jobs", "trainer"])
+def test_a_package_names_each_module_at_its_top(package):
+    named = re.findall(r"^\w+: ((?:\w+,\s+)*\w+)$", ast.get_docstring(tree(package)) or "", re.M)
+    described = sorted(name for names in named for name in re.split(r",\s+", names))
+    modules = sorted(path.stem for path in FILES[package].parent.glob("*.py"))
+    assert described == [name for name in modules if name not in ("__init__", "__main__")]
+
+
+# Between reading and deciding: pure functions of values, without the run directory or a path.
+PURE = ("jobs.runs.interpret", "jobs.attempt.decision")
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_what_decides_reads_nothing(module):
+    assert not {"os", "pathlib", "jobs.rundir", "jobs.runs"} & reads(module)
+    types = [
+        ast.unparse(argument.annotation)
+        for node in nodes(module)
+        if isinstance(node, ast.FunctionDef)
+        for argument in (*node.args.args, *node.args.kwonlyargs)
+        if argument.annotation is not None
+    ]
+    assert types and not [name for name in types if "RunDir" in name or "Path" in name]
+
+
+def reads(module):
+    names = set(imports(module, is_typing_included=True))
+    return names | {name.rpartition(".")[0] for name in names}
+
+
+JSON_OF_RUN_FILES = {"read_json", "read_jsonl", "write_json", "append_jsonl"}
+
+
+def test_only_the_records_know_the_content_of_a_run_file():
+    users = {
+        module
+        for module in FILES
+        if "jobs.rundir" in imports(module)
+        for node in nodes(module)
+        if isinstance(node, ast.ImportFrom)
+        and JSON_OF_RUN_FILES & {alias.name for alias in node.names}
+    }
+    assert users == {"jobs.records"}
+
+
+# JSON that is no file of a run directory: a message, a manifest with a check sum, one line of
+# metrics.jsonl for display, the spec, a dump of torch.
+PARSES_OTHER_JSON = {
+    *(
+        "jobs.checkpoint.manifest",
+        "jobs.checkpoint.part_file",
+        "jobs.records.training",
+        "jobs.rundir",
+        "jobs.spec",
+        "jobs.runs.compare",
+        "jobs.runs.own_script",
+    ),
+    # What the processes of a rehearsal write and send.
+    *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
+    *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
+    "trainer.integrations.whole",
+    *("trainer.checkpoint.outline", "trainer.checkpoint.weights"),
+    *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
+}
+
+
+def test_json_is_parsed_in_few_places():
+    calls = {
+        module
+        for module in FILES
+        for node in nodes(module)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.loads", "json.load")
+    }
+    assert calls == PARSES_OTHER_JSON
+
+
+def test_every_package_is_a_known_room():
+    rooms = {name for name in FOLDERS if name.count(".") == 1}
+    assert rooms == {f"{package}.{room}" for package in OWN for room in MAY_IMPORT[package] if room}
+
+
+# Which modules start a process, and which one. Others call these.
+STARTS_PROCESSES = {
+    "jobs.slurm.client": "Slurm's commands",
+    "jobs.node.agent": "torchrun",
+    "jobs.node.gpu_check": "counts GPUs by CUDA's driver, which the agent must not load",
+    "jobs.node.rank": "becomes the rank",
+    "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",
+    "jobs.commands.local": "the agents of a run without Slurm",
+    "jobs.rehearse.subjects": "the training that is rehearsed",
+    "jobs.rehearse.final_state": "the comparison of files, which needs torch",
+    "jobs.rehearse.probe.launcher": "forks: torchrun, and its ranks",
+    # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
+    "jobs.attempt.attempts": "srun, which starts the agents",
+    "jobs.attempt.srun_step": "asks env(1) for --block-signal",
+    "jobs.attempt.notify": "notify.command, a shell line of the user",
+    "jobs.commands.shell": "becomes srun",
+    "jobs.runs.code_snapshot": "git, which lists the files to freeze",
+    "jobs.runs.check": "the trainer's check, because jobs/ does not import torch",
+    "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
+    "jobs.commands.make_words": "becomes torchrun, for make train",
+    "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
+    "trainer.data.loader": "the worker processes of a rank",
+}
+STARTER_MODULES = {"subprocess", "multiprocessing", "pty"}
+STARTER_FUNCTIONS = re.compile(r"exec[lv]|spawn|posix_spawn|fork|system$|popen$")
+
+
+def starts_processes(module):
+    names = {part for name in imports(module, True) for part in name.split(".")}
+    functions = {name.partition(".")[2] for name in used_names(module) if name.startswith("os.")}
+    return bool(STARTER_MODULES & names) or any(map(STARTER_FUNCTIONS.match, functions))
+
+
+@cache
+def used_names(module):
+    """`os.execv` for each such expression, and for `from os import execv`."""
+    names = set()
+    for node in nodes(module):
+        if isinstance(node, ast.Attribute):
+            names.add(ast.unparse(node))
+        if isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_only_listed_modules_start_processes():
+    assert {module for module in FILES if starts_processes(module)} == set(STARTS_PROCESSES)
+
+
+SLURM_COMMANDS = {
+    *("sbatch", "srun", "salloc", "sattach", "scancel", "scontrol", "sinfo", "squeue", "sacct"),
+    *("sacctmgr", "sbcast", "sdiag", "sprio", "sreport", "sshare", "sstat", "strigger"),
+}
+
+
+def test_only_jobs_slurm_runs_slurms_commands():
+    others = [name for name in FILES if not name.startswith("jobs.slurm")]
+    words = {
+        (module, node.value)
+        for module in others
+        for node in nodes(module)
+        if isinstance(node, ast.Constant) and node.value in SLURM_COMMANDS
+    }
+    assert not words, "a command's name as a value: give a module of jobs.slurm a function for it"
+    runners = {"client.call", "client.call_patiently"} | {
+        f"jobs.slurm.client.{name}" for name in ("call", "call_patiently")
+    }
+    assert [module for module in others if runners & used_names(module)] == []
+
+
+# jobs.runs.state judges whether a run lives. The others ask about one job or process for a reason
+# of their own.
+ASKS_ABOUT_JOBS = {
+    "jobs.runs.state": "the state of runs",
+    "jobs.runs.run_lock": "whether the owner of a claim is dead, so that another may take it",
+    "jobs.attempt.successor": "whether a successor waits already",
+    "jobs.commands.continuing": "until a job that has ended its run is gone",
+    "jobs.commands.submit_claim": "whether the command that holds the claim is dead",
+    "jobs.commands.answer": "why a job waits",
+    "jobs.commands.run_jobs": "jobs of plain sbatch, which no file of a run names",
+    "jobs.commands.clean": "the same, and the lives for jobs.runs.state with one call of squeue",
+}
+ASKING = {"job_list.life_of", "job_list.ask", "job_list.queue", "run_lock.life_of"}
+ASKING |= {"run_lock.is_alive"}
+
+
+def test_only_the_state_of_a_run_says_whether_it_lives():
+    askers = {module for module in modules_of("jobs") if ASKING & used_names(module)}
+    assert askers == set(ASKS_ABOUT_JOBS)
+
+
+# Each names other things than what went wrong, or a state of a run.
+ENUMS = {
+    "jobs.kinds": ("Cause", "Kind"),
+    "jobs.runs.state": ("RunPhase",),
+    "jobs.records.ended": ("Action",),
+    "jobs.records.queued": ("RequeueAnswer",),
+    "jobs.commands.times.uses": ("Use",),
+    "jobs.slurm.pending": ("Wait",),
+    "jobs.environment": ("Door",),
+}
+
+
+def test_one_enum_names_what_went_wrong():
+    found = {
+        module: tuple(
+            node.name
+            for node in nodes(module)
+            if isinstance(node, ast.ClassDef)
+            if any(ast.unparse(base).endswith("Enum") for base in node.bases)
+        )
+        for module in [*modules_of("jobs"), *modules_of("trainer")]
+    }
+    assert {module: names for module, names in found.items() if names} == ENUMS
+
+
+def test_only_the_executor_imports_submitit():
+    users = {name for name in FILES for each in imports(name, True) if "submitit" in each}
+    assert users == {"jobs.slurm.executor"}
+
+
+# jobs.rundir.replacing is the one way to write a file as a whole; these rename for another reason.
+RENAMES = {
+    "jobs.rundir": "replacing()",
+    "jobs.shared_files": "a link that always fails makes the kernel look up the name",
+    "jobs.runs.run_lock": "a hard link fails if the file exists; a rename would replace it",
+    "jobs.runs.code_snapshot": "directories",
+    "jobs.runs.own_script": "what a script wrote, which new code would replace",
+    "jobs.commands.clean": "directories, before it deletes them",
+    "jobs.rehearse.scenarios": "directories",
+    "jobs.rehearse.probe.launcher": "imports no other module",
+    "jobs.runs.checkpoint_files": "directories",
+    "jobs.checkpoint.names": "temporary names that a later attempt removes",
+    "trainer.checkpoint.commit": "directories",
+    "trainer.checkpoint.recovery": "a directory, to quarantine it",
+    "trainer.integrations.whole": "directories",
+    "trainer.integrations.kit_stop": "replaces files; a script's copy of it imports no replacing()",
+    "trainer.logging.progress": "the new file stays open",
+    "trainer.logging.reporter": "the new file stays open",
+}
+RENAMERS = {"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"}
+
+
+def test_only_listed_modules_rename_files():
+    users = {
+        module
+        for module in FILES
+        for name in used_names(module)
+        if name in RENAMERS or name.rpartition(".")[2] in ("rename", "hardlink_to")
+    }
+    assert users == set(RENAMES)
+
+
+def test_collecting_facts_changes_nothing():
+    writers = re.compile(
+        r"client\.(cancel|requeue|submit|set_excluded)"
+        r"|(records|rundir|jobs\.rundir|jobs\.records)\.(write|append|relink|replacing|Timeline)"
+        r"|.*\.(unlink|mkdir|touch|rename|write_text|write_bytes)$"
+    )
+    assert [name for name in used_names("jobs.runs.fact_reader") if writers.match(name)] == []
+
+
+# Methods that look into a text.
+TEXT_METHODS = {
+    *("startswith", "endswith", "find", "index", "count", "split", "partition", "rpartition"),
+    *("removeprefix", "removesuffix", "match", "search", "fullmatch", "findall"),
+}
+
+
+def is_our_reason(node):
+    """`x.reason`, the text for the user; `job.reason` is Slurm's and has fixed values."""
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "reason"
+        and ast.unparse(node.value) != "job"
+    )
+
+
+def test_nothing_is_decided_by_the_text_of_a_reason():
+    places = [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module in modules_of("jobs")
+        for node in nodes(module)
+        if looks_into_a_reason(node)
+    ]
+    assert places == []
+
+
+def looks_into_a_reason(node):
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in TEXT_METHODS:
+        parts = [node.func, *node.args]
+    else:
+        return False
+    return any(is_our_reason(each) for part in parts for each in ast.walk(part))
+
+
+# A class and the record that it writes.
+SAME_NAME = {"Progress"}
+
+
+def classes():
+    for module in FILES:
+        for node in nodes(module):
+            if isinstance(node, ast.ClassDef):
+                yield module, node.name
+
+
+def test_a_class_has_a_name_of_its_own():
+    count = Counter(name for _, name in classes() if not name.startswith("_"))
+    assert {name for name, number in count.items() if number > 1} <= SAME_NAME
+
+
+MAX_FUNCTION_LINES = 50
+
+
+def test_functions_are_short():
+    long_ones = [
+        f"{module}: {node.name}"
+        for module in FILES
+        for node in nodes(module)
+        if isinstance(node, ast.FunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES
+    ]
+    assert long_ones == []
+
+
+# os._exit is Python's.
+PATCHED = re.compile(r"""setattr\(\s*(?!\w*\.?os\b)[^"']*["'](?:[\w.]+\.)?_\w+["']""")
+
+
+def test_no_test_patches_a_private_name():
+    tests = [*(REPOSITORY / "tests").rglob("*.py")]
+    assert [path for path in tests if PATCHED.search(path.read_text(encoding="utf-8"))] == []

@@ -1,0 +1,353 @@
+"""The training loop with own objectives, any metrics, early stops, streams, no held-out part."""
+
+import dataclasses
+import random
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from slurm_job_kit.jobs.rundir import read_json, read_jsonl
+from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.trainer.api import Sums
+from slurm_job_kit.trainer.errors import UserError
+from tests.core.data.test_stream import Buffered, Numbers
+from tests.core.test_loop import points, train
+
+pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
+
+HERE = __name__
+# Five micro batches of 4 an epoch.
+TRAIN = Train(
+    model=f"{HERE}:net",
+    dataset=f"{HERE}:dataset",
+    objective=f"{HERE}:scored",
+    micro_batch_size=4,
+    lr=0.5,
+    epochs=6,
+)
+VALUES = [3.0, 2.0, 2.5, 1.0, 4.0, 5.0]
+
+
+def net():
+    return nn.Linear(3, 2)
+
+
+def dataset(has_held_out=True):
+    train_part, held_out = points()
+    return train_part, held_out if has_held_out else None
+
+
+class Scored:
+    """An objective whose held-out metric `score` follows a list, one value per evaluation."""
+
+    evaluations = 0
+
+    def __init__(self, values=(1.0,), has_changed=False):
+        self.values, self.has_changed = values, has_changed
+
+    def __call__(self, model, batch):
+        inputs, labels = batch
+        loss = functional.cross_entropy(model(inputs), labels, reduction="sum")
+        score = 0.0
+        if not model.training:
+            score = self.values[min(Scored.evaluations, len(self.values) - 1)] * len(labels)
+            Scored.evaluations += 1
+        metrics = {"score": torch.tensor(score)}
+        if self.has_changed and not model.training:
+            metrics["more"] = torch.tensor(1.0)
+        return Sums(loss, torch.tensor(len(labels)), metrics)
+
+    def derive(self, means):
+        return {"double": 2 * means["score"]}
+
+
+scored = Scored
+
+
+@pytest.fixture(autouse=True)
+def first_evaluation():
+    Scored.evaluations = 0
+
+
+def spec_of(checkpoint=None, **changes):
+    changes = {"objective_args": {"values": VALUES}, **changes}
+    keep = checkpoint or Checkpoint(best="eval_score", best_mode="min")
+    return Spec(
+        train=dataclasses.replace(TRAIN, **changes), checkpoint=keep, log=Log(every_steps=5)
+    )
+
+
+def evaluations(run):
+    return [line for line in read_jsonl(run.metrics) if "eval_loss" in line]
+
+
+def test_metrics_of_an_objective_and_what_it_derives_are_logged_and_reported(tmp_path, capsys):
+    run, loop = train(tmp_path, spec_of())
+    assert [line["eval_score"] for line in evaluations(run)] == VALUES
+    assert [line["eval_double"] for line in evaluations(run)] == [2 * value for value in VALUES]
+    first = read_jsonl(run.metrics)[0]
+    assert first["train_score"] == first["train_double"] == 0 < first["train_loss"]
+    assert set(loop.state.metrics) == {
+        f"{part}_{name}" for part in ("train", "eval") for name in ("loss", "score", "double")
+    }
+    assert read_json(run.attempt(1).outcome)["metrics"] == loop.state.metrics
+    assert "held-out loss 0." in (out := capsys.readouterr().out) and "  score 3  double 6\n" in out
+    assert read_json(run.progress)["metrics"] == {"eval_score": 5.0, "eval_double": 10.0}
+
+
+@pytest.mark.parametrize(("mode", "step"), [("min", 20), ("max", 30)])
+def test_any_metric_may_choose_the_best_checkpoint_in_either_direction(tmp_path, mode, step):
+    run, loop = train(tmp_path, spec_of(Checkpoint(best="eval_double", best_mode=mode)))
+    value = 2 * (min if mode == "min" else max)(VALUES)
+    assert loop.state.best == {"metric": "eval_double", "value": value, "step": step}
+    assert (run.checkpoints / "best").read_text() == f"step-{step:08d}\n"
+
+
+def test_auto_takes_the_accuracy_else_the_loss_in_the_direction_that_is_better(tmp_path):
+    for objective, name, choose in (
+        ("classification", "eval_accuracy", max),
+        (f"{HERE}:scored", "eval_loss", min),
+    ):
+        folder = tmp_path / name
+        args = {} if objective == "classification" else {"values": VALUES}
+        changes: dict[str, Any] = {"objective": objective, "objective_args": args, "lr": 6.0}
+        run, loop = train(folder, spec_of(Checkpoint(), **changes))
+        assert loop.state.best["metric"] == name
+        assert loop.state.best["value"] == choose(line[name] for line in evaluations(run))
+
+
+def test_a_metric_that_the_objective_does_not_have_is_refused_with_those_that_it_has(tmp_path):
+    words = (
+        f"checkpoint.best is eval_accuracy, but train.objective {HERE}:scored has eval_loss, "
+        "eval_score, eval_double"
+    )
+    with pytest.raises(UserError, match=words):
+        train(tmp_path, spec_of(Checkpoint(best="eval_accuracy")))
+
+
+PATIENT = {"early_stop_patience": 2}
+
+
+def test_a_training_ends_when_its_metric_has_not_improved_for_too_long(tmp_path):
+    # 3, 2, 2.5, 1, 4, 5: the third value is worse once, the fifth and sixth are worse in a row.
+    run, loop = train(tmp_path, spec_of(**PATIENT, epochs=9))
+    assert (loop.state.global_step, len(evaluations(run))) == (30, 6)
+    outcome = read_json(run.attempt(1).outcome)
+    assert (outcome["status"], outcome["global_step"]) == ("completed", 30)
+    assert outcome["checkpoint"] == "step-00000030"
+    assert outcome["best"] == {"metric": "eval_score", "value": 1.0, "step": 20}
+    assert (run.checkpoints / "step-00000030").is_dir()
+
+
+@pytest.mark.parametrize("stop_at", [22, 25, 27])
+def test_evaluations_without_an_improvement_are_counted_over_a_stop(tmp_path, stop_at):
+    reference, _ = train(tmp_path / "reference", spec_of(**PATIENT, epochs=9))
+    Scored.evaluations = 0
+    run, loop = train(tmp_path / "run", spec_of(**PATIENT, epochs=9), stop_at=stop_at)
+    assert 20 < loop.state.global_step < 30 and loop.state.evals_since_best <= 1
+    _, loop = train(tmp_path / "run", spec_of(**PATIENT, epochs=9), attempt=2)
+    assert loop.state.global_step == 30
+    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
+
+
+def test_without_held_out_samples_nothing_is_evaluated_and_there_is_no_best(tmp_path):
+    changes: dict[str, Any] = {"dataset_args": {"has_held_out": False}, "epochs": 2}
+    run, loop = train(tmp_path, spec_of(Checkpoint(), **changes))
+    assert evaluations(run) == [] and loop.state.best == {} and Scored.evaluations == 0
+    assert not (run.checkpoints / "best").exists()
+    assert set(read_json(run.attempt(1).outcome)["metrics"]) == {
+        *("train_loss", "train_score", "train_double"),
+    }
+    words = "checkpoint.best is eval_score, but .* no held-out metric: train.dataset returns no"
+    with pytest.raises(UserError, match=words):
+        train(tmp_path / "best", spec_of(**changes))
+    words = f"train.early_stop_patience needs held-out samples, but train.dataset {HERE}:dataset"
+    with pytest.raises(UserError, match=words):
+        train(tmp_path / "patient", spec_of(Checkpoint(), **changes, **PATIENT))
+
+
+def test_an_objective_whose_metrics_change_is_refused(tmp_path):
+    words = "returned the metrics score for one batch and score, more for another"
+    with pytest.raises(UserError, match=words):
+        train(tmp_path, spec_of(objective_args={"has_changed": True}))
+
+
+def test_max_steps_end_a_training_within_an_epoch_with_an_evaluation(tmp_path):
+    run, loop = train(tmp_path, spec_of(max_steps=7, epochs=1))
+    assert loop.state.global_step == 7 and loop.length.epochs == 2
+    assert [line["step"] for line in evaluations(run)] == [5, 7]
+
+
+def stream(num_samples):
+    return Numbers(num_samples), [{"x": 0, "noise": 0.5}] * 3
+
+
+def fitted(model, batch):
+    """An objective of a batch that is a dict."""
+    outputs = model(torch.stack([batch["x"] / 10, batch["noise"]], dim=1).float())
+    return Sums(outputs.square().sum(), torch.tensor(len(outputs)))
+
+
+STREAM: dict[str, Any] = {
+    "dataset": f"{HERE}:stream",
+    "dataset_args": {"num_samples": 10},
+    "model": "torch.nn:Linear",
+    "model_args": {"in_features": 2, "out_features": 1},
+    "objective": f"{HERE}:fitted",
+    "objective_args": {},
+    "lr": 0.01,
+    "max_steps": 9,
+    "eval_every_steps": 4,
+}
+
+
+@pytest.mark.parametrize(("stop_at", "workers"), [(0, 0), (4, 0), (6, 1)])
+def test_a_training_on_a_stream_continues_bitwise_after_a_stop(tmp_path, stop_at, workers):
+    spec = spec_of(Checkpoint(), **STREAM)
+    reference, whole = train(tmp_path / "reference", spec)
+    run, loop = train(tmp_path / "run", spec, stop_at=stop_at)
+    assert 0 < loop.state.global_step < 9 and loop.state.streams
+    spec = dataclasses.replace(spec, launch=Launch(num_workers=workers))
+    _, loop = train(tmp_path / "run", spec, attempt=2)
+    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
+    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
+
+
+def buffered():
+    return Buffered(), None
+
+
+def test_a_resume_that_goes_on_with_other_samples_is_no_exact_one(tmp_path, capsys):
+    changes: dict[str, Any] = {
+        "dataset": f"{HERE}:buffered",
+        "dataset_args": {},
+        "eval_every_steps": None,
+    }
+    spec = spec_of(Checkpoint(), **{**STREAM, **changes, "eval_every_steps": None})
+    for attempt, stop_at in enumerate([3, 5, None], 1):
+        run, _ = train(tmp_path / "run", spec, attempt, stop_at=stop_at)
+    assert "repeats or skips samples" in capsys.readouterr().out
+    outcome = read_json(run.attempt(3).outcome)
+    assert outcome["exactness"] == "approximate"
+    assert re.search(r"other samples after step \d", outcome["exactness_reason"])
+
+
+class MixedUp:
+    """An objective and a transform that draw as user code does: from the global generators."""
+
+    def __call__(self, model, batch):
+        inputs, labels = batch
+        share = random.random() * float(np.random.beta(0.4, 0.4))
+        mixed = inputs + share * inputs.flip(0)
+        loss = functional.cross_entropy(model(mixed), labels, reduction="sum")
+        return Sums(loss, len(labels))
+
+
+def noisy():
+    return lambda inputs, _: inputs + torch.rand(1) * random.random()
+
+
+def test_draws_from_the_global_generators_are_the_same_after_a_resume(tmp_path):
+    spec = spec_of(
+        Checkpoint(),
+        objective=f"{HERE}:MixedUp",
+        objective_args={},
+        transform=f"{HERE}:noisy",
+        eval_every_steps=3,
+    )
+    reference, whole = train(tmp_path / "reference", spec)
+    train(tmp_path / "run", spec, stop_at=7)
+    run, loop = train(tmp_path / "run", spec, attempt=2)
+    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
+    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
+
+
+class Drawing:
+    """Samples with noise from a generator of their own, which no checkpoint has."""
+
+    num_classes = 2
+
+    def __init__(self):
+        self.generator = np.random.default_rng(0)
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        noise = torch.from_numpy(self.generator.random(3, dtype=np.float32))
+        return noise + index, index % 2
+
+
+def drawing():
+    return Drawing(), None
+
+
+def drawing_transform():
+    generator = torch.Generator()
+    return lambda inputs, _: inputs + torch.rand(1, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dataset": f"{HERE}:drawing"}, {"transform": f"{HERE}:drawing_transform"}]
+)
+def test_a_resume_of_a_generator_of_its_own_is_no_exact_one(tmp_path, capsys, changes):
+    spec = spec_of(Checkpoint(), **changes)
+    run, _ = train(tmp_path, spec, stop_at=7)
+    assert "generator of its own" in capsys.readouterr().out
+    train(tmp_path, spec, attempt=2)
+    outcome = read_json(run.attempt(2).outcome)
+    assert outcome["exactness"] == "approximate"
+    assert re.search(r"generator of its own.* after step \d", outcome["exactness_reason"])
+
+
+class Scaled(nn.Linear):
+    """A layer with a fixed random scale that no checkpoint has."""
+
+    def __init__(self):
+        super().__init__(2, 1)
+        scale = torch.tensor([random.random(), float(np.random.rand())])
+        self.register_buffer("scale", scale, persistent=False)
+
+    def forward(self, inputs):
+        return super().forward(inputs * self.scale)
+
+
+def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp_path, monkeypatch):
+    """A first start may download the data, a later one reads them."""
+    drawn: list[tuple[float, ...]] = []
+
+    def download():
+        if not drawn:
+            random.random(), np.random.rand(), torch.rand(1)
+        return stream(10)
+
+    class Offset:
+        takes_batch = True
+
+        def __init__(self):
+            drawn.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
+
+        def __call__(self, batch, _):
+            return batch
+
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "download", download, raising=False)
+    monkeypatch.setattr(module, "Offset", Offset, raising=False)
+    own = {"model": "Scaled", "dataset": "download", "transform": "Offset"}
+    named = {key: f"{HERE}:{name}" for key, name in own.items()}
+    spec = spec_of(Checkpoint(), **{**STREAM, **named, "model_args": {}, "dataset_args": {}})
+    scales = [train(tmp_path / name, spec)[1].replica.module.scale for name in "ab"]
+    assert len({*drawn}) == 1
+    assert torch.equal(*scales)
+
+
+def test_a_stream_needs_a_number_of_steps(tmp_path):
+    words = rf"train.dataset {HERE}:stream returns a stream, .*: set train.max_steps"
+    with pytest.raises(UserError, match=words):
+        train(tmp_path, spec_of(Checkpoint(), **{**STREAM, "max_steps": None}))

@@ -1,0 +1,136 @@
+"""Of make's variables only those on its command line count, in a clone and by the file of init."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.commands import make_words
+from slurm_job_kit.jobs.commands.catalogue import all_commands, load
+from slurm_job_kit.jobs.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+KIT_MK = installation.PACKAGE / "templates/kit.mk"
+# In place of the kit: prints the words that the kit would read, and the names that it would leave.
+KIT = f"""#!{sys.executable}
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import os
+from slurm_job_kit.jobs.commands.make_words import words_of
+print("ran", words_of(sys.argv[-1]))
+print("left", sorted(os.environ))
+"""
+# What some other program may have left in the user's shell.
+SHELL = {"YES": "1", "SET": "train.lr=9", "RUN": "other", "FLAGS": "--wrong", "CONFIG": "other"}
+
+
+@pytest.fixture(params=["clone", "kit.mk", "included"])
+def make(request, tmp_path):
+    """`make(words, environ)` by the Makefile of a clone, or by kit.mk, of a user's Makefile too."""
+    kit = tmp_path / "bin/kit"
+    kit.parent.mkdir()
+    kit.write_text(KIT)
+    kit.chmod(0o755)
+    ours = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", *SHELL)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    inherited["PATH"] = f"{kit.parent}:{inherited['PATH']}"
+    (tmp_path / "Makefile").write_text(f"FLAGS := -O2\ninclude {KIT_MK}\n")
+    command, folder = {
+        "clone": (["make", f"PYTHON={kit}", "READY="], ROOT),
+        "kit.mk": (["make", "-f", str(KIT_MK)], tmp_path),
+        "included": (["make"], tmp_path),
+    }[request.param]
+
+    def run(*words, environ=None):
+        env = inherited | (environ or {})
+        argv = [*command, *words]
+        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("flags", [[], ["-e"]])
+def test_a_variable_of_the_shell_or_of_a_makefile_does_not_count(make, flags):
+    assert "ran ['resume']" in make(*flags, "resume", environ=SHELL)
+
+
+def test_what_is_typed_reaches_the_command_unchanged_but_not_the_run(make):
+    text = "a='$$b' c\\d $(shell echo no)"
+    ran, left = make("submit", "CONFIG=~/x", f"SET={text}", "YES=1", "FLAGS=--json").splitlines()
+    assert ran == f"ran {['submit', '~/x', f'--set={text}', '--yes', '--json']}"
+    assert not {"YES", "SET", "CONFIG", "FLAGS", "MAKEFLAGS"} & set(eval(left.partition(" ")[2]))
+
+
+def words_of(target, *typed):
+    quoted = (word.replace(" ", "\\ ") for word in typed)
+    return make_words.words_of(target, {"KIT_TYPED": " ".join(quoted)})
+
+
+@pytest.mark.parametrize(
+    ("target", "typed", "expected"),
+    [
+        ("dry-run", ["CONFIG=x"], ["submit", "--dry-run", "x"]),
+        ("explain", ["CONFIG=x", "KEY=train"], ["explain", "train", "x"]),
+        ("report", ["RUN=a b"], ["report", "a", "b"]),
+        ("cancel", ["RUN=a b"], ["cancel", "a b"]),
+        ("clean", ["YES=0"], ["clean"]),
+        ("clean", ["YES=yes"], ["clean", "--yes"]),
+        ("rehearse", ["FLAGS=--ranks 2 -- x"], ["rehearse", "--ranks", "2", "--", "x"]),
+        ("status", ["RUN="], ["status"]),
+    ],
+)
+def test_a_target_becomes_a_command(target, typed, expected):
+    assert words_of(target, *typed) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "typed", "text"),
+    [
+        ("resume", ["YES=maybe"], "YES=maybe: write YES=1 or YES=0"),
+        ("submit", ["CONFIG=x", "CODE=1"], "make submit takes no CODE=..."),
+        ("submit", ["CONFIG=x", "STE=a=1"], "it takes CONFIG, SET, FROM, YES, FLAGS"),
+        ("submit", [], "CONFIG=... is missing, as in `make submit CONFIG=configs/NAME.yaml`"),
+        ("sweep", ["CONFIG="], "CONFIG=... is missing"),
+        ("compare", ["RUN=x"], "WITH=... is missing"),
+        ("clean", ["RUN=--yes"], "RUN=--yes begins with `-`"),
+        ("report", ["RUN=a --json"], "begins with `-`"),
+        ("logs", ["FLAGS='"], "FLAGS=': No closing quotation"),
+    ],
+)
+def test_bad_input_is_refused(target, typed, text):
+    with pytest.raises(UserError) as refused:
+        words_of(target, *typed)
+    assert text in str(refused.value)
+
+
+def test_plain_torchrun_takes_nothing_of_the_shell(monkeypatch):
+    ran = []
+    monkeypatch.setattr("os.execve", lambda *call: ran.append(call))
+    environ = {
+        "KIT_TYPED": "NPROC=2 CONFIG=configs/cancer.yaml",
+        "PET_STANDALONE": "1",
+        "A": "b",
+    }
+    monkeypatch.chdir(ROOT)
+    make_words.words_of("train", environ)
+    ((_, argv, env),) = ran
+    assert argv[3:] == [
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "trainer",
+        "configs/cancer.yaml",
+    ]
+    assert env == {"A": "b"}
+
+
+def test_each_command_with_variables_is_a_target():
+    files = (KIT_MK, ROOT / "Makefile")
+    listed = {line.partition(":")[0] for file in files for line in file.read_text().splitlines()}
+    of_make = {name for name in all_commands() if hasattr(load(name), "MAKE")}
+    assert {*make_words.TARGETS, *of_make} <= listed

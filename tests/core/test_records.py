@@ -1,0 +1,163 @@
+"""The content of the run directory's files: a round trip, and the errors of wrong content."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records import RecordError, ended, frozen, nodes, queued, sweeps, training
+from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
+from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
+from slurm_job_kit.jobs.records.queued import Claim, SlurmSite
+from slurm_job_kit.jobs.records.training import (
+    PROGRESS_STEP_AT,
+    Best,
+    Metric,
+    Outcome,
+    Progress,
+    Result,
+    progress_step_text,
+    progress_text,
+    read_events,
+    read_progress_steps,
+)
+from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from tests.core import run_files
+
+PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        PLAN,
+        AgentRecord("a", signals=(ReceivedSignal(1.0, "SIGTERM"),), torchrun_exit=-9, end=2.0),
+        RankError(1.0, 3, "a", "ValueError: x", kind=Kind.HANG),
+        records.decode(AttemptRecord, run_files.attempt({"signals": ["SIGUSR1"]}), "here"),
+        Result("held", reason="three crashes", attempts=3),
+        Result("completed", metrics=(Metric("a", 0.5), Metric("b", None)), weights_sha256="x"),
+        Result("completed", weights_sha256="x", best=Best("eval_loss", 0.1, 7)),
+        SlurmSite(True, 30, remarks=("x",)),
+        SpecChange(1.0, (KeyChange("train.lr", (0.1, None)),), "x"),
+        records.decode(Claim, run_files.claim(), "here"),
+        Progress(3, total=9, loss=0.5, time_left="1 s"),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_what_is_written_is_read(tmp_path, record):
+    records.write(tmp_path / "x.json", record)
+    assert records.read(type(record), tmp_path / "x.json") == record
+
+
+def test_metrics_are_objects_by_name(tmp_path):
+    records.write(tmp_path / "r", Result("completed", metrics=(Metric("eval_accuracy", 0.5),)))
+    assert read_json(tmp_path / "r")["metrics"] == {"eval_accuracy": 0.5}
+
+
+def test_a_result_has_the_keys_of_what_has_ended(tmp_path):
+    counted = {"attempts": 1, "steps_redone": 0}
+    script = Result("completed", attempts=1, steps_redone=0)
+    assert records.encode(script) == {"status": "completed", **counted}
+    trained = dataclasses.replace(script, weights_sha256="x")
+    encoded = records.encode(trained)
+    assert isinstance(encoded, dict) and encoded["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"attempt": "1"}, "attempt: expected int"),
+        ({"attempt": True}, "attempt: expected int"),
+        ({"nodes": "a,b"}, "nodes: expected tuple"),
+        ({"nodes": ["a", 1]}, r"nodes\[1\]: expected str"),
+        ({"deadline": "soon"}, "deadline: expected float"),
+    ],
+)
+def test_a_wrong_type_is_named_with_its_file_and_key(tmp_path, changed, named):
+    write_json(tmp_path / "plan.json", run_files.plan(**changed))
+    with pytest.raises(RecordError, match=rf"plan\.json: {named}"):
+        records.read(AttemptPlan, tmp_path / "plan.json")
+
+
+def test_a_missing_key_is_named_and_an_unknown_one_is_ignored(tmp_path):
+    path = tmp_path / "plan.json"
+    write_json(path, run_files.plan(new_in_a_later_kit=1))
+    assert records.read(AttemptPlan, path) == PLAN
+    write_json(path, {"attempt": 1})
+    with pytest.raises(RecordError, match=r"plan\.json: the key job_id is missing"):
+        records.read(AttemptPlan, path)
+    path.write_text("{")
+    with pytest.raises(RecordError, match=r"plan\.json is not JSON"):
+        records.read(AttemptPlan, path)
+    path.write_text("[1]")
+    with pytest.raises(RecordError, match=r"plan\.json: expected a JSON object"):
+        records.read(AttemptPlan, path)
+
+
+def test_a_wrong_line_is_named_by_its_number(tmp_path):
+    run = RunDir(tmp_path)
+    run_files.recorded(run)
+    run_files.recorded(run, decision="dance")
+    with pytest.raises(RecordError, match=r"attempts\.jsonl, line 2: decision: expected one of"):
+        read_attempts(run)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"status": "stopped", "global_step": 7}', Outcome("stopped", 7)),
+        ('{"status": ["odd"], "global_step": 7}', Outcome(None, 7)),
+        ('{"status": "stopped", "global_step": "far"}', Outcome("stopped", None)),
+        ('"odd"', None),
+        ("stopped", None),
+    ],
+)
+def test_nonsense_of_a_users_script_is_ignored(tmp_path, text, found):
+    (tmp_path / "outcome.json").write_text(text)
+    assert records.read_leniently(Outcome, tmp_path / "outcome.json") == found
+
+
+def test_a_file_that_is_missing_is_no_record(tmp_path):
+    assert records.read(AttemptPlan, tmp_path / "x") is None
+    assert records.read_leniently(Outcome, tmp_path / "x") is None
+    assert records.read_lines(AttemptRecord, tmp_path / "x") == []
+    assert read_events(tmp_path / "x") == []
+    assert read_progress_steps(tmp_path / "x")[0] is None
+
+
+def test_lines_of_a_timeline_that_are_no_events_are_left_out(tmp_path):
+    event = {"t": 1.0, "event": "spawn", "attempt": 2, "host": "a"}
+    lines = [json.dumps(event), '{"t": 1', "[]", json.dumps({"event": "x"}), ""]
+    (tmp_path / "x").write_text("\n".join(lines))
+    (found,) = read_events(tmp_path / "x")
+    assert (found.event, found.attempt, found.host, found.step) == ("spawn", 2, "a", None)
+
+
+def test_the_step_of_the_progress_lies_at_a_fixed_place(tmp_path):
+    text = progress_text(Progress(42, total=50))
+    assert len(text) == len(progress_text(Progress(10**11, loss=1 / 3)))
+    begin = PROGRESS_STEP_AT
+    step = progress_step_text(43)
+    (tmp_path / "x").write_text(text[:begin] + step + text[begin + len(step) :])
+    assert records.read(Progress, tmp_path / "x") == Progress(43, total=50)
+    for content, found in ((text, 42), (text[:40], 42), ("", None), ("garbage", None)):
+        (tmp_path / "x").write_text(content)
+        assert read_progress_steps(tmp_path / "x")[0] == found
+
+
+def test_no_record_has_a_field_of_any_type_or_a_dict():
+    modules = (ended, frozen, nodes, queued, sweeps, training)
+    assert {module.__name__.rpartition(".")[2] for module in modules} == {
+        path.stem for path in Path(records.__path__[0]).glob("[!_]*.py")
+    }
+    named = [kind for module in modules for kind in vars(module).values()]
+    kinds = [kind for kind in named if dataclasses.is_dataclass(kind)]
+    assert len(kinds) > 30
+    for kind in kinds:
+        assert vars(kind)["__dataclass_params__"].frozen
+        for field in dataclasses.fields(kind):
+            assert "Any" not in field.type and "dict" not in field.type, (kind, field.name)

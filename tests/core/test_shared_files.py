@@ -1,0 +1,148 @@
+"""What a host sees of files that another host has just written, replaced or removed."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import records, shared_files
+from slurm_job_kit.jobs.records.training import read_events, read_metrics, read_progress_steps
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, relink, write_json
+from tests.core.two_hosts import look
+
+
+def test_a_host_goes_on_to_see_what_it_has_looked_at(hosts):
+    """The client behaves as the tests of this file need it."""
+    look(hosts.there, "x")
+    (hosts.here / "x").write_text("1")
+    assert not (hosts.there / "x").exists() and os.listdir(hosts.there) == []
+
+
+def test_a_name_that_was_missing_is_seen_once_the_server_is_asked(hosts):
+    look(hosts.there, "x", "folder")
+    (hosts.here / "x").write_text("1")
+    (hosts.here / "folder").mkdir()
+    (hosts.here / "folder/y").write_text("2")
+    assert shared_files.exists(hosts.there / "x")
+    assert shared_files.read_text(hosts.there / "folder/y") == "2"
+    assert shared_files.is_dir(hosts.there / "folder")
+
+
+def test_all_new_names_in_a_folder_are_seen_once_the_server_is_asked(hosts):
+    (hosts.here / "old").mkdir()
+    look(hosts.there, "x", "old/y", "folder")
+    (hosts.here / "x").write_text("1")
+    (hosts.here / "old/y").write_text("2")
+    (hosts.here / "folder").mkdir()
+    (hosts.here / "folder/z").write_text("3")
+    assert not (hosts.there / "x").exists()
+    shared_files.ask_for_all(hosts.there)
+    found = [(hosts.there / name).exists() for name in ("x", "old/y", "folder/z")]
+    assert found == [True] * 3
+
+
+def test_a_name_that_was_removed_is_missing_once_the_server_is_asked(hosts):
+    (hosts.here / "x").write_text("1")
+    look(hosts.there)
+    (hosts.here / "x").unlink()
+    assert (hosts.there / "x").exists()
+    assert not shared_files.exists(hosts.there / "x")
+    with pytest.raises(FileNotFoundError):
+        shared_files.read_bytes(hosts.there / "x")
+
+
+def test_a_listing_has_what_the_server_has(hosts):
+    (hosts.here / "folder").mkdir()
+    (hosts.here / "folder/old").write_text("")
+    look(hosts.there, "new")
+    (hosts.here / "folder/old").unlink()
+    (hosts.here / "folder/new").mkdir()
+    assert shared_files.listdir(hosts.there / "folder") == ["new"]
+    assert shared_files.exists(hosts.there / "folder/new")
+
+
+def test_a_listing_of_a_folder_that_was_replaced_is_that_of_the_new_one(hosts):
+    for name in ("folder", "other"):
+        (hosts.here / name).mkdir()
+        (hosts.here / name / f"in-{name}").write_text("")
+    look(hosts.there)
+    (hosts.here / "folder").rename(hosts.here / "aside")
+    (hosts.here / "other").rename(hosts.here / "folder")
+    assert shared_files.listdir(hosts.there / "folder") == ["in-other"]
+
+
+def test_a_link_that_was_replaced_leads_to_the_new_place(hosts):
+    relink(hosts.here / "link", "one")
+    look(hosts.there, "two")
+    assert os.readlink(hosts.there / "link") == "one"
+    (hosts.here / "two").write_text("2")
+    relink(hosts.here / "link", "two")
+    assert shared_files.exists(hosts.there / "link")
+    assert os.readlink(hosts.there / "link") == "two"
+
+
+def test_asking_writes_nothing(hosts):
+    before = (hosts.here / ".").stat().st_mtime_ns
+    for name in ("x", "no/folder", "."):
+        shared_files.ask_again(hosts.there / name)
+        shared_files.exists(hosts.there / name)
+    assert os.listdir(hosts.here) == [] and (hosts.here / ".").stat().st_mtime_ns == before
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(hosts, monkeypatch):
+    write_json(hosts.here / "x", 1)
+    errors: list[int | None] = []
+
+    def replaced_meanwhile(path):
+        with open(path, "rb") as file:
+            if not errors:
+                write_json(hosts.here / "x", 2)
+            try:
+                return file.read()
+            except OSError as error:
+                errors.append(error.errno)
+                raise
+
+    monkeypatch.setattr(Path, "read_bytes", replaced_meanwhile)
+    assert shared_files.read_bytes(hosts.there / "x").strip() == b"2"
+    assert errors == [errno.ESTALE]
+
+
+def test_in_one_look_a_folder_is_listed_once(hosts):
+    look(hosts.there, "x", "y")
+    (hosts.here / "x").write_text("1")
+    with shared_files.one_look():
+        assert shared_files.listdir(hosts.there) == ["x"]
+        assert shared_files.read_text(hosts.there / "x") == "1"
+        (hosts.here / "y").write_text("2")
+        with pytest.raises(FileNotFoundError):
+            shared_files.read_text(hosts.there / "y")
+    assert shared_files.read_text(hosts.there / "y") == "2"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_json,
+        read_jsonl,
+        lambda path: records.read_leniently(records.training.Progress, path),
+        read_events,
+        lambda path: list(read_metrics(path)),
+        lambda path: read_progress_steps(path)[0],
+    ],
+)
+def test_each_reader_of_records_sees_a_file_of_another_host(hosts, read):
+    look(hosts.there, "x")
+    assert not read(hosts.there / "x")
+    append_jsonl(hosts.here / "x", {"step": 3, "t": 1.0, "event": "open", "attempt": 1})
+    assert read(hosts.there / "x")
+
+
+def test_lines_of_two_hosts_do_not_overwrite_each_other(hosts):
+    append_jsonl(hosts.here / "x", {"n": 1})
+    look(hosts.there)
+    append_jsonl(hosts.here / "x", {"n": 2})
+    append_jsonl(hosts.there / "x", {"n": 3})
+    for host in hosts:
+        assert read_jsonl(host / "x") == [{"n": 1}, {"n": 2}, {"n": 3}]

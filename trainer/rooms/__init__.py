@@ -1,0 +1,1 @@
+"""The rooms of the trainer: `jobs.rooms` has their list, and says what a room is."""
