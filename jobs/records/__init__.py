@@ -24,7 +24,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -38,6 +38,25 @@ Record = TypeVar("Record")
 AS_OBJECT = {"as_object": True}
 # Metadata of a field: the key is left out of the file while the value is None.
 OMIT_NONE = {"omit_none": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class OfRoom:
+    """What a room keeps in a record of the core: a record of its own type, as a JSON value."""
+
+    room: str
+    value: object
+
+
+def of_room(kind: type[Record], rooms: Sequence[OfRoom], room: str) -> Record | None:
+    """Return what a room keeps in a record; None where it keeps nothing. Raises: RecordError."""
+    value = next((each.value for each in rooms if each.room == room), None)
+    return None if value is None else decode(kind, value, f"rooms: {room}")
+
+
+def with_room(rooms: Sequence[OfRoom], room: str, record: object) -> tuple[OfRoom, ...]:
+    """Return what the rooms keep in a record, with the newer record of one room."""
+    return (*(each for each in rooms if each.room != room), OfRoom(room, encode(record)))
 
 
 class RecordError(UserError, ValueError):

@@ -9,7 +9,7 @@ from ..errors import Mistake
 from ..kinds import Cause as Cause
 from ..kinds import Kind
 from ..rundir import RunDir
-from . import OMIT_NONE, read_lines
+from . import AS_OBJECT, OMIT_NONE, OfRoom, read_lines
 from .queued import RequeueAnswer
 
 
@@ -77,6 +77,7 @@ class Evidence:
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
     kind: Kind | None = field(default=None, metadata=OMIT_NONE)  # of the error
+    rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)
 
     @property
     def bad_nodes(self) -> tuple[str, ...]:

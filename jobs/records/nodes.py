@@ -11,7 +11,7 @@ from .. import shared_files
 from ..errors import Mistake
 from ..kinds import Kind
 from ..rundir import RunDir
-from . import OMIT_NONE, read
+from . import AS_OBJECT, OMIT_NONE, OfRoom, read
 
 # Slurm's name of this node, for the ranks. A container may hide Slurm's own variables.
 NODE = "KIT_NODE"
@@ -61,6 +61,7 @@ class AttemptPlan:
     head_interfaces: tuple[str, ...] = ()  # of the first node, each as `eth0 10.0.0.5`
     spares: tuple[str, ...] = ()  # nodes of the job that answer and wait
     left_out: tuple[str, ...] = ()  # nodes of the job that answer, but are suspected
+    rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)
 
     @property
     def waiting(self) -> tuple[str, ...]:
