@@ -28,7 +28,7 @@ MAX_ASKED = 10_000
 Value = TypeVar("Value")
 
 # The names in each folder that the present block of `one_look` has listed; None outside of it.
-_listed: dict[str, list[str]] | None = None
+_listed: dict[str, dict[str, None]] | None = None
 
 
 def ask_again(path: Path) -> bool:
@@ -78,11 +78,11 @@ def listdir(folder: Path) -> list[str]:
     In a block of `one_look` a folder is listed once.
     """
     if _listed is not None and (known := _listed.get(str(folder))) is not None:
-        return known
+        return [*known]
     _ask(folder)
     names = _with_retry(os.listdir, folder)
     if _listed is not None:
-        _listed[str(folder)] = names
+        _listed[str(folder)] = dict.fromkeys(names)  # to look a name up in it costs one step
     return names
 
 
