@@ -17,7 +17,7 @@ from .rooms import ROOMS
 
 if TYPE_CHECKING:
     from .attempt.decision import Decision
-    from .attempt.nodes import Chosen
+    from .attempt.suspects import Chosen
     from .config.load import LoadedSpec
     from .environment import Door
     from .problems import Problem
@@ -101,9 +101,8 @@ def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, attempt: int) -> None
 
 def successor(run_dir: RunDir, facts: AttemptFacts, me: Owner) -> tuple[str | None, str]:
     """Return the id of the job that continues the run after this one, or None and the reason."""
-    for hook in _rooms_with("successor"):
-        return hook(run_dir, facts, me)
-    return None, ""
+    nothing: tuple[str | None, str] = (None, "")
+    return next((hook(run_dir, facts, me) for hook in _rooms_with("successor")), nothing)
 
 
 def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:

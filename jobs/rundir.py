@@ -56,6 +56,11 @@ class RunDir:
         return self.path / "changes.jsonl"
 
     @property
+    def revision(self) -> Path:
+        """A change of the run by a resume, until it is carried out: jobs.runs.revision."""
+        return self.path / "revision.json"
+
+    @property
     def code(self) -> Path:
         return self.path / "code"
 

@@ -24,6 +24,7 @@ from ..runs import (
     interpret,
     lookup,
     own_script,
+    revision,
     run_lock,
     scratch_purge,
 )
@@ -62,6 +63,7 @@ def open_attempt(
     claimed = newest + 1
     run_lock.claim(run_dir, me, claimed)
     try:
+        revision.complete(run_dir)
         with shared_files.one_look():
             # Until the claim another job may have opened attempts.
             if run_dir.attempt(claimed).path.name in shared_files.listdir(run_dir.path):

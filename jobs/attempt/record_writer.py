@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from .. import records, shared_files
@@ -22,8 +23,9 @@ from ..records.ended import (
     Cause,
     Evidence,
 )
-from ..rundir import RunDir, Timeline, write_atomic
-from ..runs import interpret
+from ..records.frozen import Revision
+from ..rundir import RunDir, Timeline
+from ..runs import interpret, revision
 from ..runs.interpret import AttemptFacts
 from ..slurm.client import RequeueResult
 from .decision import Decision
@@ -87,24 +89,18 @@ def end_run(
     return write_result(run_dir, facts, decision)
 
 
-@contextlib.contextmanager
-def reopen(run_dir: RunDir, facts: AttemptFacts) -> Iterator[None]:
-    """Run a block in which a complete run may go on; if the block fails, the run is complete again.
+def reopen(run_dir: RunDir, facts: AttemptFacts) -> Revision:
+    """Return the change by which a complete run may go on.
 
     The record of the last attempt comes first: until result.json is gone the run stays complete.
     """
-    text = shared_files.read_text(run_dir.result)
+    texts: dict[Path, str | None] = {}
     last, reason = facts.last, "all steps were done; a user resumed the run for more"
     if last is not None and last.decision is Action.DONE:
-        amend(run_dir, facts, Decision(Action.HOLD, last.cause, reason))
-    run_dir.result.unlink()
-    try:
-        yield
-    except BaseException:
-        write_atomic(run_dir.result, text)
-        if last is not None:
-            records.append(run_dir.attempts, last)
-        raise
+        entry = corrected_record(last, Decision(Action.HOLD, last.cause, reason), None)
+        text = shared_files.read_text(run_dir.attempts)
+        texts[run_dir.attempts] = f"{text}{json.dumps(records.encode(entry))}\n"
+    return revision.of_files(run_dir, texts | {run_dir.result: None})
 
 
 def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:

@@ -9,15 +9,15 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from .. import installation, records, shared_files
+from .. import installation, records
 from ..attempt import record_writer
 from ..attempt.close import write_missing_result
 from ..checkpoint.names import find_checkpoint
 from ..config.load import LoadedSpec
 from ..console import print_line
 from ..errors import FailedError, UserError
+from ..records.frozen import Revision
 from ..records.queued import Submission
 from ..rundir import RunDir
 from ..runs import (
@@ -28,6 +28,7 @@ from ..runs import (
     extension,
     fact_reader,
     own_script,
+    revision,
     run_lock,
     scratch_purge,
     spec_changes,
@@ -79,6 +80,7 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
     cluster = choose_cluster(request.cluster)
     with hold_claim(run_dir):
         refuse_living(run_dir, cluster)
+        revision.complete(run_dir)
         if is_done(run_dir, request):  # its job has ended since
             return nothing_to_resume(run_dir, request)
         job_id = None
@@ -117,9 +119,7 @@ def changed_runs(
     Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for what is
     refused or needs a confirmation; SpecError for parts that every rank would fail of.
     """
-    with contextlib.ExitStack() as changes:
-        for run_dir in run_dirs:
-            changes.enter_context(changed_run(run_dir, request, is_complete))
+    with revision.changed({each: revision_of(each, request, is_complete) for each in run_dirs}):
         # Without the user's file: a mistake is in the code, or in a key of this command.
         runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
         specs = [loaded.spec for loaded in runs.values()]
@@ -134,12 +134,12 @@ def changed_runs(
         yield runs
 
 
-@contextlib.contextmanager
-def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterator[None]:
-    """Run a block in which the run is as the request wants it; if it fails, the run is as it was.
+def revision_of(run_dir: RunDir, request: Request, is_complete: bool) -> Revision:
+    """Return how a request changes a run: at least, the run is not cancelled any more.
 
     Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
     """
+    revision.complete(run_dir)
     if (error := scratch_purge.read_spec(run_dir)[1]) is not None:
         raise error
     checkpoint = chosen_checkpoint(run_dir, request.checkpoint)
@@ -152,20 +152,20 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
         now = spec_changes.reload(run_dir, request.overrides).spec
         extension.check(run_dir, Spec.read(run_dir.spec).train, now.train)
     spec_changes.mend_setup(run_dir)
-    texts: dict[Path, str] = {}
+    change = revision.of_files(run_dir, {run_dir.cancelled: None})
     if request.overrides:
-        texts = spec_changes.change(run_dir, request.overrides, request.is_confirmed)
-    with contextlib.ExitStack() as changes:
-        changes.enter_context(restored_on_failure(run_dir, texts, request.takes_all_nodes))
-        if new_code is not None:
-            changes.enter_context(code_changes.switch_code(run_dir, new_code))
-        if checkpoint is not None:
-            aside = checkpoint_files.newer_than(run_dir, checkpoint)
-            changes.enter_context(checkpoint_files.newest_is(run_dir, checkpoint))
-            print_line(f"going on from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
-        if is_complete:
-            changes.enter_context(record_writer.reopen(run_dir, fact_reader.read_newest(run_dir)))
-        yield
+        change += spec_changes.change(run_dir, request.overrides, request.is_confirmed)
+    if request.takes_all_nodes:
+        change += take_back_nodes(run_dir)
+    if is_complete:
+        change += record_writer.reopen(run_dir, fact_reader.read_newest(run_dir))
+    if new_code is not None:
+        change += code_changes.switch(run_dir, new_code)
+    if checkpoint is not None:
+        aside = checkpoint_files.newer_than(run_dir, checkpoint)
+        change += checkpoint_files.go_on_from(run_dir, checkpoint)
+        print_line(f"going on from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
+    return change
 
 
 def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
@@ -194,34 +194,11 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     return new_code
 
 
-@contextlib.contextmanager
-def restored_on_failure(
-    run_dir: RunDir, changed: dict[Path, str], takes_all_nodes: bool = False
-) -> Iterator[None]:
-    """Run a block in which the run is not cancelled; if it fails, files get their old texts back.
-
-    `changed`: the old texts of the spec's files. takes_all_nodes: also those that were left out.
-    """
-    if takes_all_nodes:
-        changed = changed | take_back_nodes(run_dir)
-    with contextlib.suppress(FileNotFoundError):
-        changed = changed | {run_dir.cancelled: shared_files.read_text(run_dir.cancelled)}
-        run_dir.cancelled.unlink()
-    try:
-        yield
-    except BaseException:
-        spec_changes.restore(changed)
-        raise
-
-
-def take_back_nodes(run_dir: RunDir) -> dict[Path, str]:
-    """Record that signs against nodes up to now do not count; returns the file's old text."""
-    before: dict[Path, str] = {}
-    with contextlib.suppress(FileNotFoundError):
-        before[run_dir.submission] = shared_files.read_text(run_dir.submission)
+def take_back_nodes(run_dir: RunDir) -> Revision:
+    """Return the change by which signs against nodes up to now do not count."""
     queued = records.read(Submission, run_dir.submission) or Submission()
-    records.write(run_dir.submission, replace(queued, nodes_taken_back=time.time()))
-    return before
+    taken_back = replace(queued, nodes_taken_back=time.time())
+    return revision.of_files(run_dir, {run_dir.submission: records.text(taken_back)})
 
 
 def refuse_living(run_dir: RunDir, cluster: str) -> None:

@@ -98,8 +98,8 @@ class _Report:
 def _missing_rooms(values: dict[str, Any]) -> Iterator[Problem]:
     """Yield the keys whose room this copy of the kit does not have."""
     for path, key in keys().items():
-        section = values if len(path) == 1 else values.get(path[0], {})
-        value = section.get(path[-1], key.default)
+        section = values if len(path) == 1 else values.get(str(path[0]), {})
+        value = section.get(str(path[-1]), key.default)
         is_own = isinstance(value, str) and ":" in value
         room = key.room if isinstance(key.room, str) else key.room.get(str(value), "")
         if room and room not in ROOMS and value != key.default and not is_own:

@@ -32,6 +32,33 @@ class SpecChange:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A path in the run directory, and what a revision makes of it."""
+
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True)
+class Revision:
+    """revision.json: what a resume changes in the run directory; each path is relative to it.
+
+    moves: old and new names. files: the new texts; None: the file is removed. links: where they
+    lead to.
+    """
+
+    moves: tuple[Part, ...] = field(default=(), metadata=AS_OBJECT)
+    files: tuple[Part, ...] = field(default=(), metadata=AS_OBJECT)
+    links: tuple[Part, ...] = field(default=(), metadata=AS_OBJECT)
+
+    def __add__(self, other: Revision) -> Revision:
+        """Return both changes, this one first."""
+        return Revision(
+            self.moves + other.moves, self.files + other.files, self.links + other.links
+        )
+
+
+@dataclass(frozen=True)
 class PackageVersion:
     """A Python package and its version; None where it is not installed."""
 

@@ -5,11 +5,9 @@ Only while no attempt of the run writes: the trainer alone commits, prunes and q
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from .. import shared_files
@@ -20,14 +18,16 @@ from ..checkpoint.names import (
     BEST,
     LATEST,
     TEMPORARY_PREFIX,
+    checkpoint_name,
     checkpoint_names,
     free_name,
     is_newer,
-    point_at_best,
     write_pointer,
 )
 from ..errors import UserError
-from ..rundir import RunDir, fsync_directory, write_atomic
+from ..records.frozen import Part, Revision
+from ..rundir import RunDir, fsync_directory
+from . import revision
 
 
 def verify(directory: Path) -> Manifest:
@@ -65,15 +65,17 @@ def copy(directory: Path, root: Path) -> Manifest:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     fsync_directory(root)
-    point(root, directory.name, manifest)
+    write_pointer(root, LATEST, directory.name)
+    if (best := best_of(root, manifest)) is not None:
+        write_pointer(root, BEST, best)
     return manifest
 
 
-def point(root: Path, name: str, manifest: Manifest) -> None:
-    """Write the pointers for `name` as the newest checkpoint; `best` only where that exists."""
-    write_pointer(root, LATEST, name)
-    if not point_at_best(root, manifest.best.step):
-        (root / BEST).unlink(missing_ok=True)
+def best_of(root: Path, manifest: Manifest) -> str | None:
+    """Return the name of the best checkpoint up to another one; None where it does not exist."""
+    step = manifest.best.step
+    best = None if step is None else checkpoint_name(step)
+    return best if best is not None and shared_files.is_dir(root / best) else None
 
 
 def newer_than(run_dir: RunDir, name: str) -> list[str]:
@@ -81,29 +83,15 @@ def newer_than(run_dir: RunDir, name: str) -> list[str]:
     return [each for each in checkpoint_names(run_dir.checkpoints) if is_newer(each, name)]
 
 
-@contextlib.contextmanager
-def newest_is(run_dir: RunDir, name: str) -> Iterator[None]:
-    """Run a block in which `name` is the newest checkpoint; if it fails, newer ones come back.
+def go_on_from(run_dir: RunDir, name: str) -> Revision:
+    """Return the change that makes `name` the newest checkpoint: newer ones are renamed.
 
-    Newer ones are renamed, the newest first: after a kill the rest is still a state of the run.
+    The newest one comes first: after a kill the rest is still a state of the run.
     Raises: UserError for a damaged checkpoint.
     """
     root = run_dir.checkpoints
-    manifest = verify(root / name)
-    files = (root / LATEST, root / BEST)
-    texts = {file: shared_files.read_text(file) for file in files if shared_files.exists(file)}
-    renamed: list[tuple[Path, Path]] = []
-    try:
-        for each in newer_than(run_dir, name):
-            aside = free_name(root / each, ASIDE_PREFIX)
-            shared_files.ask_again(root / each)
-            os.rename(root / each, aside)
-            renamed.append((root / each, aside))
-        point(root, name, manifest)
-        yield
-    except BaseException:
-        for was, aside in reversed(renamed):
-            os.rename(aside, was)
-        for file, text in texts.items():
-            write_atomic(file, text)
-        raise
+    best = best_of(root, verify(root / name))
+    asides = {each: free_name(root / each, ASIDE_PREFIX).name for each in newer_than(run_dir, name)}
+    moves = (Part(f"{root.name}/{old}", f"{root.name}/{new}") for old, new in asides.items())
+    texts = {root / LATEST: f"{name}\n", root / BEST: best and f"{best}\n"}
+    return Revision(moves=tuple(moves)) + revision.of_files(run_dir, texts)

@@ -1,20 +1,18 @@
-"""How the frozen code of a run differs from the checkout, and the switch from one to the other."""
+"""How the frozen code of a run differs from the checkout, and the change from one to the other."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import records
 from ..errors import UserError
-from ..records.frozen import Provenance
-from ..rundir import RunDir, relink
+from ..records.frozen import Part, Provenance, Revision
+from ..rundir import RunDir
 from ..spec import Spec
-from . import code_snapshot, own_script
+from . import code_snapshot, own_script, revision
 from .freeze import provenance
 
 MAX_LINES = 40  # of changed files that are shown
@@ -98,42 +96,13 @@ def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> list[str]:
     return lines or [f"the code of {new.repository} is the same as that which the run has"]
 
 
-@contextlib.contextmanager
-def switch_code(run_dir: RunDir, new: NewCode) -> Iterator[None]:
-    """Run a block in which the run has the new code; if it fails, the run gets its old code back.
-
-    Only while no job of the run is queued or runs.
-    """
+def switch(run_dir: RunDir, new: NewCode) -> Revision:
+    """Return the change that gives a run the new code."""
     known = records.read(Provenance, run_dir.provenance)
-    before = [os.readlink(link) for link in (run_dir.code, run_dir.kit)]
     now = provenance(new.repository, new.code.name, Spec.read(run_dir.spec).interpreter)
     names = ("code", "git_sha", "git_diff", "lock_sha256", "repository")
-    changed = {name: getattr(now, name) for name in names}
-    try:
-        records.write(run_dir.provenance, replace(known or now, **changed))
-        links = [os.path.relpath(each, run_dir.path) for each in (new.code, new.kit)]
-        _link(run_dir, new.repository, *links)
-        yield
-    except BaseException:
-        if known is not None:
-            records.write(run_dir.provenance, known)
-        with contextlib.suppress(OSError, UserError):  # the old code was lost, or the disk is full
-            _link(run_dir, new.repository, *before)
-        raise
-
-
-def _link(run_dir: RunDir, repository: Path, code: str, kit: str) -> None:
-    """Let a run have this code and kit, and its working directory the changed files."""
-    old, launch = run_dir.code.resolve(), Spec.read(run_dir.spec).launch
-    new = run_dir.path / code
-    if not launch.is_trainer:
-        # A scratch purge may have deleted the list of the old files. A kill from here on leaves
-        # what `own_script.mend_work` completes, before and after the link leads to the new code.
-        has_list = (old / code_snapshot.LIST).is_file()
-        files = code_snapshot.files_of(new)
-        names = code_snapshot.files_of(old) if has_list else files
-        own_script.remove_changed(run_dir.work, {name: old / name for name in names}, files)
-    relink(run_dir.kit, kit)
-    relink(run_dir.code, code)
-    if not launch.is_trainer:
-        own_script.fill_work(run_dir, launch, repository)
+    updated = replace(known or now, **{name: getattr(now, name) for name in names})
+    folders = {run_dir.code: new.code, run_dir.kit: new.kit}
+    links = (Part(x.name, os.path.relpath(to, run_dir.path)) for x, to in folders.items())
+    texts = {run_dir.provenance: records.text(updated)}
+    return revision.of_files(run_dir, texts) + Revision(links=tuple(links))

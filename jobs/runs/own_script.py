@@ -109,6 +109,18 @@ def remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path])
             print_line(f"{target} was written by the script, and the code has another one: {kept}")
 
 
+def leave_code(run_dir: RunDir, new: Path) -> None:
+    """Remove from the working directory what the run's code has, and the new code has not."""
+    if Spec.read(run_dir.spec).launch.is_trainer:
+        return
+    old = run_dir.code.resolve()
+    # A scratch purge may have deleted the list of the old files.
+    has_list = (old / code_snapshot.LIST).is_file()
+    files = code_snapshot.files_of(new)
+    names = code_snapshot.files_of(old) if has_list else files
+    remove_changed(run_dir.work, {name: old / name for name in names}, files)
+
+
 def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> None:
     """Make the working directory a writable copy of the frozen code, with links to launch.inputs.
 

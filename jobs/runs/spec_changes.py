@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,10 @@ from ..checkpoint.names import checkpoint_names
 from ..console import print_line
 from ..errors import UserError
 from ..problems import KeyPath, dotted, printable
-from ..records.frozen import KeyChange, Overrides, Provenance, SpecChange
+from ..records.frozen import KeyChange, Overrides, Provenance, Revision, SpecChange
 from ..rundir import RunDir, write_atomic
 from ..spec import Spec, Train
-from . import extension, own_script
+from . import extension, own_script, revision
 
 if TYPE_CHECKING:
     from ..config.load import LoadedSpec
@@ -52,8 +52,8 @@ _SAME_SHAPES = " (a checkpoint fits only a model with tensors of the same names 
 Differences = dict[KeyPath, tuple[Any, Any]]
 
 
-def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dict[Path, str]:
-    """Change the frozen spec; returns the previous texts of the changed files, for `restore`.
+def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> Revision:
+    """Return the change of the frozen spec; what results depend on is recorded in changes.jsonl.
 
     Raises: UserError for changes that need a confirmation or are forbidden; SpecError.
     """
@@ -72,7 +72,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
         )
     if note := extension.schedule_note(was.train, spec.train):
         print_line(note)
-    new = {
+    new: dict[Path, str | None] = {
         run_dir.spec: spec.to_json(),
         run_dir.overrides: records.text(Overrides(tuple(loaded.overrides))),
     }
@@ -80,10 +80,8 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
         new[run_dir.setup] = _setup_script(run_dir, spec.setup)
     # Before the spec: the trainer accepts another spec than its checkpoint's only with a record.
     if weighty or _is_recorded(run_dir, text):
-        _record(run_dir, changed, new[run_dir.spec])
-    before = {file: shared_files.read_text(file) for file in new}
-    restore(new)
-    return before
+        _record(run_dir, changed, spec.to_json())
+    return revision.of_files(run_dir, new)
 
 
 def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
@@ -121,12 +119,6 @@ def _frozen_overrides(run_dir: RunDir) -> list[str]:
             "  hint: resume without SET, or submit a new run with train.init_from"
         )
     return list(frozen.arguments)
-
-
-def restore(texts: Mapping[Path, str]) -> None:
-    """Write each text to its file."""
-    for file, text in texts.items():
-        write_atomic(file, text)
 
 
 def differences(was: Spec, now: Spec) -> Differences:

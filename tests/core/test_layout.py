@@ -546,6 +546,7 @@ RENAMES = {
     "jobs.rehearse.scenarios": "directories",
     "jobs.rehearse.probe.launcher": "imports no other module",
     "jobs.runs.checkpoint_files": "directories",
+    "jobs.runs.revision": "directories",
     "jobs.checkpoint.names": "temporary names that a later attempt removes",
     "trainer.checkpoint.commit": "directories",
     "trainer.checkpoint.recovery": "a directory, to quarantine it",

@@ -21,6 +21,7 @@ from slurm_job_kit.jobs.runs import (
     code_snapshot,
     compare,
     lookup,
+    revision,
     state,
 )
 from tests.core import run_files
@@ -129,7 +130,7 @@ def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
 
 def test_resume_removes_the_mark_of_a_cancel_on_another_host(run, there):
     run.cancelled.write_text("now")
-    with continuing.restored_on_failure(there, {}):
+    with revision.changed({there: revision.of_files(there, {there.cancelled: None})}):
         assert os.listdir(run.path).count("cancelled") == 0
 
 
@@ -209,7 +210,7 @@ def test_a_choice_of_a_checkpoint_puts_aside_those_that_were_saved_just_now(host
     make_checkpoint(run, 6)
     look(hosts.there, "step-00000009")
     make_checkpoint(run, 9)
-    with checkpoint_files.newest_is(there, "step-00000006"):
+    with revision.changed({there: checkpoint_files.go_on_from(there, "step-00000006")}):
         names = sorted(os.listdir(run.checkpoints))
         assert names == ["aside-step-00000009", "latest", "step-00000006"]
         assert (run.checkpoints / "latest").read_text() == "step-00000006\n"

@@ -5,7 +5,7 @@ import pytest
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, find_checkpoint
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoint_files
+from slurm_job_kit.jobs.runs import checkpoint_files, revision
 from tests.core.run_files import make_checkpoint
 
 
@@ -16,6 +16,11 @@ def run(tmp_path):
         make_checkpoint(run_dir, step, best=10)
     (run_dir.checkpoints / "best").write_text("step-00000020\n")
     return run_dir
+
+
+def go_on_from(run, name):
+    """Runs a block in which this is the newest checkpoint."""
+    return revision.changed({run: checkpoint_files.go_on_from(run, name)})
 
 
 def names(run):
@@ -44,7 +49,7 @@ def test_an_unknown_checkpoint_is_named_with_those_that_exist(run, text):
 
 
 def test_newer_checkpoints_are_put_aside_and_the_pointers_follow(run):
-    with checkpoint_files.newest_is(run, "step-00000010"):
+    with go_on_from(run, "step-00000010"):
         pass
     assert names(run) == ["aside-step-00000020", "aside-step-00000030", "step-00000010"]
     assert checkpoint_names(run.checkpoints) == ["step-00000010"]
@@ -53,26 +58,26 @@ def test_newer_checkpoints_are_put_aside_and_the_pointers_follow(run):
 
 def test_a_second_time_the_name_is_a_free_one(run):
     for _ in range(2):
-        with checkpoint_files.newest_is(run, "step-00000020"):
+        with go_on_from(run, "step-00000020"):
             pass
         make_checkpoint(run, 30)
-    with checkpoint_files.newest_is(run, "step-00000020"):
+    with go_on_from(run, "step-00000020"):
         pass
     assert names(run)[:3] == [f"aside-step-00000030{end}" for end in ("", ".2", ".3")]
 
 
 def test_a_best_checkpoint_that_was_put_aside_is_not_named_any_more(run):
     (run.checkpoints / "step-00000020").rename(run.checkpoints / "step-00000025")
-    with checkpoint_files.newest_is(run, "step-00000010"):
+    with go_on_from(run, "step-00000010"):
         assert pointers(run) == ["step-00000010", "step-00000010"]
     make_checkpoint(run, 40, best=30)
-    with checkpoint_files.newest_is(run, "step-00000040"):
+    with go_on_from(run, "step-00000040"):
         assert not (run.checkpoints / "best").exists()
 
 
 def test_what_was_put_aside_comes_back_if_the_submit_fails(run):
     before = names(run), pointers(run)
-    with pytest.raises(KeyboardInterrupt), checkpoint_files.newest_is(run, "step-00000010"):
+    with pytest.raises(KeyboardInterrupt), go_on_from(run, "step-00000010"):
         raise KeyboardInterrupt
     assert (names(run), pointers(run)) == before
 
@@ -90,7 +95,7 @@ def test_nothing_is_put_aside_for_a_damaged_checkpoint(run, file, was, reason):
     before = names(run)
     with (
         pytest.raises(UserError, match=f"damaged: {reason}"),
-        checkpoint_files.newest_is(run, "step-00000010"),
+        go_on_from(run, "step-00000010"),
     ):
         pass
     assert names(run) == before

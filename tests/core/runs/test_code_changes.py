@@ -8,7 +8,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.runs import code_changes, code_snapshot
+from slurm_job_kit.jobs.runs import code_changes, code_snapshot, revision
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
@@ -74,7 +74,7 @@ def test_without_git_the_two_copies_are_named(run, checkout, monkeypatch):
 
 def test_a_switch_leads_the_links_to_the_new_code_and_notes_it(run, checkout):
     new = changed(run, checkout, model="a = 2\n")
-    with code_changes.switch_code(run, new):
+    with revision.changed({run: code_changes.switch(run, new)}):
         pass
     assert (run.code / "model.py").read_text() == "a = 2\n"
     assert not os.path.isabs(os.readlink(run.code))
@@ -88,7 +88,7 @@ def test_a_switch_is_undone_if_the_submit_fails(run, checkout):
     links = (run.code, run.kit)
     before = [os.readlink(link) for link in links], run.provenance.read_text()
     new = changed(run, checkout, model="a = 2\n")
-    with pytest.raises(KeyboardInterrupt), code_changes.switch_code(run, new):
+    with pytest.raises(KeyboardInterrupt), revision.changed({run: code_changes.switch(run, new)}):
         assert (run.work / "model.py").read_text() == "a = 2\n"
         raise KeyboardInterrupt
     assert ([os.readlink(link) for link in links], run.provenance.read_text()) == before
@@ -104,7 +104,7 @@ def test_lost_code_is_replaced_after_a_confirmation(run, checkout):
     new = changed(run, checkout, model="a = 5\n")
     with pytest.raises(UserError, match="is gone: nothing to compare"):
         code_changes.confirm(run, new, is_confirmed=False)
-    with code_changes.switch_code(run, new):
+    with revision.changed({run: code_changes.switch(run, new)}):
         assert (run.work / "model.py").read_text() == "a = 5\n"
 
 

@@ -1,0 +1,96 @@
+"""Changes a run between two attempts, all of it or nothing.
+
+A resume may change the spec, the code, the checkpoint from which the run goes on, and whether the
+run is over: several files. So it writes the whole change into revision.json, carries it out, and
+removes that file. If it is killed meanwhile, the next resume or start of a job carries it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .. import records, shared_files
+from ..errors import UserError
+from ..records.frozen import Part, Revision
+from ..rundir import RunDir, relink, write_atomic
+from ..spec import Spec
+from . import own_script
+
+
+@contextlib.contextmanager
+def changed(revisions: Mapping[RunDir, Revision]) -> Iterator[None]:
+    """Run a block in which runs are changed; if it fails, they are as they were.
+
+    Only while no job or process of these runs writes.
+    """
+    before = {run_dir: _present(run_dir, new) for run_dir, new in revisions.items()}
+    try:
+        for run_dir, new in revisions.items():
+            _change(run_dir, new)
+        yield
+    except BaseException:
+        for run_dir, old in before.items():
+            with contextlib.suppress(
+                OSError, UserError
+            ):  # a full disk: the first error is the cause
+                _change(run_dir, old)
+        raise
+
+
+def complete(run_dir: RunDir) -> None:
+    """Carry out the change in revision.json, if there is one. Raises: RecordError, OSError."""
+    revision = records.read(Revision, run_dir.revision)
+    if revision is None:
+        return
+    for move in revision.moves:
+        shared_files.ask_again(run_dir.path / move.name)
+        with contextlib.suppress(FileNotFoundError):  # it was renamed before the kill
+            os.rename(run_dir.path / move.name, run_dir.path / str(move.value))
+    for file in revision.files:
+        if file.value is None:
+            shared_files.ask_again(run_dir.path / file.name)
+            (run_dir.path / file.name).unlink(missing_ok=True)
+        else:
+            write_atomic(run_dir.path / file.name, file.value)
+    for link in revision.links:
+        relink(run_dir.path / link.name, str(link.value))
+    run_dir.revision.unlink()
+
+
+def _change(run_dir: RunDir, revision: Revision) -> None:
+    if revision == Revision():
+        return
+    code = next((link.value for link in revision.links if link.name == run_dir.code.name), None)
+    if (
+        code is not None and (run_dir.path / code).is_dir()
+    ):  # before the link changes: a kill leaves what `mend_work` completes
+        own_script.leave_code(run_dir, run_dir.path / code)
+    records.write(run_dir.revision, revision)
+    complete(run_dir)
+    if code is not None:
+        own_script.mend_work(run_dir, Spec.read(run_dir.spec).launch)
+
+
+def _present(run_dir: RunDir, new: Revision) -> Revision:
+    """Return the change that undoes a change."""
+    return Revision(
+        moves=tuple(Part(str(each.value), each.name) for each in reversed(new.moves)),
+        files=tuple(Part(each.name, _text(run_dir.path / each.name)) for each in new.files),
+        links=tuple(Part(x.name, os.readlink(run_dir.path / x.name)) for x in new.links),
+    )
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return shared_files.read_text(path)
+    except FileNotFoundError:
+        return None
+
+
+def of_files(run_dir: RunDir, texts: Mapping[Path, str | None]) -> Revision:
+    """Return the change that gives files these texts; None removes a file."""
+    names = ((str(path.relative_to(run_dir.path)), text) for path, text in texts.items())
+    return Revision(files=tuple(Part(*each) for each in names))
