@@ -72,7 +72,7 @@ mapfile -d '' -t kit_environment < <(
 kit_status=0
 wait "$!" || kit_status=$?
 cat "$kit_log"
-if [[ ${#kit_environment[@]} -eq 0 ]]; then
+if [[ $kit_status -ne 0 || ${#kit_environment[@]} -eq 0 ]]; then
     case $kit_status in
     # Some sites send a stop signal to the whole process tree, so to the command of a line, too.
     129 | 130 | 131 | 138 | 140 | 142 | 143) exit "$kit_status" ;;

@@ -255,6 +255,13 @@ def test_a_command_that_a_stop_signal_ended_is_no_failure_of_the_setup(node):
     assert (done.returncode, node.reason) == (128 + signal.SIGTERM, None)
 
 
+def test_a_part_of_the_environment_is_not_taken_for_the_whole(node):
+    """The kernel kills the setup shell for want of memory while it prints its environment."""
+    done = node.run("export A=1", 'export() { builtin export "$@"; kill -KILL "$BASHPID"; }')
+    assert (done.returncode, node.reason) == (1, f"{HOST}: setup: exit code 137\n")
+    assert "agent:" not in done.stdout
+
+
 def test_the_rank_of_a_local_run_does_not_reach_the_agents_environment(node):
     env = os.environ | {"SLURM_NODEID": "8", "KIT_NODE_RANK": "2"}
     done = subprocess.run(node.argv(), env=env, capture_output=True, text=True)
