@@ -32,7 +32,7 @@ train:
   eval_every_epochs: null
 checkpoint: {every_steps: 6}
 """
-TRAININGS = "tests/other_trainers"
+TRAININGS = "tests/rooms/integrations/other_trainers"
 SAME, DIFFERS = "ends with the same bits", "differs"
 LIBRARIES = ("transformers", "lightning", "fabric", "accelerate")
 

@@ -25,4 +25,6 @@ class Room(NamedTuple):
 
 
 # In the order in which their hooks are called.
-ROOMS: dict[str, Room] = {}
+ROOMS: dict[str, Room] = {
+    "integrations": Room(),
+}

@@ -48,19 +48,6 @@ def test_the_wheel_has_no_package_but_slurm_job_kit(kit_command):
     assert [top for top in tops if not top.endswith(".dist-info")] == ["slurm_job_kit"]
 
 
-def test_a_script_imports_what_the_integrations_share_from_the_wheel(kit_command):
-    code = """
-import sys
-from slurm_job_kit.trainer.integrations import keeper, kit_stop
-own = sorted(name for name in sys.modules if name.startswith("slurm_job_kit.trainer."))
-print(*(name.removeprefix("slurm_job_kit.trainer.") for name in own))
-"""
-    argv = [kit_command.with_name("python"), "-c", code]
-    parts = ("", ".batches", ".keeper", ".kit_stop", ".whole")
-    loaded = subprocess.check_output(argv, cwd="/", text=True).split()
-    assert loaded == ["contract", *(f"integrations{part}" for part in parts)]
-
-
 def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tmp_path):
     command = install(tmp_path / "installed", is_editable=True)
     names = "['slurm_job_kit', 'jobs', 'trainer', 'tests']"

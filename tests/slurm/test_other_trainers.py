@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.rundir import RunDir
-from tests import other_training
 from tests.installed import install
-from tests.other_training import check_against_undisturbed, pid_of, samples
 
 from .cluster import Cluster
 from .faults import harm_slurm, oracles
 from .kit import JOB_TIMEOUT_S, Kit, Run
 
+other_training = pytest.importorskip("tests.rooms.integrations.other_training")
 NODES = 3
 LIMITS = ("slurm.time=00:10:00", "slurm.signal_lead_s=110")
 
@@ -31,7 +30,7 @@ def wait_for_steps(run: Run, attempt: int, number: int) -> None:
     """Wait until rank 1 has begun so many steps."""
 
     def is_there() -> bool:
-        return len(samples(run.dir.work, attempt, rank=1)) >= number
+        return len(other_training.samples(run.dir.work, attempt, rank=1)) >= number
 
     run.cluster.wait_for(is_there, f"{number} steps of attempt {attempt}", JOB_TIMEOUT_S)
 
@@ -55,7 +54,7 @@ def test_a_training_goes_through_all_of_slurms_ends_with_the_same_bits(
     harm_slurm.reach_time_limit(run)
     pace.write_text("0.3")
     wait_for_steps(run, 3, 7)  # it has saved meanwhile: each fifth step
-    os.kill(pid_of(run.dir, 3, rank=1), signal.SIGKILL)
+    os.kill(other_training.pid_of(run.dir, 3, rank=1), signal.SIGKILL)
     run.wait()
     oracles.causes(run, ["preemption", "time_limit", "crash", "completed"])
     first, second, third, fourth = run.attempts()
@@ -63,4 +62,4 @@ def test_a_training_goes_through_all_of_slurms_ends_with_the_same_bits(
     assert third["first_step"] == second["last_step"] + 1
     assert third["first_step"] < fourth["first_step"] <= third["last_step"] + 1
     python = kit_command.with_name("python")
-    check_against_undisturbed(run.dir, python, library, tmp_path / "plain", NODES)
+    other_training.check_against_undisturbed(run.dir, python, library, tmp_path / "plain", NODES)

@@ -1,6 +1,6 @@
 """What the integrations share: whole checkpoints, the position in the data, the generators.
 
-tests/local/test_integrations.py trains by the libraries themselves.
+tests/rooms/integrations/test_by_kit.py trains by the libraries themselves.
 """
 
 import errno
@@ -18,9 +18,10 @@ from torch.utils.data import DataLoader
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.records.training import SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, read_json
-from slurm_job_kit.trainer.integrations import whole
-from slurm_job_kit.trainer.integrations.batches import ResumableBatches
-from slurm_job_kit.trainer.integrations.keeper import Keeper
+from slurm_job_kit.trainer.rooms.integrations import whole
+from slurm_job_kit.trainer.rooms.integrations.batches import ResumableBatches
+from slurm_job_kit.trainer.rooms.integrations.keeper import Keeper
+from tests.core.test_layout import foreign, reached
 
 
 @pytest.fixture
@@ -188,3 +189,9 @@ def test_a_warned_training_saves_reports_and_leaves(run):
     assert json.loads(run.progress.read_text()) == progress
     files = json.loads((run.checkpoints / "checkpoint-3" / whole.WHOLE).read_text())["files"]
     assert sorted(files) == ["kit-rank-00000.pt", "w"]
+
+
+@pytest.mark.parametrize("library", ["accelerate", "fabric", "lightning", "transformers"])
+def test_an_integration_needs_its_own_library_only(library):
+    name = "lightning" if library == "fabric" else library
+    assert foreign(reached(f"trainer.rooms.integrations.{library}")) == {"torch", name}

@@ -2,15 +2,17 @@
 
 import os
 import signal
+import subprocess
 
 import pytest
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
-from slurm_job_kit.trainer.integrations import whole
-from tests import other_training
+from slurm_job_kit.trainer.rooms.integrations import whole
 from tests.installed import install
+from tests.local.conftest import kit as kit
 from tests.local.local_kit import wait_for
-from tests.other_training import check_against_undisturbed, pid_of, samples
+from tests.rooms.integrations import other_training
+from tests.rooms.integrations.other_training import check_against_undisturbed, pid_of, samples
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +69,17 @@ def test_a_stopped_damaged_and_killed_training_ends_as_an_undisturbed_one(
     assert read_json(run.result)["global_step"] == 36
     python = kit_command.with_name("python")
     check_against_undisturbed(run, python, library, tmp_path / "plain", 2)
+
+
+@pytest.mark.slow
+def test_a_script_imports_what_the_integrations_share_from_the_wheel(kit_command):
+    code = """
+import sys
+from slurm_job_kit.trainer.rooms.integrations import keeper, kit_stop
+own = sorted(name for name in sys.modules if name.startswith("slurm_job_kit.trainer."))
+print(*(name.removeprefix("slurm_job_kit.trainer.") for name in own))
+"""
+    argv = [kit_command.with_name("python"), "-c", code]
+    parts = ("", ".batches", ".keeper", ".kit_stop", ".whole")
+    loaded = subprocess.check_output(argv, cwd="/", text=True).split()
+    assert loaded == ["contract", "rooms", *(f"rooms.integrations{part}" for part in parts)]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..contract import shared_files
+from ...contract import shared_files
 from . import whole
 from .batches import ResumableBatches
 from .kit_stop import Stop

@@ -1,4 +1,4 @@
-"""The trainings of tests/other_trainers by an installed kit, and an undisturbed one to compare."""
+"""The trainings of other_trainers/ by an installed kit, and an undisturbed one to compare."""
 
 from __future__ import annotations
 

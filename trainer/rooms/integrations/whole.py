@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from ..contract import (
+from ...contract import (
     QUARANTINE_PREFIX,
     TEMPORARY_PREFIX,
     free_name,

@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.records.training import (
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from tests.core.two_hosts import look
 
-PATH = Path(__file__).resolve().parents[2] / "configs/own_script/kit_stop.py"
+PATH = Path(__file__).resolve().parents[3] / "configs/own_script/kit_stop.py"
 
 
 @pytest.fixture

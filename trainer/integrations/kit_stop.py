@@ -1,1 +1,0 @@
-../../configs/own_script/kit_stop.py

@@ -1,0 +1,1 @@
+../../../configs/own_script/kit_stop.py
