@@ -17,6 +17,7 @@ JOBS := $(PYTHON) -m jobs
 typed = $(if $(filter command,$(origin $(1))),$($(1)))
 # The targets for runs are those of `kit init`; Python would wait at its end with PYTHONINSPECT.
 KIT := $(JOBS)
+KIT_ROOMS := $(wildcard jobs/rooms/*/*.mk)
 include slurm_job_kit/templates/kit.mk
 unexport PYTHONINSPECT PYTHONSAFEPATH
 ifeq ($(ACTIVE),)
@@ -24,11 +25,10 @@ unexport PYTHONHOME PYTHONPLATLIBDIR
 endif
 
 ##@ Clean, debug
-clean: ## List runs that are over, and code that no run names [RUN=...] [FLAGS="--days 30"]; YES=1 deletes
 train: ## Plain torchrun on this machine, for a debugger: CONFIG=... [SET=...] [NPROC=2]
-clean train:
+train:
 	@$(KIT) make $@
-$(KIT_TARGETS) clean train: $(READY)
+$(KIT_TARGETS) train: $(READY)
 
 ##@ Work on the kit
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
@@ -100,11 +100,9 @@ PIP := .venv/bin/python -m pip install --disable-pip-version-check
 OLD := Python 3.11 or newer is needed, python3 is
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} \
-	    /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(KIT_MK) Makefile
-	@echo; awk '/^##:/ {print substr($$0, 5)}' Makefile $(KIT_MK)
+	@awk $(KIT_HELP) $(KIT_MK) $(KIT_ROOMS) Makefile
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.
 
-.PHONY: clean train setup test test-fast test-here \
+.PHONY: train setup test test-fast test-here \
 	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
 	bench-scale lint schema cluster-up cluster-down help

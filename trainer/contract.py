@@ -16,7 +16,6 @@ from ..jobs.checkpoint.names import (
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
-    find_checkpoint,
     free_name,
     point_at_best,
     read_pointer,
@@ -57,7 +56,7 @@ from ..jobs.records.nodes import (
     node_name,
 )
 from ..jobs.records.queued import OwningAttempt
-from ..jobs.records.training import Best, CheckReport, Finding, Metric, Outcome, Result, read_events
+from ..jobs.records.training import Best, CheckReport, Finding, Metric, Outcome, read_events
 from ..jobs.rooms import ROOMS
 from ..jobs.rundir import (
     STEPS_WRITER,
@@ -65,9 +64,7 @@ from ..jobs.rundir import (
     RunDir,
     Timeline,
     fsync_directory,
-    replacing,
     write_atomic,
-    write_durable,
 )
 from ..jobs.spec import (
     METRIC_MODES,
@@ -122,7 +119,6 @@ __all__ = [
     "RankError",
     "RankHang",
     "RecordError",
-    "Result",
     "RunDir",
     "STEPS_WRITER",
     "SUFFIX",
@@ -139,7 +135,6 @@ __all__ = [
     "checkpoint_names",
     "checkpoint_step",
     "expand_path",
-    "find_checkpoint",
     "format_duration",
     "format_metrics",
     "free_name",
@@ -161,7 +156,6 @@ __all__ = [
     "read_pointer",
     "reader",
     "records",
-    "replacing",
     "shared_files",
     "that_change_bits",
     "training",
@@ -169,6 +163,5 @@ __all__ = [
     "with_retries",
     "with_time",
     "write_atomic",
-    "write_durable",
     "write_pointer",
 ]

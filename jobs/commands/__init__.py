@@ -13,11 +13,8 @@
 - submit_claim: lets one command at a time queue or cancel the jobs of a run.
 - freeze: makes a run directory without starting it.
 - rehearse: whether a training survives a stop, and ends the same.
-- compare: compares two runs bit for bit.
 - cancel: stops a run.
-- clean: deletes runs that are over, and code that no run names.
 - init: prepares a repository of the user for the installed kit.
-- export: writes the weights of a checkpoint into one file.
 - local: runs the attempts of a run on this machine, without Slurm.
 - packages: names the Python packages that a run lacks.
 - status: lists the runs and their states, or one run in detail.
@@ -26,7 +23,6 @@
 - why: prints why a run waits, ended or is held, and what to do.
 - answer: finds out why that is.
 - report: shows where the time of runs went, and writes a page with plots.
-- shell: prints the srun line of a shell on a rank's node, or runs it.
 - sweep: runs many points of one spec.
 - sweep_points: the points of a sweep, from the section of a file and the command line.
 """

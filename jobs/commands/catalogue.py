@@ -23,10 +23,6 @@ COMMANDS = {
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
     "rehearse": "stop, kill and start again any training, and compare how it ends",
-    "compare": "compare a run bit for bit with a reference run",
-    "export": "write a checkpoint's weights as safetensors",
-    "shell": "print the srun line of a shell on a running rank's node, or run it",
-    "clean": "list, or delete, old runs that are over and unused code",
 }
 # Of these, `| head` may end the output: what they print is all that they do.
 ONLY_PRINT = ("status", "why", "logs", "report", "explain")

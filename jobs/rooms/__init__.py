@@ -27,4 +27,10 @@ class Room(NamedTuple):
 # In the order in which their hooks are called.
 ROOMS: dict[str, Room] = {
     "integrations": Room(),
+    "shell": Room(
+        commands={"shell": "print the srun line of a shell on a running rank's node, or run it"}
+    ),
+    "clean": Room(commands={"clean": "list, or delete, old runs that are over and unused code"}),
+    "compare": Room(commands={"compare": "compare a run bit for bit with a reference run"}),
+    "export": Room(commands={"export": "write a checkpoint's weights as safetensors"}),
 }

@@ -1,4 +1,4 @@
-"""Run directories: found, made, read, checked and compared.
+"""Run directories: found, made, read and checked.
 
 - check: builds the parts of a new run once, in a process of its own, before it is queued.
 - lookup: finds a run by directory, run id, job id or name.
@@ -18,5 +18,4 @@
 - scratch_purge: names what a scratch purge deleted.
 - checkpoint_lookup: the names of committed checkpoints and which is the newest.
 - spec_changes: what a resume changes in a frozen spec.
-- compare: whether two runs ended with the same bits, and where not.
 """

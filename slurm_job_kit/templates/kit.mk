@@ -5,8 +5,12 @@ ifneq ($(origin KIT),file)
 KIT := kit
 endif
 kit-help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(KIT_MK)
-	@awk '/^##:/ {print substr($$0, 5)}' $(KIT_MK)
+	@awk $(KIT_HELP) $(KIT_MK) $(KIT_ROOMS)
+# Targets with the same heading stand together, in whichever file they are.
+KIT_HELP = -F ':.*\#\# ' '/^\#\#@/ {at = substr($$0, 5); if (!(at in text)) heads[++n] = at} \
+	/^[a-z0-9-]+:.*\#\# / {text[at] = text[at] sprintf("  make %-14s %s\n", $$1, $$2)} \
+	/^\#\#:/ {notes = notes substr($$0, 5) "\n"} \
+	END {for (i = 1; i <= n; i++) printf "%s\n%s\n", heads[i], text[heads[i]]; printf "%s", notes}'
 ##: A variable counts on make's command line only, not in the environment or a Makefile.
 ##: YES, CODE and DRY are 1 or 0.
 
@@ -21,20 +25,19 @@ why: ## Why a run waits, ended or is held, and what to do [RUN=...] [FLAGS=--jso
 logs: ## Rank 0's logs, all attempts [RUN=...] [FLAGS="-f --rank 1"] [FLAGS=--errors: the first error]
 report: ## Where the time went, a page with plots [RUN="a b"] [FLAGS="--metric eval_loss"]
 explain: ## What keys mean [KEY=train.lr or train] and their values [CONFIG=... or RUN=...]
-shell: ## The srun line of a shell beside a running rank: RUN=... [FLAGS="--rank 1 --go"]
 
 ##@ Change
 cancel: ## Stop a run: RUN=...; only resume continues it
 resume: ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=best] [YES=1]
 
 ##@ Results
-compare: ## Compare RUN=... bit for bit with WITH=..., a run without interruption
 rehearse: ## Stop and kill a small training, compare how it ends: CONFIG=... or RUN=... [SET=] [FLAGS=]
-export: ## Weights of the newest run as .safetensors [RUN=...] [CHECKPOINT=best]
+
+KIT_TARGETS := submit dry-run sweep status why logs report explain cancel resume rehearse
+include $(KIT_ROOMS)
 
 # Python reads which variables were typed, and refuses those that the target does not take.
 override export KIT_TYPED = $(MAKEOVERRIDES)
-KIT_TARGETS := submit dry-run sweep status why logs report explain shell cancel resume compare rehearse export
 .PHONY: kit-help $(KIT_TARGETS)
 $(KIT_TARGETS):
 	@$(KIT) make $@

@@ -78,8 +78,8 @@ def words_of(target, *typed):
         ("explain", ["CONFIG=x", "KEY=train"], ["explain", "train", "x"]),
         ("report", ["RUN=a b"], ["report", "a", "b"]),
         ("cancel", ["RUN=a b"], ["cancel", "a b"]),
-        ("clean", ["YES=0"], ["clean"]),
-        ("clean", ["YES=yes"], ["clean", "--yes"]),
+        ("resume", ["YES=0"], ["resume"]),
+        ("resume", ["YES=yes"], ["resume", "--yes"]),
         ("rehearse", ["FLAGS=--ranks 2 -- x"], ["rehearse", "--ranks", "2", "--", "x"]),
         ("status", ["RUN="], ["status"]),
     ],
@@ -96,8 +96,8 @@ def test_a_target_becomes_a_command(target, typed, expected):
         ("submit", ["CONFIG=x", "STE=a=1"], "it takes CONFIG, SET, FROM, YES, FLAGS"),
         ("submit", [], "CONFIG=... is missing, as in `make submit CONFIG=configs/NAME.yaml`"),
         ("sweep", ["CONFIG="], "CONFIG=... is missing"),
-        ("compare", ["RUN=x"], "WITH=... is missing"),
-        ("clean", ["RUN=--yes"], "RUN=--yes begins with `-`"),
+        ("cancel", ["RUN="], "RUN=... is missing"),
+        ("cancel", ["RUN=--yes"], "RUN=--yes begins with `-`"),
         ("report", ["RUN=a --json"], "begins with `-`"),
         ("logs", ["FLAGS='"], "FLAGS=': No closing quotation"),
     ],
@@ -130,7 +130,7 @@ def test_plain_torchrun_takes_nothing_of_the_shell(monkeypatch):
 
 
 def test_each_command_with_variables_is_a_target():
-    files = (KIT_MK, ROOT / "Makefile")
+    files = (KIT_MK, ROOT / "Makefile", *ROOT.glob("jobs/rooms/*/*.mk"))
     listed = {line.partition(":")[0] for file in files for line in file.read_text().splitlines()}
     of_make = {name for name in all_commands() if hasattr(load(name), "MAKE")}
     assert {*make_words.TARGETS, *of_make} <= listed

@@ -28,7 +28,6 @@ import torch.distributed as dist
 
 import slurm_job_kit.trainer.process.context
 from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.process.context import DistributedContext
@@ -36,6 +35,7 @@ from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.stop import StopSignal
+from tests import bitwise
 from tests.local import forked_ranks, sabotage, stoppable
 from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop
@@ -281,7 +281,7 @@ class Bench:
         """What differs between two runs, in bits; on rank 0."""
         if not self.distributed.is_first:
             return []
-        differences = compare(run, reference)
+        differences = bitwise.differences(run, reference)
         if best_of(run) != best_of(reference):
             differences.append(f"best is {best_of(run)}, not {best_of(reference)}")
         return differences

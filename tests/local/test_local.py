@@ -8,7 +8,7 @@ import pytest
 from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
-from slurm_job_kit.jobs.runs.compare import compare
+from tests import bitwise
 from tests.batch_script import commented_torchrun
 from tests.checkout import copy_checkout
 from tests.local.local_kit import Kit, wait_for
@@ -127,7 +127,7 @@ def test_ctrl_c_saves_and_resume_ends_with_the_bits_of_the_undisturbed_run(kit, 
     assert status == 0, stderr
     result = read_json(run.result)
     assert (result["attempts"], result["steps_redone"]) == (2, 0)
-    assert compare(run, undisturbed[0]) == []
+    assert bitwise.differences(run, undisturbed[0]) == []
 
 
 @pytest.mark.parametrize(

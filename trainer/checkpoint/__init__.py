@@ -14,7 +14,6 @@ jobs/checkpoint/ reads the files of a checkpoint. The last five of these import 
 - setup: compares the settings of a training between save and load.
 - weights: weights from checkpoints and safetensors files.
 - digest: SHA-256 of weights and optimizer state.
-- export: writes the weights of a checkpoint as safetensors.
 - writer: the thread that writes a checkpoint.
 - commit: the protocol that makes a checkpoint durable, and removes older ones.
 - recovery: finds the newest undamaged checkpoint of a run; renames damaged ones.

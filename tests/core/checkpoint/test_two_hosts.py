@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, NamedFile
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, point_at_best
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer.checkpoint import commit, export, recovery, weights
+from slurm_job_kit.trainer.checkpoint import commit, recovery, weights
 from slurm_job_kit.trainer.logging.reporter import open_cut
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from tests.core.checkpoint.checkpoint_kit import (
@@ -161,14 +161,6 @@ def test_an_attempt_on_another_host_keeps_the_metrics_so_far(here, there):
     here.run.dir.metrics.write_text("one\ntwo\n")
     open_cut(there.run.dir.metrics, 4).close()
     assert here.run.dir.metrics.read_text() == "one\n"
-
-
-@pytest.mark.parametrize("name", ["latest", "best", "step-00000006"])
-def test_export_finds_a_checkpoint_of_another_host(here, there, name):
-    look(there.run.dir.path, *NAMES)
-    save(here, replica_of(), 6)
-    (here.run.dir.checkpoints / "best").write_text("step-00000006\n")
-    assert export.find(there.run.dir.path, name).name == "step-00000006"
 
 
 def test_a_run_begins_from_the_weights_that_another_host_has_just_saved(here, there):

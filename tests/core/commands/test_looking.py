@@ -6,12 +6,13 @@ import os
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from tests.core import run_files
 from tests.core.run_files import make_checkpoint, make_run
 
 NOBODY = 65534
-LOOKING = [
+OF_ALL_ROOMS = [
     ["status", "--all"],
     ["status", "tiny"],
     ["status", "tiny", "--json"],
@@ -24,6 +25,7 @@ LOOKING = [
     ["shell", "tiny"],
     ["clean"],  # lists what it would delete
 ]
+LOOKING = [words for words in OF_ALL_ROOMS if words[0] in all_commands()]
 
 
 def began(run: RunDir) -> None:

@@ -83,7 +83,6 @@ RESUME, CANCEL = ["resume", "tiny"], ["cancel", "tiny"]
         ([*RESUME, "--cluster", "local"], False),
         (CANCEL, True),
         (CANCEL, False),
-        (["shell", "tiny"], True),
     ],
 )
 def test_what_would_harm_a_hidden_job_is_refused_and_changes_nothing(
@@ -97,12 +96,6 @@ def test_what_would_harm_a_hidden_job_is_refused_and_changes_nothing(
     assert slurm.submitted == 1 and not slurm.cancelled
     after = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     assert {path for path in after if after[path] != before.get(path)} <= {run.path}
-
-
-def test_clean_leaves_a_run_alone_whose_job_is_hidden(run, capfd, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: COLLEAGUE)  # whose directory it is
-    assert main(["clean", "tiny", "--yes"]) == 0
-    assert "left alone: Slurm shows no job" in capfd.readouterr().err and run.spec.exists()
 
 
 def test_what_the_run_directory_records_as_ended_is_no_hidden_job(run, slurm, capsys):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.submit_claim import hold_claim
 from slurm_job_kit.jobs.rundir import read_json, read_jsonl, write_json
@@ -20,6 +22,21 @@ def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):
     guarded("NODE_FAIL", "PENDING")
     assert main(["resume", "tiny"]) == 2
     assert "queued as job 4712" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "resume", "cancel"])
+def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, capsys, command):
+    run = make_run(here)
+    write_json(
+        run_files.opened(run, job_id="local-here-1").outcome,
+        {"status": "completed", "global_step": 9},
+    )
+    main([command, "tiny"])
+    is_written = command in ("resume", "cancel")  # the others look
+    assert run.result.exists() == run.attempts.exists() == is_written
+    assert not is_written or read_json(run.result)["status"] == "completed"
+    if command == "status":
+        assert " completed\n" in capsys.readouterr().out
 
 
 def test_resume_of_a_complete_run_does_nothing(here, capsys):

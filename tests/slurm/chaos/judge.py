@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from slurm_job_kit.jobs.runs.compare import compare
+from tests import bitwise
 
 from ..faults import oracles
 from ..kit import Run
@@ -24,7 +24,7 @@ def judged(victim: Victim, draw: Draw, expected: Run) -> tuple[str, str]:
     run = victim.run
     if run.result().get("status") != end:
         return "revived" if is_final else "lost", f"the run is {run.result()}"
-    differences = [] if is_final else compare(run.dir, expected.dir)
+    differences = [] if is_final else bitwise.differences(run.dir, expected.dir)
     if differences and not (SITES[draw.site].is_range and has_same_samples(run, expected)):
         return "divergent", "; ".join(differences)
     causes_are_explained(run, draw, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.jobs.runs.compare import compare
+from tests import bitwise as bits
 
 from ..kit import Run
 from .scenario import STEPS_PER_EPOCH
@@ -13,7 +13,7 @@ from .scenario import STEPS_PER_EPOCH
 
 def bitwise(run: Run, reference: Run) -> None:
     """BW: weights, optimizer, metrics and best checkpoint are those of the reference run."""
-    differences = compare(run.dir, reference.dir)
+    differences = bits.differences(run.dir, reference.dir)
     assert differences == [], differences
 
 

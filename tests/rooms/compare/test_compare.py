@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from slurm_job_kit.jobs.rooms.compare.compare import compare, summary
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
-from slurm_job_kit.jobs.runs.compare import compare, summary
 from slurm_job_kit.jobs.spec import Slurm, Spec, Train
 
 RESULT: dict[str, Any] = {

@@ -7,11 +7,11 @@ import os
 import shlex
 import sys
 
-from .. import environment, installation
-from ..errors import UserError
-from ..runs import lookup, state
-from ..slurm import client
-from .arguments import RUN
+from ... import environment, installation
+from ...commands.arguments import RUN
+from ...errors import UserError
+from ...runs import lookup, state
+from ...slurm import client
 
 MAKE = ("RUN", "FLAGS")
 

@@ -1,6 +1,6 @@
 """Write the weights of a checkpoint as safetensors.
 
-    python -m trainer.checkpoint.export RUN_DIR [--checkpoint NAME] [--out PATH]
+    python -m trainer.rooms.export RUN_DIR [--checkpoint NAME] [--out PATH]
 
 NAME is best, latest (the default) or step-XXXXXXXX. RUN_DIR may also be the directory of a
 checkpoint. PATH is the file to write, or an existing directory, in which the file is
@@ -26,24 +26,23 @@ import safetensors
 import safetensors.torch
 import torch
 
-from ..contract import (
+from ....jobs.checkpoint.names import find_checkpoint
+from ....jobs.records.training import Result
+from ....jobs.rundir import replacing, write_durable
+from ...checkpoint import digest, outline
+from ...checkpoint.outline import StoredTensor
+from ...checkpoint.weights import INDEX_SUFFIX, MODEL_NAME, tensors_of
+from ...contract import (
     MANIFEST,
     SUFFIX,
     Manifest,
-    Result,
     RunDir,
-    find_checkpoint,
     fsync_directory,
     reader,
     records,
-    replacing,
     shared_files,
-    write_durable,
 )
-from ..errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
-from . import digest, outline
-from .outline import StoredTensor
-from .weights import INDEX_SUFFIX, MODEL_NAME, tensors_of
+from ...errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 
 # Of the tensors in a file, in bytes. Source: huggingface_hub, save_torch_state_dict(), 5GB.
 MAX_FILE_BYTES = 5 * 10**9
@@ -51,7 +50,7 @@ MAX_FILE_BYTES = 5 * 10**9
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export what the command line names; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint.export")
+    parser = argparse.ArgumentParser(prog="python -m trainer.rooms.export")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--checkpoint", default="latest", metavar="best|latest|step-XXXXXXXX")
     parser.add_argument("--out", type=Path, metavar="PATH", help="default: RUN_DIR/weights")

@@ -1,22 +1,41 @@
-"""Compares how two runs ended, bit for bit: results, metrics, likely reasons. Imports no torch."""
+"""The command compare: whether two runs ended with equal bits, and if not, where and likely why."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from .. import records, shared_files
-from ..console import quantity
-from ..errors import UserError
-from ..problems import dotted, printable
-from ..records.frozen import Provenance
-from ..records.training import Result
-from ..rundir import RunDir
-from ..spec import Spec
-from . import state
-from .spec_changes import FIXED, differences, is_free
+from ... import records, shared_files
+from ...commands import arguments
+from ...console import quantity
+from ...errors import UserError
+from ...problems import dotted, printable
+from ...records.frozen import Provenance
+from ...records.training import Result
+from ...rundir import RunDir
+from ...runs import lookup, state
+from ...runs.spec_changes import FIXED, differences, is_free
+from ...spec import Spec
+
+MAKE = ("RUN WITH", "")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of compare."""
+    parser.add_argument("run", metavar="RUN", help=arguments.RUN)
+    help_of_it = "the reference: a run without interruption"
+    parser.add_argument("reference", metavar="REFERENCE", help=help_of_it)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print the differences of two runs, or that there are none; returns 1 if there are some."""
+    run_dir, reference = lookup.find(args.run), lookup.find(args.reference)
+    differences = compare(run_dir, reference)
+    print("\n".join(differences) or summary(run_dir, reference))
+    return 1 if differences else 0
 
 
 def compare(run: RunDir, reference: RunDir) -> list[str]:

@@ -14,16 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import installation, shared_files
-from ..console import display_path, print_line, quantity
-from ..errors import FailedError
-from ..rundir import RunDir
-from ..runs import code_snapshot, lookup, state
-from ..runs.state import RunFiles, RunPhase, RunState
-from ..shared_files import files_in
-from ..slurm import job_list
-from ..slurm.client import Life
-from . import arguments, run_jobs
+from ... import installation, shared_files
+from ...commands import arguments, run_jobs
+from ...console import display_path, print_line, quantity
+from ...errors import FailedError
+from ...rundir import RunDir
+from ...runs import code_snapshot, lookup, state
+from ...runs.state import RunFiles, RunPhase, RunState
+from ...shared_files import files_in
+from ...slurm import job_list
+from ...slurm.client import Life
 
 OVER = (RunPhase.COMPLETED, RunPhase.HELD, RunPhase.CANCELLED, RunPhase.STOPPED, RunPhase.LOST)
 DAYS = 30

@@ -8,9 +8,9 @@ import pytest
 
 from slurm_job_kit.jobs import procfs, records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands import clean
 from slurm_job_kit.jobs.records.queued import Submission, Successor
 from slurm_job_kit.jobs.records.training import Result
+from slurm_job_kit.jobs.rooms.clean import clean
 from slurm_job_kit.jobs.rundir import relink, write_json
 from slurm_job_kit.jobs.runs import code_snapshot
 from tests.core import run_files

@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 
-from .. import installation
-from ..attempt.close import write_missing_result
-from ..checkpoint.names import checkpoint_names
-from ..errors import UserError
-from ..runs import lookup, state
-from . import arguments
+from ... import installation
+from ...attempt.close import write_missing_result
+from ...checkpoint.names import checkpoint_names
+from ...commands import arguments
+from ...errors import UserError
+from ...runs import lookup, state
 
 MAKE = ("", "RUN CHECKPOINT FLAGS")
 
@@ -34,7 +34,7 @@ def command(args: argparse.Namespace) -> int:
     if not checkpoint_names(run_dir.checkpoints):
         hint = installation.command("status", run_dir.run_id) + " shows the progress"
         raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")
-    argv = [sys.executable, "-m", "slurm_job_kit.trainer.checkpoint.export", str(run_dir.path)]
+    argv = [sys.executable, "-m", "slurm_job_kit.trainer.rooms.export", str(run_dir.path)]
     argv += ["--checkpoint", args.checkpoint] if args.checkpoint else []
     argv += ["--out", str(args.out)] if args.out else []
     os.execv(argv[0], argv)

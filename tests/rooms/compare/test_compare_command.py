@@ -1,0 +1,28 @@
+"""The command compare on two runs, also right after one of them ended on another host."""
+
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.rooms.compare.compare import compare
+from slurm_job_kit.jobs.rundir import write_json
+from tests.core.commands.test_two_hosts import complete
+from tests.core.commands.test_two_hosts import run as run
+from tests.core.commands.test_two_hosts import there as there
+from tests.core.run_files import make_run
+
+
+def test_compare_says_bitwise_equal_or_how_two_runs_differ(here, capsys):
+    result = {"status": "completed", "global_step": 9, "weights_sha256": "ab"}
+    for name in ("a", "b"):
+        write_json(make_run(here, name, name).result, result | {"exactness": "bitwise"})
+    assert main(["compare", "a", "b"]) == 0
+    assert capsys.readouterr().out == "bitwise equal: 9 steps, weights ab\n"
+    write_json(make_run(here, "c", "c").result, result | {"exactness": "bitwise", "global_step": 8})
+    assert main(["compare", "c", "b"]) == 1
+    assert capsys.readouterr().out == "global_step: 8 is not 9\n"
+
+
+def test_two_runs_are_compared_right_after_their_end(hosts, run, there):
+    complete(run)
+    run.metrics.write_text('{"step": 9, "loss": 1.0}\n')
+    digests = {"weights_sha256": "a", "optimizer_sha256": "b", "exactness": "bitwise"}
+    write_json(run.result, {"status": "completed", "global_step": 9, "attempts": 1, **digests})
+    assert compare(there, run) == []
