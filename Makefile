@@ -18,7 +18,7 @@ typed = $(if $(filter command,$(origin $(1))),$($(1)))
 # The targets for runs are those of `kit init`; Python would wait at its end with PYTHONINSPECT.
 KIT := $(JOBS)
 KIT_ROOMS := $(wildcard jobs/rooms/*/*.mk)
-include slurm_job_kit/templates/kit.mk
+include slurm_job_kit/kit.mk
 unexport PYTHONINSPECT PYTHONSAFEPATH
 ifeq ($(ACTIVE),)
 unexport PYTHONHOME PYTHONPLATLIBDIR

@@ -9,7 +9,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from .commands.catalogue import ONLY_PRINT, load
+from .commands.catalogue import load
 from .commands.parser import parse
 from .console import discard_output, open_standard_streams, with_time
 from .errors import FailedError, UserError
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:  # `| head` has ended: drop the rest of the output
         discard_output()
-        return 0 if name in ONLY_PRINT else EXIT_FAILED
+        return 0 if name and hasattr(load(name), "ONLY_PRINTS") else EXIT_FAILED
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:

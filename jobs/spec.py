@@ -389,6 +389,7 @@ class Notify:
         None,
         "Shell line that the first node runs in the run directory, for 30 s at most, with "
         "KIT_RUN_ID, KIT_RUN_DIR, KIT_STATE (completed, held, cancelled) and KIT_REASON.",
+        room="notify",
     )
     mail: str | None = key(
         None, "Address for Slurm's mail at the end or at a hold; none at a requeue."

@@ -15,7 +15,6 @@
 - exclude_nodes: sets the list of nodes that the next start of the job may not get.
 - requeue_policy: whether Slurm requeues a preempted job by itself.
 - srun_step: what the spec adds to srun's command line; the bounds of the step's end.
-- notify: runs the user's command at the end of a run.
 - end_messages: what job.log shows of an attempt that ended.
 
 Three names are the same in all of them: `facts` is the AttemptFacts, `evidence` the Evidence

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .. import shared_files
+from .. import hooks, shared_files
 from ..console import BestEffort, print_line
 from ..errors import FailedError, UserError
 from ..records.ended import FINAL
@@ -31,7 +31,6 @@ from .decision import (
 )
 from .end_messages import report_error, report_quarantine, report_short_lead
 from .execute import end_run, format_for_log
-from .notify import notify
 
 
 def close_attempt(
@@ -109,7 +108,7 @@ def close_lost(
     facts = record_writer.record(run_dir, facts, evidence, decision)
     if decision.action in FINAL:
         facts = record_writer.write_result(run_dir, facts, decision)
-        notify(run_dir, facts.spec, facts.result)
+        hooks.end(run_dir, facts, me)
     return facts
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .. import hooks
 from ..console import print_line
 from ..kinds import Kind
 from ..records.ended import AttemptRecord
@@ -18,7 +19,6 @@ from ..slurm import client, site
 from ..slurm.hostlist import expand_hostlist
 from . import exclude_nodes, record_writer, successor
 from .decision import Action, Cause, Decision, budget_used, format_decision
-from .notify import notify
 from .reasons import described, remedy_of
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
@@ -201,5 +201,5 @@ def end_run(
     successor.cancel(run_dir, facts, me.job_id)
     run_lock.release(run_dir, me)
     if not had_result:
-        notify(run_dir, facts.spec, facts.result)
+        hooks.end(run_dir, facts, me)
     return facts

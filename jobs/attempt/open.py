@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .. import gpus, installation, records, shared_files
+from .. import gpus, hooks, installation, records, shared_files
 from ..console import print_line, quantity
 from ..errors import FailedError, UserError
 from ..node import interfaces, rendezvous
@@ -42,7 +42,6 @@ from . import (
 from .close import close_lost
 from .decision import COMPLETED, Cause, refusal
 from .execute import end_run
-from .notify import notify
 
 
 def open_attempt(
@@ -183,7 +182,7 @@ def _close_earlier(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> 
     # A user's script may have completed the run before its job ended.
     if check.final_action is not None and not interpret.is_completed(facts):
         facts = record_writer.end_run(run_dir, facts, check.final_action, Cause.LOST, check.reason)
-        notify(run_dir, facts.spec, facts.result)
+        hooks.end(run_dir, facts, me)
         raise refused
     return facts
 

@@ -1,4 +1,4 @@
-"""A module for each command; views and times (report) are shared parts.
+"""A module for each command; views are shared parts.
 
 - catalogue: the commands, and the module of each.
 - parser: reads the command line.
@@ -14,7 +14,6 @@
 - freeze: makes a run directory without starting it.
 - rehearse: whether a training survives a stop, and ends the same.
 - cancel: stops a run.
-- init: prepares a repository of the user for the installed kit.
 - local: runs the attempts of a run on this machine, without Slurm.
 - packages: names the Python packages that a run lacks.
 - status: lists the runs and their states, or one run in detail.
@@ -22,7 +21,6 @@
 - explain: what a key of the spec means, its value and where that came from.
 - why: prints why a run waits, ended or is held, and what to do.
 - answer: finds out why that is.
-- report: shows where the time of runs went, and writes a page with plots.
 - sweep: runs many points of one spec.
 - sweep_points: the points of a sweep, from the section of a file and the command line.
 """

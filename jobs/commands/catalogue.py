@@ -12,22 +12,16 @@ from ..rooms import ROOMS
 COMMANDS = {
     "submit": "freeze a spec and run it, on Slurm if there is one",
     "sweep": "run many points of one spec, as a job array on Slurm",
-    "init": "write a first spec, kit.mk and .gitignore lines into this folder",
     "freeze": "make the run directory only, and print it as JSON",
     "adopt": "make the run directory of this Slurm job (slurm/ddp.sbatch)",
     "status": "list the runs and their states",
     "why": "show why a run waits, ended or is held, and what to do",
     "logs": "show or follow a rank's logs, rank 0 by default; or the first error",
-    "report": "show where the time of runs went, and write a page with plots",
     "explain": "what a key of the spec means, its value and where that came from",
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
     "rehearse": "stop, kill and start again any training, and compare how it ends",
 }
-# Of these, `| head` may end the output: what they print is all that they do.
-ONLY_PRINT = ("status", "why", "logs", "report", "explain")
-# What follows `--` is another command, with options of its own: `args.words`.
-TAKES_A_COMMAND = ("rehearse",)
 
 
 class Command(Protocol):
@@ -35,6 +29,8 @@ class Command(Protocol):
 
     MAKE: the variables that its make target needs, and those that it takes; of one with `...` the
     value is several words. Without it the command has no make target.
+    ONLY_PRINTS: what it prints is all that it does, so `| head` may end it. TAKES_A_COMMAND: what
+    follows `--` is another command, in `args.words`. A module has these two or not.
     """
 
     MAKE: tuple[str, str]

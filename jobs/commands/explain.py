@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TOP = "top"  # the topic of the keys in no section
 MAKE = ("", "KEY CONFIG RUN SET")
+ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

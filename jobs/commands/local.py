@@ -18,12 +18,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from .. import gpus, installation, records
+from .. import gpus, hooks, installation
 from ..attempt import srun_step
 from ..attempt.close import close_attempt, end_between_attempts
 from ..attempt.decision import Action, Cause, Decision
 from ..attempt.execute import retry_delay_s
-from ..attempt.notify import notify
 from ..attempt.open import open_attempt
 from ..console import print_line, quantity
 from ..errors import UserError
@@ -32,9 +31,8 @@ from ..node.torchrun import stop_signal
 from ..procfs import children
 from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
-from ..records.training import Result
 from ..rundir import RunDir
-from ..runs import run_lock
+from ..runs import fact_reader, run_lock
 from ..runs.run_lock import release_on_disk_error
 from ..spec import Launch, Spec
 
@@ -96,7 +94,7 @@ def give_up(run_dir: RunDir, me: run_lock.Owner) -> Decision:
     reason = "stopped on request"
     end_between_attempts(run_dir, Action.HOLD, Cause.INTERRUPTED, reason)
     run_lock.release(run_dir, me)
-    notify(run_dir, Spec.read(run_dir.spec), records.read(Result, run_dir.result))
+    hooks.end(run_dir, fact_reader.read_newest(run_dir), me)
     return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
 
 

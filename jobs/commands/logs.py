@@ -26,6 +26,7 @@ from .views.rank_logs import GrowingFile
 LOOK_AGAIN_S = 0.25  # at a log that is followed
 JUDGE_AGAIN_S = 2.0  # whether the run has ended
 MAKE = ("", "RUN FLAGS")
+ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from .. import installation
-from .catalogue import TAKES_A_COMMAND, all_commands, load
+from .catalogue import all_commands, load
 
 
 def build_parser(chosen: Collection[str] = ()) -> argparse.ArgumentParser:
@@ -30,7 +30,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
         words = make_words.words_of(words[1])
     chosen, other = [word for word in words if word in all_commands()][:1], []
-    if "--" in words and chosen and chosen[0] in TAKES_A_COMMAND:
+    if "--" in words and chosen and hasattr(load(chosen[0]), "TAKES_A_COMMAND"):
         at = words.index("--")
         words, other = words[:at], words[at + 1 :]
     parser = build_parser(chosen)

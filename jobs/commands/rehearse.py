@@ -34,6 +34,7 @@ RANKS = 2
 GRACE_S = 30.0
 LIMIT_S = 300.0
 MAKE = ("", "CONFIG RUN SET FLAGS")
+TAKES_A_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,7 @@ COLUMNS = (
     "LAST END",
 )
 MAKE = ("", "RUN FLAGS")
+ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ from .views.left_out import LeftOut, left_out_of
 
 MAX_EARLIER = 10
 MAKE = ("", "RUN FLAGS")
+ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

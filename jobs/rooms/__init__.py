@@ -33,4 +33,11 @@ ROOMS: dict[str, Room] = {
     "clean": Room(commands={"clean": "list, or delete, old runs that are over and unused code"}),
     "compare": Room(commands={"compare": "compare a run bit for bit with a reference run"}),
     "export": Room(commands={"export": "write a checkpoint's weights as safetensors"}),
+    "init": Room(
+        commands={"init": "write a first spec, kit.mk and .gitignore lines into this folder"}
+    ),
+    "report": Room(
+        commands={"report": "show where the time of runs went, and write a page with plots"}
+    ),
+    "notify": Room(hooks=("end",)),
 }

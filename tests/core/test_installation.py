@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.runs import code_snapshot, lookup
 
@@ -62,7 +61,7 @@ def test_the_kit_is_frozen_as_one_package(tmp_path):
     spec = kit / "slurm_job_kit/jobs/spec.py"
     assert spec.is_file() and not spec.parent.is_symlink()
     assert not list(kit.rglob("*.pyc"))
-    assert (kit / "slurm_job_kit/templates/kit.mk").is_file()
+    assert (kit / "slurm_job_kit/kit.mk").is_file()
     assert code_snapshot.damage(kit) is None
     assert code_snapshot.take_kit(tmp_path) == kit
 
@@ -109,8 +108,4 @@ def test_a_home_directory_is_not_frozen(tmp_path, monkeypatch, by_kit):
 
 
 def test_the_makefile_of_a_clone_has_the_targets_of_kit_mk():
-    assert "\ninclude slurm_job_kit/templates/kit.mk\n" in (ROOT / "Makefile").read_text()
-
-
-def test_the_first_spec_is_valid():
-    assert load(installation.PACKAGE / "templates/first.yaml").spec.name == "first"
+    assert "\ninclude slurm_job_kit/kit.mk\n" in (ROOT / "Makefile").read_text()

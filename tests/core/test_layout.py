@@ -428,7 +428,6 @@ STARTS_PROCESSES = {
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
     "jobs.attempt.attempts": "srun, which starts the agents",
     "jobs.attempt.srun_step": "asks env(1) for --block-signal",
-    "jobs.attempt.notify": "notify.command, a shell line of the user",
     "jobs.runs.code_snapshot": "git, which lists the files to freeze",
     "jobs.runs.check": "the trainer's check, because jobs/ does not import torch",
     "jobs.commands.make_words": "becomes torchrun, for make train",
@@ -508,7 +507,6 @@ ENUMS = {
     "jobs.runs.state": ("RunPhase",),
     "jobs.records.ended": ("Action",),
     "jobs.records.queued": ("RequeueAnswer",),
-    "jobs.commands.times.uses": ("Use",),
     "jobs.slurm.pending": ("Wait",),
     "jobs.environment": ("Door",),
 }

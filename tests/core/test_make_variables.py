@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.commands.catalogue import all_commands, load
 from slurm_job_kit.jobs.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
-KIT_MK = installation.PACKAGE / "templates/kit.mk"
+KIT_MK = installation.PACKAGE / "kit.mk"
 # In place of the kit: prints the words that the kit would read, and the names that it would leave.
 KIT = f"""#!{sys.executable}
 import sys
@@ -76,7 +76,6 @@ def words_of(target, *typed):
     [
         ("dry-run", ["CONFIG=x"], ["submit", "--dry-run", "x"]),
         ("explain", ["CONFIG=x", "KEY=train"], ["explain", "train", "x"]),
-        ("report", ["RUN=a b"], ["report", "a", "b"]),
         ("cancel", ["RUN=a b"], ["cancel", "a b"]),
         ("resume", ["YES=0"], ["resume"]),
         ("resume", ["YES=yes"], ["resume", "--yes"]),
@@ -98,7 +97,6 @@ def test_a_target_becomes_a_command(target, typed, expected):
         ("sweep", ["CONFIG="], "CONFIG=... is missing"),
         ("cancel", ["RUN="], "RUN=... is missing"),
         ("cancel", ["RUN=--yes"], "RUN=--yes begins with `-`"),
-        ("report", ["RUN=a --json"], "begins with `-`"),
         ("logs", ["FLAGS='"], "FLAGS=': No closing quotation"),
     ],
 )

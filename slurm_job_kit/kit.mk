@@ -23,7 +23,6 @@ sweep: ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=
 status: ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS=--all]
 why: ## Why a run waits, ended or is held, and what to do [RUN=...] [FLAGS=--json]
 logs: ## Rank 0's logs, all attempts [RUN=...] [FLAGS="-f --rank 1"] [FLAGS=--errors: the first error]
-report: ## Where the time went, a page with plots [RUN="a b"] [FLAGS="--metric eval_loss"]
 explain: ## What keys mean [KEY=train.lr or train] and their values [CONFIG=... or RUN=...]
 
 ##@ Change
@@ -33,7 +32,7 @@ resume: ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CH
 ##@ Results
 rehearse: ## Stop and kill a small training, compare how it ends: CONFIG=... or RUN=... [SET=] [FLAGS=]
 
-KIT_TARGETS := submit dry-run sweep status why logs report explain cancel resume rehearse
+KIT_TARGETS := submit dry-run sweep status why logs explain cancel resume rehearse
 include $(KIT_ROOMS)
 
 # Python reads which variables were typed, and refuses those that the target does not take.

@@ -7,17 +7,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import shared_files
-from ..console import display_path, format_duration, print_line, quantity
-from ..errors import FailedError, UserError
-from ..rundir import RunDir, write_atomic
-from ..runs import lookup, state
-from . import arguments
-from .times import ranking, uses
-from .times.uses import RunTimes, Use
-from .views import table
+from ... import shared_files
+from ...commands import arguments
+from ...commands.views import table
+from ...console import display_path, format_duration, print_line, quantity
+from ...errors import FailedError, UserError
+from ...rundir import RunDir, write_atomic
+from ...runs import lookup, state
+from . import ranking, uses
+from .uses import RunTimes, Use
 
 MAKE = ("", "RUN... FLAGS")
+ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +112,7 @@ def duration(seconds: float) -> str:
 def write_page(times: Sequence[RunTimes], path: Path, is_asked: bool) -> None:
     """Write the page, and print its path; a default path that refuses it is only a warning."""
     try:
-        from .times import page
+        from . import page
 
         write_atomic(path, page.page_of(times, list(map(heading, times)), lines_of(times)))
     except ImportError as error:

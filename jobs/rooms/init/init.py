@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
-from .. import installation
-from ..errors import UserError
+from ... import installation
+from ...errors import UserError
 
-TEMPLATES = {"configs/first.yaml": "first.yaml", "kit.mk": "kit.mk"}
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
 
 
@@ -35,17 +33,29 @@ def init(folder: Path) -> int:
         raise UserError(
             f"{folder} is a clone of the kit\n  hint: make submit CONFIG=configs/resnet.yaml"
         )
-    for name, template in TEMPLATES.items():
+    for name, text in files().items():
         path = folder / name
         if path.exists():
             print(f"{path} exists and is kept")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(installation.PACKAGE / "templates" / template, path)
+        path.write_text(text, encoding="utf-8")
         print(f"wrote {path}")
     _ignore(folder / ".gitignore")
     print("next: kit submit configs/first.yaml")
     return 0
+
+
+def files() -> dict[str, str]:
+    """Return the text of each file to write. kit.mk has the targets of all rooms in it."""
+    rooms = sorted((installation.HOME / "jobs/rooms").glob("*/room.mk"))
+    targets = "".join(each.read_text(encoding="utf-8") for each in rooms)
+    kit_mk = (installation.PACKAGE / "kit.mk").read_text(encoding="utf-8")
+    spec = Path(__file__).with_name("first.yaml").read_text(encoding="utf-8")
+    return {
+        "configs/first.yaml": spec,
+        "kit.mk": kit_mk.replace("include $(KIT_ROOMS)\n", targets).replace(" $(KIT_ROOMS)", ""),
+    }
 
 
 def _ignore(path: Path) -> None:

@@ -2,16 +2,17 @@
 
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
 from slurm_job_kit.jobs.attempt import close as close_module
-from slurm_job_kit.jobs.attempt import notify
 from slurm_job_kit.jobs.attempt.decision import Action
 from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.records.training import Result
+from slurm_job_kit.jobs.rooms.notify import hooks
 from slurm_job_kit.jobs.rundir import read_json, write_json
-from slurm_job_kit.jobs.runs import run_lock
+from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 from tests.core import run_files
 from tests.core.waiting import is_running, wait_for
@@ -32,6 +33,11 @@ def wanting(run, fake_slurm):
         return run, me
 
     return wants
+
+
+def held(run):
+    """Call the hook as the core does once a run is held."""
+    hooks.end(run, replace(fact_reader.read_newest(run), result=Result("held")), None)
 
 
 def said(run):
@@ -79,10 +85,11 @@ def test_a_command_that_fails_changes_nothing(wanting, command, capfd):
     assert "notify.command failed with exit code" in capfd.readouterr().err
 
 
-def test_a_command_that_does_not_end_is_killed_with_its_children(wanting, capfd):
+def test_a_command_that_does_not_end_is_killed_with_its_children(wanting, capfd, monkeypatch):
     run, _ = wanting("sleep 1000 & echo $! >pid; wait")
+    monkeypatch.setattr(hooks, "LIMIT_S", 3.0)
     began = time.monotonic()
-    notify.notify(run, Spec.read(run.spec), Result("held"), limit_s=3.0)
+    held(run)
     assert time.monotonic() - began < 30
     assert "was ended after 3 s" in capfd.readouterr().err
     pid = int((run.path / "pid").read_text())
@@ -91,7 +98,7 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(wanting, capfd)
 
 def test_its_output_is_not_that_of_the_command(wanting, capfd):
     run, _ = wanting("echo said")
-    notify.notify(run, Spec.read(run.spec), Result("held"))
+    held(run)
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "said\n")
 
@@ -101,7 +108,7 @@ def test_the_command_can_end_its_own_processes(wanting):
     run, _ = wanting("sleep 1000 & kill -TERM $!; wait $!; echo $? >code")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        notify.notify(run, Spec.read(run.spec), Result("held"))
+        held(run)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert (run.path / "code").read_text() == "143\n"

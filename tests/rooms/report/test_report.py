@@ -7,6 +7,8 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import make_words
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from tests.core import run_files
@@ -146,3 +148,9 @@ def test_a_directory_that_refuses_the_page_leaves_the_text(requeued, capfd):
 def test_a_mistake_names_what_there_is(requeued, capsys, words, text):
     assert main(["report", *words]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_make_takes_several_runs():
+    assert make_words.words_of("report", {"KIT_TYPED": "RUN=a\\ b"}) == ["report", "a", "b"]
+    with pytest.raises(UserError, match="begins with `-`"):
+        make_words.words_of("report", {"KIT_TYPED": "RUN=a\\ --json"})

@@ -11,21 +11,22 @@ import os
 import signal
 import subprocess
 
-from ..console import STDERR, print_line
-from ..node.stop_signals import STOP_SIGNALS, unblock_stop_signals
-from ..records.training import Result
-from ..rundir import RunDir
-from ..spec import Spec
+from ...console import STDERR, print_line
+from ...node.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from ...records.training import Result
+from ...rundir import RunDir
+from ...runs.interpret import AttemptFacts
+from ...runs.run_lock import Owner
 
 LIMIT_S = 30.0
 
 
-def notify(run_dir: RunDir, spec: Spec, result: Result | None, limit_s: float = LIMIT_S) -> None:
-    """Run the command of the spec, if it has one, for this result, and for limit_s at most."""
-    command = spec.notify.command
-    if command is None or result is None:
+def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
+    """Run the command of the spec, if it has one, for this result, and for LIMIT_S at most."""
+    command = facts.spec.notify.command
+    if command is None or facts.result is None:
         return
-    problem = _run(command, run_dir, result, limit_s)
+    problem = _run(command, run_dir, facts.result)
     if problem:
         print_line(f"notify.command {problem}; the run is not affected")
 
@@ -37,8 +38,8 @@ def _accept_stop_signals() -> None:
     unblock_stop_signals()
 
 
-def _run(command: str, run_dir: RunDir, result: Result, limit_s: float) -> str:
-    """Run a command for limit_s at most; returns what went wrong, or an empty text."""
+def _run(command: str, run_dir: RunDir, result: Result) -> str:
+    """Run a command for LIMIT_S at most; returns what went wrong, or an empty text."""
     environ = {
         "KIT_RUN_ID": run_dir.run_id,
         "KIT_RUN_DIR": str(run_dir.path),
@@ -59,10 +60,10 @@ def _run(command: str, run_dir: RunDir, result: Result, limit_s: float) -> str:
     except (OSError, ValueError) as error:
         return f"could not be started: {error}"
     try:
-        status = process.wait(limit_s)
+        status = process.wait(LIMIT_S)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return f"was ended after {limit_s:.0f} s"
+        return f"was ended after {LIMIT_S:.0f} s"
     return f"failed with exit code {status}" if status else ""

@@ -9,11 +9,11 @@ import datetime
 import io
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import jinja2
 from matplotlib.figure import Figure
 
-from ... import installation
 from ...records.training import read_metrics
 from .ranking import NO_METRICS, bare
 from .uses import RunTimes
@@ -27,7 +27,7 @@ Curve = list[tuple[float, float]]
 def page_of(times: Sequence[RunTimes], headings: Sequence[str], table: Sequence[str]) -> str:
     """Return the page. headings: a line for each run; table: the lines of the printed report."""
     charts = charts_of([curves_of(each) for each in times])
-    template = (installation.PACKAGE / "templates/report.html").read_text(encoding="utf-8")
+    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(template).render(
         title=", ".join(each.name for each in times[:3]),
