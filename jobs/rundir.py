@@ -172,39 +172,6 @@ class RunDir:
         return self.path / "timeline" / f"{writer}.jsonl"
 
 
-@dataclass(frozen=True)
-class SweepDir:
-    """The paths of a sweep, below `<runs_root>/<name>/<sweep id>`; its runs lie beside it."""
-
-    path: Path
-
-    @property
-    def sweep_id(self) -> str:
-        return self.path.name
-
-    @property
-    def record(self) -> Path:
-        """The points, and by which keys they differ."""
-        return self.path / "sweep.json"
-
-    @property
-    def report(self) -> Path:
-        """The page that the command report writes about all points."""
-        return self.path / "report.html"
-
-    @property
-    def submitit(self) -> Path:
-        return self.path / "submitit"
-
-    @property
-    def points(self) -> Path:
-        """Links to the run directories, named by the numbers; the batch script follows them."""
-        return self.path / "points"
-
-    def point(self, number: int) -> Path:
-        return self.points / str(number)
-
-
 def folder_of(link: Path) -> Path | None:
     """Return the folder to which a link of a run directory leads; None where it is no link.
 

@@ -17,7 +17,6 @@ KIT_HELP = -F ':.*\#\# ' '/^\#\#@/ {at = substr($$0, 5); if (!(at in text)) head
 ##@ Run
 submit: ## Run a spec: CONFIG=configs/first.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
 dry-run: ## Show what submit would do with CONFIG=...: sbatch command, script, resolved spec
-sweep: ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=1]
 
 ##@ Look
 status: ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS=--all]
@@ -32,7 +31,7 @@ resume: ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CH
 ##@ Results
 rehearse: ## Stop and kill a small training, compare how it ends: CONFIG=... or RUN=... [SET=] [FLAGS=]
 
-KIT_TARGETS := submit dry-run sweep status why logs explain cancel resume rehearse
+KIT_TARGETS := submit dry-run status why logs explain cancel resume rehearse
 include $(KIT_ROOMS)
 
 # Python reads which variables were typed, and refuses those that the target does not take.

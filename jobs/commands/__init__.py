@@ -7,7 +7,7 @@
 - submit: freezes a spec and runs it, on Slurm or here.
 - queue: hands a run directory to sbatch.
 - adopt: makes the run directory of a job that plain sbatch started.
-- resume: continues a run that stopped before its end, or a sweep.
+- resume: continues a run that stopped before its end, or a group.
 - continuing: continues one run, perhaps changed.
 - run_jobs: finds the Slurm jobs of runs.
 - submit_claim: lets one command at a time queue or cancel the jobs of a run.
@@ -21,6 +21,4 @@
 - explain: what a key of the spec means, its value and where that came from.
 - why: prints why a run waits, ended or is held, and what to do.
 - answer: finds out why that is.
-- sweep: runs many points of one spec.
-- sweep_points: the points of a sweep, from the section of a file and the command line.
 """

@@ -1,4 +1,4 @@
-"""The command cancel: stop a run or all points of a sweep, Slurm jobs and local processes."""
+"""The command cancel: stop a run or a group of runs, Slurm jobs and local processes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run cancel; returns the exit code."""
-    if (sweep := lookup.find_sweep(args.run)) is not None:
-        return cancel(lookup.points_of(sweep), sweep.sweep_id)
+    if (group := lookup.find_group(args.run)) is not None:
+        return cancel(lookup.points_of(group), group.name)
     run_dir = lookup.find(args.run)
     return cancel([run_dir], run_dir.run_id)
 
@@ -44,7 +44,7 @@ def command(args: argparse.Namespace) -> int:
 def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     """Stop runs, which only a later resume continues; returns the exit code 0.
 
-    name: of the run, or of the sweep that has these points.
+    name: of the run, or of the group that has these runs.
     Raises: UserError where none is queued or runs; FailedError if scancel fails.
     """
     live_runs = [run for run in state.read_all(run_dirs) if run.phase is not RunPhase.GONE]
@@ -76,10 +76,10 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
         for run in runs:
             if run.run_dir in jobs:
                 end_pending(run, jobs[run.run_dir].values())
-    is_sweep = name not in (run_dir.run_id for run_dir in run_dirs)
-    if is_sweep:
+    is_group = name not in (run_dir.run_id for run_dir in run_dirs)
+    if is_group:
         print(f"{name}: {quantity(len(jobs) + len(here), 'point')} cancelled")
-    for ids in () if is_sweep else jobs.values():
+    for ids in () if is_group else jobs.values():
         print(f"{name}: job {' and job '.join(ids)} cancelled")
     return 0
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from typing import Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
+from ..errors import UserError
 from ..rooms import ROOMS
+
+if TYPE_CHECKING:
+    from .continuing import Request
 
 # What each command does, in the module of its name. Only that of the chosen one is imported.
 COMMANDS = {
     "submit": "freeze a spec and run it, on Slurm if there is one",
-    "sweep": "run many points of one spec, as a job array on Slurm",
     "freeze": "make the run directory only, and print it as JSON",
     "adopt": "make the run directory of this Slurm job (slurm/ddp.sbatch)",
     "status": "list the runs and their states",
@@ -42,6 +46,13 @@ class Command(Protocol):
         """Run the command; returns the exit code."""
 
 
+class GroupMaker(Command, Protocol):
+    """A command that makes groups of runs: see jobs.runs.lookup."""
+
+    def resume_all(self, group: Path, request: Request, as_json: bool) -> int:
+        """Continue the runs of a group; returns the exit code."""
+
+
 def all_commands() -> dict[str, str]:
     """Return each command with what it does; those of the rooms come last."""
     of_rooms = (room.commands for room in ROOMS.values())
@@ -52,3 +63,12 @@ def load(name: str) -> Command:
     """Return the module of a command."""
     rooms = (f"..rooms.{room}" for room, each in ROOMS.items() if name in each.commands)
     return cast(Command, importlib.import_module(f"{next(rooms, '')}.{name}", __package__))
+
+
+def maker_of(group: Path) -> GroupMaker:
+    """Return the command that made a group. Raises: UserError where its room was deleted."""
+    name = group.name.partition("-")[0]
+    if name not in all_commands():
+        hint = "resume its runs one at a time"
+        raise UserError(f"{group.name}: this copy of the kit has no command {name}\n  hint: {hint}")
+    return cast(GroupMaker, load(name))

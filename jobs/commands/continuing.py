@@ -1,4 +1,4 @@
-"""Continues a run as the commands resume and sweep want it.
+"""Continues a run as the command resume wants it.
 
 Also with mended code, from an older checkpoint, and a complete run with more steps.
 """

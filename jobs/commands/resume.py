@@ -1,11 +1,11 @@
-"""The command resume: continue a run that was held, cancelled, interrupted or lost, or a sweep."""
+"""The command resume: continue a run that was held, cancelled, interrupted or lost, or a group."""
 
 from __future__ import annotations
 
 import argparse
 
 from ..runs import lookup
-from . import arguments, sweep
+from . import arguments, catalogue
 from .continuing import Request, resume
 
 MAKE = ("", "RUN SET CODE CHECKPOINT YES FLAGS")
@@ -37,6 +37,6 @@ def command(args: argparse.Namespace) -> int:
         is_checked=not args.no_check,
         takes_all_nodes=args.all_nodes,
     )
-    if (found := lookup.find_sweep(args.run)) is not None:
-        return sweep.resume_all(found, request, args.json)
+    if (group := lookup.find_group(args.run)) is not None:
+        return catalogue.maker_of(group).resume_all(group, request, args.json)
     return resume(lookup.find(args.run), request, args.json)

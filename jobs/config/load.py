@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .. import installation
 from ..problems import Place, Problem, SpecError, printable
+from ..rooms import ROOMS
 from ..spec import Spec
 from . import overrides, validate, yaml_reader
 from .keys import nearest
@@ -20,7 +21,7 @@ from .yaml_reader import Document
 
 __all__ = ["LoadedSpec", "SpecError", "load"]
 
-SWEEP = "sweep"  # a section that is no part of a spec: see jobs.commands.sweep_points
+SWEEP = "sweep"  # a section that is no part of a spec: the room sweeps reads it
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> L
     text, document = read(path, arguments)
     if SWEEP in document.values:
         if not is_point:
-            hint = f"{installation.with_config('sweep', printable(str(path)))} runs them"
+            hint = "this copy of the kit does not have the room sweeps: remove the section"
+            if "sweeps" in ROOMS:
+                hint = f"{installation.with_config('sweep', printable(str(path)))} runs them"
             what = "this file describes several runs, and this command takes one"
             problem = Problem((SWEEP,), what, hint, place=document.place((SWEEP,)))
             document.problems.append(problem)

@@ -4,7 +4,6 @@
 - frozen: the code, packages and overrides of a run, and the later changes of its spec.
 - nodes: the plan of an attempt, and how agents and ranks ended.
 - queued: the jobs of a run, the Slurm that has them, and the owner of the run directory.
-- sweeps: the points of a sweep.
 - training: progress, checkpoints, events and results.
 
 A field is a key of the JSON object, and its type hint is the type that the key must have. One

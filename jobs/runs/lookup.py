@@ -1,4 +1,7 @@
-"""Finds runs by directory, run id, job id or name, sweeps, and the jobs of a run.
+"""Finds runs by directory, run id, job id or name, groups of runs, and the jobs of a run.
+
+A group is a folder that a command made for several runs. Its name begins with that command:
+`sweep-20260101-120000`; `points/0`, `points/1` ... lead to the runs.
 
 Standard library only; it calls no Slurm command.
 """
@@ -18,13 +21,13 @@ from ..console import print_line, user_name
 from ..errors import UserError
 from ..records.ended import read_attempts
 from ..records.queued import Claim, RecordedJob, Submission
-from ..records.sweeps import SweepRecord
-from ..rundir import RunDir, SweepDir, relink
+from ..rundir import RunDir, relink
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
 # was killed before it could write successor.json.
 SUCCEEDS = "KIT_SUCCEEDS"
 LOCAL = "local-"  # the ids of local runs begin with it
+POINTS = "points"
 
 
 class NoSuchRunError(UserError):
@@ -110,7 +113,7 @@ def all_runs() -> list[RunDir]:
     A run that lies in another root has a link here. Its real directory is returned: the batch
     script refuses a link, which may lead elsewhere at a requeue.
     """
-    runs = {RunDir(_real(path)) for path in _children() if _has(path, "spec.json")}
+    runs = {RunDir(_real(path)) for path in _children() if _is_run(path)}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
 
 
@@ -129,10 +132,16 @@ def _real(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
-def _has(path: Path, name: str) -> bool:
-    """Return whether a folder has a file. A run has no sweep.json, and a sweep no spec.json."""
-    is_other = (name == "sweep.json") != path.name.startswith("sweep-")
-    return os.path.isfile(path / name) or (not is_other and shared_files.is_file(path / name))
+def command_of(group: Path) -> str:
+    """Return the command that made a group of runs; "" by the name of a run's folder."""
+    command, dash, _ = group.name.partition("-")
+    return command if dash and command.isalpha() else ""
+
+
+def _is_run(path: Path) -> bool:
+    """Return whether a folder has a spec; the server is not asked again about a group."""
+    spec = path / "spec.json"
+    return os.path.isfile(spec) or (not command_of(path) and shared_files.is_file(spec))
 
 
 def find(text: str | None) -> RunDir:
@@ -141,10 +150,10 @@ def find(text: str | None) -> RunDir:
     A name (or None, for any name) means its newest run that was queued or started. A run that was
     refused before it started counts only where there is no other.
 
-    Raises: NoSuchRunError; UserError for a sweep, which is several runs.
+    Raises: NoSuchRunError; UserError for a group of several runs.
     """
-    if (sweep := find_sweep(text)) is not None:
-        raise _several_runs(sweep)
+    if (group := find_group(text)) is not None:
+        raise _several_runs(group)
     runs = all_runs()
     if text is None:
         if not runs:
@@ -162,7 +171,7 @@ def find(text: str | None) -> RunDir:
     if (closed := _unreadable(text)) is not None:
         raise closed
     names = sorted({run_dir.path.parent.name for run_dir in runs} | {run.run_id for run in runs})
-    names += [sweep.sweep_id for sweep in all_sweeps()]
+    names += [group.name for group in all_groups()]
     near = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
     listed = f"{installation.command('status')} lists the runs"
     hint = f"did you mean {' or '.join(near)}?" if near else listed
@@ -189,11 +198,11 @@ def _unreadable(text: str) -> UserError | None:
 def find_all(text: str | None) -> list[RunDir]:
     """Return the runs that a user means, newest first: all runs of a name; of None all of the root.
 
-    Of a sweep its points, in their order. Text that is no name means one run, as in `find`.
+    Of a group its runs, in their order. Text that is no name means one run, as in `find`.
     Raises: NoSuchRunError.
     """
-    if (sweep := find_sweep(text)) is not None:
-        return points_of(sweep)
+    if (group := find_group(text)) is not None:
+        return points_of(group)
     runs = all_runs()
     if text is None:
         return runs
@@ -201,51 +210,43 @@ def find_all(text: str | None) -> list[RunDir]:
     return named if named and not is_run_dir(_as_path(text)) else [find(text)]
 
 
-def all_sweeps() -> list[SweepDir]:
-    """Return every sweep of the default runs root, newest first."""
-    folders = (path for path in _children() if path.name.startswith("sweep-"))
+def all_groups() -> list[Path]:
+    """Return every group of runs of the default runs root, newest first."""
+    folders = (path for path in _children() if command_of(path))
     # It may be a link to another root.
-    sweeps = {SweepDir(_real(path)) for path in folders if _has(path, "sweep.json")}
-    return sorted(sweeps, key=lambda sweep: sweep.sweep_id, reverse=True)
+    groups = {_real(path) for path in folders if shared_files.is_dir(path / POINTS)}
+    return sorted(groups, key=lambda group: group.name, reverse=True)
 
 
 def _as_path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
-def find_sweep(text: str | None) -> SweepDir | None:
-    """Return the sweep that a user means by its directory, its id or its job array's id, if any."""
+def find_group(text: str | None) -> Path | None:
+    """Return the group of runs that a user means by its folder, its id or its job array's id."""
     if text is None:
         return None
-    if shared_files.is_file(SweepDir(path := _as_path(text)).record):
-        return SweepDir(path.resolve())
+    if shared_files.is_dir((path := _as_path(text)) / POINTS) and command_of(path.resolve()):
+        return path.resolve()
     if text.isdecimal():
         folder = recall(text)
-        sweep = None if folder is None else SweepDir(folder.path)
-        return sweep if sweep is not None and shared_files.is_file(sweep.record) else None
-    return next((sweep for sweep in all_sweeps() if sweep.sweep_id == text), None)
+        is_group = folder is not None and shared_files.is_dir(folder.path / POINTS)
+        return folder.path if folder is not None and is_group else None
+    return next((group for group in all_groups() if group.name == text), None)
 
 
-def points_of(sweep: SweepDir) -> list[RunDir]:
-    """Return the run directories of a sweep's points, in their order. Raises: RecordError."""
-    return [RunDir(sweep.point(n).resolve()) for n, _ in enumerate(read_sweep(sweep).points)]
+def points_of(group: Path) -> list[RunDir]:
+    """Return the run directories of a group, in their order."""
+    numbers = sorted(int(x) for x in shared_files.names_in(group / POINTS) if x.isdecimal())
+    return [RunDir((group / POINTS / str(number)).resolve()) for number in numbers]
 
 
-def read_sweep(sweep: SweepDir) -> SweepRecord:
-    """Return the points of a sweep. Raises: RecordError, UserError where the file is gone."""
-    record = records.read(SweepRecord, sweep.record)
-    if record is None:
-        raise UserError(f"{sweep.record} is gone\n  hint: each point is a run with its own run id")
-    return record
-
-
-def _several_runs(sweep: SweepDir) -> UserError:
-    points = points_of(sweep)
-    whole = ", ".join(("status", "report", "cancel", "resume"))
+def _several_runs(group: Path) -> UserError:
+    points = points_of(group)
     example = f"; one point: {points[0].run_id}" if points else ""
     return UserError(
-        f"{sweep.sweep_id} is a sweep of {len(points)} runs, and this command takes one\n"
-        f"  hint: {whole} take the sweep{example}"
+        f"{group.name} is a {command_of(group)} of {len(points)} runs, and this command takes one\n"
+        f"  hint: status, cancel and resume take all of them{example}"
     )
 
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import installation
-from ..console import number_ranges
-from ..rundir import JOB_LOG, RunDir, SweepDir
+from ..rundir import JOB_LOG, RunDir
 from ..spec import Spec
 
 SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
@@ -80,33 +79,13 @@ def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list
 
     script: the batch script; by default the run directory's frozen one.
     """
-    positional = (script or run_dir.kit / SCRIPT, run_dir.path)
-    return ["sbatch", *sbatch_options(spec, run_dir.path), *map(str, positional)]
+    options = sbatch_options(spec, run_dir.path)
+    return argv_of(options, script or run_dir.kit / SCRIPT, run_dir.path)
 
 
-def array_options(spec: Spec, sweep: SweepDir) -> list[str]:
-    """Return sbatch's options for points of a sweep: each task writes the log of its own run.
-
-    Slurm replaces %a by the number of the task. Source: sbatch(1), filename pattern.
-    """
-    return sbatch_options(spec, sweep.path, f"{sweep.points.name}/%a/{JOB_LOG}")
-
-
-def array_argv(
-    options: Sequence[str], script: Path, sweep: SweepDir, tasks: Sequence[int], limit: int | None
-) -> list[str]:
-    """Return the command line that queues points of a sweep as a job array.
-
-    options: of `array_options`. tasks: the numbers of the points. limit: how many may run at a
-    time; None: all of them.
-    """
-    array = f"--array={array_tasks(tasks, limit)}"
-    return ["sbatch", *options, array, str(script), str(sweep.path)]
-
-
-def array_tasks(tasks: Sequence[int], limit: int | None) -> str:
-    """Return `0-5%2`: these tasks of an array, at most `limit` of them at a time."""
-    return number_ranges(tasks) + (f"%{limit}" if limit else "")
+def argv_of(options: Sequence[str], script: Path, target: Path) -> list[str]:
+    """Return the command line that queues the batch script for a run, or for a group of runs."""
+    return ["sbatch", *options, str(script), str(target)]
 
 
 def successor_argv(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[str]:

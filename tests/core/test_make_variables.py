@@ -94,7 +94,7 @@ def test_a_target_becomes_a_command(target, typed, expected):
         ("submit", ["CONFIG=x", "CODE=1"], "make submit takes no CODE=..."),
         ("submit", ["CONFIG=x", "STE=a=1"], "it takes CONFIG, SET, FROM, YES, FLAGS"),
         ("submit", [], "CONFIG=... is missing, as in `make submit CONFIG=configs/NAME.yaml`"),
-        ("sweep", ["CONFIG="], "CONFIG=... is missing"),
+        ("submit", ["CONFIG="], "CONFIG=... is missing"),
         ("cancel", ["RUN="], "RUN=... is missing"),
         ("cancel", ["RUN=--yes"], "RUN=--yes begins with `-`"),
         ("logs", ["FLAGS='"], "FLAGS=': No closing quotation"),

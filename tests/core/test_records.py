@@ -8,7 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records import RecordError, ended, frozen, nodes, queued, sweeps, training
+from slurm_job_kit.jobs.records import RecordError, ended, frozen, nodes, queued, training
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
@@ -150,7 +150,7 @@ def test_the_step_of_the_progress_lies_at_a_fixed_place(tmp_path):
 
 
 def test_no_record_has_a_field_of_any_type_or_a_dict():
-    modules = (ended, frozen, nodes, queued, sweeps, training)
+    modules = (ended, frozen, nodes, queued, training)
     assert {module.__name__.rpartition(".")[2] for module in modules} == {
         path.stem for path in Path(records.__path__[0]).glob("[!_]*.py")
     }

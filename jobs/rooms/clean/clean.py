@@ -96,7 +96,7 @@ def age_s(run_dir: RunDir) -> float:
 class Squeue:
     """The jobs of runs, and all of this user, from one answer of squeue.
 
-    targets: to what the batch scripts of the user's living jobs lead, and the points of sweeps.
+    targets: to what the batch scripts of the user's living jobs lead, and the runs of groups.
     unclear: a job of the kit of which Slurm does not show that.
     """
 
@@ -114,7 +114,7 @@ class Squeue:
         known_targets = {job_id: run_jobs.target_of(queue, job_id) for job_id in queue.targets}
         unclear = next((job_id for job_id, path in known_targets.items() if path is None), None)
         targets = {path for path in known_targets.values() if path is not None}
-        points = {each.resolve() for path in targets for each in files_in(path / "points", "*")}
+        points = {run.path for path in targets for run in lookup.points_of(path)}
         return cls(queue.jobs is not None, lives, frozenset(targets | points), unclear)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from ... import records
 from ...records.training import Progress, Result, read_metrics
-from ...rundir import RunDir, SweepDir
-from ...runs import lookup
+from ...rundir import RunDir
 from ...spec import METRIC_MODES, FormatError, Spec
 
 HELD_OUT = "eval_"
@@ -42,20 +41,6 @@ def rank(run_dirs: Sequence[RunDir], metric: str) -> list[RankedValue]:
     sign = -1.0 if mode(run_dirs, metric) == "max" else 1.0
     ranked = [value_of(run_dir, metric, sign) for run_dir in run_dirs]
     return sorted(ranked, key=lambda each: math.inf if each.value is None else sign * each.value)
-
-
-def metric_of(sweep: SweepDir) -> str:
-    """Return the metric that ranks the points of a sweep."""
-    return lookup.read_sweep(sweep).metric or default_metric(lookup.points_of(sweep))
-
-
-def labels_of(sweep: SweepDir) -> dict[RunDir, str]:
-    """Return the number and the overrides of each point."""
-    pairs = zip(lookup.points_of(sweep), lookup.read_sweep(sweep).points, strict=True)
-    return {
-        run_dir: f"point {number}  {' '.join(point.overrides)}"
-        for number, (run_dir, point) in enumerate(pairs)
-    }
 
 
 def default_metric(run_dirs: Sequence[RunDir]) -> str:

@@ -12,6 +12,7 @@ from ...commands import arguments
 from ...commands.views import table
 from ...console import display_path, format_duration, print_line, quantity
 from ...errors import FailedError, UserError
+from ...rooms import ROOMS
 from ...rundir import RunDir, write_atomic
 from ...runs import lookup, state
 from . import ranking, uses
@@ -33,9 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Run report; returns the exit code. Raises: UserError, FailedError, OSError."""
     words = args.run or [None]
-    sweeps = [sweep for word in words if (sweep := lookup.find_sweep(word)) is not None]
+    groups = [group for word in words if (group := lookup.find_group(word)) is not None]
     run_dirs = list(dict.fromkeys(each for word in words for each in runs_of(word)))
-    metric = args.metric or (sweeps and ranking.metric_of(sweeps[0])) or None
+    of_groups = [of_group(group) for group in groups]
+    metric = args.metric or next((metric for metric, _ in of_groups), None)
     ranked = ranking.rank(run_dirs, metric) if metric else []
     if args.metric and all(each.value is None for each in ranked):
         names = ", ".join(ranking.names_of(run_dirs)) or "no metrics at all"
@@ -47,29 +49,40 @@ def command(args: argparse.Namespace) -> int:
     else:
         lines = lines_of(times)
         if metric and any(each.value is not None for each in ranked):
-            labels = {
-                run: text for sweep in sweeps for run, text in ranking.labels_of(sweep).items()
-            }
+            labels = {run: text for _, each in of_groups for run, text in each.items()}
             lines += ranking.lines_of(ranked, metric, labels)
         print("\n".join(lines), flush=True)  # before the path of the page, which goes to stderr
     if args.out is not None or not args.json:
-        default = sweeps[0].report if sweeps else run_dirs[0].report
+        default = groups[0] / "report.html" if groups else run_dirs[0].report
         write_page(times, args.out or default, is_asked=args.out is not None)
     return 0
 
 
 def runs_of(word: str | None) -> list[RunDir]:
-    """Return a sweep's points in their order, else one run. Raises: UserError if there is none."""
-    sweep = lookup.find_sweep(word)
-    if sweep is None:
+    """Return a group's runs in their order, else one run. Raises: UserError if there is none."""
+    group = lookup.find_group(word)
+    if group is None:
         return [lookup.find(word)]
-    points = lookup.points_of(sweep)
+    points = lookup.points_of(group)
     run_dirs = [run_dir for run_dir in points if shared_files.is_dir(run_dir.path)]
     if len(run_dirs) < len(points):
         print_line(f"{len(points) - len(run_dirs)} points are left out: they were deleted")
     if not run_dirs:
-        raise UserError(f"the run directories of all points of {sweep.sweep_id} were deleted")
+        raise UserError(f"the run directories of all points of {group.name} were deleted")
     return run_dirs
+
+
+def of_group(group: Path) -> tuple[str, dict[RunDir, str]]:
+    """Return the metric that ranks the runs of a group, and what each run is called there."""
+    runs = lookup.points_of(group)
+    if "sweeps" not in ROOMS:
+        return ranking.default_metric(runs), {}
+    from ..sweeps import record
+
+    sweep = record.read(group)
+    texts = (f"point {n}  {' '.join(point.overrides)}" for n, point in enumerate(sweep.points))
+    labels = dict(zip(runs, texts, strict=True))
+    return sweep.metric or ranking.default_metric(runs), labels
 
 
 def lines_of(times: Sequence[RunTimes]) -> list[str]:

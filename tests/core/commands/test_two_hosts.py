@@ -15,8 +15,7 @@ from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile, attempts_wi
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
-from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import checkpoint_files, code_snapshot, lookup, revision, state
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line
@@ -26,7 +25,7 @@ from tests.core.two_hosts import TwoHosts, look
 NAMES = (
     *("result.json", "attempts.jsonl", "owner.json", "cancelled", "successor.json", "plan.json"),
     *("outcome.json", "progress.json", "attempt.jsonl", "rank-00000.log", "latest", "best"),
-    *("step-00000006", "manifest.json", "spec.json", "20260102", "sweep.json", "metrics.jsonl"),
+    *("step-00000006", "manifest.json", "spec.json", "20260102", "points", "metrics.jsonl"),
 )
 # Each shows files of other hosts, and changes none.
 SHOW_IN_ALL_ROOMS = (
@@ -172,13 +171,15 @@ def test_a_job_id_means_the_run_whose_job_another_host_has_just_queued(hosts, ru
     assert run_dir is not None and run_dir.run_id == "20260101"
 
 
-def test_a_sweep_of_another_host_is_found(hosts, run, there):
-    sweep = SweepDir(hosts.here / "runs/tiny/sweep-1")
-    sweep.path.mkdir()
+def test_a_group_of_runs_of_another_host_is_found(hosts, run, there):
+    group = hosts.here / "runs/tiny/sweep-1"
+    group.mkdir()
     look(hosts.there, *NAMES)
-    records.write(sweep.record, SweepRecord((SweepPoint("20260101", ()),), None, None))
-    assert [each.sweep_id for each in lookup.all_sweeps()] == ["sweep-1"]
-    assert lookup.find_sweep("sweep-1") is not None
+    (group / "points").mkdir()
+    (group / "points/0").symlink_to("../../20260101")
+    assert [each.name for each in lookup.all_groups()] == ["sweep-1"]
+    found = lookup.find_group("sweep-1")
+    assert found is not None and lookup.points_of(found) == [there]
 
 
 def test_the_logs_of_another_host_are_shown_as_they_grow(hosts, run, there):

@@ -5,8 +5,6 @@ from dataclasses import asdict
 
 import pytest
 
-from slurm_job_kit.jobs.commands import sweep
-from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.runs.state import RunPhase
@@ -64,18 +62,12 @@ def test_a_run_that_cannot_be_read_still_has_its_job(run, slurm, capsys):
     slurm.set_state("7", "RUNNING")
     run_state = state.read(run)
     assert run_state.phase is RunPhase.UNREADABLE and run_state.lives["7"].is_alive
-    assert sweep.open_points([run]) == []
-    slurm.set_state("7", "FAILED")
-    with pytest.raises(UserError, match="attempts.jsonl"):
-        sweep.open_points([run])
 
 
 def test_a_process_that_died_says_nothing_about_a_job_that_was_queued_later(run, slurm):
     died_here(run)
     slurm.answer("squeue", status=1)
     assert state.read(run).phase is RunPhase.UNKNOWN
-    with pytest.raises(FailedError, match="whether job 7 still runs"):
-        sweep.open_points([run])
     slurm.answer("squeue", squeue_line("7", "TIMEOUT"))
     assert state.read(run).word == "timeout"
 
@@ -87,15 +79,6 @@ def test_a_process_that_lives_here_is_the_run_whatever_is_unknown_of_an_earlier_
     write_json(run.owner, asdict(run_lock.this_process(None)) | {"attempt": 2})
     run_state = state.read(run)
     assert run_state.phase is RunPhase.RUNNING and run_state.process is not None
-    assert sweep.open_points([run]) == []
-
-
-@pytest.mark.parametrize("word", ["COMPLETING", "REQUEUE_HOLD"])
-def test_a_point_whose_job_still_lives_is_active_whatever_its_result(run, slurm, word):
-    write_json(run.result, {"status": "held"})
-    os.utime(run.submission, (0, 0))
-    slurm.set_state("7", word)
-    assert sweep.open_points([run]) == []
 
 
 def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
@@ -107,7 +90,7 @@ def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
 
 def test_a_state_that_this_kit_does_not_know_is_alive(run, slurm):
     slurm.set_state("7", "HIBERNATING")
-    assert sweep.open_points([run]) == []
+    assert state.read(run).lives["7"].is_alive
 
 
 def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):

@@ -13,6 +13,7 @@ from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.rooms.export import __main__ as export
 from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save
+from tests.core.checkpoint.conftest import trained as trained
 from tests.core.checkpoint.test_two_hosts import NAMES
 from tests.core.checkpoint.test_two_hosts import here as here
 from tests.core.checkpoint.test_two_hosts import there as there

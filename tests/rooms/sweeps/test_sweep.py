@@ -23,7 +23,7 @@ GRID = ("sweep", "tiny.yaml", "train.seed=0,1,2")
 def made(slurm, capsys):
     """A sweep of three points, whose tasks wait; and a function for the state of a task."""
     assert main([*GRID, "sweep.max_parallel=2"]) == 0
-    (sweep,) = lookup.all_sweeps()
+    (sweep,) = lookup.all_groups()
     for number in range(3):
         slurm.set_state(f"4711_{number}", "PENDING")
     capsys.readouterr()
@@ -50,8 +50,8 @@ def end(made, slurm, **statuses):
 
 def test_the_points_are_one_array_with_a_limit_and_each_has_its_own_run(made, slurm):
     assert slurm.submitted == 1
-    assert "--array=0-2%2" in slurm.argv and slurm.argv[-1] == str(made.path)
-    assert {f"--chdir={made.path}", "--output=points/%a/job.log"} <= set(slurm.argv)
+    assert "--array=0-2%2" in slurm.argv and slurm.argv[-1] == str(made)
+    assert {f"--chdir={made}", "--output=points/%a/job.log"} <= set(slurm.argv)
     runs = lookup.points_of(made)
     assert [Spec.read(run.spec).train.seed for run in runs] == [0, 1, 2]
     assert len({run.code.resolve() for run in runs}) == 1 and len(set(runs)) == 3
@@ -71,12 +71,12 @@ def test_a_point_freezes_the_same_spec_as_a_run_alone(made, here):
 
 
 def test_a_sweep_is_found_by_directory_id_and_array_and_is_no_run(made, capsys):
-    for text in (str(made.path), made.sweep_id, "4711"):
+    for text in (str(made), made.name, "4711"):
         assert lookup.find_all(text) == lookup.points_of(made)
         assert main(["logs", text]) == 2
         assert "is a sweep of 3 runs" in capsys.readouterr().err
-    assert main(["logs", f"{made.sweep_id}x"]) == 2
-    assert made.sweep_id in capsys.readouterr().err
+    assert main(["logs", f"{made.name}x"]) == 2
+    assert made.name in capsys.readouterr().err
 
 
 def test_resume_takes_the_sweep_with_its_limit(made, slurm):
@@ -90,46 +90,46 @@ def test_a_refused_resume_leaves_the_points_as_they_were(made, slurm):
     runs = end(made, slurm, p1="cancelled")
     runs[1].cancelled.write_text("x")
     slurm.refuse(1)
-    assert main(["resume", made.sweep_id]) == 1
+    assert main(["resume", made.name]) == 1
     assert runs[1].cancelled.read_text() == "x"
 
 
 def test_cancel_marks_each_living_point_and_calls_scancel_once(made, slurm):
     runs = end(made, slurm, p0="completed")
     slurm.set_state("4711_1", "RUNNING")
-    assert main(["cancel", made.sweep_id]) == 0
+    assert main(["cancel", made.name]) == 0
     assert slurm.cancelled == ["4711_1 4711_2"]
     assert [run.cancelled.exists() for run in runs] == [False, True, True]
     assert not runs[1].result.exists() and "cancelled" in runs[2].result.read_text()
-    assert main(["cancel", made.sweep_id]) == 2
+    assert main(["cancel", made.name]) == 2
 
 
 def test_cancel_of_a_sweep_ends_the_job_of_a_point_that_plain_sbatch_queued(made, slurm):
     runs = end(made, slurm, p0="held", p1="completed", p2="completed")
     slurm.set_state("5000", "PENDING")
     slurm.enqueue("5000", runs[0].path, f"/x/slurm/ddp.sbatch {runs[0].path}")
-    assert main(["cancel", made.sweep_id]) == 0
+    assert main(["cancel", made.name]) == 0
     assert slurm.cancelled == ["5000"]
 
 
 def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(made, slurm, capsys):
     gone, *left = end(made, slurm, p1="held", p2="completed")
     shutil.rmtree(gone.path)
-    assert main(["report", made.sweep_id]) == 0
+    assert main(["report", made.name]) == 0
     ranked = capsys.readouterr().out.splitlines()[-2:]
     assert ["point 2" in ranked[0], "point 1" in ranked[1]] == [True, True]
-    assert main(["status", made.sweep_id, "--json"]) == 0
+    assert main(["status", made.name, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows[0]["state"] == "unreadable" and "was deleted" in rows[0]["reason"]
-    assert main(["resume", made.sweep_id]) == 0
+    assert main(["resume", made.name]) == 0
     assert "--array=1%2" in slurm.argv
     slurm.set_state("4711_1", "PENDING")
-    assert main(["cancel", made.sweep_id]) == 0
+    assert main(["cancel", made.name]) == 0
     assert left[0].cancelled.exists()
 
 
 def test_status_lists_the_points_in_their_order(made, slurm, capsys):
-    assert main(["status", made.sweep_id, "--json"]) == 0
+    assert main(["status", made.name, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["job_id"] for row in rows] == [f"4711_{number}" for number in range(3)]
     assert {row["state"] for row in rows} == {"pending"}
@@ -147,7 +147,7 @@ def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
 def test_a_refused_array_leaves_nothing(slurm, here):
     slurm.refuse(1)
     assert main(GRID) == 1
-    assert lookup.all_sweeps() == [] and lookup.all_runs() == []
+    assert lookup.all_groups() == [] and lookup.all_runs() == []
     assert not list((here / "runs").glob("tiny/*"))
 
 
@@ -176,7 +176,7 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
     monkeypatch.setattr(continuing, "resume", run)
     monkeypatch.setattr(packages, "check", lambda *_, **__: None)
     assert main([*GRID, "--cluster", "local"]) == code
-    (sweep,) = lookup.all_sweeps()
+    (sweep,) = lookup.all_groups()
     assert ended == lookup.points_of(sweep)[:begun]
 
 

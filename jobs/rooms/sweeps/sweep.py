@@ -11,22 +11,25 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .. import installation, records
-from ..attempt.close import write_missing_result
-from ..config.load import LoadedSpec
-from ..console import display_path, print_line, quantity
-from ..errors import FailedError, UserError
-from ..records.queued import Submission
-from ..records.sweeps import SweepPoint, SweepRecord
-from ..rundir import RunDir, SweepDir
-from ..runs import lookup, state
-from ..runs.freeze import link_in_default_root, new_run_id
-from ..runs.state import RunPhase
-from ..slurm import executor, sbatch
-from . import arguments, continuing, queue, sweep_points
-from .submit import Options, choose_cluster, new_runs
-from .submit_claim import hold_claim
-from .sweep_points import LoadedSweep
+from ... import installation, records
+from ...attempt.close import write_missing_result
+from ...commands import arguments, continuing, queue
+from ...commands.submit import Options, choose_cluster, new_runs
+from ...commands.submit_claim import hold_claim
+from ...config.load import LoadedSpec
+from ...console import display_path, number_ranges, print_line, quantity
+from ...errors import FailedError, UserError
+from ...records.queued import Submission
+from ...rooms import ROOMS
+from ...rundir import JOB_LOG, RunDir
+from ...runs import lookup, state
+from ...runs.freeze import link_in_default_root, new_run_id
+from ...runs.state import RunPhase
+from ...slurm import executor, sbatch
+from . import points as sweep_points
+from . import record as sweep_record
+from .points import LoadedSweep
+from .record import SweepDir, SweepPoint, SweepRecord
 
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
 MAKE = ("CONFIG", "SET DRY FLAGS")
@@ -56,7 +59,7 @@ def show(loaded: LoadedSweep, cluster: str, as_json: bool) -> None:
     listed = [list(point.overrides) for point in loaded.points]
     array = None
     if cluster == "slurm":
-        array = sbatch.array_tasks(range(len(listed)), loaded.max_parallel)
+        array = array_tasks(range(len(listed)), loaded.max_parallel)
     if as_json:
         print(json.dumps({"points": listed, "array": array}))
         return
@@ -100,7 +103,7 @@ def new_sweep_dir(
         sweep.submitit.mkdir()
         named = []
         for number, (run_dir, point) in enumerate(zip(run_dirs, loaded.points, strict=True)):
-            link = sweep.point(number)
+            link = sweep.points / str(number)
             link.symlink_to(os.path.relpath(run_dir.path, link.parent))
             named.append(SweepPoint(run_dir.run_id, point.overrides))
         record = SweepRecord(tuple(named), loaded.metric, loaded.max_parallel)
@@ -121,7 +124,10 @@ def queue_array(
 
     Raises: FailedError, UserError; then nothing is queued.
     """
-    options, *others = {tuple(sbatch.array_options(each.spec, sweep)) for each in runs.values()}
+    # Slurm replaces %a by the number of the task. Source: sbatch(1), filename pattern.
+    log = f"{sweep.points.name}/%a/{JOB_LOG}"
+    specs = (each.spec for each in runs.values())
+    options, *others = {tuple(sbatch.sbatch_options(spec, sweep.path, log)) for spec in specs}
     if others:
         hint = "make a sweep for each value of these slurm keys"
         raise UserError(
@@ -129,7 +135,8 @@ def queue_array(
         )
     first, loaded = next(iter(runs.items()))
     site = queue.check_site(loaded.spec, first)
-    argv = sbatch.array_argv(options, first.kit / sbatch.SCRIPT, sweep, numbers, limit)
+    array = f"--array={array_tasks(numbers, limit)}"
+    argv = sbatch.argv_of([*options, array], first.kit / sbatch.SCRIPT, sweep.path)
 
     def record(array_id: str) -> None:
         lookup.remember(RunDir(sweep.path), array_id)
@@ -143,9 +150,15 @@ def queue_array(
     print_line(f"job array {array_id}: {quantity(len(runs), 'point')}")
 
 
-def resume_all(sweep: SweepDir, request: continuing.Request, as_json: bool) -> int:
+def array_tasks(tasks: Sequence[int], limit: int | None) -> str:
+    """Return `0-5%2`: these tasks of an array, at most `limit` of them at a time."""
+    return number_ranges(tasks) + (f"%{limit}" if limit else "")
+
+
+def resume_all(group: Path, request: continuing.Request, as_json: bool) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
-    run_dirs, record = lookup.points_of(sweep), lookup.read_sweep(sweep)
+    sweep = SweepDir(group)
+    run_dirs, record = lookup.points_of(sweep.path), sweep_record.read(sweep.path)
     numbers = open_points(run_dirs)
     print_line(f"{sweep.sweep_id}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
     cluster = choose_cluster(request.cluster)
@@ -190,7 +203,7 @@ def run_here(
     A point that fails does not keep the next ones from running. Ctrl-C ends the sweep. as_json: all
     output goes to stderr, because stdout has one JSON value.
     """
-    run_dirs, record, code = lookup.points_of(sweep), lookup.read_sweep(sweep), 0
+    run_dirs, record, code = lookup.points_of(sweep.path), sweep_record.read(sweep.path), 0
     for count, number in enumerate(numbers, 1):
         words = " ".join(record.points[number].overrides)
         print_line(f"point {number} ({count} of {len(numbers)}): {words}")
@@ -212,9 +225,10 @@ def announce(sweep: SweepDir, as_json: bool) -> None:
     if not as_json:
         print(f"sweep directory {display_path(Path(sweep.path))}")
         follow = [installation.command(name, sweep.sweep_id) for name in ("status", "report")]
-        print(f"next: {follow[0]}, and {follow[1]} ranks the points", flush=True)
+        ranks = f", and {follow[1]} ranks the points" if "report" in ROOMS else ""
+        print(f"next: {follow[0]}{ranks}", flush=True)
         return
-    pairs = zip(lookup.points_of(sweep), lookup.read_sweep(sweep).points, strict=True)
+    pairs = zip(lookup.points_of(sweep.path), sweep_record.read(sweep.path).points, strict=True)
     points = [
         {
             "point": number,

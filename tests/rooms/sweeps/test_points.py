@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_job_kit.jobs.commands import sweep_points
 from slurm_job_kit.jobs.config.load import SpecError, load
+from slurm_job_kit.jobs.rooms.sweeps import points
 
 BASE = "name: tiny\nslurm: {nodes: 2}\n"
 
@@ -13,7 +13,7 @@ def swept(spec_file):
     """The `KEY=VALUE` of each point."""
 
     def taken(text, *arguments):
-        point_list = sweep_points.load(spec_file(BASE + text), arguments).points
+        point_list = points.load(spec_file(BASE + text), arguments).points
         for point in point_list:  # the frozen overrides give the same spec as a run of its own
             single = load(spec_file(BASE), [*point.loaded.overrides])
             assert single.spec == point.loaded.spec
@@ -31,7 +31,7 @@ def refused(spec_file):
 
     def taken(text, *arguments):
         with pytest.raises(SpecError) as caught:
-            sweep_points.load(spec_file(BASE + text), arguments)
+            points.load(spec_file(BASE + text), arguments)
         return str(caught.value)
 
     return taken

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import overrides, yaml_reader
-from ..config.keys import nearest
-from ..config.load import SWEEP, LoadedSpec, read, resolve_document
-from ..config.yaml_reader import Document
-from ..problems import KeyPath, Problem, SpecError
-from ..spec import METRIC_MODES
+from ...config import overrides, yaml_reader
+from ...config.keys import nearest
+from ...config.load import SWEEP, LoadedSpec, read, resolve_document
+from ...config.yaml_reader import Document
+from ...problems import KeyPath, Problem, SpecError
+from ...spec import METRIC_MODES
 
 KEYS = ("grid", "list", "max_parallel", "metric")
 MAX_POINTS = 1000  # Slurm's default MaxArraySize is 1001. Source: slurm.conf(5)
