@@ -64,7 +64,6 @@ from ..jobs.rundir import (
     RunDir,
     Timeline,
     fsync_directory,
-    write_atomic,
 )
 from ..jobs.spec import (
     METRIC_MODES,
@@ -162,6 +161,5 @@ __all__ = [
     "uneven",
     "with_retries",
     "with_time",
-    "write_atomic",
     "write_pointer",
 ]

@@ -13,13 +13,13 @@ import re
 import shutil
 from pathlib import Path
 
+from ....jobs.rundir import write_atomic
 from ...contract import (
     QUARANTINE_PREFIX,
     TEMPORARY_PREFIX,
     free_name,
     fsync_directory,
     shared_files,
-    write_atomic,
 )
 
 WHOLE = "whole.json"
