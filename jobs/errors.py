@@ -1,4 +1,4 @@
-"""The errors that end a command without a traceback, their kinds, and how an error is written out.
+"""The errors that end a command without a traceback, and how an error is written out.
 
 Imports the standard library only: the processes of a user's script load this file, too.
 """
@@ -8,22 +8,11 @@ import traceback
 from collections.abc import Iterator
 from typing import Literal
 
-from .kinds import Kind
-
 # What a person corrects before the run can go on. None: nothing, or it is not known.
 Mistake = Literal["code", "spec"]
 
-# By the errno of an OSError, whatever file it is of.
-DISK_FAULTS: dict[int, Kind] = {errno.ENOSPC: Kind.DISK_FULL, errno.EDQUOT: Kind.QUOTA}
 # Errors of a file server or a network, which may work again in the next attempt.
 TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ESHUTDOWN)
-# Where the file belongs to the run directory.
-RUN_DIR_FAULTS: dict[int, Kind] = {
-    **DISK_FAULTS,
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), Kind.PERMISSION),
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), Kind.FILES_MISSING),
-    **dict.fromkeys(TRANSIENT_ERRNOS, Kind.DISK_ERROR),
-}
 
 # Gloo reports a dead peer as a plain RuntimeError with these texts (gloo/transport/tcp).
 PEER_TEXTS = (

@@ -13,28 +13,25 @@ from .kinds import Kind
 class _Signs(NamedTuple):
     """How to know a cause: its kind, and what an error of it has.
 
-    errnos, names: of a Python exception, the names of its classes; text: a pattern of what a
-    program wrote.
+    text: a pattern of what a program wrote. errnos, names: of a Python exception, the names of its
+    classes.
     """
 
     kind: Kind
-    errnos: tuple[int, ...]
-    names: tuple[str, ...]
-    text: str
+    text: str = ""
+    errnos: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 # The first one that fits counts.
 _KNOWN_CAUSES = (
     _Signs(
         Kind.GPU_OUT_OF_MEMORY,
-        (),
-        ("OutOfMemoryError",),
         r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED",
+        names=("OutOfMemoryError",),
     ),
     _Signs(
         Kind.GPU_FAULT,
-        (),
-        (),
         # Source: CUDA runtime API, cudaError: 214, 220, 714, 721. Others pass by themselves.
         r"(?:CUDA|HIP) error: (?:uncorrectable|hardware stack error"
         r"|invalid access of peer GPU memory over nvlink)"
@@ -42,26 +39,27 @@ _KNOWN_CAUSES = (
     ),
     _Signs(
         Kind.OUT_OF_MEMORY,
-        (errno.ENOMEM,),
-        ("MemoryError",),
         r"[Cc]annot allocate memory|can't allocate memory|std::bad_alloc"
         r"|MemoryError|oom[-_]kill|[Oo]ut [Oo]f [Mm]emory|Exceeded .*memory limit|^Killed",
+        (errno.ENOMEM,),
+        ("MemoryError",),
     ),
-    _Signs(Kind.PORT, (errno.EADDRINUSE,), (), r"[Aa]ddress already in use|EADDRINUSE"),
-    _Signs(Kind.QUOTA, (errno.EDQUOT,), (), r"Disk quota exceeded"),
-    _Signs(Kind.DISK_FULL, (errno.ENOSPC,), (), r"[Nn]o space left on device"),
+    _Signs(Kind.PORT, r"[Aa]ddress already in use|EADDRINUSE", (errno.EADDRINUSE,)),
+    _Signs(Kind.QUOTA, r"Disk quota exceeded", (errno.EDQUOT,)),
+    _Signs(Kind.DISK_FULL, r"[Nn]o space left on device", (errno.ENOSPC,)),
     _Signs(
         Kind.IMPORT_ERROR,
-        (),
-        ("ImportError", "ModuleNotFoundError"),
         r"No module named|ModuleNotFoundError: |ImportError: ",
+        names=("ImportError", "ModuleNotFoundError"),
     ),
     _Signs(
         Kind.PERMISSION,
+        r"Permission denied|Read-only file system",
         (errno.EACCES, errno.EPERM, errno.EROFS),
         ("PermissionError",),
-        r"Permission denied|Read-only file system",
     ),
+    _Signs(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
+    _Signs(Kind.COLLECTIVE, names=("DistBackendError",)),
 )
 # The next attempt would only repeat these.
 REPEATED = (Kind.IMPORT_ERROR,)
@@ -83,6 +81,6 @@ def known_cause(
     for cause in _KNOWN_CAUSES:
         if error_number in cause.errnos or not {*cause.names}.isdisjoint(names):
             return cause.kind
-        if has_text and re.search(cause.text, text, re.MULTILINE):
+        if has_text and cause.text and re.search(cause.text, text, re.MULTILINE):
             return cause.kind
     return None

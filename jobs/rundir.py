@@ -235,15 +235,8 @@ class AttemptDir:
 
     @property
     def hang(self) -> Path:
-        """Created empty by the rank that finds a hang first; later it holds that rank's conclusion.
-
-        The other ranks write their rank_hang files when it appears.
-        """
+        """Created empty by the rank that finds a hang first; later it holds its conclusion."""
         return self.path / "hang.json"
-
-    def rank_hang(self, rank: int) -> Path:
-        """Return where the main thread of a rank is in a hang."""
-        return self.path / f"rank-{rank:05d}.hang.json"
 
 
 @contextlib.contextmanager

@@ -193,6 +193,7 @@ class Launch:
         "Seconds without progress, also during a save, after which the run counts as hung; ten "
         "times as many in each phase before the first step; auto: 540 and 1800. For your own "
         "script: seconds without output or report of any rank; auto: no limit.",
+        room="health",
     )
     fork: bool | Literal["auto"] = key(
         "auto",
@@ -366,19 +367,23 @@ class Log:
     """What is logged, and where."""
 
     every_steps: int = key(10, "Optimizer steps between two log lines.", ge=1)
-    tensorboard: bool = key(False, "Write TensorBoard's event files.")
+    tensorboard: bool = key(False, "Write TensorBoard's event files.", room="trackers")
     wandb: Literal["off", "offline", "online"] = key(
-        "off", "Weights & Biases; offline leaves the upload to `wandb sync`."
+        "off", "Weights & Biases; offline leaves the upload to `wandb sync`.", room="trackers"
     )
-    wandb_project: str | None = key(None, "Project of Weights & Biases; the run's name if unset.")
+    wandb_project: str | None = key(
+        None, "Project of Weights & Biases; the run's name if unset.", room="trackers"
+    )
 
 
 @dataclass(frozen=True)
 class Profile:
     """Which steps torch's profiler traces, into RUN_DIR/tensorboard/profile."""
 
-    steps: list[int] = key([], "First and last optimizer step to trace, such as [20, 25].")
-    ranks: list[int] = key([0], "Ranks that trace.")
+    steps: list[int] = key(
+        [], "First and last optimizer step to trace, such as [20, 25].", room="profiler"
+    )
+    ranks: list[int] = key([0], "Ranks that trace.", room="profiler")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Start of every rank: install the stop signals, start the watchdog, import torch, train.
+"""Start of every rank: install the stop signals, call the rooms, import torch, train.
 
     torchrun --standalone --nproc-per-node=2 -m trainer configs/resnet.yaml train.epochs=3
     torchrun --standalone --nproc-per-node=2 -m trainer runs/resnet/latest      (resumes)
@@ -29,14 +29,14 @@ def main() -> object:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # After the signals: a stop that arrives before its handler is installed is lost.
     from .contract import begin_lines_with_time
-    from .health.watchdog import Watchdog
+    from .hooks import Pulse, callbacks
 
     begin_lines_with_time()
-    with Watchdog.of_process(os.environ) as watchdog:
-        watchdog.open_early(sys.argv[1:], os.environ)
-        from .run import run
+    pulse = Pulse()
+    of_rooms = callbacks(pulse)
+    from .run import run
 
-        return run(sys.argv[1:], stop, started, watchdog)
+    return run(sys.argv[1:], stop, started, pulse, of_rooms)
 
 
 if __name__ == "__main__":

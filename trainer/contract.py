@@ -34,7 +34,6 @@ from ..jobs.environment import that_change_bits
 from ..jobs.errors import (
     HINT,
     PEER_TEXTS,
-    RUN_DIR_FAULTS,
     TRANSIENT_ERRNOS,
     Mistake,
     UserError,
@@ -44,19 +43,16 @@ from ..jobs.kinds import KIND_OF_MISTAKE, Kind
 from ..jobs.known_causes import REPEATED, known_cause
 from ..jobs.log_text import on_a_screen
 from ..jobs.problems import expand_path
-from ..jobs.procfs import parent_of
 from ..jobs.records import RecordError, training
 from ..jobs.records.ended import NewestCheckpoint
 from ..jobs.records.frozen import Provenance, ProvenanceOrigin, SpecChange
 from ..jobs.records.nodes import (
     AttemptPlan,
-    HangConclusion,
     RankError,
-    RankHang,
     node_name,
 )
 from ..jobs.records.queued import OwningAttempt
-from ..jobs.records.training import Best, CheckReport, Finding, Metric, Outcome, read_events
+from ..jobs.records.training import Best, CheckReport, Finding, Metric, Outcome
 from ..jobs.rooms import ROOMS
 from ..jobs.rundir import (
     STEPS_WRITER,
@@ -92,7 +88,6 @@ __all__ = [
     "FileDigest",
     "Finding",
     "HINT",
-    "HangConclusion",
     "KIND_OF_MISTAKE",
     "Kind",
     "LATEST",
@@ -114,9 +109,7 @@ __all__ = [
     "QUARANTINE_PREFIX",
     "REPEATED",
     "ROOMS",
-    "RUN_DIR_FAULTS",
     "RankError",
-    "RankHang",
     "RecordError",
     "RunDir",
     "STEPS_WRITER",
@@ -146,12 +139,10 @@ __all__ = [
     "manifest",
     "node_name",
     "on_a_screen",
-    "parent_of",
     "part_file",
     "part_name",
     "point_at_best",
     "quantity",
-    "read_events",
     "read_pointer",
     "reader",
     "records",

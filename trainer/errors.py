@@ -22,7 +22,6 @@ from .contract import (
     KIND_OF_MISTAKE,
     PEER_TEXTS,
     REPEATED,
-    RUN_DIR_FAULTS,
     TRANSIENT_ERRNOS,
     AttemptDir,
     Kind,
@@ -77,24 +76,42 @@ class NoSamples(UserError):
 class NotFinite(UserError):
     """A loss or a weight is NaN or infinite: it is not saved, and a retry would repeat it."""
 
+    kind = Kind.NOT_FINITE
+
 
 class StorageError(UserError):
     """The run directory cannot be written to until a person has removed the cause."""
 
 
-class TransientStorageError(Exception):
-    """The run directory could not be reached; the next attempt may reach it again."""
-
-
 class NoCheckpointLeft(UserError):
     """The run had checkpoints, and none of them is whole any more."""
 
+    kind = Kind.FILES_MISSING
 
-class StoppedInStartup(Exception):
+
+class RankFailure(Exception):
+    """An error that its message explains; the next attempt may do without it.
+
+    kind: None: that of the error behind it. caused_by_peer: another rank is the root cause.
+    """
+
+    kind: Kind | None = None
+    caused_by_peer = False
+
+
+class TransientStorageError(RankFailure):
+    """The run directory could not be reached; the next attempt may reach it again."""
+
+    kind = Kind.DISK_ERROR
+
+
+class StoppedInStartup(RankFailure):
     """This rank was asked to stop and did not reach the training loop in time."""
 
+    kind = Kind.STOPPED_IN_START_UP
 
-class Superseded(Exception):
+
+class Superseded(RankFailure):
     """A newer attempt owns the run: this one may not commit a checkpoint any more."""
 
 
@@ -116,35 +133,9 @@ class UserCodeError(CodeError, UserError):
     """A mistake in the user's code, which the next attempt would repeat."""
 
 
-class Hang(Exception):
-    """No progress for too long, on the rank that reports it for all."""
-
-
-class PeerHang(Hang):
-    """The same hang, on a rank that refers to the report of another one."""
-
-
-class BadNode(Exception):
-    """This rank's node failed the preflight; the next attempt may leave it out."""
-
-
-class PeerBadNode(Exception):
-    """The node of another rank failed the preflight."""
-
-
-ONE_LINE = (
-    *(UserError, CodeError, TransientStorageError, Superseded, Hang),
-    *(BadNode, PeerBadNode, StoppedInStartup),
-)
-# What torch raises for a device or the network, by name.
+ONE_LINE = (UserError, CodeError, RankFailure)
+# What torch raises for a device or the network, by name: this module imports no torch.
 MACHINE_ERRORS = ("AcceleratorError", "DistError", "DistBackendError")
-KIND_OF_CLASS: dict[type[BaseException], Kind] = {
-    Hang: Kind.HANG,
-    BadNode: Kind.BAD_NODE,
-    StoppedInStartup: Kind.STOPPED_IN_START_UP,
-    NotFinite: Kind.NOT_FINITE,
-    NoCheckpointLeft: Kind.FILES_MISSING,
-}
 
 
 def storage_error(error: OSError, doing: str) -> Exception:
@@ -164,21 +155,23 @@ def storage_error(error: OSError, doing: str) -> Exception:
 
 def is_caused_by_peer(error: BaseException) -> bool:
     """Return whether another rank is the root cause: it died, or reports the error itself."""
-    text = str(error)
-    is_gloo = isinstance(error, RuntimeError) and any(known in text for known in PEER_TEXTS)
-    # By name, because this module imports no torch. NCCL aborts ranks that wait for a dead peer.
-    is_nccl = type(error).__name__ == "DistBackendError"
-    return is_gloo or is_nccl or isinstance(error, (PeerHang, PeerBadNode))
+    if isinstance(error, RankFailure):
+        return error.caused_by_peer
+    is_gloo = isinstance(error, RuntimeError) and any(known in str(error) for known in PEER_TEXTS)
+    # NCCL aborts ranks that wait for a dead peer.
+    return is_gloo or type(error).__name__ == "DistBackendError"
 
 
 def known_cause_of(error: BaseException) -> Kind | None:
     """Return the known cause behind an error, such as a lack of memory; None if none fits."""
-    if isinstance(error, (*ONE_LINE, Superseded)) and not isinstance(error, CodeError):
-        return None
-    own = (error.__cause__ or error) if isinstance(error, CodeError) else error
+    is_ours, own = isinstance(error, ONE_LINE), error
+    if is_ours:  # `raise ... from None` leaves the context
+        context = error.__context__ if isinstance(error, StorageError) else None
+        own = error.__cause__ or context or error
     number = getattr(own, "errno", None)
     names = [each.__name__ for each in type(own).__mro__]
-    return known_cause(in_words(own), names, number if isinstance(number, int) else None)
+    text = "" if is_ours and not isinstance(error, CodeError) else in_words(own)
+    return known_cause(text, names, number if isinstance(number, int) else None)
 
 
 def would_repeat(error: BaseException) -> bool:
@@ -197,7 +190,6 @@ def mistake_of(error: BaseException) -> Mistake | None:
     if would_repeat(error):
         return None if isinstance(error, StorageError) else "spec"
     is_plain = isinstance(error, Exception) and not isinstance(error, (*ONE_LINE, OSError))
-    # By name, because this module imports no torch.
     is_of_machine = is_caused_by_peer(error) or type(error).__name__ in MACHINE_ERRORS
     if not is_plain or is_of_machine or known_cause_of(error) is not None:
         return None
@@ -206,22 +198,9 @@ def mistake_of(error: BaseException) -> Mistake | None:
 
 def kind_of(error: BaseException) -> Kind:
     """Return the kind of an error: by its class, then by the known cause behind it."""
-    for known, kind in KIND_OF_CLASS.items():
-        if isinstance(error, known):
-            return kind
-    # `raise ... from None` leaves the context.
-    behind = error.__cause__ or error.__context__
-    if isinstance(error, (StorageError, TransientStorageError)) and isinstance(behind, OSError):
-        return RUN_DIR_FAULTS.get(behind.errno or 0, Kind.UNKNOWN)
-    if isinstance(error.__cause__, ImportError):
-        return Kind.IMPORT_ERROR
-    if (cause := known_cause_of(error)) is not None:
-        return cause
-    if isinstance(error.__cause__ or error, FileNotFoundError):
-        return Kind.FILES_MISSING
-    if type(error).__name__ == "DistBackendError":
-        return Kind.COLLECTIVE
-    return KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
+    own: Kind | None = getattr(error, "kind", None) if isinstance(error, ONE_LINE) else None
+    of_mistake = KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
+    return own or known_cause_of(error) or of_mistake
 
 
 def is_raised_in_users_code(error: BaseException) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from . import seeds
 from .checkpoint.saved_state import TrainState
-from .health.phases import Beat
 from .logging.reporter import Reporter
 from .model.evaluate import evaluate
 from .model.replica import Replica
@@ -40,7 +39,6 @@ class Evaluation:
         self,
         replica: Replica,
         state: TrainState,
-        beat: Beat,
         is_stop_agreed: Callable[[int, bool], bool],
     ) -> bool:
         """Evaluate; put the result into the state, log and metrics.jsonl.
@@ -59,7 +57,7 @@ class Evaluation:
             self._held_out,
             replica.row,
             replica.empty_row(),
-            lambda: beat("evaluation", step),
+            lambda: self._context.pulse.beat("evaluation", step),
             is_stop_agreed,
             replica.strategy.evaluates_together,
         )

@@ -7,17 +7,66 @@ function, with the same name and types as the one here.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .contract import ROOMS
 
 if TYPE_CHECKING:
+    import torch
+
+    from .loop import Loop
+    from .process.rank_process import RankProcess
     from .process.run_handle import RankContext
 
 
+class Pulse:
+    """What this rank does now, which a thread of a room may read at any time.
+
+    now: a phase of the start-up, or a part of the training loop with its step. Each beat is a tuple
+    of its own. is_over: no beat follows, because this training has ended.
+    """
+
+    def __init__(self) -> None:
+        self.now: tuple[str, int | None] = ("import", None)
+        self.is_over = False
+
+    def beat(self, what: str, step: int | None = None) -> None:
+        """Record that `what` begins. Costs an attribute write."""
+        self.now = (what, step)
+
+
 class Callback:
-    """What a room does beside a training; each method does nothing here."""
+    """What a room does beside a training, in the order of the calls; here each does nothing.
+
+    Every rank calls each method at the same point, unless it says otherwise. An error that a method
+    raises ends the rank.
+    """
+
+    def connected(self, rank: RankProcess, device: torch.device) -> None:
+        """All ranks are connected; rank 0 finds the run next."""
+
+    def opened(self, context: RankContext) -> None:
+        """The run is known; the data and the model are built next."""
+
+    def restored(self, loop: Loop) -> None:
+        """The checkpoint is loaded, if there is one; the first step comes next."""
+
+    def before_step(self, step: int) -> None:
+        """Optimizer step `step`, from 1, comes next."""
+
+    def after_step(self, step: int) -> None:
+        """Optimizer step `step` is done; the device may still compute it."""
+
+    def reported(self, step: int, values: Mapping[str, float]) -> None:
+        """Rank 0 has logged these values of a step: of a training or of an evaluation."""
+
+    def saved(self, step: int, path: Path) -> None:
+        """Rank 0 has committed the checkpoint of a step."""
+
+    def end(self) -> None:
+        """The training is completed or stopped, and everything is committed."""
 
 
 def _rooms_with(hook: str) -> Iterator[Callable[..., Any]]:
@@ -34,6 +83,9 @@ def parts(key: str) -> dict[str, Any]:
     return {name: part for hook in _rooms_with("parts") for name, part in hook(key).items()}
 
 
-def callbacks(context: RankContext) -> list[Callback]:
-    """Return the callbacks of a training, in the order of the rooms."""
-    return [each for hook in _rooms_with("callbacks") for each in hook(context)]
+def callbacks(pulse: Pulse) -> list[Callback]:
+    """Return the callbacks of this rank, in the order of the rooms.
+
+    A rank calls it before it imports torch, which a room must not import here either.
+    """
+    return [each for hook in _rooms_with("callbacks") for each in hook(pulse)]

@@ -18,8 +18,6 @@ from .contract import Train, checkpoint_name
 from .data.sources import Batch
 from .errors import NotFinite
 from .evaluation import Evaluation
-from .health.phases import Beat
-from .logging.profiling import Tracer
 from .logging.reporter import Reporter
 from .model import optim
 from .model.mean_gradient import MeanGradient
@@ -75,30 +73,27 @@ class Loop:
         state: TrainState,
         checkpoints: Checkpoints,
     ) -> None:
-        self.train, self.length = context.train, data.length
+        self.context, self.train, self.length = context, context.train, data.length
         self.distributed, self.device = context.distributed, context.device
         self.events = context.events
         self.data, self.replica, self.state = data, replica, state
         self.checkpoints = checkpoints
         self.lr_at = optim.schedule(self.train, data.length)
-        self.tracer = Tracer(context.run, context.distributed.rank, context.device)
         self.reporter: Reporter | None = None
         if self.distributed.is_first:
             step, metrics_bytes = state.global_step, state.metrics_bytes
-            self.reporter = Reporter(context.run, self.length, step, metrics_bytes)
+            self.reporter = Reporter(context, self.length, step, metrics_bytes)
         self._log_every_steps = context.run.spec.log.every_steps
         self._evaluation = Evaluation(context, data, self.reporter)
         self._saves = Saves(context, data, checkpoints, self.reporter)
-        self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
 
-    def run(self, step_agreement: StepAgreement, beat: Beat) -> str:
+    def run(self, step_agreement: StepAgreement) -> str:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
 
         On return the last checkpoint is committed; after a stop it may be some steps old. The saved
         state alone decides what is due at a step, so no stop skips an evaluation or a save.
         """
-        self._beat = beat
         state, first_step = self.state, self.state.global_step
         while True:
             step = state.global_step
@@ -114,11 +109,11 @@ class Loop:
             is_end = is_stopping or self._is_last()  # the evaluation may end the training early
             is_due = is_end or agreed.save or self._saves.is_due(state)
             if is_stopping:
-                is_due = self._saves.finish_at_stop(state, beat)
+                is_due = self._saves.finish_at_stop(state)
             if is_due:
-                self._saves.save(self.replica, state, beat, is_urgent=is_end)
+                self._saves.save(self.replica, state, is_urgent=is_end)
             if is_end:
-                self._saves.finish(state, beat)
+                self._saves.finish(state)
                 self._evaluation.log_early_stop(state)
                 return "stopped" if is_stopping else "completed"
             for _ in range(self._quiet_steps(step_agreement.next_step)):
@@ -142,7 +137,7 @@ class Loop:
         def is_stop_agreed(index: int, is_last: bool) -> bool:
             return self._agree(step_agreement, index, False, is_last).stop
 
-        return self._evaluation.run(self.replica, self.state, self._beat, is_stop_agreed)
+        return self._evaluation.run(self.replica, self.state, is_stop_agreed)
 
     def _is_last(self) -> bool:
         # The step is greater where a resume lowered train.epochs.
@@ -162,14 +157,16 @@ class Loop:
     def _step(self) -> None:
         """Do the next optimizer step; the host waits for the device only where it logs."""
         state, step = self.state, self.state.global_step
-        self.tracer.before(step + 1)
+        for each in self.context.callbacks:
+            each.before_step(step + 1)
         lr = self.lr_at(step)
         num_batches = self.data.train_batches.num_micro_batches(step)
         batches = self._micro_batches(step, num_batches)
         for row in train_step(self.replica, batches, num_batches, lr, self.train):
             state.window += row
         state.global_step += 1
-        self.tracer.after(state.global_step)
+        for each in self.context.callbacks:
+            each.after_step(state.global_step)
         if self.reporter is not None:
             self.reporter.step_done(state.global_step)
         if state.global_step % self._log_every_steps == 0:
@@ -185,7 +182,7 @@ class Loop:
         """
         batches = self.data.train_batches.micro_batches(step)
         for index in range(num_batches):
-            self._beat("batch", step)
+            self.context.pulse.beat("batch", step)
             key = self.train.seed, step, index, self.distributed.rank
             if has_user_code(self.train):
                 seeds.seed_all(seeds.mix(seeds.AUGMENT, *key), self.device)
@@ -216,7 +213,7 @@ class Loop:
 
     def _not_finite(self, loss: float) -> NotFinite:
         """Return the error for a loss that is not finite, once the save in flight is committed."""
-        self._saves.finish(self.state, self._beat)
+        self._saves.finish(self.state)
         newest = self.checkpoints.newest_step
         saved = "there is no checkpoint yet"
         if newest is not None:
@@ -228,10 +225,11 @@ class Loop:
         )
 
     def close(self) -> None:
-        """Close files and trackers and end the data workers; call it after the loop."""
+        """Close files and end the data workers; call it after the loop."""
         if self.reporter is not None:
             self.reporter.close()
-        self.tracer.close()
+        for each in self.context.callbacks:
+            each.end()
         self.data.train_batches.close()
         if self.data.held_out is not None:
             self.data.held_out.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,8 +25,7 @@ from .contract import (
     records,
 )
 from .errors import fail, log, storage_error
-from .health.preflight import preflight
-from .health.watchdog import Watchdog
+from .hooks import Callback, Pulse
 from .logging.first_lines import start_lines
 from .logging.reproducibility import (
     RESUMED_DRAWS,
@@ -53,7 +52,13 @@ from .stop import StopSignal
 from .strategy import is_divided
 
 
-def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchdog) -> Loop:
+def run(
+    arguments: list[str],
+    stop: StopSignal,
+    started: float,
+    pulse: Pulse,
+    callbacks: Sequence[Callback],
+) -> Loop:
     """Train as one rank until the run is completed or stopped; a failure ends the process.
 
     Returns what must live until the process exits, which must happen by os._exit. Python's
@@ -64,40 +69,42 @@ def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchd
     """
     rank = None
     try:
-        rank = RankProcess(stop, started)
+        rank = RankProcess(stop, started, pulse, callbacks)
         if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
-        return _train(rank, arguments, watchdog)
+        return _train(rank, arguments)
     except BaseException as error:
         fail(error, rank.distributed.rank if rank else None, rank.attempt_dir if rank else None)
 
 
-def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> Loop:
-    context = _initialize(rank, arguments, watchdog)
-    loop = prepare(context, watchdog.beat)
+def _train(rank: RankProcess, arguments: list[str]) -> Loop:
+    context = _initialize(rank, arguments)
+    loop = prepare(context)
     rank.stop.enter_loop()
     step_agreement = StepAgreement(
         rank.stop, context.run.spec.launch.stop_check_steps, context.device
     )
-    watchdog.beat("first step")
-    status = loop.run(step_agreement, watchdog.beat)
-    watchdog.beat("exit", loop.state.global_step)
+    rank.pulse.beat("first step")
+    status = loop.run(step_agreement)
+    rank.pulse.beat("exit", loop.state.global_step)
     _leave(context, loop, status)
     return loop
 
 
-def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: None) -> Loop:
-    """Return the loop at the step after the newest checkpoint; `begin` gets each phase's name."""
-    begin("data")
+def prepare(context: RankContext) -> Loop:
+    """Return the loop at the step after the newest checkpoint."""
+    context.pulse.beat("data")
+    for each in context.callbacks:
+        each.opened(context)
     set_up_torch(context)
     data = build_data(context)
     # Not before: the data may need much memory for a moment, or fork processes that stay.
     newest = ReadAhead(context)
     context.events.event("data")
-    begin("model")
+    context.pulse.beat("model")
     replica = build_replica(context, data, will_load=newest.is_expected)
     context.events.event("model")
-    begin("restore")
+    context.pulse.beat("restore")
     checkpoints = Checkpoints(context, data)
     state = checkpoints.load(replica, newest)
     environment = describe(context)
@@ -121,12 +128,15 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
         if full := space.warning(context.run.dir.checkpoints, size):
             context.distributed.log(f"warning: {full}")
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)
-    return Loop(context, data, replica, state, checkpoints)
+    loop = Loop(context, data, replica, state, checkpoints)
+    for each in context.callbacks:
+        each.restored(loop)
+    return loop
 
 
-def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> RankContext:
-    """Connect to the other ranks, test the node, and get the run from rank 0."""
-    watchdog.beat("rendezvous")
+def _initialize(rank: RankProcess, arguments: list[str]) -> RankContext:
+    """Connect to the other ranks, and get the run from rank 0."""
+    rank.pulse.beat("rendezvous")
     distributed = rank.distributed
     device, reason = choose_device(distributed)
     # A rank on a GPU and one on a CPU would wait for each other without end.
@@ -134,22 +144,22 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
     check_device(num_gpus, f"the job has {quantity(num_gpus, 'GPU')} on each node", device, reason)
     init_process_group(device)
     rank.events.event("rendezvous")
-    preflight(rank, device, watchdog.beat)
-    watchdog.beat("init")
+    for each in rank.callbacks:
+        each.connected(rank, device)
+    rank.pulse.beat("init")
     # After the rendezvous: if rank 0 fails here, its peers see the connection close at once.
     handle = find_or_begin_run(arguments, rank.attempt) if distributed.is_first else None
     run = share_run(handle, device)
     if rank.attempt is None:
         distributed.log(f"run directory {run.dir.path}")
     rank.open(run.dir, run.attempt)
-    watchdog.open(run.dir, run.attempt, run.spec.launch.hang_timeout_s)
     rank.events.event("init")
     log(
         f"rank {distributed.rank} of {distributed.world_size} on {distributed.host}, "
         f"group {distributed.group_rank}, pid {os.getpid()}, {device} ({reason})"
     )
     check_device(run.spec.slurm.num_gpus, run.spec.slurm.gpus_are, device, reason)
-    return RankContext(run, distributed, device, rank.events)
+    return RankContext(run, distributed, device, rank.events, rank.pulse, rank.callbacks)
 
 
 def conclude(context: RankContext, loop: Loop, status: str) -> None:

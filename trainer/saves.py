@@ -8,7 +8,6 @@ from .checkpoint.checkpoints import Checkpoints
 from .checkpoint.interval import SaveInterval
 from .checkpoint.saved_state import TrainState
 from .contract import quantity
-from .health.phases import Beat
 from .logging.reporter import Reporter
 from .model.replica import Replica
 from .model.training_data import Data
@@ -56,7 +55,7 @@ class Saves:
             return not self._checkpoints.is_saving()
         return time.monotonic() - self._last_save >= self._interval.seconds
 
-    def save(self, replica: Replica, state: TrainState, beat: Beat, is_urgent: bool) -> None:
+    def save(self, replica: Replica, state: TrainState, is_urgent: bool) -> None:
         """Start to commit a checkpoint of this step, unless this step has one.
 
         While the save before it is in flight, a periodic save is postponed until that one is
@@ -75,8 +74,8 @@ class Saves:
                 self._context.distributed.log(f"{text}: the one before it is still being written")
             return
         if is_urgent:
-            self.finish(state, beat)  # one is in flight, perhaps
-        beat("save", state.global_step)
+            self.finish(state)  # one is in flight, perhaps
+        self._context.pulse.beat("save", state.global_step)
         if self._reporter is not None:
             state.metrics_bytes = self._reporter.sync()
         state.streams = self._batches.positions()
@@ -85,7 +84,7 @@ class Saves:
         if self._reporter is not None:
             self._reporter.restart_clock(state.global_step)
 
-    def finish_at_stop(self, state: TrainState, beat: Beat) -> bool:
+    def finish_at_stop(self, state: TrainState) -> bool:
         """Commit the save in flight; return, on every rank, whether to save this step, too.
 
         It is saved unless rank 0's save in flight was a slow one: a stop may have no time for two.
@@ -94,7 +93,7 @@ class Saves:
             return True
         step, saved_step = state.global_step, self._checkpoints.newest_step
         assert saved_step is not None
-        self.finish(state, beat)
+        self.finish(state)
         limit_s = SHARE_OF_LEAD * self._context.run.spec.slurm.signal_lead_s
         is_saved = of_first(self._last_save_s <= limit_s, self._context.device)
         if not is_saved:
@@ -105,9 +104,9 @@ class Saves:
             )
         return is_saved
 
-    def finish(self, state: TrainState, beat: Beat) -> None:
+    def finish(self, state: TrainState) -> None:
         """Wait, all ranks together, until the save in flight is committed."""
-        self._checkpoints.finish(lambda: beat("save", state.global_step))
+        self._checkpoints.finish(lambda: self._context.pulse.beat("save", state.global_step))
         self.note_committed()
 
     def note_committed(self) -> None:
@@ -120,3 +119,5 @@ class Saves:
             log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
             self._last_save_s = saved.seconds
             self._interval.record_save(saved.stall_s)
+            for each in self._context.callbacks:
+                each.saved(saved.step, self._context.run.dir.checkpoints / saved.name)

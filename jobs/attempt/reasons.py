@@ -12,7 +12,6 @@ from ..kinds import KINDS, OF_MEMORY, Kind
 from ..records import RecordError
 from ..records.ended import AttemptRecord, Cause, Evidence
 from ..records.frozen import Provenance
-from ..records.nodes import RankHang
 from ..rundir import RunDir
 from ..runs import interpret, places
 from ..runs.interpret import AttemptFacts
@@ -40,10 +39,8 @@ def with_reason(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> 
         return record
     attempt_dir, failed = run_dir.attempt(facts.attempt), interpret.first_error(facts.errors)
     if record.kind is Kind.HANG and facts.hang is not None and facts.hang.waited_for:
-        rank = facts.hang.waited_for[0]
-        hang = records.read(RankHang, attempt_dir.rank_hang(rank))
-        place = None if hang is None else hang.where.partition(" ")[0]
-        return replace(record, place=place, log=str(attempt_dir.rank_log(rank)))
+        log = attempt_dir.rank_log(facts.hang.waited_for[0])
+        return replace(record, place=facts.hang.place, log=str(log))
     if failed is None:
         return replace(record, log=str(run_dir.job_log))
     place = places.users_frame(failed.traceback, run_dir, _checkout_of(run_dir))

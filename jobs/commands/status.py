@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from ..records.ended import AttemptRecord
 from ..runs import lookup, state
 from ..runs.state import RunState
 from . import arguments
-from .views import table, tensorboard, words
+from .views import table, words
 from .views.left_out import left_out_of
 
 MAX_LISTED = 20
@@ -164,8 +165,8 @@ def detail(seen: Seen) -> str:
         fields[f"ATTEMPT {files.newest}"] = "runs"
     fields["LEFT OUT"] = "; ".join(map(str, left_out_of(files)))
     fields["DIRECTORY"] = display_path(files.run_dir.path)
-    commands = (tensorboard.command(files.run_dir) or "").splitlines()
-    fields |= dict(zip(("TENSORBOARD", "ITS TUNNEL"), commands, strict=False))
+    if (folder := files.run_dir.tensorboard).is_dir():
+        fields["TENSORBOARD"] = f"tensorboard --logdir {shlex.quote(str(folder))}"
     return table.stacked([fields], list(fields))
 
 

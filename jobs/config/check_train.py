@@ -1,4 +1,4 @@
-"""Checks of train and profile that types cannot express: keys that exclude or need each other.
+"""Checks of train that types cannot express: keys that exclude or need each other.
 
 Pure: each check takes a part of a spec of correct types and yields problems.
 """
@@ -20,7 +20,6 @@ from ..spec import (
     STRATEGIES,
     TRANSFORMS,
     UNDIVIDED,
-    Profile,
     Spec,
     Train,
 )
@@ -39,7 +38,7 @@ _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
 def check(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the sections train and profile."""
+    """Yield what is wrong with the section train."""
     yield from _strategy(spec)
     yield from _plugins(spec.train)
     yield from _init_from(spec.train.init_from)
@@ -49,7 +48,6 @@ def check(spec: Spec) -> Iterator[Problem]:
     yield from _schedule(spec.train)
     yield from _objective(spec.train)
     yield from _best(spec)
-    yield from _profile(spec.profile)
 
 
 def _key(name: str, what: str, hint: str, *also: str) -> Problem:
@@ -266,15 +264,3 @@ def _best(spec: Spec) -> Iterator[Problem]:
         hint = "write best_mode: min, or best_mode: max"
         what = f"{format_value(best)} is not built in: the kit does not know which value is better"
         yield Problem(where, what, hint, also)
-
-
-def _profile(profile: Profile) -> Iterator[Problem]:
-    steps = profile.steps
-    if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
-        hint = "write the first and the last step to trace, such as [20, 25]; steps count from 1"
-        yield Problem(("profile", "steps"), f"{format_value(steps)} is not a range of steps", hint)
-    if min(profile.ranks, default=0) < 0:
-        hint = "ranks count from 0"
-        yield Problem(
-            ("profile", "ranks"), f"{format_value(profile.ranks)} has a negative rank", hint
-        )

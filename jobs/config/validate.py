@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from .. import hooks
 from ..problems import KeyPath, Problem, SpecError, format_value
 from ..rooms import ROOMS
 from ..slurm import duration
@@ -64,6 +65,7 @@ def validate(document: Document) -> Spec:
     spec = _spec(report.values)
     report.add(check_launch.check(spec))
     report.add(check_train.check(spec))
+    report.add(hooks.problems(spec))
     if report.problems:
         raise SpecError(report.problems)
     return resolve.canonical(spec)

@@ -130,22 +130,6 @@ class RankError:
 
 
 @dataclass(frozen=True)
-class RankHang:
-    """rank-RRRRR.hang.json: what a rank does when it or another rank has found a hang."""
-
-    time: float  # seconds since the epoch
-    rank: int
-    host: str
-    pid: int
-    what: str  # the phase of its start-up, or the part of a step
-    step: int | None  # None before the first
-    where: str  # file, line and function of the main thread's top frame
-    is_waiting: bool  # that frame belongs to code that waits for other ranks
-    # That this rank has begun; None: not read, or not yet.
-    num_collectives: int | None = field(default=None, metadata=OMIT_NONE)
-
-
-@dataclass(frozen=True)
 class HangConclusion:
     """hang.json: which ranks did not answer, by the rank that found the hang first."""
 
@@ -154,6 +138,8 @@ class HangConclusion:
     unresponsive: tuple[int, ...]
     waited_for: tuple[int, ...] = ()  # the ranks for which the others wait
     hosts: tuple[str, ...] = ()  # of these ranks
+    # The file and the line at which the first of them is; None: it did not answer.
+    place: str | None = field(default=None, metadata=OMIT_NONE)
 
 
 def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:

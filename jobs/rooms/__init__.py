@@ -43,4 +43,7 @@ ROOMS: dict[str, Room] = {
         commands={"report": "show where the time of runs went, and write a page with plots"}
     ),
     "notify": Room(hooks=("end",)),
+    "health": Room(trainer_hooks=("callbacks",)),
+    "trackers": Room(trainer_hooks=("callbacks",)),
+    "profiler": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
 }

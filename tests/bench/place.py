@@ -15,7 +15,7 @@ import torch.distributed as dist
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.health.watchdog import Watchdog
+from slurm_job_kit.trainer.hooks import Pulse, callbacks
 from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
@@ -47,6 +47,17 @@ class StepClock:
             self.seconds = time.perf_counter() - self._started
 
 
+class ClockedPulse(Pulse):
+    """The pulse of a rank whose steps are measured."""
+
+    clock: StepClock | None = None
+
+    def beat(self, what: str, step: int | None = None) -> None:
+        super().beat(what, step)
+        if what == "batch" and self.clock is not None and step is not None:
+            self.clock.begin(step)
+
+
 def saves_of(run: RunDir) -> list[dict[str, Any]]:
     """The events of the checkpoints that a run has committed: `step`, `seconds`, `stall_s`."""
     return [each for each in read_jsonl(run.timeline("rank-00000")) if each["event"] == "save"]
@@ -70,7 +81,8 @@ class Place:
         dist.barrier()
         events = Events(self.distributed.rank)
         events.open(run, attempt)
-        return RankContext(RunHandle(run, spec, attempt), self.distributed, self.device, events)
+        handle = RunHandle(run, spec, attempt)
+        return RankContext(handle, self.distributed, self.device, events, ClockedPulse(), [])
 
     def train(self, spec: Spec, clock: StepClock) -> RunDir:
         """Train a new run to its end, and measure the time; returns the run."""
@@ -85,17 +97,16 @@ class Place:
         """Train a prepared run as `trainer.run` does; returns how it ended."""
         interval_steps = context.run.spec.launch.stop_check_steps
         agreement = StepAgreement(stop or StopSignal(), interval_steps, context.device)
-        watchdog = Watchdog(context.distributed.rank, context.distributed.world_size)
-        watchdog.open(context.run.dir, context.run.attempt, context.run.spec.launch.hang_timeout_s)
-        with watchdog:
-
-            def beat(doing: str, step: int) -> None:
-                watchdog.beat(doing, step)
-                if doing == "batch":
-                    clock.begin(step)
-
-            status = loop.run(agreement, beat)
-            clock.end()
+        pulse, of_rooms = context.pulse, context.callbacks
+        assert isinstance(pulse, ClockedPulse) and isinstance(of_rooms, list)
+        pulse.clock = clock
+        for each in callbacks(pulse):  # not before: a watchdog would take the time until here
+            of_rooms.append(each)
+            each.opened(context)
+            each.restored(loop)
+        status = loop.run(agreement)
+        clock.end()
+        pulse.is_over = True
         loop.close()
         dist.barrier()
         return status

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.hooks import Callback, Pulse
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 
@@ -32,11 +33,16 @@ def place_of(rank: int = 0, world_size: int = 1, local: int | None = None) -> Di
 
 
 def context_of(
-    folder: Path, spec: Spec, place: DistributedContext | None = None, attempt: int = 1
+    folder: Path,
+    spec: Spec,
+    place: DistributedContext | None = None,
+    attempt: int = 1,
+    pulse: Pulse | None = None,
+    *callbacks: Callback,
 ) -> RankContext:
     """The context of a rank, by default the only one, whose run directory is `folder`."""
-    place = place or place_of()
-    return RankContext(RunHandle(RunDir(folder), spec, attempt), place, CPU, Events(place.rank))
+    place, run = place or place_of(), RunHandle(RunDir(folder), spec, attempt)
+    return RankContext(run, place, CPU, Events(place.rank), pulse or Pulse(), callbacks)
 
 
 def join(folder: Path, rank: int, world_size: int) -> DistributedContext:

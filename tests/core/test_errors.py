@@ -115,7 +115,7 @@ def test_what_the_users_code_raised_is_one_line_below_its_traceback(
         (MemoryError(), None),
         (torch.distributed.DistError("a socket failed"), None),
         (RuntimeError("Connection closed by peer"), None),
-        (errors.Hang("no progress"), None),
+        (errors.RankFailure("no progress"), None),
         (KeyboardInterrupt(), None),
     ],
 )
@@ -176,12 +176,13 @@ def test_a_damaged_file_of_the_run_directory_is_worth_another_attempt(tmp_path):
     assert "owner.json is not JSON" in record["error"] and not record["would_repeat"]
 
 
-@pytest.mark.parametrize("name", ["ValueError", "errors.NotFinite", "errors.PeerHang"])
+@pytest.mark.parametrize("name", ["ValueError", "errors.NotFinite", "DistBackendError"])
 def test_torchruns_summary_shows_the_error_of_the_rank_at_fault(tmp_path, name):
     path = tmp_path / "error.json"
     environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
-    fail_with(f"raise {name}('why')", tmp_path, env=environ)
-    assert path.exists() is (name != "errors.PeerHang")
+    of_peer = "DistBackendError = type('DistBackendError', (RuntimeError,), {})"
+    fail_with(f"{of_peer}; raise {name}('why')", tmp_path, env=environ)
+    assert path.exists() is (name != "DistBackendError")
     if path.exists():
         failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path))
         words = "ValueError: why" if name == "ValueError" else "why"
@@ -189,23 +190,21 @@ def test_torchruns_summary_shows_the_error_of_the_rank_at_fault(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "kind", "caused_by_peer"),
+    ("name", "status", "kind"),
     [
-        ("UserError", errors.EXIT_USER_ERROR, "spec_mistake", False),
-        ("NotFinite", errors.EXIT_USER_ERROR, "not_finite", False),
-        ("StorageError", errors.EXIT_USER_ERROR, "unknown", False),
-        ("TransientStorageError", errors.EXIT_FAILED, "unknown", False),
-        ("Superseded", errors.EXIT_FAILED, "unknown", False),
-        ("Hang", errors.EXIT_FAILED, "hang", False),
-        ("PeerHang", errors.EXIT_FAILED, "hang", True),
+        ("UserError", errors.EXIT_USER_ERROR, "spec_mistake"),
+        ("NotFinite", errors.EXIT_USER_ERROR, "not_finite"),
+        ("StorageError", errors.EXIT_USER_ERROR, "unknown"),
+        ("TransientStorageError", errors.EXIT_FAILED, "disk_error"),
+        ("Superseded", errors.EXIT_FAILED, "unknown"),
     ],
 )
-def test_what_explains_itself_is_one_line(tmp_path, name, status, kind, caused_by_peer):
+def test_what_explains_itself_is_one_line(tmp_path, name, status, kind):
     done = fail_with(f"raise errors.{name}('why')", tmp_path)
     assert done.returncode == status
     assert done.stderr.endswith(": error: why\n") and done.stderr.count("\n") == 1
     record = read_json(AttemptDir(tmp_path).rank_error(3))
-    assert (record["kind"], record["caused_by_peer"]) == (kind, caused_by_peer)
+    assert (record["kind"], record["caused_by_peer"]) == (kind, False)
     assert record["traceback"] == ""
 
 
@@ -273,7 +272,7 @@ def test_only_the_first_error_is_reported(tmp_path):
         import threading
         late = lambda: errors.fail(ValueError('late'), 3, attempt)
         threading.Thread(target=late, daemon=True).start()
-        raise errors.Hang('first')"""
+        raise errors.RankFailure('first')"""
     done = fail_with(raising, tmp_path)
     assert "late" not in done.stderr
     assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == "first"

@@ -59,13 +59,12 @@ MAY_IMPORT = {
         "rooms": set(),
     },
     "trainer": {
-        "": {"checkpoint", "model", "strategy", "logging", "health", "data", "process"},
+        "": {"checkpoint", "model", "strategy", "logging", "data", "process"},
         "checkpoint": {"model", "strategy", "data", "process"},
         "model": {"strategy", "data", "process"},
         "strategy": {"data", "process"},
         "logging": {"data", "process"},
         "data": {"process"},
-        "health": {"process"},
         "process": set(),
         "rooms": set(),
     },
@@ -395,7 +394,7 @@ PARSES_OTHER_JSON = {
     *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
     *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights"),
-    *("trainer.process.run_handle", "trainer.health.rank_report", "trainer.health.diagnosis"),
+    "trainer.process.run_handle",
 }
 
 

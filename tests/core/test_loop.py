@@ -22,6 +22,7 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import NotFinite
+from slurm_job_kit.trainer.hooks import Pulse
 from slurm_job_kit.trainer.logging.reporter import Reporter
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
@@ -89,21 +90,22 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
     run = RunDir(folder)
     run.attempt(attempt).path.mkdir(parents=True)
     write_json(run.owner, {"attempt": attempt})
-    context = context_of(folder, spec, attempt=attempt)
+    stop = StopSignal()
+
+    class StoppingPulse(Pulse):
+        def beat(self, what, step=None):
+            stop.requested = step is not None and stop_at in (step, (what, step))
+            if beats is not None:
+                beats.append((what, step))
+
+    context = context_of(folder, spec, attempt=attempt, pulse=StoppingPulse())
     loop = prepare(context)
     if hook is not None:
         ddp = DistributedDataParallel(loop.replica.module, gradient_as_bucket_view=True)
         ddp.register_comm_hook(None, hook)
         loop.replica = dataclasses.replace(loop.replica, wrapped=ddp)
-    stop = StopSignal()
-
-    def beat(what, step):
-        stop.requested = stop_at in (step, (what, step))
-        if beats is not None:
-            beats.append((what, step))
-
     try:
-        status = loop.run(StepAgreement(stop, 1, CPU), beat)
+        status = loop.run(StepAgreement(stop, 1, CPU))
     except BaseException:
         loop.close()
         raise

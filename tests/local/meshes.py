@@ -98,7 +98,7 @@ def digests(loop: Loop) -> list[str]:
 def save(place: DistributedContext, mesh: Mesh, folder: Path) -> list[str]:
     """Train some steps, save; return the digests."""
     loop = attempt(place, mesh, RunDir(folder / mesh.name), 1, STEPS)
-    loop.run(StepAgreement(StopSignal(), 1, CPU), lambda what, step: None)
+    loop.run(StepAgreement(StopSignal(), 1, CPU))
     loop.close()
     return digests(loop)
 
@@ -110,7 +110,7 @@ def load(place: DistributedContext, mesh: Mesh, saved: Mesh, folder: Path) -> li
     digest_lines = digests(loop)
     # Not saved: the next mesh loads the same state. A broken state often fails in a step only.
     loop.checkpoints.save = lambda *_: None  # type: ignore[method-assign]
-    loop.run(StepAgreement(StopSignal(), 1, CPU), lambda what, step: None)
+    loop.run(StepAgreement(StopSignal(), 1, CPU))
     assert loop.state.global_step == STEPS + 1
 
     loop.close()

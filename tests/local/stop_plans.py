@@ -189,7 +189,7 @@ class Bench:
         device, events = torch.device("cpu"), Events(self.distributed.rank)
         context = RankContext(RunHandle(run, spec, number), self.distributed, device, events)
         loop = prepare(context)
-        status = loop.run(StepAgreement(self.stop, 1, device), lambda what, step: None)
+        status = loop.run(StepAgreement(self.stop, 1, device))
         conclude(context, loop, status)
         if status == "completed" and self.distributed.is_first:
             write_result(run, number)

@@ -1,4 +1,4 @@
-"""Rank 0's reports on the training: log lines, metrics.jsonl, progress, its pace, trackers."""
+"""Rank 0's reports on the training: log lines, metrics.jsonl, progress and its pace."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import torch
 from ..contract import STEPS_WRITER, Metric, Timeline, format_duration, format_metrics, shared_files
 from ..data.batches import TrainingLength
 from ..errors import log, storage_error
-from ..process.run_handle import RunHandle
-from . import trackers
+from ..process.run_handle import RankContext
 from .progress import Progress
 
 # Of progress.json, whose length is fixed.
@@ -72,11 +71,11 @@ class Reporter:
     """
 
     def __init__(
-        self, run: RunHandle, length: TrainingLength, step: int, metrics_bytes: int
+        self, context: RankContext, length: TrainingLength, step: int, metrics_bytes: int
     ) -> None:
-        self._length = length
+        run = context.run
+        self._context, self._length = context, length
         self._path = run.dir.metrics
-        self._trackers = trackers.start(run, first_step=step + 1)
         with self._storage("opening"):
             self._metrics = open_cut(self._path, metrics_bytes)
             if metrics_bytes > self._metrics.tell():
@@ -119,8 +118,9 @@ class Reporter:
         fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
         self._progress.status(lr=lr, time_left=time_left, **fields)
         self._note_pace(step, samples_per_s)
-        values = {**means, "lr": lr, "samples_per_s": samples_per_s}
-        self._track(step, {**values, "data_wait": speed["data_wait"]})
+        shown = {"samples_per_s": samples_per_s, "data_wait": speed["data_wait"]}
+        for each in self._context.callbacks:
+            each.reported(step, {**means, "lr": lr, **shown})
 
     def _note_pace(self, step: int, samples_per_s: float) -> None:
         """Write step, speed and memory of now to the timeline, at most every PACE_APART_S.
@@ -136,7 +136,7 @@ class Reporter:
             self._pace.event("steps", step=step, **fields, memory_mib=memory_mib)
 
     def epoch_done(self, step: int, means: dict[str, float], lr: float) -> None:
-        """Log the end of an epoch: its time and its means. means: as for `trained`."""
+        """Log the end of an epoch: its time and its means. means: as for `report_training`."""
         now, length = time.monotonic(), self._length
         seconds = format_duration(now - self._epoch_began, 2)
         whole = step - self._epoch_first >= length.steps_per_epoch
@@ -151,7 +151,8 @@ class Reporter:
         log(f"{self._where(step)}  {format_metrics(means)}")
         finished = self._length.finished_epochs(step)
         self._progress.status(epoch=finished, metrics=_shown(means))
-        self._track(step, means)
+        for each in self._context.callbacks:
+            each.reported(step, means)
         self.restart_clock(step)
 
     def sync(self) -> int:
@@ -163,12 +164,10 @@ class Reporter:
             return self._metrics.tell()
 
     def close(self) -> None:
-        """Close files and trackers; waits at most `trackers.CLOSE_LIMIT_S` for each tracker."""
+        """Close the files."""
         self._progress.close()
         with self._storage("closing"):
             self._metrics.close()
-        for tracker in self._trackers:
-            tracker.close()
 
     def _record(self, record: dict[str, Any]) -> None:
         with self._storage("writing"):
@@ -181,10 +180,6 @@ class Reporter:
             yield
         except OSError as error:
             raise storage_error(error, f"{doing} {self._path}") from None
-
-    def _track(self, step: int, values: dict[str, float]) -> None:
-        for tracker in self._trackers:
-            tracker.scalars(step, values)
 
     def _where(self, step: int) -> str:
         length = self._length

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from ..contract import AttemptDir, RunDir
 from ..events import Events
+from ..hooks import Callback, Pulse
 from ..stop import StopSignal
 from .context import DistributedContext
 
@@ -13,8 +15,10 @@ from .context import DistributedContext
 class RankProcess:
     """This rank. When it fails, `run` reads from it where to write the error record."""
 
-    def __init__(self, stop: StopSignal, started: float) -> None:
-        self.stop = stop
+    def __init__(
+        self, stop: StopSignal, started: float, pulse: Pulse, callbacks: Sequence[Callback]
+    ) -> None:
+        self.stop, self.pulse, self.callbacks = stop, pulse, callbacks
         self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
         self.run_dir: RunDir | None = None
         self.attempt_dir: AttemptDir | None = None
@@ -28,7 +32,3 @@ class RankProcess:
         self.events.open(run_dir, attempt)
         self.run_dir = run_dir
         self.attempt_dir = run_dir.attempt(attempt)
-
-    def may_report(self) -> bool:
-        """Return whether to report ranks that do not answer: after a stop they may have exited."""
-        return not self.stop.requested

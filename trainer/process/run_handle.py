@@ -11,7 +11,8 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from ..contract import AttemptPlan, RunDir, Spec, Train, installation, records, shared_files
 from ..errors import UserError
 from ..events import Events
+from ..hooks import Callback, Pulse
 from .context import DistributedContext, broadcast_bytes
 
 
@@ -39,12 +41,14 @@ class RunHandle:
 
 @dataclass(frozen=True)
 class RankContext:
-    """A run, this rank's place in it, its device and its timeline."""
+    """A run, this rank's place in it, its device, its timeline, and what the rooms do beside it."""
 
     run: RunHandle
     distributed: DistributedContext
     device: torch.device
     events: Events
+    pulse: Pulse = field(default_factory=Pulse)
+    callbacks: Sequence[Callback] = ()
 
     @property
     def train(self) -> Train:

@@ -4,5 +4,4 @@
 - table: prints rows as columns, or below each other.
 - left_out: the nodes that a run does without.
 - rank_logs: finds and reads these logs.
-- tensorboard: how to look at a run's TensorBoard files from a laptop.
 """

@@ -87,12 +87,10 @@ def test_an_error_is_told_in_its_first_line_everywhere(run):
 
 @pytest.mark.parametrize("content", ["", "{"])
 def test_a_damaged_file_keeps_no_attempt_from_its_record(run, content):
-    """The rank that is asked for its place in a hang was killed as it wrote it."""
+    """The rank that found a hang was killed as it wrote its conclusion."""
     attempt_dir = opened(run, 1)
-    waited = {"rank": 0, "error": "rank 1: no step", "unresponsive": [], "waited_for": [1]}
-    write_json(attempt_dir.hang, waited)
     failed(attempt_dir, 0, 6.0, error="rank 1: no step", kind="hang")
-    attempt_dir.rank_hang(1).write_text(content)
+    attempt_dir.hang.write_text(content)
     close_lost(run, run_lock.this_process("7"))
     (record,) = read_jsonl(run.attempts)
     assert record["attempt"] == 1

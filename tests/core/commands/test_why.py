@@ -111,9 +111,8 @@ def test_a_hang_names_where_the_rank_is_that_the_others_wait_for(story):
     text = "no progress for 9 s: rank 1 on b (pid 7) is at x.py:3 f, in batch of step 5"
     story.attempt(cause="hang", decision="hold", evidence={"kind": "hang", "error": text})
     folder = story.run.attempt(1)
-    write_json(folder.hang, {"rank": 0, "error": text, "unresponsive": [], "waited_for": [1]})
-    state = {"time": 1.0, "rank": 1, "host": "b", "pid": 7, "what": "batch", "step": 5}
-    write_json(folder.rank_hang(1), state | {"where": "/home/me/x.py:3 f", "is_waiting": False})
+    hang = {"rank": 0, "error": text, "unresponsive": [], "waited_for": [1]}
+    write_json(folder.hang, hang | {"place": "/home/me/x.py:3"})
     answer = story.why()
     assert answer["cause"] == "hang" and text in answer["text"]
     assert (answer["place"], answer["log"]) == ("/home/me/x.py:3", str(folder.rank_log(1)))

@@ -19,7 +19,7 @@ from slurm_job_kit.trainer.logging import progress
 from slurm_job_kit.trainer.logging import reporter as module
 from slurm_job_kit.trainer.logging.progress import Progress
 from slurm_job_kit.trainer.logging.reporter import Reporter
-from slurm_job_kit.trainer.process.run_handle import RunHandle
+from tests.core.ranks import context_of
 
 # 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
 BATCHES = Batches.of(Train(micro_batch_size=8, grad_accum_steps=3), 167, 2)
@@ -39,7 +39,7 @@ def report(tmp_path):
     opened = []
 
     def open_at(step=0, metrics_bytes=0):
-        opened.append(Reporter(RunHandle(RunDir(tmp_path), Spec(), 1), LENGTH, step, metrics_bytes))
+        opened.append(Reporter(context_of(tmp_path, Spec()), LENGTH, step, metrics_bytes))
         return opened[-1]
 
     yield open_at
@@ -144,7 +144,7 @@ def test_lost_metrics_are_a_warning_and_the_training_continues(report, tmp_path,
 
 
 def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
-    reporter = Reporter(RunHandle(RunDir(tmp_path), Spec(), 1), LENGTH, 0, 0)
+    reporter = Reporter(context_of(tmp_path, Spec()), LENGTH, 0, 0)
     links = Path("/proc/self/fd").iterdir()
     (metrics,) = [link for link in links if link.resolve() == tmp_path / "metrics.jsonl"]
     full = os.open("/dev/full", os.O_WRONLY)

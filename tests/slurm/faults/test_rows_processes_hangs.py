@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_jsonl
-from slurm_job_kit.trainer.health.phases import limit_s
+from slurm_job_kit.trainer.rooms.health.phases import limit_s
 
 from ..kit import Kit, Run
 from . import harm_processes, harm_slurm, oracles

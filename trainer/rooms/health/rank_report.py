@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from ..process.context import DistributedContext
+from ...process.context import DistributedContext
 
 # After so many seconds without a report the summary names a rank: it was in the rendezvous a moment
 # ago. Counted in ticks, so that time spent suspended does not count.

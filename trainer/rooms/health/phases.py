@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 # Below the time limits of torch's collectives, which end a rank without naming the one at fault.
 STEP_LIMIT_S = 540.0
 # A data set may build an index, a model may be compiled.
@@ -11,8 +9,6 @@ START_UP_LIMIT_S = 1800.0
 # A configured limit is for steps. A start-up reads a cold file system, which steps do not.
 START_UP_FACTOR = 10
 MIN_START_UP_LIMIT_S = 30.0
-
-Beat = Callable[[str, int], None]  # arguments: the part of the training that begins, the step
 
 DEVICE_TEST = "device test"
 IN_LOOP = "training"

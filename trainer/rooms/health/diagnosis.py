@@ -11,9 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..contract import RankHang, RunDir, node_name, parent_of, read_events
+from ....jobs.procfs import parent_of
+from ....jobs.records import OMIT_NONE
+from ....jobs.records.training import read_events
+from ...contract import AttemptDir, RunDir, node_name
 from .phases import NAMES, order_of, phase_after
 
 MAX_NAMED = 4
@@ -27,6 +32,26 @@ WAITING_IN = (
 WORKING_IN = ("slurm_job_kit.trainer.data.", "slurm_job_kit.jobs.checkpoint.reader.")
 # NCCL's flight recorder, only in a build with CUDA; and that of gloo.
 RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+
+
+@dataclass(frozen=True)
+class RankHang:
+    """rank-RRRRR.hang.json: what a rank does when it or another rank has found a hang."""
+
+    time: float  # seconds since the epoch
+    rank: int
+    host: str
+    pid: int
+    what: str  # the phase of its start-up, or the part of a step
+    step: int | None  # None before the first
+    where: str  # file, line and function of the main thread's top frame
+    is_waiting: bool  # that frame belongs to code that waits for other ranks
+    # That this rank has begun; None: not read, or not yet.
+    num_collectives: int | None = field(default=None, metadata=OMIT_NONE)
+
+    @staticmethod
+    def path(attempt_dir: AttemptDir, rank: int) -> Path:
+        return attempt_dir.path / f"rank-{rank:05d}.hang.json"
 
 
 class RankPlace(NamedTuple):

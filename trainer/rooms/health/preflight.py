@@ -19,12 +19,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from ..contract import Kind, RankError, records, shared_files
-from ..errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
-from ..process.context import DistributedContext, rendezvous_store
-from ..process.rank_process import RankProcess
+from ...contract import Kind, RankError, records, shared_files
+from ...errors import in_one_line, log, run_with_timeout
+from ...process.context import DistributedContext, rendezvous_store
+from ...process.rank_process import RankProcess
 from . import gpu_health, rank_report
 from .diagnosis import RankPlace, end_siblings, place_of
+from .failures import BadNode, PeerBadNode
 from .phases import DEVICE_TEST
 from .rank_report import RankReport, Summary, are_few
 
@@ -43,12 +44,9 @@ OUTER_ON_CPU, OUTER_ON_GPU = 256, 4096
 NO_ANSWER = f"it did not answer within {rank_report.NO_ANSWER_AFTER_S:.0f} s"
 
 
-def preflight(
-    rank: RankProcess, device: torch.device, begin: Callable[[str], None], known_problem: str = ""
-) -> None:
-    """Test all nodes, together with all other ranks; `begin` gets the name of each phase.
+def preflight(rank: RankProcess, device: torch.device) -> None:
+    """Test all nodes, together with all other ranks.
 
-    known_problem: what is wrong with this node already; "" if nothing is.
     Raises: BadNode on a rank whose node failed, PeerBadNode on the others; a RuntimeError where a
     rank dies meanwhile, or where more than half of the nodes have a problem, so that the nodes are
     not at fault.
@@ -57,24 +55,22 @@ def preflight(
     # Started first: gloo reports a peer that dies, the store never does. Before DEVICE_TEST: NCCL
     # connects in here, so a broken network must not look like a broken device.
     numbers, exchange = _begin_all_reduce(rank.distributed.rank, device)
-    begin(DEVICE_TEST)
+    rank.pulse.beat(DEVICE_TEST)
 
     def raise_if_peer_died() -> None:
         if exchange.is_completed():
             exchange.wait()
 
-    problem = known_problem or device_problem(rank.distributed, device)
+    problem = device_problem(rank.distributed, device)
     rank.events.event("device_test")
-    begin("all-reduce test")
+    rank.pulse.beat("all-reduce test")
     store = PrefixStore("preflight", rendezvous_store())
-    report = RankReport(store, "device", rank.distributed, rank.may_report)
-    _report(report, problem, raise_if_peer_died, rank)
+    _report(store, "device", problem, raise_if_peer_died, rank)
     while not exchange.is_completed():
         time.sleep(0.001)
     exchange.wait()
     problem = sum_problem(numbers, rank.distributed.world_size)
-    report = RankReport(store, "sum", rank.distributed, rank.may_report)
-    _report(report, problem, raise_if_peer_died, rank)
+    _report(store, "sum", problem, raise_if_peer_died, rank)
     rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
 
 
@@ -145,7 +141,11 @@ def _difference(what: str, result: torch.Tensor, expected: torch.Tensor) -> str:
     return f"{what} is wrong in {count} of {result.numel()} numbers, such as {example}"
 
 
-def _report(report: RankReport, problem: str, poll: Callable[[], None], rank: RankProcess) -> None:
+def _report(
+    store: PrefixStore, name: str, problem: str, poll: Callable[[], None], rank: RankProcess
+) -> None:
+    # After a stop the others may have exited: then no rank reports that they do not answer.
+    report = RankReport(store, name, rank.distributed, lambda: not rank.stop.requested)
     summary = report.collect(problem, poll)
     if not summary.bad:
         return

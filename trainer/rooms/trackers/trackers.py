@@ -13,13 +13,15 @@ import hashlib
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ..contract import installation
-from ..errors import UserError, log
-from ..process.run_handle import RunHandle
+from ...contract import installation
+from ...errors import UserError, log
+
+if TYPE_CHECKING:  # it imports torch
+    from ...process.run_handle import RunHandle
 
 CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slurm gives
 WANDB_INIT_LIMIT_S = 60.0
@@ -30,7 +32,7 @@ MAX_WAITING = 10_000  # records that a tracker may lag behind
 class Tracker(Protocol):
     """A destination of metrics by step, besides the files of the run directory."""
 
-    def scalars(self, step: int, values: dict[str, float]) -> None:
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record these values of a global step."""
 
     def close(self) -> None:
@@ -79,12 +81,14 @@ class AsyncTracker:
         self._name = name
         self._tracker = tracker
         self._close_limit_s = close_limit_s
-        self._waiting: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(max_waiting)
+        self._waiting: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(
+            max_waiting
+        )
         self._is_off = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def scalars(self, step: int, values: dict[str, float]) -> None:
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Queue these values of a global step; returns at once."""
         if self._is_off:
             return
@@ -127,7 +131,7 @@ class TensorBoard:
         # TensorBoard hides the values that earlier attempts wrote for the steps from here on.
         self._writer = SummaryWriter(str(run.dir.tensorboard), purge_step=first_step)
 
-    def scalars(self, step: int, values: dict[str, float]) -> None:
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write these values and flush the file, so that a kill loses none of them."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
@@ -181,7 +185,7 @@ class WeightsAndBiases:
         upload = f"upload it with: wandb sync {run.dir.wandb}/offline-run-*"
         log(f"Weights & Biases: {self._run.url if mode == 'online' else upload}")
 
-    def scalars(self, step: int, values: dict[str, float]) -> None:
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Send these values to W&B's own process."""
         self._run.log({"global_step": step, **values})
 

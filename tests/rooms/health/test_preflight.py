@@ -9,18 +9,17 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-from slurm_job_kit.trainer.errors import (
-    BadNode,
-    PeerBadNode,
-    is_caused_by_peer,
-    kind_of,
-    traceback_of,
-)
-from slurm_job_kit.trainer.health import preflight, rank_report
-from slurm_job_kit.trainer.health.gpu_health import Readings, problem, warning
-from slurm_job_kit.trainer.health.preflight import device_problem, product_problem, sum_problem
-from slurm_job_kit.trainer.health.rank_report import RankReport, Summary, are_few
+from slurm_job_kit.trainer.errors import is_caused_by_peer, kind_of, traceback_of
 from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.rooms.health import preflight, rank_report
+from slurm_job_kit.trainer.rooms.health.failures import BadNode, Hang, PeerBadNode, PeerHang
+from slurm_job_kit.trainer.rooms.health.gpu_health import Readings, problem, warning
+from slurm_job_kit.trainer.rooms.health.preflight import (
+    device_problem,
+    product_problem,
+    sum_problem,
+)
+from slurm_job_kit.trainer.rooms.health.rank_report import RankReport, Summary, are_few
 
 CPU = torch.device("cpu")
 
@@ -207,13 +206,15 @@ def test_a_summary_is_unchanged_by_the_store():
     assert summary.bad == [1, 3, 7]
 
 
-def test_the_bad_node_and_its_peers_leave_different_records():
+def test_a_rank_at_fault_and_its_peers_leave_different_records():
     assert (kind_of(BadNode("x")), is_caused_by_peer(BadNode("x"))) == ("bad_node", False)
     assert (kind_of(PeerBadNode("x")), is_caused_by_peer(PeerBadNode("x"))) == (
         "unknown",
         True,
     )
     assert traceback_of(BadNode("x")) == traceback_of(PeerBadNode("x")) == ""
+    assert (kind_of(Hang("x")), is_caused_by_peer(Hang("x"))) == ("hang", False)
+    assert (kind_of(PeerHang("x")), is_caused_by_peer(PeerHang("x"))) == ("hang", True)
 
 
 HEALTHY = Readings(0, False, False, 0x1)  # idle

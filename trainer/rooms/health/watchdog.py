@@ -1,7 +1,7 @@
 """Ends an attempt in which no rank makes progress, and names the rank that the others wait for.
 
-A thread of each rank, from before its import of torch to its end. The rank's main thread calls
-`beat` when it begins a phase of the start-up, a batch, an evaluation or a save. The thread counts
+A thread of each rank, from before its import of torch to its end. The rank's main thread beats
+when it begins a phase of the start-up, a batch, an evaluation or a save. The thread counts
 its own ticks since the last beat: a job that was suspended (`scontrol suspend`, SIGSTOP) did not
 tick, so a suspension is no hang. The first rank over its limit creates `hang.json`. Every rank
 that sees the file writes its stacks to its log and its state to a file. A rank that writes no
@@ -22,30 +22,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from ..contract import (
-    AttemptDir,
-    HangConclusion,
-    RankHang,
-    RecordError,
-    RunDir,
-    node_name,
-    records,
-    shared_files,
-)
-from ..errors import (
-    BadNode,
-    Hang,
-    PeerHang,
-    exit_lock,
-    fail,
-    log,
-    run_with_timeout,
-    write_text,
-)
+from ....jobs.records.nodes import HangConclusion
+from ...contract import AttemptDir, RecordError, RunDir, node_name, records, shared_files
+from ...errors import exit_lock, fail, log, run_with_timeout, write_text
+from ...hooks import Pulse
 from .diagnosis import (
+    RankHang,
     diagnose,
     end_siblings,
     laggards,
@@ -54,6 +37,7 @@ from .diagnosis import (
     place_of_main_thread,
     stacks_of_all_threads,
 )
+from .failures import BadNode, Hang, PeerHang
 from .phases import DEVICE_TEST, NAMES, limit_s
 
 TICK_S = 1.0
@@ -108,38 +92,21 @@ class IdleTimer:
 
 
 class Watchdog:
-    """Watches this rank while the context is open; the main thread calls `beat`."""
+    """Watches the pulse of this rank from `start` until it is over."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self._rank, self._world_size = rank, world_size
+    def __init__(self, rank: int, world_size: int, pulse: Pulse) -> None:
+        self._rank, self._world_size, self._pulse = rank, world_size, pulse
         self._run: tuple[RunDir, int] | None = None
         self._timer = IdleTimer()
-        self._beat: tuple[str, int | None] = (NAMES[0], None)
-        self._is_over = threading.Event()
         self._is_hang_found = threading.Event()
         self._poll_thread: threading.Thread | None = None
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    @classmethod
-    def of_process(cls, environ: Mapping[str, str]) -> Watchdog:
-        """Return the watchdog of the rank that torchrun's variables describe.
-
-        Source: torchrun, "Environment Variables". Missing ones are reported later.
-        """
-        return cls(int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))
-
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Start the thread that watches."""
         # faulthandler's C handler needs no GIL, so a rank that is stuck in C writes its stack, too.
         # A person may also send the signal.
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=False)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def open(self, run_dir: RunDir, attempt: int, hang_timeout_s: int | str) -> None:
         """From now on exchange states with the other ranks in a run directory.
@@ -157,14 +124,11 @@ class Watchdog:
             hang_timeout_s = limit if limit == "auto" else int(limit)
             self.open(run_dir, int(environ["KIT_ATTEMPT"]), hang_timeout_s)
 
-    def beat(self, what: str, step: int | None = None) -> None:
-        """Record progress: `what` begins, in the loop with its `step`. Costs an attribute write."""
-        self._beat = (what, step)
-
     def _watch(self) -> None:
-        seen, last = self._beat, time.monotonic()
-        while not self._is_over.wait(TICK_S):
-            beat, now = self._beat, time.monotonic()
+        seen, last = self._pulse.now, time.monotonic()
+        while not self._pulse.is_over:
+            time.sleep(TICK_S)
+            beat, now = self._pulse.now, time.monotonic()
             # `is not`: the loop may repeat a beat, but each one is a tuple of its own.
             self._timer.tick(now - last, beat[0] if beat is not seen else None)
             seen, last = beat, now
@@ -192,7 +156,7 @@ class Watchdog:
         """Report the hang and exit, whatever the main thread does meanwhile."""
         exit_lock.acquire()
         where, is_waiting = place_of_main_thread()
-        host, (what, step) = node_name(), self._beat
+        host, (what, step) = node_name(), self._pulse.now
         state = RankHang(
             round(time.time(), 3),
             self._rank,
@@ -230,7 +194,7 @@ class Watchdog:
     def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankHang) -> Hang:
         """Publish this rank's state; the first rank to find the hang draws the conclusion."""
         attempt_dir = run_dir.attempt(attempt)
-        path = attempt_dir.rank_hang(self._rank)
+        path = RankHang.path(attempt_dir, self._rank)
         records.write(path, state)
         # After the first write: a rank that CUDA blocks from here on counts as one that answered.
         records.write(path, dataclasses.replace(state, num_collectives=num_collectives()))
@@ -250,7 +214,7 @@ class Watchdog:
             time.sleep(POLL_S)
             names = shared_files.names_in(attempt_dir.path)
             for rank in incomplete:
-                path = attempt_dir.rank_hang(rank)
+                path = RankHang.path(attempt_dir, rank)
                 state = records.read(RankHang, path) if path.name in names else None
                 if state is not None:
                     states[rank] = state
@@ -264,7 +228,9 @@ class Watchdog:
         places = {rank: state.host for rank, state in states.items()}
         places |= {rank: place.host for rank, place in unresponsive.items()}
         hosts = tuple(sorted({places[rank] for rank in waited_for}))
-        conclusion = HangConclusion(self._rank, text, silent, waited_for, hosts)
+        first = states.get(waited_for[0])
+        place = None if first is None else first.where.partition(" ")[0]
+        conclusion = HangConclusion(self._rank, text, silent, waited_for, hosts, place)
         records.write(attempt_dir.hang, conclusion)
         end_siblings(unresponsive.values())
         return Hang(text)

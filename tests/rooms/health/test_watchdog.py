@@ -11,21 +11,22 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.node.torchrun import variables_of_spec
-from slurm_job_kit.jobs.records.nodes import RankHang
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Launch, Spec
 from slurm_job_kit.trainer.errors import EXIT_FAILED
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.health import phases, watchdog
-from slurm_job_kit.trainer.health.diagnosis import (
+from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.rooms.health import phases, watchdog
+from slurm_job_kit.trainer.rooms.health.diagnosis import (
+    RankHang,
     RankPlace,
     diagnose,
     laggards,
     place_of,
     ranks_text,
 )
-from slurm_job_kit.trainer.health.phases import NAMES, START_UP, limit_s
-from slurm_job_kit.trainer.health.watchdog import IdleTimer
+from slurm_job_kit.trainer.rooms.health.phases import NAMES, START_UP, limit_s
+from slurm_job_kit.trainer.rooms.health.watchdog import IdleTimer
 from tests.core.two_hosts import look
 from tests.core.waiting import wait_for
 
@@ -38,8 +39,10 @@ import ctypes, json, os, sys, time
 from pathlib import Path
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer import errors
-from slurm_job_kit.trainer.health import phases, watchdog
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.rooms.health import phases, watchdog
+from slurm_job_kit.trainer.rooms.health.diagnosis import RankHang
 
 rank, world_size, limit_s = map(int, sys.argv[1:4])
 folder, way, phase = Path(sys.argv[4]), *sys.argv[5:7]
@@ -58,7 +61,7 @@ def wait_for_peers():
     time.sleep(60)
 
 def lose_a_peer():
-    while not attempt_dir.rank_hang(rank).exists():
+    while not RankHang.path(attempt_dir, rank).exists():
         time.sleep(0.02)
     errors.fail(RuntimeError("Connection closed by peer"), rank, attempt_dir)
 
@@ -72,29 +75,31 @@ def wait_under_the_gil():
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 step = 0
-dog = watchdog.Watchdog(rank, world_size)
+pulse = Pulse()
+dog = watchdog.Watchdog(rank, world_size, pulse)
 if way != "lost":
     dog.open(RunDir(folder), 1, limit_s)
 dog._timer.hang_timeout_s = limit_s
-with dog:
-    for done in list(phases.START_UP.values())[:phases.order_of(phase)]:
-        events.event(done)
-    if phase:
-        dog.beat(phase)
-    while not (folder / "hang").exists() and not (phase and step):
-        step += 1
-        if not phase:
-            dog.beat("batch", step if way == "go on" else 7)
-        pause()
-        (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
-        pause()
-    if way in ("wait", "lose a peer", "lost"):
-        globals()["__name__"] = "slurm_job_kit.trainer.loop"
-        lose_a_peer() if way == "lose a peer" else wait_for_peers()
-    elif way == "spin":
-        spin_on_a_lock()
-    elif way == "under the gil":
-        wait_under_the_gil()
+dog.start()
+for done in list(phases.START_UP.values())[:phases.order_of(phase)]:
+    events.event(done)
+if phase:
+    pulse.beat(phase)
+while not (folder / "hang").exists() and not (phase and step):
+    step += 1
+    if not phase:
+        pulse.beat("batch", step if way == "go on" else 7)
+    pause()
+    (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
+    pause()
+if way in ("wait", "lose a peer", "lost"):
+    globals()["__name__"] = "slurm_job_kit.trainer.loop"
+    lose_a_peer() if way == "lose a peer" else wait_for_peers()
+elif way == "spin":
+    spin_on_a_lock()
+elif way == "under the gil":
+    wait_under_the_gil()
+pulse.is_over = True
 print("exited", step)
 """
 
@@ -255,7 +260,7 @@ def test_a_hang_that_a_rank_of_another_host_has_found_is_seen(hosts):
     attempt_dir = RunDir(hosts.here).attempt(1)
     attempt_dir.path.mkdir()
     look(hosts.there, "hang.json", "rank-00000.hang.json")
-    observer = watchdog.Watchdog(1, 2)
+    observer = watchdog.Watchdog(1, 2, Pulse())
     observer.open(RunDir(hosts.there), 1, 60)
     observer._poll_once()
     assert not observer._is_hang_found.is_set()
@@ -281,7 +286,7 @@ def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):
     spec = Spec(launch=Launch(hang_timeout_s=1))
     run.spec.write_text(spec.to_json())
     script = (
-        "import runpy; from slurm_job_kit.trainer.health import phases, watchdog; "
+        "import runpy; from slurm_job_kit.trainer.rooms.health import phases, watchdog; "
         "phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0; watchdog.TICK_S = 0.1; "
         "runpy.run_module('trainer', run_name='__main__', alter_sys=True)"
     )
@@ -301,7 +306,7 @@ def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):
 
 
 def test_a_beat_costs_next_to_nothing():
-    beat, count = watchdog.Watchdog(0, 1).beat, 100_000
+    beat, count = Pulse().beat, 100_000
     started = time.thread_time()
     for step in range(count):
         beat("batch", step)

@@ -2,24 +2,28 @@
 
 import gzip
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Profile, Spec
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
-from slurm_job_kit.trainer.logging.profiling import Tracer
-from slurm_job_kit.trainer.process.run_handle import RunHandle
-
-CPU = torch.device("cpu")
+from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.rooms.profiler.hooks import callbacks
+from tests.core.ranks import context_of, place_of
 
 
 @pytest.fixture
 def tracer(tmp_path):
     def made(steps, ranks=(0,), rank=0, attempt=1):
         spec = Spec(profile=Profile(steps=list(steps), ranks=list(ranks)))
-        return Tracer(RunHandle(RunDir(tmp_path), spec, attempt), rank, CPU)
+        (made,) = callbacks(Pulse())
+        context = context_of(tmp_path, spec, place_of(rank), attempt)
+        loop: Any = SimpleNamespace(context=context)
+        made.restored(loop)
+        return made
 
     return made
 
@@ -30,11 +34,11 @@ def train(tracer, steps):
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in steps:
-        tracer.before(step)
+        tracer.before_step(step)
         model(torch.full((2, 4), float(step))).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        tracer.after(step)
+        tracer.after_step(step)
     return tensors_sha256(model.state_dict())
 
 
@@ -66,7 +70,7 @@ def test_other_ranks_trace_nothing(tracer, tmp_path):
 def test_a_stop_writes_the_steps_traced_so_far_and_the_resume_traces_the_rest(tracer, tmp_path):
     stopped = tracer([3, 6])
     train(stopped, range(1, 5))
-    stopped.close()
+    stopped.end()
     train(tracer([3, 6], attempt=2), range(5, 9))
     assert traced(tmp_path) == {
         "attempt-1-rank-00000-steps-3-4.pt.trace.json.gz": 2,
@@ -77,7 +81,7 @@ def test_a_stop_writes_the_steps_traced_so_far_and_the_resume_traces_the_rest(tr
 def test_a_resume_past_the_steps_traces_nothing(tracer, tmp_path):
     resumed = tracer([3, 6], attempt=2)
     train(resumed, range(7, 9))
-    resumed.close()
+    resumed.end()
     assert not (tmp_path / "tensorboard").exists()
 
 

@@ -1,0 +1,19 @@
+"""Checks of the section `profile` that types cannot express."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...problems import Problem, format_value
+from ...spec import Spec
+
+
+def problems(spec: Spec) -> Iterator[Problem]:
+    """Yield what is wrong with the section."""
+    steps, ranks = spec.profile.steps, spec.profile.ranks
+    if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
+        hint = "write the first and the last step to trace, such as [20, 25]; steps count from 1"
+        yield Problem(("profile", "steps"), f"{format_value(steps)} is not a range of steps", hint)
+    if min(ranks, default=0) < 0:
+        what = f"{format_value(ranks)} has a negative rank"
+        yield Problem(("profile", "ranks"), what, "ranks count from 0")
