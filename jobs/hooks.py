@@ -40,13 +40,14 @@ def problems(spec: Spec) -> Iterator[Problem]:
         yield from hook(spec)
 
 
-def before_queue(run_dir: RunDir, loaded: LoadedSpec, is_on_slurm: bool) -> None:
-    """Check a frozen run before its job is queued, or its agents start; print what is found.
+def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
+    """Check runs before their job is queued, or their agents start; print what is found.
 
-    Raises: UserError for what is sure to fail.
+    A dry run has no run directory. is_checked: also what takes seconds.
+    Raises: UserError, FailedError for what is sure to fail.
     """
     for hook in _rooms_with("before_queue"):
-        hook(run_dir, loaded, is_on_slurm)
+        hook(runs, is_on_slurm, is_checked)
 
 
 def freeze(run_dir: RunDir, spec: Spec, repository: Path) -> None:

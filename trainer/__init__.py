@@ -5,7 +5,7 @@ Read it in this order: `__main__` (stop handler), `run` (start, train, exit), `m
 (the steps). `contract` has all that it takes of `jobs`: of the
 modules at its top but `__main__`, and of the rooms records and checkpoint.
 
-top: run, loop, evaluation, saves, training_means, api, check
+top: run, loop, evaluation, saves, training_means, api
 
 base: contract, errors, stop, seeds, user_code, events
 

@@ -52,7 +52,7 @@ from ..jobs.records.nodes import (
     node_name,
 )
 from ..jobs.records.queued import OwningAttempt
-from ..jobs.records.training import Best, CheckReport, Finding, Metric, Outcome
+from ..jobs.records.training import Best, Metric, Outcome
 from ..jobs.rooms import ROOMS
 from ..jobs.rundir import (
     STEPS_WRITER,
@@ -79,14 +79,12 @@ __all__ = [
     "BatchSizes",
     "Best",
     "BlockSink",
-    "CheckReport",
     "Checkpoint",
     "Contents",
     "DIGEST_BYTES",
     "DamageError",
     "Entry",
     "FileDigest",
-    "Finding",
     "HINT",
     "KIND_OF_MISTAKE",
     "Kind",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .. import installation, records
+from .. import hooks, installation, records
 from ..attempt import record_writer
 from ..attempt.close import write_missing_result
 from ..checkpoint.names import find_checkpoint
@@ -21,7 +21,6 @@ from ..records.frozen import Revision
 from ..records.queued import Submission
 from ..rundir import RunDir
 from ..runs import (
-    check,
     checkpoint_files,
     checkpoint_lookup,
     code_changes,
@@ -129,8 +128,8 @@ def changed_runs(
             local.check_machine(specs[0], len(local.visible_gpus()))
         else:
             print_line(gpu_hours(specs))
-            if request.is_checked and request.changes_parts:
-                check.check_all(runs)
+        is_checked = request.is_checked and request.changes_parts
+        hooks.before_queue(runs, cluster == "slurm", is_checked)
         yield runs
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import installation
+from .. import hooks, installation
 from ..console import display_path, format_metrics, print_line, quantity
 from ..errors import UserError
 from ..records.queued import Submission
@@ -153,10 +153,7 @@ def new_runs(
 
             for run_dir in runs:
                 print_line(origin.copy_into(run_dir, options.origin))
-        if cluster == "slurm" and options.is_checked:
-            from ..runs import check
-
-            check.check_all(runs)
+        hooks.before_queue(runs, cluster == "slurm", options.is_checked)
         yield
 
 

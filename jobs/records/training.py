@@ -92,29 +92,6 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What the check at submit found at a key of the spec.
-
-    key: the way to it, such as ("train", "model").
-    frames: the last frames of the user's own files, where their code raised it.
-    is_error: every rank would fail; otherwise another host may have what this one lacks.
-    """
-
-    key: tuple[str, ...]
-    what: str
-    hint: str = ""
-    frames: tuple[str, ...] = ()
-    is_error: bool = True
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """What `trainer.check` writes for submit, into a temporary file."""
-
-    finding: Finding | None = None  # the first error
-
-
-@dataclass(frozen=True)
 class Progress:
     """progress.json: rank 0's last finished optimizer step, and what a live line shows.
 

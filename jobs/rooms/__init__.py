@@ -42,6 +42,7 @@ ROOMS: dict[str, Room] = {
     "report": Room(
         commands={"report": "show where the time of runs went, and write a page with plots"}
     ),
+    "check": Room(hooks=("before_queue",)),
     "notify": Room(hooks=("end",)),
     "health": Room(trainer_hooks=("callbacks",)),
     "trackers": Room(trainer_hooks=("callbacks",)),

@@ -1,6 +1,5 @@
 """Run directories: found, made, read and checked.
 
-- check: builds the parts of a new run once, in a process of its own, before it is queued.
 - lookup: finds a run by directory, run id, job id or name.
 - state: in which state a run is, from its files and one answer of Slurm.
 - fact_reader: reads what agents and ranks wrote in an attempt, each file once.

@@ -12,8 +12,9 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.config.load import SpecError, load
 from slurm_job_kit.jobs.problems import Problem
+from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import write_json
-from slurm_job_kit.jobs.runs import check, lookup
+from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Spec
 from tests.core.fake_slurm import FakeSlurm
 from tests.core.run_files import TINY, frozen
@@ -154,13 +155,10 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def slurm(here, fake_slurm, monkeypatch, frozen_code):
-    """The same working directory with Slurm's clients; the check of a run finds nothing.
-
-    tests/core/runs/test_check.py has the check itself, which takes seconds.
-    """
+    """The same working directory with Slurm's clients, and without what takes seconds."""
     (here / "runs").mkdir()
     (here / "runs/.code").symlink_to(frozen_code)
-    monkeypatch.setattr(check, "build_parts", lambda *_: [])
+    monkeypatch.delitem(ROOMS, "check", raising=False)
     return fake_slurm
 
 

@@ -9,10 +9,9 @@ import pytest
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import continuing
-from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import check, fact_reader, freeze, interpret, lookup
+from slurm_job_kit.jobs.runs import fact_reader, freeze, interpret, lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 from tests.core.run_files import make_checkpoint, make_code, make_run
@@ -81,38 +80,6 @@ def test_before_the_first_checkpoint_other_code_needs_no_yes(run, here, slurm):
     mend(here)
     assert main(["resume", "tiny", "--code"]) == 0
     assert (run.code / "model.py").read_text() == "x = 2\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "seen"),
-    [
-        (["--code"], ("x = 2\n", Spec().train.model)),
-        (["train.model=typo:net"], ("x = 1\n", "typo:net")),
-    ],
-)
-def test_a_mistake_in_what_changed_is_found_before_the_queue(
-    run, here, slurm, monkeypatch, capsys, words, seen
-):
-    mend(here)
-    checked = []
-
-    def build_parts(run_dir, spec, *_):
-        checked.append(((run_dir.code / "model.py").read_text(), spec.train.model))
-        return [Problem(("train", "model"), "no module named typo", frames=("model.py:1: x",))]
-
-    monkeypatch.setattr(check, "build_parts", build_parts)
-    before = state(run)
-    assert main(["resume", "tiny", "--yes", *words]) == 2
-    assert "train.model: no module named typo\n  model.py:1: x\n" in capsys.readouterr().err
-    assert state(run) == before and slurm.submitted == 0
-    assert checked == [seen]
-    assert main(["resume", "tiny", "--yes", "--no-check", *words]) == 0
-    assert len(checked) == 1
-
-
-def test_what_did_not_change_is_not_checked_again(run, monkeypatch):
-    monkeypatch.setattr(check, "build_parts", lambda *_: pytest.fail("checked"))
-    assert main(["resume", "tiny", "slurm.time=9:00:00"]) == 0
 
 
 def test_resume_without_code_keeps_the_frozen_one(run, here):

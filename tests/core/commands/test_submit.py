@@ -11,8 +11,7 @@ from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.problems import Problem
-from slurm_job_kit.jobs.runs import check, lookup
+from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
@@ -34,37 +33,6 @@ def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
         "Slurm refused the job, nothing is queued" in error and "hint: slurm.partition: " in error
     )
     assert lookup.all_runs() == []
-
-
-def wrong_model(*_):
-    return [Problem(("train", "model"), "there is no module mine")]
-
-
-def test_a_run_with_a_mistake_in_its_parts_is_not_queued_and_not_kept(slurm, monkeypatch, capsys):
-    monkeypatch.setattr(check, "build_parts", wrong_model)
-    assert main(["submit", "tiny.yaml", "train.model=mine:net"]) == 2
-    expected = "error: override train.model=mine:net: train.model: there is no module mine\n"
-    assert capsys.readouterr().err == expected
-    assert lookup.all_runs() == [] and slurm.submitted == 0
-
-
-def test_no_check_queues_a_run_without_the_check(slurm, monkeypatch):
-    monkeypatch.setattr(check, "build_parts", wrong_model)
-    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
-    assert slurm.submitted == 1
-
-
-@pytest.mark.parametrize(("words", "number"), [([], 2), (["launch.nproc_per_node=3"], 6)])
-def test_the_check_gets_the_number_of_ranks(slurm, monkeypatch, words, number):
-    seen = []
-
-    def build_parts(run_dir, spec, python):
-        seen.append(check.rank_environment(run_dir, spec)["WORLD_SIZE"])
-        return []
-
-    monkeypatch.setattr(check, "build_parts", build_parts)
-    assert main(["submit", "tiny.yaml", *words]) == 0
-    assert seen == [str(number)]
 
 
 def test_submit_says_where_the_run_is_and_how_to_watch_it(slurm, capsys):

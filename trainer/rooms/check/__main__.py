@@ -1,9 +1,9 @@
 """Builds the parts of a frozen run once, without a GPU and without other ranks, before the queue.
 
-    python -m trainer.check RUN_DIR REPORT
+    python -m trainer.rooms.check RUN_DIR REPORT
 
 Submit starts it on its own host and reads from REPORT the first error that it met
-(`jobs/runs/check.py`). It creates what a rank creates before its first step and computes one batch
+(`jobs/rooms/check`). It creates what a rank creates before its first step and computes one batch
 on the CPU. It writes nothing into the run directory.
 """
 
@@ -20,16 +20,17 @@ from pathlib import Path
 
 import torch
 
-from . import seeds
-from .contract import CheckReport, Finding, RunDir, Spec, records
-from .errors import CODE, HINT, KIT, CodeError, NoSamples, UserCodeError, UserError, in_one_line
-from .events import Events
-from .model import build, meta_init, models, objectives, optim
-from .model.training_data import build_data
-from .process.context import DistributedContext
-from .process.run_handle import RankContext, RunHandle
-from .strategy import fits
-from .user_code import load, user_code
+from ....jobs.rooms.check.finding import Finding
+from ... import seeds
+from ...contract import RunDir, Spec, records
+from ...errors import CODE, HINT, KIT, CodeError, NoSamples, UserCodeError, UserError, in_one_line
+from ...events import Events
+from ...model import build, meta_init, models, objectives, optim
+from ...model.training_data import build_data
+from ...process.context import DistributedContext
+from ...process.run_handle import RankContext, RunHandle
+from ...strategy import fits
+from ...user_code import load, user_code
 
 CPU = torch.device("cpu")
 # A larger model is not created in the memory of a login node.
@@ -120,14 +121,14 @@ def _frames(error: BaseException) -> tuple[str, ...]:
 def main(arguments: list[str]) -> None:
     """Check a run directory, write the report, and exit without the tear-down of user's threads."""
     signal.alarm(ALARM_S)
-    run_dir, report = RunDir(Path(arguments[0])), CheckReport()
+    run_dir, found = RunDir(Path(arguments[0])), Finding()
     spec = Spec.read(run_dir.spec)
     torch.set_num_threads(spec.launch.threads_per_rank)
     try:
         build_parts(run_dir, spec)
     except (Exception, SystemExit) as error:
-        report = CheckReport(finding_of(error, spec))
-    records.write(Path(arguments[1]), report)
+        found = finding_of(error, spec)
+    records.write(Path(arguments[1]), found)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -11,9 +11,9 @@ from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import dotted
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Spec, Train
-from slurm_job_kit.trainer.check import build_parts, finding_of
+from slurm_job_kit.trainer.rooms.check.__main__ import build_parts, finding_of
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Train(dataset="synthetic_images", dataset_args={"num_train": 64, "num_test": 16, "size": 8})
 OWN = """
 import torch

@@ -11,8 +11,8 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import Problem, SpecError
-from slurm_job_kit.jobs.records.training import CheckReport, Finding
-from slurm_job_kit.jobs.runs import check
+from slurm_job_kit.jobs.rooms.check import hooks as check
+from slurm_job_kit.jobs.rooms.check.finding import Finding
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core.waiting import is_running, wait_for
@@ -82,7 +82,7 @@ def test_a_typo_is_shown_with_file_line_key_and_hint_and_writes_nothing(frozen):
 
 def reports(finding=None, *, folder):
     """The body of an interpreter that copies this report to its last argument."""
-    records.write(folder / "prepared.json", CheckReport(finding))
+    records.write(folder / "prepared.json", finding or Finding())
     return f'cp {folder}/prepared.json "$4"'
 
 

@@ -17,14 +17,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .. import environment, records
-from ..config.load import LoadedSpec
-from ..console import print_line
-from ..environment import Door
-from ..problems import Problem, SpecError
-from ..records.training import CheckReport
-from ..rundir import RunDir, code_folders
-from ..spec import Launch, Spec
+from ... import environment, records
+from ...config.load import LoadedSpec
+from ...console import print_line
+from ...environment import Door
+from ...problems import Problem, SpecError
+from ...rundir import RunDir, code_folders
+from ...spec import Launch, Spec
+from .finding import Finding
 
 LIMIT_S = 60.0
 SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
@@ -32,6 +32,21 @@ SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
 
 class NotChecked(Exception):
     """The run cannot be checked on this host; the text is the reason."""
+
+
+def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
+    """Check the first of frozen runs, and each whose parts differ from those of all before.
+
+    Runs that differ in numbers only, such as train.lr, have the same parts.
+    Raises: SpecError with the mistake of the first run that has one.
+    """
+    seen = set()
+    for run_dir, loaded in runs.items() if is_on_slurm and is_checked else ():
+        spec = Spec.read(run_dir.spec)
+        train = {key: value for key, value in vars(spec.train).items() if _is_part(value)}
+        if (parts := repr((train, spec.launch))) not in seen:
+            seen.add(parts)
+            check(loaded, run_dir)
 
 
 def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
@@ -59,21 +74,6 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
     print_line(f"checked {what} in {time.monotonic() - began:.1f} s")
 
 
-def check_all(runs: Mapping[RunDir, LoadedSpec]) -> None:
-    """Check the first of frozen runs, and each whose parts differ from those of all before.
-
-    Runs that differ in numbers only, such as train.lr, have the same parts.
-    Raises: SpecError with the mistake of the first run that has one.
-    """
-    seen = set()
-    for run_dir, loaded in runs.items():
-        spec = Spec.read(run_dir.spec)
-        train = {key: value for key, value in vars(spec.train).items() if _is_part(value)}
-        if (parts := repr((train, spec.launch))) not in seen:
-            seen.add(parts)
-            check(loaded, run_dir)
-
-
 def _is_part(value: object) -> bool:
     return value is not None and not isinstance(value, (int, float))
 
@@ -96,20 +96,27 @@ def ranks_python(spec: Spec) -> str:
 
 
 def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
-    """Run `trainer.check`; return the first error that it met. Raises: NotChecked."""
+    """Run `trainer.rooms.check`; return the first error that it met. Raises: NotChecked."""
     with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
-        command = [python, "-m", "slurm_job_kit.trainer.check", str(run_dir.path), str(report)]
+        command = [
+            python,
+            "-m",
+            "slurm_job_kit.trainer.rooms.check",
+            str(run_dir.path),
+            str(report),
+        ]
         env = rank_environment(run_dir, spec)
         status = run_limited(command, run_dir.code, env, output)
-        report_record = records.read(CheckReport, report)
-        if report_record is None:
+        found = records.read(Finding, report)
+        if found is None:
             printed = output.read_text(encoding="utf-8", errors="replace").strip()
             last = printed.rpartition("\n")[2]
             raise NotChecked(f"the check ended with status {status}: {last}\n  hint: {SKIP_HINT}")
-    if (each := report_record.finding) is None:
-        return []
-    return [Problem(each.key, each.what, each.hint, is_error=each.is_error, frames=each.frames)]
+    problem = Problem(
+        found.key, found.what, found.hint, is_error=found.is_error, frames=found.frames
+    )
+    return [problem] if found.what else []
 
 
 def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:

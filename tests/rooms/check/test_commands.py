@@ -1,0 +1,84 @@
+"""Submit and resume check a run before it is queued, unless the user says --no-check."""
+
+import pytest
+
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.problems import Problem
+from slurm_job_kit.jobs.rooms import ROOMS
+from slurm_job_kit.jobs.rooms.check import hooks as check
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.spec import Spec
+from tests.core.commands.test_resume_changes import mend, state
+from tests.core.commands.test_resume_changes import run as run
+
+CHECK = ROOMS["check"]
+
+
+@pytest.fixture
+def slurm(slurm, monkeypatch):
+    """The fixture of the core leaves the check out."""
+    monkeypatch.setitem(ROOMS, "check", CHECK)
+    return slurm
+
+
+def wrong_model(*_):
+    return [Problem(("train", "model"), "there is no module mine")]
+
+
+def test_a_run_with_a_mistake_in_its_parts_is_not_queued_and_not_kept(slurm, monkeypatch, capsys):
+    monkeypatch.setattr(check, "build_parts", wrong_model)
+    assert main(["submit", "tiny.yaml", "train.model=mine:net"]) == 2
+    expected = "error: override train.model=mine:net: train.model: there is no module mine\n"
+    assert capsys.readouterr().err == expected
+    assert lookup.all_runs() == [] and slurm.submitted == 0
+
+
+def test_no_check_queues_a_run_without_the_check(slurm, monkeypatch):
+    monkeypatch.setattr(check, "build_parts", wrong_model)
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+    assert slurm.submitted == 1
+
+
+@pytest.mark.parametrize(("words", "number"), [([], 2), (["launch.nproc_per_node=3"], 6)])
+def test_the_check_gets_the_number_of_ranks(slurm, monkeypatch, words, number):
+    seen = []
+
+    def build_parts(run_dir, spec, python):
+        seen.append(check.rank_environment(run_dir, spec)["WORLD_SIZE"])
+        return []
+
+    monkeypatch.setattr(check, "build_parts", build_parts)
+    assert main(["submit", "tiny.yaml", *words]) == 0
+    assert seen == [str(number)]
+
+
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        (["--code"], ("x = 2\n", Spec().train.model)),
+        (["train.model=typo:net"], ("x = 1\n", "typo:net")),
+    ],
+)
+def test_a_mistake_in_what_changed_is_found_before_the_queue(
+    run, here, slurm, monkeypatch, capsys, words, seen
+):
+    mend(here)
+    checked = []
+
+    def build_parts(run_dir, spec, *_):
+        checked.append(((run_dir.code / "model.py").read_text(), spec.train.model))
+        return [Problem(("train", "model"), "no module named typo", frames=("model.py:1: x",))]
+
+    monkeypatch.setattr(check, "build_parts", build_parts)
+    before = state(run)
+    assert main(["resume", "tiny", "--yes", *words]) == 2
+    assert "train.model: no module named typo\n  model.py:1: x\n" in capsys.readouterr().err
+    assert state(run) == before and slurm.submitted == 0
+    assert checked == [seen]
+    assert main(["resume", "tiny", "--yes", "--no-check", *words]) == 0
+    assert len(checked) == 1
+
+
+def test_what_did_not_change_is_not_checked_again(run, monkeypatch):
+    monkeypatch.setattr(check, "build_parts", lambda *_: pytest.fail("checked"))
+    assert main(["resume", "tiny", "slurm.time=9:00:00"]) == 0
