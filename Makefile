@@ -49,17 +49,19 @@ test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 	@$(PYTEST) -m slow $(call typed,FLAGS)
 test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTEST) tests/slurm/faults -m "" $(addprefix --row=,$(call typed,ROW)) $(call typed,FLAGS)
-# More processes than two cores, because most tests wait; each starts a Slurm of its own. In the
-# order of the files: the short tests of tests/core fill the gaps at the end.
-# A file's tests stay together, because some share a training. With bytecode each process that a
-# test starts begins sooner.
+# More processes than two cores, because most tests wait. In the order of the files: the short tests
+# of tests/core fill the gaps at the end. A file's tests stay together, because some share a
+# training; all tests on a Slurm, too, so that one process starts one (tests/conftest.py). With
+# bytecode each process that a test starts begins sooner.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest --numprocesses=$(or $(call typed,WORKERS),$(PROCESSES)) $(DISTRIBUTION)
-DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
+DISTRIBUTION = --dist=loadgroup --no-loadscope-reorder
 PROCESSES := 3
 # SLURM: 24.11 or 26.05, which is downloaded once (Debian); without it the installed one.
 # SITE=1: the cluster has ordinary users, accounts and file clients: tests/slurm/user_site.py.
 ON_SLURM = $(if $(call typed,SLURM),$(PYTHON) -m tests.slurm.second "$(SLURM)" && \
 	    KIT_TEST_SLURM="$(SLURM)" REQUIRE_SLURM=1) $(if $(call typed,SITE),KIT_TEST_SITE=1 REQUIRE_SLURM=1)
+# The slow tests on a Slurm wait long: each process starts one of its own.
+test-slow: DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
 # Fewer, because Slurm's time limits go on while three nodes start. One by one, in a random order.
 test-faults: PROCESSES = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1
