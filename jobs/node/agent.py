@@ -24,18 +24,14 @@ from .. import environment, records, shared_files
 from ..console import BestEffort, print_line, with_time
 from ..errors import UserError
 from ..procfs import children
-from ..records.nodes import (
-    AgentRecord,
-    AttemptPlan,
-    ReceivedSignal,
-    node_name,
-)
+from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
 from ..rundir import AttemptDir, RunDir, Timeline
 from ..spec import Spec
 from . import gpu_check, rendezvous
 from .interfaces import InterfaceError
 from .oom import limit_bytes, oom_kills
 from .prctl import die_with_parent
+from .rank import RANKS_DIR
 from .script_watch import ScriptWatch
 from .stop_signals import END_TORCHRUN, STOP_SIGNALS, send, unblock_stop_signals
 from .torchrun import Node, stop_signal, torchrun_command
@@ -77,6 +73,7 @@ class Agent:
         # A record that cannot be written (full disk) must not end the training.
         self.best_effort = BestEffort(f"agent on {node.host}")
         self.signals: list[ReceivedSignal] = []
+        self.ranks_dir = ""
         self.wakeup, wakeup_write = socket.socketpair()
         self.wakeup.setblocking(False)
         wakeup_write.setblocking(False)
@@ -99,6 +96,7 @@ class Agent:
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
         `watch`: finds a hang of a user's script.
         """
+        self.ranks_dir = env.get(RANKS_DIR, "")
         self.write_record(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
         torchrun = self.start_torchrun(command, env)
@@ -192,9 +190,18 @@ class Agent:
             interpreter=sys.executable,
             python=platform.python_version(),
             gpus=self.num_gpus or None,
+            errors=() if exit_code is None else self.rank_errors(),
         )
         with self.best_effort():
             records.write(self.attempt_dir.agent(self.node.rank), record)
+
+    def rank_errors(self) -> tuple[RankError, ...]:
+        """Return what the ranks of this node recorded, so that `attempt.close` reads one file."""
+        with contextlib.suppress(OSError, records.RecordError):  # then that reads them itself
+            ranks = sorted(int(name) for name in os.listdir(self.ranks_dir) if name.isdecimal())
+            found = [records.read(RankError, self.attempt_dir.rank_error(rank)) for rank in ranks]
+            return tuple(error for error in found if error is not None)
+        return ()
 
     def oom_kills(self) -> int:
         """Return how many of this cgroup's processes the OOM killer ended since the agent began."""
@@ -302,7 +309,7 @@ def temporary_directory(
 ) -> Iterator[str]:
     """Run a block with a directory of this node for torchrun, which leaves its own ones behind.
 
-    env: of torchrun; gets the TMPDIR that can be used.
+    env: of torchrun; gets the TMPDIR that can be used, and RANKS_DIR.
     """
     env["TMPDIR"] = environment.temporary_folder(env)
     try:
@@ -315,6 +322,7 @@ def temporary_directory(
             attempt_dir, node_rank, f"no temporary directory for torchrun: {error}", hint
         )
     with directory as path:
+        env[RANKS_DIR] = path
         yield path
 
 

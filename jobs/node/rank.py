@@ -17,6 +17,9 @@ from ..records.nodes import node_name
 from ..rundir import RunDir, Timeline, relink
 from .prctl import die_with_parent, set_name
 
+# A folder of the node, in which each rank creates a file of its number for the agent.
+RANKS_DIR = "KIT_RANKS_DIR"
+
 
 def die_with_torchrun() -> None:
     """Have the kernel kill this process when its torchrun dies; ends it if that has just died.
@@ -43,6 +46,8 @@ def begin(run_dir: RunDir) -> None:
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)
+    with best_effort():
+        Path(os.environ[RANKS_DIR], str(rank)).touch()
     with best_effort():
         relink(run_dir.rank_log(rank), f"../{log.parent.name}/{log.name}")
     with best_effort():

@@ -90,6 +90,25 @@ class ReceivedSignal:
 
 
 @dataclass(frozen=True)
+class RankError:
+    """rank-RRRRR.error.json: why a rank failed."""
+
+    time: float  # seconds since the epoch
+    rank: int
+    host: str
+    error: str
+    kind: Kind = Kind.UNKNOWN
+    traceback: str = ""
+    caused_by_peer: bool = False  # another rank or node failed first
+    would_repeat: bool = False  # a retry would end with the same error
+    # Of a user's script: the exit code of its process; -N: ended by signal N.
+    exit_code: int | None = field(default=None, metadata=OMIT_NONE)
+    # The rank that wrote this record for one that does not answer.
+    reporter: int | None = field(default=None, metadata=OMIT_NONE)
+    mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
 class AgentRecord:
     """agent-NNNNN.json: the stop signals that an agent received, and how its torchrun ended."""
 
@@ -108,25 +127,7 @@ class AgentRecord:
     python: str | None = None  # its version
     # That its ranks see, of those that the job asked for; None: it asked for none.
     gpus: int | None = field(default=None, metadata=OMIT_NONE)
-
-
-@dataclass(frozen=True)
-class RankError:
-    """rank-RRRRR.error.json: why a rank failed."""
-
-    time: float  # seconds since the epoch
-    rank: int
-    host: str
-    error: str
-    kind: Kind = Kind.UNKNOWN
-    traceback: str = ""
-    caused_by_peer: bool = False  # another rank or node failed first
-    would_repeat: bool = False  # a retry would end with the same error
-    # Of a user's script: the exit code of its process; -N: ended by signal N.
-    exit_code: int | None = field(default=None, metadata=OMIT_NONE)
-    # The rank that wrote this record for one that does not answer.
-    reporter: int | None = field(default=None, metadata=OMIT_NONE)
-    mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
+    errors: tuple[RankError, ...] = ()  # that its ranks recorded, as far as the agent has ended
 
 
 @dataclass(frozen=True)

@@ -132,15 +132,12 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
     attempt_dir = run_dir.attempt(attempt)
     names = names_in(attempt_dir.path)
     paths, known = [attempt_dir.path / name for name in names], {*names}
-    rank_errors = [
-        records.read(RankError, path) for path in paths if path.match("rank-*.error.json")
-    ]
     texts = [_agent_error(attempt_dir, path) for path in paths if path.match("agent-*.error")]
     agents = tuple(
         records.read(AgentRecord, path) if path.name in known else None
         for path in map(attempt_dir.agent, range(len(plan.nodes) if plan else 0))
     )
-    errors = [error for error in rank_errors if error is not None]
+    errors = _rank_errors(attempt_dir, names, agents)
     failed = [] if any(not each.caused_by_peer for each in errors) else _failed_agents(agents)
     recorded = [each.rank for each in errors]
     for node_rank, agent in failed:
@@ -156,6 +153,19 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         else None,
         last_words=() if errors else _last_words(attempt_dir, failed),
     )
+
+
+def _rank_errors(
+    attempt_dir: AttemptDir, names: Sequence[str], agents: Sequence[AgentRecord | None]
+) -> list[RankError]:
+    """Return what the ranks recorded. Only where no agent has read it, a rank's file is opened."""
+    errors = {error.rank: error for agent in agents if agent for error in agent.errors}
+    read = {attempt_dir.rank_error(rank).name for rank in errors}
+    left = (name for name in names if fnmatch(name, "rank-*.error.json") and name not in read)
+    for error in (records.read(RankError, attempt_dir.path / name) for name in left):
+        if error is not None:
+            errors[error.rank] = error
+    return [errors[rank] for rank in sorted(errors)]
 
 
 def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:

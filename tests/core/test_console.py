@@ -77,7 +77,7 @@ def test_the_first_line_of_a_rank_begins_with_the_time(tmp_path):
     run = RunDir(tmp_path)
     for folder in (run.attempt(1).path, run.rank_log(0).parent, run.timeline("x").parent):
         folder.mkdir()
-    environ = {"KIT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1"}
+    environ = {"KIT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1", "KIT_RANKS_DIR": str(tmp_path)}
     script = (
         "import os, sys; from slurm_job_kit.jobs.node import rank; "
         "os.environ['KIT_AGENT_PID'] = str(rank.parent_of(os.getppid())); "

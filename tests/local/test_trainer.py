@@ -86,6 +86,7 @@ def train(run, attempt=1, **variables):
     node = NodeOptions(1, 3, f"{address}:0", f"test-{attempt}", True, address, logs)
     env = environment(attempt) | variables_of_spec(spec)
     env |= {"KIT_AGENT_PID": str(os.getpid()), "KIT_RUN_DIR": str(run.path)}
+    env["KIT_RANKS_DIR"] = str(run.attempt(attempt).path)
     status, output = end(start(torchrun_command(spec, run, node), env | variables))
     rank_logs = sorted(run.attempt(attempt).path.glob("rank-*.log"))
     return status, output + "".join(log.read_text() for log in rank_logs)

@@ -493,6 +493,15 @@ def test_a_bad_node_is_the_cause_and_named_once(run):
     assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
 
 
+def test_the_file_of_a_rank_is_opened_only_where_no_agent_has_read_it(run):
+    attempt = opened(run, 1)
+    failed(attempt, 0, 5.0)
+    failed(attempt, 1, 6.0)
+    node(attempt, 0, torchrun_exit=1, errors=[read_json(attempt.rank_error(0))])
+    attempt.rank_error(0).write_text("is not opened")
+    assert [each.rank for each in fact_reader.read(run, 1).errors] == [0, 1]
+
+
 def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
     attempt = opened(run, 2)
     for rank in (0, 1, 2):

@@ -17,6 +17,7 @@ import pytest
 from slurm_job_kit.jobs import environment, procfs, records
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.node import agent, interfaces, rendezvous, stop_signals, torchrun
+from slurm_job_kit.jobs.node.rank import RANKS_DIR
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
 from slurm_job_kit.jobs.node.torchrun import (
     FORKED_RANK,
@@ -591,6 +592,19 @@ def test_an_old_env_is_no_shield(tmp_path, monkeypatch):
     assert srun_step.block_signals_prefix() == []
     (tmp_path / "env").unlink()
     assert srun_step.block_signals_prefix() == []
+
+
+def test_an_agent_that_ends_records_what_its_ranks_left(host, tmp_path, monkeypatch):
+    (tmp_path / "ranks" / "of torchrun").mkdir(parents=True)
+    for rank in (2, 3):  # that of rank 4 ran on another node
+        (tmp_path / "ranks" / str(rank)).touch()
+    monkeypatch.setenv(RANKS_DIR, str(tmp_path / "ranks"))
+    for rank in (3, 4):
+        run_files.failed(RunDir(tmp_path).attempt(1), rank, 5.0)
+    run, process = host("false")
+    assert process.wait(15) == 1
+    record = records.read(AgentRecord, run.attempt(1).agent(0))
+    assert record is not None and [each.rank for each in record.errors] == [3]
 
 
 def test_torchrun_dies_with_its_agent(host, tmp_path):
