@@ -199,6 +199,7 @@ class Launch:
         "auto",
         "Fork the trainer's ranks out of torchrun, which imports torch once for all of a node; "
         "auto: on nodes without GPUs.",
+        room={"True": "fast_start"},
     )
     max_crashes: int = key(
         3,

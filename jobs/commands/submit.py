@@ -163,6 +163,8 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
+    from .. import hooks
+    from ..environment import Door
     from ..node.torchrun import placeholder_options, torchrun_command
     from ..runs.code_snapshot import repository
     from ..runs.freeze import planned_run_dir
@@ -177,6 +179,7 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     argv = sbatch_argv(spec, run_dir)
     print(f"# command\n{shlex.join(argv)}")
     command = torchrun_command(spec, run_dir, placeholder_options(spec))
+    command, _ = hooks.start(Door.TORCHRUN, command, {}, spec)
     # The agents start torchrun by their own interpreter.
     torchrun = [spec.interpreter if word == sys.executable else word for word in command]
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")

@@ -3,8 +3,6 @@
 - __main__: starts the node agent with stop signals blocked from its first line.
 - agent: starts torchrun, sends a stop to the ranks, writes the agent's record.
 - torchrun: the command line of torchrun and its environment.
-- preload: runs torchrun in a process that imports what the trainer's ranks need.
-- forked_rank: a rank of the trainer, as a fork of its torchrun.
 - rank: gives each rank its log file, and a user's script its working directory.
 - script_watch: notices that no rank of a user's script writes any more.
 - silent_end: the ends of processes that wrote no record, from torchrun's output and the logs.

@@ -20,8 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import environment, records, shared_files
+from .. import environment, hooks, records, shared_files
 from ..console import BestEffort, print_line, with_time
+from ..environment import Door
 from ..errors import UserError
 from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
@@ -368,6 +369,7 @@ def main(argv: list[str]) -> int:
     with temporary_directory(attempt_dir, node.rank, env) as log_dir:
         options = node.options(plan, args.rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)
+        command, env = hooks.start(Door.TORCHRUN, command, env, spec)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir
             print_line(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
         if not spec.launch.is_trainer and plan.attempt > 1:

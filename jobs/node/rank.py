@@ -1,8 +1,7 @@
 """The wrapper of each rank: dies with torchrun, opens the log of its global rank, execs the rank.
 
 torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND replaces this process by
-exec, so the pid that torchrun watches and the agent signals is the pid of the rank itself. A forked
-rank calls `begin` (jobs.node.forked_rank).
+exec, so the pid that torchrun watches and the agent signals is the pid of the rank itself.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def begin(run_dir: RunDir) -> None:
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
     log, host = run_dir.attempt(attempt).rank_log(rank), node_name()
     best_effort = BestEffort(f"rank {rank} on {host}")
-    set_name(f"rank-{rank:05d}")  # a fork has torchrun's command line
+    set_name(f"rank-{rank:05d}")
     with best_effort():
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(fd, 1)

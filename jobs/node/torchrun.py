@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -21,7 +22,6 @@ from .stop_signals import HANDLED_BY_TORCHRUN
 JOIN_TIMEOUT_S = 600
 # After one rank failed, torchrun sends SIGTERM to the others and SIGKILL this much later.
 SHUTDOWN_TIMEOUT_S = 5
-FORKED_RANK = Path(__file__).with_name("forked_rank.py")
 
 
 def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
@@ -34,7 +34,7 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
 
 
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
-    """Return the command line of a rank that is not forked; the wrapper jobs.node.rank runs it."""
+    """Return the command line of a rank; the wrapper jobs.node.rank runs it."""
     launch = spec.launch
     if launch.script is not None:
         return [sys.executable, "-u", str(run_dir.work / launch.script), *launch.args]
@@ -83,39 +83,23 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         f"--local-addr={node.local_addr}",
         "--max-restarts=0",
         f"--signals-to-handle={HANDLED_BY_TORCHRUN.name}",
-        f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
-        f"--log-dir={node.log_dir}",
     ]
+    if knows_shutdown_timeout():
+        options.append(f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}")
+    options.append(f"--log-dir={node.log_dir}")
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
-    if forks(spec):
-        ranks = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), str(run_dir.path)]
-        ranks += spec.launch.args
-    else:
-        ranks = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
-        ranks += rank_command(spec, run_dir)
-    return [*preload_command(spec), "torch.distributed.run", *options, *ranks]
+    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
+    torchrun = [sys.executable, "-u", "-m", "torch.distributed.run", *options]
+    return [*torchrun, *wrapper, *rank_command(spec, run_dir)]
 
 
-def forks(spec: Spec) -> bool:
-    """Return whether torchrun forks the ranks of this node, as launch.fork says.
-
-    Not yet with a GPU by default: this was tried without GPUs only. A fork cannot use CUDA where
-    its parent has initialised it; torchrun asks for the number of GPUs (torch 2.13).
-    """
-    if spec.launch.fork != "auto" or not spec.launch.is_trainer:
-        return bool(spec.launch.fork) and spec.launch.is_trainer
-    return not (gpus.of_machine() or spec.slurm.num_gpus)
-
-
-def preload_command(spec: Spec) -> list[str]:
-    """Return the command that imports what forked ranks need; torchrun and its options may follow.
-
-    DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
-    torch stores the directory for compiled code, and each rank has its own.
-    """
-    modules = ["slurm_job_kit.trainer.run", *([] if spec.train.compile else ["torch._dynamo"])]
-    modules = modules if forks(spec) else []
-    return [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload", ",".join(modules)]
+def knows_shutdown_timeout() -> bool:
+    """Return whether torchrun has --shutdown-timeout; torch 2.11 waits 30 s, and has no option."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:  # `submit --dry-run` on a host without torch
+        return True
+    source = Path(torch.origin).with_name("distributed") / "run.py"
+    return "shutdown-timeout" in source.read_text(encoding="utf-8")
 
 
 class Node:
@@ -205,8 +189,6 @@ def variables_of_spec(spec: Spec) -> dict[str, str]:
         env["KIT_NUM_GPUS"] = str(spec.slurm.num_gpus)
     elif spec.launch.hang_timeout_s != "auto":  # SIGABRT then prints the stacks of a rank
         env["PYTHONFAULTHANDLER"] = "1"
-    if forks(spec):  # torch then counts GPUs without CUDA, which a fork could not use after that
-        env["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     return env | spec.launch.env
 
 

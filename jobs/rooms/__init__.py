@@ -47,4 +47,5 @@ ROOMS: dict[str, Room] = {
     "health": Room(trainer_hooks=("callbacks",)),
     "trackers": Room(trainer_hooks=("callbacks",)),
     "profiler": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
+    "fast_start": Room(hooks=("start",)),
 }

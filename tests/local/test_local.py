@@ -1,15 +1,12 @@
 """Local runs with the processes of a cluster: node agents, torchrun, ranks."""
 
-import re
 import signal
 
 import pytest
 
-from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests import bitwise
-from tests.batch_script import commented_torchrun
 from tests.checkout import copy_checkout
 from tests.local.local_kit import Kit, wait_for
 
@@ -90,13 +87,6 @@ def test_each_global_rank_has_its_log(undisturbed):
         assert f"rank {rank} of 4" in run.rank_log(rank).read_text()
         spawned = [event["event"] for event in read_jsonl(run.timeline(f"rank-{rank:05d}"))]
         assert {"spawn", "import", "first_step"} <= set(spawned)
-
-
-@pytest.mark.skipif(bool(gpus.of_machine()), reason="with GPUs torchrun does not fork the ranks")
-def test_the_batch_script_shows_the_torchrun_of_job_log(undisturbed):
-    run, _ = undisturbed
-    command = rf"^.* attempt 1, \S+: {commented_torchrun()}$"
-    assert re.search(command, run.job_log.read_text(), re.MULTILINE)
 
 
 def test_rank_0_alone_writes_its_evaluations_and_its_pace_to_the_timeline(undisturbed):

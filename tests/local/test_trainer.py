@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
+from slurm_job_kit.jobs import hooks
+from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
@@ -87,7 +89,8 @@ def train(run, attempt=1, **variables):
     env = environment(attempt) | variables_of_spec(spec)
     env |= {"KIT_AGENT_PID": str(os.getpid()), "KIT_RUN_DIR": str(run.path)}
     env["KIT_RANKS_DIR"] = str(run.attempt(attempt).path)
-    status, output = end(start(torchrun_command(spec, run, node), env | variables))
+    command, env = hooks.start(Door.TORCHRUN, torchrun_command(spec, run, node), env, spec)
+    status, output = end(start(command, env | variables))
     rank_logs = sorted(run.attempt(attempt).path.glob("rank-*.log"))
     return status, output + "".join(log.read_text() for log in rank_logs)
 

@@ -75,7 +75,7 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
 def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
     python = "launch.python=/only/on/the/nodes/bin/python"
     assert main(["submit", "tiny.yaml", python, "--dry-run"]) == 0
-    torchrun = "\n/only/on/the/nodes/bin/python -u -m slurm_job_kit.jobs.node.preload "
+    torchrun = "\n/only/on/the/nodes/bin/python -u -m "
     assert torchrun in capsys.readouterr().out
 
 

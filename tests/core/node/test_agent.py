@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from slurm_job_kit.jobs.node import agent, interfaces, rendezvous, stop_signals,
 from slurm_job_kit.jobs.node.rank import RANKS_DIR
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
 from slurm_job_kit.jobs.node.torchrun import (
-    FORKED_RANK,
     Node,
     nproc_per_node,
     rank_command,
@@ -30,7 +30,7 @@ from slurm_job_kit.jobs.node.torchrun import (
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs.freeze import provenance
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 from tests.core.waiting import is_running, wait_for
 
@@ -90,8 +90,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
     assert torchrun_command(
         spec, RUN, node(node_rank, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x")
     ) == [
-        *(sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload"),
-        *("slurm_job_kit.trainer.run,torch._dynamo", "torch.distributed.run"),
+        *(sys.executable, "-u", "-m", "torch.distributed.run"),
         "--nnodes=2",
         "--nproc-per-node=4",
         "--rdzv-backend=c10d",
@@ -103,38 +102,25 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--signals-to-handle=SIGRTMAX",
         "--shutdown-timeout=5",
         "--log-dir=/tmp/x",
-        *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
+        *("-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"),
+        *rank_command(spec, RUN),
     ]
 
 
 def test_torchrun_starts_a_users_script_by_exec(node):
     spec = Spec(launch=Launch(script="train.py", args=["--n=1"]))
     command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
-    preload = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload"]
-    assert command[:6] == [*preload, "", "torch.distributed.run"]
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
     assert command[-8:] == [*wrapper, *rank_command(spec, RUN)]
 
 
-@pytest.mark.parametrize(("fork", "gpus"), [(False, 0), ("auto", 1)])
-def test_the_trainer_is_started_by_exec_where_it_must_not_be_forked(node, fork, gpus):
-    spec = Spec(launch=Launch(fork=fork), slurm=Slurm(gpus_per_node=gpus))
-    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
-    assert command[-6:] == ["/runs/x y/1", *rank_command(spec, RUN)]
-    assert "--start-method=fork" not in command
-
-
-def test_a_fork_on_request_does_not_let_torchrun_initialise_cuda(node):
-    spec = Spec(launch=Launch(fork=True), slurm=Slurm(gpus_per_node=1))
-    env = node(0, spec).environment(spec, RUN, PLAN)
-    assert env["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
-
-
-def test_compiled_code_is_stored_where_the_rank_says(node):
-    """An import of torch._dynamo before the rank's own lines would choose another directory."""
-    spec = Spec(train=Train(compile=True))
-    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
-    assert "slurm_job_kit.trainer.run" in command
+def test_an_option_that_this_torch_does_not_have_is_left_out(node, tmp_path, monkeypatch):
+    (tmp_path / "distributed").mkdir()
+    (tmp_path / "distributed/run.py").write_text("--log-dir")  # torch 2.11
+    found = ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(torchrun.importlib.util, "find_spec", lambda _: found)
+    command = torchrun_command(Spec(), RUN, node().options(PLAN, "127.0.0.1:15001", "/tmp/x"))
+    assert "--log-dir=/tmp/x" in command and "--shutdown-timeout=5" not in command
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,22 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from slurm_job_kit.jobs.node import preload
+from slurm_job_kit.jobs import hooks
+from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
-from slurm_job_kit.jobs.node.torchrun import FORKED_RANK, NodeOptions, torchrun_command
+from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
+from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 pytestmark = pytest.mark.long  # torchrun imports torch
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+SPEC = Spec(launch=Launch(fork=True))
 # In place of torch.distributed.run, whose own end a test of a local run waits for.
 STUB = """
 import atexit, sys
@@ -40,7 +42,7 @@ def main(arguments):
 )
 def test_torchrun_ends_without_a_tear_down(tmp_path, argument, status, tears_down, error):
     (tmp_path / "stub.py").write_text(STUB)
-    code = "import sys; from slurm_job_kit.jobs.node import preload; "
+    code = "import sys; from slurm_job_kit.jobs.rooms.fast_start import preload; "
     code += "preload.run_torchrun(['stub', *sys.argv[1:]])"
     env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
     argv = [sys.executable, "-c", code, argument]
@@ -62,7 +64,7 @@ raise ValueError(bad if builtins.tries == 1 else "triton is registered twice")
 
 def test_the_reason_is_that_of_the_first_import_of_torch(tmp_path):
     (tmp_path / "stub.py").write_text(FAILS_ANEW)
-    code = "from slurm_job_kit.jobs.node import preload; preload.TORCHRUN = 'stub'; "
+    code = "from slurm_job_kit.jobs.rooms.fast_start import preload; preload.TORCHRUN = 'stub'; "
     code += "preload.main(['stub', 'stub', 'x'])"
     env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
     argv = [sys.executable, "-c", code]
@@ -95,7 +97,7 @@ def main(arguments):
 def test_the_garbage_collector_does_not_look_at_the_imports(tmp_path):
     (tmp_path / "imported.py").write_text(IMPORTED)
     (tmp_path / "forking.py").write_text(FORKING)
-    code = "from slurm_job_kit.jobs.node import preload; "
+    code = "from slurm_job_kit.jobs.rooms.fast_start import preload; "
     code += "preload.TORCHRUN, preload.LATE_IMPORTS = 'forking', (); "
     code += "preload.main(['imported', 'forking'])"
     env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
@@ -127,9 +129,10 @@ def test_a_stop_ends_a_torchrun_whose_ranks_wait_for_the_imports(tmp_path):
     waits = tmp_path / "waits"
     node = NodeOptions(1, 1, "127.0.0.1:0", "7-1", True, "127.0.0.1", str(tmp_path))
     command = torchrun_command(Spec(), RunDir(tmp_path), node)
+    command, variables = hooks.start(Door.TORCHRUN, command, os.environ, SPEC)
     command[command.index("slurm_job_kit.trainer.run,torch._dynamo")] = "endless"
     command[command.index(str(FORKED_RANK))] = str(tmp_path / "rank.py")
-    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "WAITS": str(waits)}
+    env = variables | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "WAITS": str(waits)}
     with open(tmp_path / "log", "w") as log:
         torchrun = subprocess.Popen(
             command, env=env, preexec_fn=partial(prepare_torchrun, os.getpid()), stderr=log
@@ -139,12 +142,3 @@ def test_a_stop_ends_a_torchrun_whose_ranks_wait_for_the_imports(tmp_path):
         time.sleep(0.05)
     torchrun.send_signal(END_TORCHRUN)
     assert torchrun.wait(30) == -END_TORCHRUN, (tmp_path / "log").read_text()
-
-
-def test_an_option_that_this_torch_does_not_have_is_left_out():
-    import torch.distributed.run as torchrun
-
-    given = ["--nnodes=2", "--shutdown-timeout=5", "--", "x"]
-    assert preload.understood(given, torchrun) == given
-    older = ModuleType("torchrun")  # torch 2.11
-    assert preload.understood(given, older) == ["--nnodes=2", "--", "x"]

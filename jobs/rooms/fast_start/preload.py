@@ -1,6 +1,6 @@
 """Runs torchrun in a process that imports what the ranks need, during the rendezvous.
 
-    python -m jobs.node.preload [MODULE,...] torch.distributed.run OPTIONS...
+    python -m jobs.rooms.fast_start.preload [MODULE,...] torch.distributed.run OPTIONS...
 
 torchrun forks the trainer's ranks out of this process (`--start-method=fork`), so a node imports
 torch and the trainer once, and not once for each rank.
@@ -20,7 +20,6 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from types import ModuleType
 from typing import NoReturn
 
 TORCHRUN = "torch.distributed.run"
@@ -71,16 +70,6 @@ def main(argv: Sequence[str]) -> None:
     run_torchrun(arguments)
 
 
-def understood(arguments: Sequence[str], torchrun: ModuleType) -> list[str]:
-    """Return the arguments without an option that this torchrun does not have.
-
-    Without --shutdown-timeout (torch 2.11) it waits 30 s for ranks that survive a failed one.
-    """
-    config = getattr(torchrun, "LaunchConfig", None)
-    is_known = hasattr(config, "shutdown_timeout")
-    return [each for each in arguments if is_known or not each.startswith("--shutdown-timeout=")]
-
-
 def run_torchrun(arguments: Sequence[str]) -> NoReturn:
     """Run `torch.distributed.run OPTIONS...` and end this process at once.
 
@@ -91,8 +80,7 @@ def run_torchrun(arguments: Sequence[str]) -> NoReturn:
     try:
         if (error := _failed.get(arguments[0])) is not None:
             raise error
-        torchrun = importlib.import_module(arguments[0])
-        torchrun.main(understood(arguments[1:], torchrun))
+        importlib.import_module(arguments[0]).main(arguments[1:])
     except Exception:
         sys.excepthook(*sys.exc_info())
         status = 1

@@ -1,10 +1,10 @@
 """A rank of the trainer, as a fork of its torchrun.
 
-    torchrun --start-method=fork --run-path -- .../jobs/node/forked_rank.py RUN_DIR [KEY=VALUE...]
+    torchrun --start-method=fork --run-path -- .../fast_start/forked_rank.py RUN_DIR [KEY=VALUE...]
 
 torchrun runs this file in a new child process, which then does the same as `python -m trainer
 RUN_DIR`. The process is a copy of torchrun, so torch and the trainer are imported already
-(jobs.node.preload).
+(`preload`).
 """
 
 from __future__ import annotations

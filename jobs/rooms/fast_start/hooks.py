@@ -1,0 +1,48 @@
+"""The hook of this room: torchrun in a process that imports what the trainer's ranks need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ... import gpus
+from ...environment import Door
+from ...spec import Spec
+
+FORKED_RANK = Path(__file__).with_name("forked_rank.py")
+# With it torch counts GPUs without CUDA, which a fork could not use after that.
+COUNTS_WITHOUT_CUDA = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def start(
+    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return torchrun's command with `preload` before it, and with forks as its ranks."""
+    words, variables = [*argv], {**environ}
+    if door is not Door.TORCHRUN or spec is None:
+        return words, variables
+    modules = modules_for(spec)
+    if modules:
+        variables[COUNTS_WITHOUT_CUDA] = spec.launch.env.get(COUNTS_WITHOUT_CUDA, "1")
+        end = words.index("--")  # OPTIONS -m -- slurm_job_kit.jobs.node.rank RUN_DIR COMMAND
+        forked = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), words[end + 2]]
+        words[end - 1 :] = [*forked, *spec.launch.args]
+    at = words.index("torch.distributed.run")
+    words[at:at] = ["slurm_job_kit.jobs.rooms.fast_start.preload", ",".join(modules)]
+    return words, variables
+
+
+def modules_for(spec: Spec) -> list[str]:
+    """Return what forked ranks need imported; none where ranks start by exec, as launch.fork says.
+
+    With a GPU they are not forked by default: this was tried without GPUs only. A fork cannot use
+    CUDA where its parent has initialised it; torchrun asks for the number of GPUs (torch 2.13).
+
+    DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
+    torch stores the directory for compiled code, and each rank has its own.
+    """
+    fork = spec.launch.fork
+    fork = not (gpus.of_machine() or spec.slurm.num_gpus) if fork == "auto" else fork
+    if not fork or not spec.launch.is_trainer:
+        return []
+    return ["slurm_job_kit.trainer.run", *([] if spec.train.compile else ["torch._dynamo"])]

@@ -1,0 +1,65 @@
+"""The command of torchrun that forks the trainer's ranks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import gpus, hooks
+from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.node.torchrun import placeholder_options, rank_command, torchrun_command
+from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
+
+RUN = RunDir(Path("/runs/x y/1"))
+PRELOAD = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.rooms.fast_start.preload"]
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch):
+    monkeypatch.setattr(gpus, "of_machine", lambda: 0)
+
+
+def start(spec):
+    """(command, variables) of torchrun."""
+    command = torchrun_command(spec, RUN, placeholder_options(spec))
+    return hooks.start(Door.TORCHRUN, command, spec.launch.env, spec)
+
+
+def test_torchrun_forks_the_ranks_of_the_trainer():
+    spec = Spec(launch=Launch(args=["--x=a b"]))
+    command, variables = start(spec)
+    torchrun = torchrun_command(spec, RUN, placeholder_options(spec))
+    end = torchrun.index("-m", torchrun.index("torch.distributed.run"))
+    assert command == [
+        *(*PRELOAD, "slurm_job_kit.trainer.run,torch._dynamo"),
+        *torchrun[torchrun.index("torch.distributed.run") : end],
+        *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
+    ]
+    assert variables == {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+@pytest.mark.parametrize(
+    ("launch", "num_gpus"),
+    [(Launch(fork=False), 0), (Launch(), 1), (Launch(fork=True, script="train.py"), 0)],
+)
+def test_ranks_that_must_not_be_forked_are_started_by_exec(launch, num_gpus):
+    spec = Spec(launch=launch, slurm=Slurm(gpus_per_node=num_gpus))
+    command, variables = start(spec)
+    assert command[:6] == [*PRELOAD, "", "torch.distributed.run"] and variables == {}
+    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
+    end = [*wrapper, *rank_command(spec, RUN)]
+    assert command[-len(end) :] == end
+
+
+def test_a_fork_on_request_does_not_let_torchrun_initialise_cuda():
+    own = Launch(fork=True, env={"PYTORCH_NVML_BASED_CUDA_CHECK": "0"})
+    for launch, value in ((Launch(fork=True), "1"), (own, "0")):
+        variables = start(Spec(launch=launch, slurm=Slurm(gpus_per_node=1)))[1]
+        assert variables["PYTORCH_NVML_BASED_CUDA_CHECK"] == value
+
+
+def test_compiled_code_is_stored_where_the_rank_says():
+    """An import of torch._dynamo before the rank's own lines would choose another directory."""
+    assert "slurm_job_kit.trainer.run" in start(Spec(train=Train(compile=True)))[0]
