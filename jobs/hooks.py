@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .environment import without
 from .rooms import ROOMS
 
 if TYPE_CHECKING:
@@ -59,11 +60,13 @@ def freeze(run_dir: RunDir, spec: Spec, repository: Path) -> None:
 def start(
     door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return command and environment of a program that the kit is about to start.
+    """Return command and environment of a program that the kit is about to start for a run.
+
+    A variable that the program must not inherit is not in the environment.
 
     door: which program it is. spec: of the run; None where the program is not started for a run.
     """
-    words, variables = [*argv], {**environ}
+    words, variables = [*argv], without(environ, door.value)
     for hook in _rooms_with("start"):
         words, variables = hook(door, words, variables, spec)
     return words, variables

@@ -30,7 +30,6 @@ from ..jobs.console import (
     quantity,
     with_time,
 )
-from ..jobs.environment import that_change_bits
 from ..jobs.errors import (
     HINT,
     PEER_TEXTS,
@@ -145,7 +144,6 @@ __all__ = [
     "reader",
     "records",
     "shared_files",
-    "that_change_bits",
     "training",
     "uneven",
     "with_retries",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import environment
+from .. import hooks
 from ..console import print_line
 from ..environment import Door
 from ..errors import FailedError, UserError
@@ -50,11 +50,9 @@ def start_srun(run_dir: RunDir, spec: Spec, plan: AttemptPlan, srun: Sequence[st
     """Start the srun step of an attempt. srun: its command line, without what the spec adds."""
     place = srun_step.place_argv(plan.nodes) if spec.slurm.chooses_nodes else []
     agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.rdzv_endpoint)
-    return subprocess.Popen(
-        [*srun, *srun_step.srun_argv(spec, os.environ), *place, *agent],
-        stdin=subprocess.DEVNULL,
-        preexec_fn=_become_srun,
-    )
+    argv = [*srun, *srun_step.srun_argv(spec, os.environ), *place, *agent]
+    argv, environ = hooks.start(Door.SRUN, argv, os.environ, spec)
+    return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)
 
 
 def _become_srun() -> None:
@@ -67,8 +65,6 @@ def _become_srun() -> None:
 
 def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.StopSignals) -> int:
     """Run attempts until a decision ends this start of the job; returns the exit code."""
-    for name in os.environ.keys() - environment.variables_for(os.environ, Door.SRUN).keys():
-        del os.environ[name]
     code = EXIT_RETRY
     while code == EXIT_RETRY:
         plan, code = open_next(run_dir, me, job.nodes, job.head_address)

@@ -17,8 +17,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .. import environment
+from .. import hooks
 from ..console import print_line
+from ..environment import Door
 from ..records.ended import read_attempts
 from ..records.queued import Submission
 from ..rundir import RunDir
@@ -103,6 +104,5 @@ def could_run_without(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
     """Return whether Slurm would ever start this job without these nodes; submits no job."""
     without = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
     argv = sbatch.sbatch_argv(without, run_dir)
-    environ = environment.variables_for(os.environ, environment.Door.SBATCH)
-    answer = client.test_only(argv, environ)
+    answer = client.test_only(*hooks.start(Door.SBATCH, argv, os.environ, spec))
     return answer is not None and answer.returncode == 0

@@ -13,8 +13,9 @@ import os
 import re
 from dataclasses import dataclass, replace
 
-from .. import environment, installation, log_text, records
+from .. import hooks, installation, log_text, records
 from ..console import print_line
+from ..environment import Door
 from ..errors import FailedError
 from ..records.queued import SlurmSite, Successor
 from ..rundir import RunDir
@@ -91,7 +92,7 @@ def queue(
     Raises: OSError if it cannot be recorded; the new job is cancelled then.
     """
     argv = argv_after(run_dir, facts, job_id, can_requeue)
-    environ = environment.variables_for(os.environ, environment.Door.SBATCH)
+    argv, environ = hooks.start(Door.SBATCH, argv, os.environ, facts.spec)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
     new_id, problem = client.submit(argv, environ)
     if new_id is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import environment, records
+from .. import hooks, records
 from ..attempt import exclude_nodes
 from ..console import BestEffort, print_line
 from ..environment import Door
@@ -58,7 +58,7 @@ def call_sbatch(argv: Sequence[str], folder: Path, record: Callable[[str], None]
     folder: for submitit's copy of the batch script. record: writes the id into the run directories.
     Raises: FailedError; then nothing is queued.
     """
-    environ = environment.variables_for(os.environ, Door.SBATCH)
+    argv, environ = hooks.start(Door.SBATCH, argv, os.environ)
     with block_signals():
         try:
             job_id = executor.submit(argv, environ, folder)
@@ -132,7 +132,7 @@ def test_only(spec: Spec, run_dir: RunDir, script: Path | None = None) -> Sbatch
     script: the batch script; by default the run directory's frozen one.
     """
     argv = sbatch_argv(spec, run_dir, script)
-    answer = client.test_only(argv, environment.variables_for(os.environ, Door.SBATCH))
+    answer = client.test_only(*hooks.start(Door.SBATCH, argv, os.environ, spec))
     if answer is None or not client.is_answered(answer):
         return None
     return SbatchAnswer(answer.returncode == 0, (answer.stderr + answer.stdout).strip())

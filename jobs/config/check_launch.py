@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .. import environment, gpus
+from .. import gpus
 from ..problems import CONTROL, KeyPath, Problem, format_value
 from ..slurm import duration
 from ..spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
@@ -180,8 +180,6 @@ def _env(env: dict[str, str]) -> Iterator[Problem]:
         if not _VARIABLE.fullmatch(name):
             hint = "use letters, digits and _, and start with a letter or _"
             yield Problem(path, f"{format_value(name)} is not the name of a variable", hint)
-        elif hint_reserved := environment.refusal(name):
-            yield Problem(path, f"{name} belongs to the kit", hint_reserved)
 
 
 def is_inside(path: str) -> bool:

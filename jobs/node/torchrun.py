@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import environment, gpus, records
+from .. import gpus, records
 from ..console import print_line
 from ..records.frozen import Provenance
 from ..records.nodes import NODE, AttemptPlan
@@ -146,12 +146,12 @@ class Node:
             **(self._socket_variables() if self.is_interface_chosen else {}),
         }
         if not spec.launch.is_trainer:
-            env["KIT_WORK_DIR"] = str(run_dir.work)
             env["PYTHONPATH"] = search_path(env.get("PYTHONPATH", ""), run_dir)
         return env | {
             NODE: self.host,
             "KIT_AGENT_PID": str(os.getpid()),
             "KIT_RUN_DIR": str(run_dir.path),
+            "KIT_WORK_DIR": "" if spec.launch.is_trainer else str(run_dir.work),
             "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
             "KIT_ATTEMPT": str(attempt),
             "KIT_STOP_FILE": str(run_dir.attempt(attempt).stop_requested),
@@ -161,7 +161,7 @@ class Node:
 
     def _inherited(self) -> dict[str, str]:
         """Return what torchrun inherits, without a login node's interfaces that this node lacks."""
-        inherited = environment.variables_for(os.environ, environment.Door.TORCHRUN)
+        inherited = {**os.environ}
         for name, own in self._socket_variables().items():
             if name in inherited and not interfaces.is_any_here(inherited[name]):
                 what = f"{name}={inherited.pop(name)} names no interface of this node"

@@ -47,5 +47,6 @@ ROOMS: dict[str, Room] = {
     "health": Room(trainer_hooks=("callbacks",)),
     "trackers": Room(trainer_hooks=("callbacks",)),
     "profiler": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
+    "environment": Room(hooks=("start", "problems")),
     "fast_start": Room(hooks=("start",)),
 }

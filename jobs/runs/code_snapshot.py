@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from .. import environment, installation, shared_files
+from .. import environment, hooks, installation, shared_files
 from ..console import print_line
+from ..environment import Door
 from ..errors import UserError
 
 MAX_MIB = 256
@@ -133,13 +134,15 @@ def _listed_by_git(folder: Path) -> list[tuple[str, bool]] | None:
 
 def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run git in a folder. Raises: FileNotFoundError where git is not installed."""
+    argv = ["git", "-C", str(folder), *arguments]
+    argv, environ = hooks.start(Door.GIT, argv, environment.for_reading(os.environ))
     return subprocess.run(
-        ["git", "-C", str(folder), *arguments],
+        argv,
         capture_output=True,
         check=False,
         encoding="utf-8",
         errors="surrogateescape",
-        env=environment.for_reading(os.environ),
+        env=environ,
     )
 
 

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_comma
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.duration import parse_or_zero
-from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.spec import Spec
 from tests.core.two_hosts import look
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/ddp.sbatch"

@@ -6,8 +6,7 @@ import tempfile
 
 import pytest
 
-from slurm_job_kit.jobs import environment
-from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node import agent
 from slurm_job_kit.jobs.rundir import RunDir
@@ -51,62 +50,18 @@ def environ_of(slurm, name):
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def test_the_job_gets_the_users_defaults_but_nothing_that_breaks_it(slurm, monkeypatch):
-    kept = {"SBATCH_ACCOUNT": "lab", "SBATCH_EXPORT": "NONE", "SBATCH_MEM_PER_NODE": "4G"}
-    gone = {
-        "SBATCH_WAIT": "1",
-        "SBATCH_ARRAY_INX": "0-3",
-        "SBATCH_CLUSTERS": "other",
-        "SLURM_HINT": "nomultithread",
-        "SLURM_OVERLAP": "1",
-        "SRUN_DEBUG": "3",
-        "PET_STANDALONE": "1",
-        "RANK": "3",
-        "MASTER_ADDR": "x",
-        "TORCHELASTIC_RUN_ID": "1",
-        "MAKEFLAGS": "n -- SET=train.lr=9",
-        "KIT_SET": "train.lr=9",
-        "KIT_RUN_DIR": "/x",
-        "PMI_RANK": "1",
-        "KIT_SUCCEEDS": "1:7",
-        "SBATCH_GPUS": "4",
-        "CUDA_VISIBLE_DEVICES": "1",
-    }
-    for name, value in {**kept, **gone}.items():
-        monkeypatch.setenv(name, value)
-    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
-    seen = environ_of(slurm, "sbatch")
-    assert {name: seen.get(name) for name in kept} == kept and not set(seen) & set(gone)
-
-
-def test_a_job_gets_nothing_of_the_job_and_the_shell_that_surround_the_submit():
-    gone = ["SLURM_JOB_ID", "SLURM_NNODES", "SLURMD_NODENAME", "SLURM_HINT", "SLURM_CPU_BIND"]
-    gone += ["SBATCH_CPU_BIND", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
-    gone += ["NVIDIA_VISIBLE_DEVICES", "WANDB_SERVICE", "SHELLOPTS", "BASHOPTS"]
-    kept = {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "WANDB_API_KEY", "OWN"}
+@pytest.mark.parametrize(
+    ("door", "gone"),
+    [
+        (Door.SBATCH, ["SLURM_JOB_ID", "SLURMD_NODENAME", "SRUN_DEBUG", "KIT_SUCCEEDS"]),
+        (Door.SRUN, ["SRUN_DEBUG"]),
+        (Door.TORCHRUN, ["PET_STANDALONE", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"]),
+    ],
+)
+def test_no_program_gets_what_belongs_to_an_enclosing_job_or_torchrun(door, gone):
+    kept = {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "OWN"}
     inherited = dict.fromkeys((*gone, *kept), "1")
-    assert environment.variables_for(inherited, Door.SBATCH).keys() == kept
-
-
-def test_git_looks_at_the_repository_that_it_is_asked_about(tmp_path, monkeypatch):
-    for name in ("mine", "other"):
-        subprocess.run(["git", "init", "-q", tmp_path / name], check=True)
-        (tmp_path / name / name).write_text("1\n")
-        subprocess.run(["git", "-C", tmp_path / name, "add", "."], check=True)
-    other = str(tmp_path / "other")
-    for name, value in {
-        "GIT_DIR": f"{other}/.git",
-        "GIT_WORK_TREE": other,
-        "GIT_INDEX_FILE": f"{other}/.git/index",
-        "GIT_EXTERNAL_DIFF": "true",
-        "GIT_TRACE": f"{tmp_path}/trace",
-    }.items():
-        monkeypatch.setenv(name, value)
-    mine = tmp_path / "mine"
-    assert code_snapshot.ask_git(mine, "ls-files").stdout == "mine\n"
-    (mine / "mine").write_text("2\n")
-    assert "+2" in code_snapshot.ask_git(mine, "diff").stdout
-    assert not (tmp_path / "trace").exists()
+    assert hooks.start(door, (), inherited)[1].keys() == kept
 
 
 def test_git_keeps_the_users_configuration(tmp_path, monkeypatch):
@@ -135,27 +90,6 @@ def test_the_recorded_changes_have_the_form_that_git_apply_takes(tmp_path, monke
     run_git("checkout", "-q", ".")
     run_git("apply", text=f"{diff}\n")
     assert (tmp_path / "a.py").read_text() == "2\n"
-
-
-def test_torchrun_and_the_ranks_get_no_variable_that_breaks_them():
-    gone = ["PET_STANDALONE", "RANK", "LOGLEVEL", "PYTHON_EXEC", "TORCH_DISTRIBUTED_DEBUG"]
-    gone += ["NCCL_COMM_ID", "TORCHELASTIC_RUN_ID", "MAKE_TERMOUT", "KIT_STOP_FILE"]
-    kept = {"OWN", "NCCL_DEBUG", "LD_PRELOAD", "SLURM_JOB_ID", "SLURM_MEM_PER_CPU"}
-    inherited = dict.fromkeys((*gone, *kept), "1")
-    assert environment.variables_for(inherited, Door.TORCHRUN).keys() == kept
-
-
-def test_srun_gets_no_options_and_no_memory_of_an_enclosing_job():
-    gone = ("SRUN_DEBUG", "SLURM_OVERLAP", "SLURM_STDINMODE", "SLURM_MEM_PER_CPU")
-    kept = {"SLURM_JOB_ID", "SLURM_CONF", "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_NODE"}
-    inherited = dict.fromkeys((*gone, *kept), "1")
-    assert environment.variables_for(inherited, Door.SRUN).keys() == kept
-
-
-def test_what_launch_env_may_set_stays_the_users_word(take):
-    names = ("OMP_PROC_BIND", "PYTHONWARNINGS", "GLOO_SOCKET_IFNAME", "NODE_RANK", "MAKEFLAGS")
-    spec = take("launch:\n  env:\n" + "".join(f"    {name}: x\n" for name in names))
-    assert list(spec.launch.env) == list(names)
 
 
 @pytest.fixture

@@ -14,13 +14,7 @@ from slurm_job_kit.jobs.spec import Spec
 REPOSITORY = Path(__file__).resolve().parents[2]
 # A module or class with one of these words in its name stands in the entry of that word.
 ONE_MEANING = ("agent", "attempt", "job", "plan", "rank", "run", "start", "step", "srun step")
-# Of the core: a room may be deleted.
-SOURCES = sorted(
-    path
-    for package in ("jobs", "trainer")
-    for path in (REPOSITORY / package).rglob("*.py")
-    if path.relative_to(REPOSITORY).parts[1] != "rooms"
-)
+SOURCES = sorted(p for room in ("jobs", "trainer") for p in (REPOSITORY / room).rglob("*.py"))
 
 
 def entries():
@@ -35,8 +29,8 @@ ENTRIES = dict(entries())
 
 
 def module_names():
-    """Each module and package of the product, as the glossary writes it."""
-    for path in SOURCES:
+    """Each module and package of the core, as the glossary writes it: a room may be deleted."""
+    for path in (path for path in SOURCES if "rooms" not in path.parts):
         is_package = path.stem == "__init__"
         name = path.parent if is_package else path
         yield str(name.relative_to(REPOSITORY)) + ("/" if is_package else "")

@@ -425,7 +425,6 @@ STARTS_PROCESSES = {
     "jobs.node.agent": "torchrun",
     "jobs.node.gpu_check": "counts GPUs by CUDA's driver, which the agent must not load",
     "jobs.node.rank": "becomes the rank",
-    "jobs.rooms.fast_start.forked_rank": "lets multiprocessing end the process of the rank",
     "jobs.commands.local": "the agents of a run without Slurm",
     "jobs.rehearse.subjects": "the training that is rehearsed",
     "jobs.rehearse.final_state": "the comparison of files, which needs torch",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
 from slurm_job_kit.jobs import hooks
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from slurm_job_kit.jobs.records.training import read_progress_steps

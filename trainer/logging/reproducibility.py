@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import hashlib
 import itertools
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..contract import that_change_bits
 from ..process.context import gather
 from ..process.run_handle import RankContext
 
@@ -34,6 +35,20 @@ RESUMED_STREAM = "inexact stream resumed after step"
 # Of an attempt with a data set or a transform that draws from a generator of its own.
 RESUMED_DRAWS = "inexact data resumed after step"
 MAX_NAMED = 4
+# What libraries compute with: other values give other bits. CUBLAS_WORKSPACE_CONFIG is left out, as
+# the trainer sets it; ATEN_CPU_CAPABILITY shows in the instruction set. Source: the documentation
+# of oneMKL, oneDNN, OpenBLAS, cuBLAS, cuDNN, NCCL, MIOpen, rocBLAS and torch.
+_COMPUTES = (
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA"),
+    *("DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"),
+    *("OPENBLAS_CORETYPE", "KMP_DETERMINISTIC_REDUCTION", "NVIDIA_TF32_OVERRIDE"),
+    *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_*", "DISABLE_ADDMM_CUDA_LT"),
+    *("CUBLAS_EMULAT*", "CUBLASLT_*", "CUDNN_CONV_*", "TORCH_CUDNN_*", "NCCL_ALGO", "NCCL_PROTO"),
+    *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
+    *("NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE"),
+    *("MIOPEN_DEBUG_*", "MIOPEN_FIND_*", "ROCBLAS_*", "HIPBLASLT_*", "HSA_OVERRIDE_GFX_VERSION"),
+    *("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "TORCHINDUCTOR_EMULATE_PRECISION_CASTS"),
+)
 
 
 def describe(context: RankContext) -> dict[str, Any]:
@@ -56,7 +71,7 @@ def describe(context: RankContext) -> dict[str, Any]:
         own["CUDA"] = torch.version.cuda
         own["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         own["NCCL"] = list(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
-    own |= that_change_bits(os.environ)
+    own |= _that_change_bits(os.environ)
     own[CODE] = context.run.code_digest
     # A resume may change keys of the section `train`.
     own |= {f"train.{key}": value for key, value in dataclasses.asdict(context.train).items()}
@@ -130,6 +145,12 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
     return "same samples", "; ".join(changes) or (
         "some ranks ran on another kind of processor or library version"
     )
+
+
+def _that_change_bits(environ: Mapping[str, str]) -> dict[str, str]:
+    computes = re.compile("|".join(map(fnmatch.translate, _COMPUTES)))
+    names = (name for name in sorted(environ) if computes.fullmatch(name))
+    return {name: environ[name] for name in names if "_LOG_" not in name}  # these only print
 
 
 def _differs(history: list[dict[str, Any]], name: str) -> bool:

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ... import environment, records
+from ... import hooks, records
 from ...config.load import LoadedSpec
 from ...console import print_line
 from ...environment import Door
@@ -123,7 +123,7 @@ def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
     """Return rank 0's variables, without those by which it would meet other ranks, and no GPU."""
     paths = filter(None, [*code_folders(run_dir), os.environ.get("PYTHONPATH")])
     return {
-        **environment.variables_for(os.environ, Door.TORCHRUN),
+        **hooks.start(Door.SBATCH, (), os.environ, spec)[1],
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
         "KIT_RUN_DIR": str(run_dir.path),

@@ -7,8 +7,9 @@ import os
 import shlex
 import sys
 
-from ... import environment, installation
+from ... import hooks, installation
 from ...commands.arguments import RUN
+from ...environment import Door
 from ...errors import UserError
 from ...runs import lookup, state
 from ...slurm import client
@@ -39,5 +40,5 @@ def command(args: argparse.Namespace) -> int:
     print(shlex.join(argv))
     sys.stdout.flush()
     if args.go:
-        os.execvpe(argv[0], argv, environment.variables_for(os.environ, environment.Door.SBATCH))
+        os.execvpe(argv[0], *hooks.start(Door.SBATCH, argv, os.environ))
     return 0

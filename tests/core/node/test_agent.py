@@ -154,8 +154,7 @@ def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
 
 
 def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
-    for name in ("PET_STANDALONE", "SLURM_JOB_ID"):
-        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
     launch = Launch(threads_per_rank=3, env={"OWN": "a b"})
     spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
     env = node().environment(spec, RUN, replace(PLAN, deadline=1795252802.0))
@@ -175,7 +174,7 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
     }
     assert {name: env[name] for name in expected} == expected
     assert env["PATH"] == os.environ["PATH"]
-    assert "PET_STANDALONE" not in env and env["SLURM_JOB_ID"] == "1"
+    assert env["SLURM_JOB_ID"] == "1"
 
 
 @pytest.fixture
@@ -304,7 +303,7 @@ def test_the_kit_of_a_run_inside_of_the_repository_is_not_live_code(tmp_path):
 
 def test_only_a_users_script_gets_a_working_directory(node, monkeypatch):
     monkeypatch.setenv("KIT_WORK_DIR", "/of/an/outer/run")
-    assert "KIT_WORK_DIR" not in node().environment(Spec(), RUN, PLAN)
+    assert node().environment(Spec(), RUN, PLAN)["KIT_WORK_DIR"] == ""
     spec = Spec(launch=Launch(module="x"))
     assert node().environment(spec, RUN, PLAN)["KIT_WORK_DIR"] == "/runs/x y/1/work"
 
