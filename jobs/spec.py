@@ -32,7 +32,6 @@ OBJECTIVES = ("classification", "regression", "language_model")
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("constant", "cosine", "step", "wsd")
 STRATEGIES = ("ddp", "fsdp", "hsdp")
-UNDIVIDED = ("ddp",)  # each rank has the whole model and optimizer
 # srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
 CONTAINER_OPTIONS = "--container"
 # Which value of a built-in metric is better.
@@ -220,10 +219,14 @@ class Train:
     model: str = key("mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}")
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
-        None, "Weights of a new run: a run directory, a checkpoint, .safetensors or their index."
+        None,
+        "Weights of a new run: a run directory, a checkpoint, .safetensors or their index.",
+        room="weights",
     )
     init_from_prefix: str = key(
-        "", "Prefix to remove from the names in init_from, with its dot, such as `module.`"
+        "",
+        "Prefix to remove from the names in init_from, with its dot, such as `module.`",
+        room="weights",
     )
     objective: str = key(
         "classification",
@@ -243,23 +246,34 @@ class Train:
         "ddp",
         "What the ranks divide among them: ddp (the batches), fsdp (also weights, gradients and "
         "optimizer state), hsdp (as fsdp, but within each group of shard_size ranks).",
+        room=dict.fromkeys(("fsdp", "hsdp"), "sharded"),
     )
     shard_size: int | None = key(
-        None, "hsdp: ranks that share the weights; the ranks of one node if unset.", ge=2
+        None,
+        "hsdp: ranks that share the weights; the ranks of one node if unset.",
+        ge=2,
+        room="sharded",
     )
     shard_modules: list[str] = key(
         [],
         "Classes of the model's blocks, which are sharded, compiled and checkpointed one by one; "
         "unset: the class of the longest nn.ModuleList or nn.Sequential of one class.",
+        room="sharded",
     )
     reshard_after_forward: bool = key(
-        True, "fsdp, hsdp: free each block's weights until its backward pass; false is faster."
+        True,
+        "fsdp, hsdp: free each block's weights until its backward pass; false is faster.",
+        room="sharded",
     )
     offload_optimizer: bool = key(
-        False, "fsdp, hsdp: shards and optimizer in the host's memory; on GPUs only."
+        False,
+        "fsdp, hsdp: shards and optimizer in the host's memory; on GPUs only.",
+        room="sharded",
     )
     activation_checkpointing: bool = key(
-        False, "Compute each block again in the backward pass instead of keeping its activations."
+        False,
+        "Compute each block again in the backward pass instead of keeping its activations.",
+        room="sharded",
     )
     epochs: int = key(1, "Passes over the training set.", ge=1)
     max_steps: int | None = key(
@@ -308,6 +322,7 @@ class Train:
         False,
         "Compile the model, or each block; with fsdp and hsdp always each block. The cache is kept "
         "across requeues.",
+        room={"blocks": "sharded"},
     )
     gradient_as_bucket_view: bool = key(True, "DDP: gradients are views into its buckets.")
     static_graph: bool = key(False, "DDP: the graph is the same in every step.")

@@ -21,7 +21,7 @@ from ..jobs.checkpoint.names import (
     read_pointer,
     write_pointer,
 )
-from ..jobs.checkpoint.part_file import DIGEST_BYTES, SUFFIX, BlockSink, Entry, header, part_name
+from ..jobs.checkpoint.part_file import DIGEST_BYTES, BlockSink, Entry, header, part_name
 from ..jobs.checkpoint.reader import Contents, with_retries
 from ..jobs.console import (
     begin_lines_with_time,
@@ -64,7 +64,6 @@ from ..jobs.spec import (
     METRIC_MODES,
     OBJECTIVES,
     OPTIMIZERS,
-    UNDIVIDED,
     Checkpoint,
     Spec,
     Train,
@@ -110,14 +109,12 @@ __all__ = [
     "RecordError",
     "RunDir",
     "STEPS_WRITER",
-    "SUFFIX",
     "Spec",
     "SpecChange",
     "TEMPORARY_PREFIX",
     "TRANSIENT_ERRNOS",
     "Timeline",
     "Train",
-    "UNDIVIDED",
     "UserError",
     "begin_lines_with_time",
     "checkpoint_name",

@@ -5,7 +5,6 @@ Pure: each check takes a part of a spec of correct types and yields problems.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ..batch_sizes import global_batch_size, uneven
@@ -19,7 +18,6 @@ from ..spec import (
     SCHEDULES,
     STRATEGIES,
     TRANSFORMS,
-    UNDIVIDED,
     Spec,
     Train,
 )
@@ -31,17 +29,13 @@ _OTHER_STRATEGIES = {
     **dict.fromkeys(("zero", "zero1", "zero2"), "write fsdp, with reshard_after_forward: false"),
     **dict.fromkeys(("fsdp2", "zero3", "deepspeed"), "write fsdp, which divides the same"),
 }
-_SHARDED = ("fsdp", "hsdp")
-_OPTIONS_OF_DDP = ("static_graph", "gradient_as_bucket_view", "bucket_cap_mb")
 _KEYS_OF_OPTIMIZERS = ("momentum", "nesterov", "weight_decay")
-_OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
 def check(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the section train."""
-    yield from _strategy(spec)
+    yield from _strategy(spec.train.strategy)
     yield from _plugins(spec.train)
-    yield from _init_from(spec.train.init_from)
     yield from _batch(spec)
     yield from _ddp(spec)
     yield from _optimizer(spec.train)
@@ -56,9 +50,7 @@ def _key(name: str, what: str, hint: str, *also: str) -> Problem:
     return Problem(("train", name), what, hint, others)
 
 
-def _strategy(spec: Spec) -> Iterator[Problem]:
-    train = spec.train
-    strategy = train.strategy
+def _strategy(strategy: str) -> Iterator[Problem]:
     if strategy not in STRATEGIES:
         guess = nearest(strategy.lower(), STRATEGIES)
         hint = _OTHER_STRATEGIES.get(strategy.lower(), f"did you mean {guess}?" if guess else "")
@@ -68,70 +60,6 @@ def _strategy(spec: Spec) -> Iterator[Problem]:
             f"must be one of {', '.join(STRATEGIES)}, not {format_value(strategy)}",
             hint,
         )
-        return
-    if strategy not in UNDIVIDED and train.precision == "fp16":
-        what = f"fp16 excludes train.strategy {strategy}: there is no gradient scaler over shards"
-        yield _key("precision", what, "write precision: bf16, or strategy: ddp", "train.strategy")
-    if strategy in _SHARDED:
-        yield from _sharded(spec)
-    else:
-        yield from _not_sharded(train)
-    yield from _shard_size(spec)
-
-
-def _sharded(spec: Spec) -> Iterator[Problem]:
-    """Yield the keys that fsdp and hsdp exclude."""
-    train = spec.train
-    for name in _OPTIONS_OF_DDP:
-        if getattr(train, name) != getattr(Train(), name):
-            what = f"is an option of DDP, which train.strategy {train.strategy} does not use"
-            yield _key(name, what, f"leave {name} out", "train.strategy")
-    if train.channels_last:
-        what = f"excludes train.strategy {train.strategy}: FSDP2 takes contiguous weights only"
-        hint = "leave channels_last out, or write strategy: ddp"
-        yield _key("channels_last", what, hint, "train.strategy")
-    if train.offload_optimizer and not spec.slurm.num_gpus:
-        hint = "set slurm.gpus_per_node, or leave offload_optimizer out"
-        what = "needs GPUs, and slurm.gpus_per_node is 0"
-        yield _key("offload_optimizer", what, hint, "slurm.gpus_per_node")
-
-
-def _not_sharded(train: Train) -> Iterator[Problem]:
-    """Yield the keys that only fsdp and hsdp have."""
-    for name in ("reshard_after_forward", "offload_optimizer"):
-        if getattr(train, name) != getattr(Train(), name):
-            what = f"is for train.strategy fsdp and hsdp, not for {train.strategy}"
-            yield _key(name, what, f"leave {name} out", "train.strategy")
-    is_used = train.activation_checkpointing or train.compile == "blocks"
-    if train.shard_modules and not is_used:
-        what = f"has no effect with train.strategy {train.strategy}"
-        hint = "leave it out, or set activation_checkpointing or compile: blocks"
-        yield _key("shard_modules", what, hint, "train.strategy")
-
-
-def _shard_size(spec: Spec) -> Iterator[Problem]:
-    """Check the size of hsdp's groups. The trainer checks it where GPUs give the ranks."""
-    train = spec.train
-    also = ("train.strategy", "slurm.nodes", "launch.nproc_per_node")
-    if train.strategy != "hsdp":
-        if train.shard_size is not None:
-            what = f"is for train.strategy hsdp, not for {train.strategy}"
-            yield _key("shard_size", what, "write strategy: hsdp, or leave it out", also[0])
-        return
-    world_size, most = spec.num_ranks, spec.slurm.most_nodes
-    if train.shard_size is None and world_size == most > 1:
-        what = "hsdp shards within a node, and a node has one rank"
-        hint = "set shard_size, or write strategy: fsdp or ddp"
-        yield _key("strategy", what, hint, *also[1:])
-    elif train.shard_size is not None and world_size > 1:
-        counts = range(spec.slurm.fewest_nodes, most + 1)
-        sizes = [number * spec.nproc_per_node for number in counts]
-        for number in (number for number in sizes if number % train.shard_size):
-            what = f"{train.shard_size} does not divide the {number} ranks"
-            fits = [size for size in range(2, number + 1) if math.gcd(*sizes) % size == 0]
-            hint = f"write {' or '.join(map(str, fits)) or 'strategy: fsdp'}"
-            yield _key("shard_size", what, hint, *also)
-            return
 
 
 def _plugins(train: Train) -> Iterator[Problem]:
@@ -161,14 +89,6 @@ def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
     hint = f"{known_names}your own package.module:callable"
     hint = f"did you mean {guess}? {hint}" if guess else hint
     yield _key(kind, f"there is no {kind} {format_value(name)}", hint)
-
-
-def _init_from(path: str | None) -> Iterator[Problem]:
-    if path and path.endswith(_OTHER_WEIGHTS):
-        hint = "write its state_dict with safetensors.torch.save_file, or name a run directory"
-        yield _key(
-            "init_from", f"{format_value(path)} is neither .safetensors nor a directory", hint
-        )
 
 
 def _batch(spec: Spec) -> Iterator[Problem]:

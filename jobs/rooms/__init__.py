@@ -26,6 +26,8 @@ class Room(NamedTuple):
 
 # In the order in which their hooks are called.
 ROOMS: dict[str, Room] = {
+    "weights": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
+    "sharded": Room(hooks=("problems",), trainer_hooks=("parts",)),
     "integrations": Room(),
     "shell": Room(
         commands={"shell": "print the srun line of a shell on a running rank's node, or run it"}

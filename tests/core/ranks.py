@@ -23,7 +23,7 @@ LIMIT_S = 300
 PRELOADED = (
     "slurm_job_kit.trainer.data.worker_init",
     "slurm_job_kit.trainer.data.loader",
-    "slurm_job_kit.trainer.strategy.fsdp",
+    "slurm_job_kit.trainer.rooms.sharded.fsdp",
 )
 
 

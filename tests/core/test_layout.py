@@ -399,7 +399,7 @@ PARSES_OTHER_JSON = {
     # What the processes of a rehearsal write and send.
     *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
     *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
-    *("trainer.checkpoint.outline", "trainer.checkpoint.weights"),
+    "trainer.checkpoint.outline",
     "trainer.process.run_handle",
 }
 

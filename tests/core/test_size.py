@@ -50,5 +50,5 @@ def test_no_room_is_longer_than_agreed(name):
     assert COUNTED[name] <= limit(LIMITS[name]), f"see the first lines of tests/size.toml: {name}"
 
 
-def test_each_limit_is_of_a_room():
-    assert {*LIMITS} == {*COUNTED}
+def test_each_room_has_a_limit():
+    assert {*COUNTED} <= {*LIMITS}

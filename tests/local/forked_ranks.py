@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
@@ -20,7 +21,8 @@ def fork(be_rank: Callable[..., None], world_size: int, *given: Any) -> None:
     """Call `be_rank(rank, world_size, port, *given)` in each rank; one that fails ends all."""
     # Each rank would import them otherwise, in DDP's constructor or for a sharded strategy.
     importlib.import_module("torch._dynamo")
-    importlib.import_module("slurm_job_kit.trainer.strategy.fsdp")
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("slurm_job_kit.trainer.rooms.sharded.fsdp")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -5,14 +5,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
-from tests.local import sabotage
-from tests.local.stop_plans import (
-    EVALUATION_BATCHES,
-    HYBRID,
-    RANKS_OF_CONTROLS,
-    SHARDED,
-    SPECS,
-)
+from tests.local.stop_plans import EVALUATION_BATCHES, SPECS
 from tests.local.test_trainer import end, environment, start
 
 PROGRAM = "from tests.local import stop_plans; stop_plans.main()"
@@ -73,30 +66,3 @@ def test_row_40_a_stop_in_an_evaluation_ends_it_within_a_few_batches(found):
     once, thrice = found["slow_evaluation"]["runs"]
     assert (once["stops"], thrice["stops"]) == ([2], [2, 2, 2])  # all in the evaluation of step 2
     assert max(once["evaluated"] + thrice["evaluated"]) < EVALUATION_BATCHES
-
-
-COMPILED = ("fsdp_compiled",)
-MESHES = [
-    (2, SHARDED),
-    pytest.param(3, SHARDED, marks=pytest.mark.slow),
-    pytest.param(4, HYBRID, marks=pytest.mark.slow),
-    pytest.param(6, ("fsdp", "fsdp_gpt", "hsdp"), marks=pytest.mark.slow),
-    pytest.param(2, COMPILED, marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(("ranks", "names"), MESHES)
-def test_a_stopped_run_of_shards_ends_with_the_bits_of_the_reference_run(tmp_path, ranks, names):
-    """As a control, a broken restore is seen under each strategy: the bits differ then."""
-    found = findings(tmp_path, ranks, names)
-    for name, each in found.items():
-        (run,) = each["runs"]
-        assert (name, run["differences"]) == (name, []) and len(run["stops"]) == 3
-    unseen = [
-        (name, way)
-        for name in names
-        if RANKS_OF_CONTROLS.get(name) == ranks
-        for way in sabotage.WAYS
-        if not found[name]["broken"][way]
-    ]
-    assert unseen == []

@@ -31,7 +31,7 @@ from ..model.training_data import Data
 from ..process.context import gather, of_first
 from ..process.run_handle import RankContext
 from ..strategy.sharding import Rows, Sharding
-from . import commit, outline, weights
+from . import commit, outline
 from .commit import PendingCheckpoint, Retention
 from .loading import load_newest
 from .ownership import check_owner
@@ -130,13 +130,9 @@ class Checkpoints:
                 raise storage_error(error, f"opening {self._root}") from error
 
     def load(self, replica: Replica, newest: ReadAhead) -> TrainState:
-        """Load the newest undamaged checkpoint; return a fresh state if the run has none yet.
-
-        A fresh state has the weights of `train.init_from`, if that is set.
-        """
+        """Load the newest undamaged checkpoint; return a fresh state if the run has none yet."""
         state = load_newest(self._context, self._setup, replica, newest)
         if state is None:
-            self._load_initial(replica)
             return TrainState(replica.empty_row(), window_names=replica.metric_names)
         if state.window_names == replica.metric_names:
             state.window = state.window.to(self._context.device)
@@ -256,13 +252,6 @@ class Checkpoints:
     def completed(self) -> list[CommittedSave]:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
         return self._commits.completed()
-
-    def _load_initial(self, replica: Replica) -> None:
-        path = self._context.train.init_from
-        if path is None:
-            return
-        weights.load_initial(replica, path, self._context)
-        self._context.distributed.log(f"loaded the weights of {path}")
 
     def _write_and_commit(self, pending: _Save) -> CommittedSave:
         """Write and commit a copy of the whole state, in the writer's thread.

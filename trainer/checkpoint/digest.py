@@ -20,7 +20,7 @@ def weights_sha256(replica: Replica) -> str:
 
     All ranks call it where tensors are divided: one after the other is put together.
     """
-    return tensors_sha256(model_parts(replica), replica.strategy.sharding)
+    return tensors_sha256(model_parts(replica.module, replica.strategy), replica.strategy.sharding)
 
 
 def tensors_sha256(state: Mapping[str, Any], sharding: Sharding = WHOLE) -> str:

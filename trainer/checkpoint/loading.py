@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import torch
 
 from ..contract import Contents, manifest, reader
@@ -11,7 +14,7 @@ from ..model.replica import Replica
 from ..process.context import broadcast_bytes, gather
 from ..process.run_handle import RankContext
 from ..strategy import is_divided
-from . import outline, parts, recovery, saved_state
+from . import outline, recovery, saved_state
 from .read_ahead import Found, ReadAhead
 from .saved_state import SavedState, TrainState
 from .setup import TrainSetup, check_setup
@@ -69,13 +72,26 @@ def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Cont
 
 
 def _read(saved: SavedState, replica: Replica, contents: Contents) -> tuple[SavedState, str]:
-    """Read this rank's part; return the state, and what is damaged."""
+    """Fill this rank's part of the model; return the rest of the state, and what is damaged."""
+    tensors = saved.model, saved.optimizer["state"]
     try:
-        return parts.PartReader(replica, contents).read(saved), ""
+        state = replica.strategy.read(replica.module, replica.optimizer, tensors, contents)
+        rest = outline.whole({"state": vars(saved.state), "scaler": saved.scaler}, contents)
     except reader.DamageError as error:
         return saved, str(error)
     except OSError as error:
         raise storage_error(error, f"loading checkpoint {contents.directory}") from error
+    # Its options are those of the present spec.
+    options = outline.map_values(saved.optimizer, _without_tensor)
+    optimizer = {**options, "state": state}
+    read = dataclasses.replace(
+        saved, optimizer=optimizer, state=TrainState(**rest["state"]), scaler=rest["scaler"]
+    )
+    return read, ""
+
+
+def _without_tensor(value: Any) -> Any:
+    return None if isinstance(value, outline.StoredTensor) else value
 
 
 def _of_all_ranks(text: str, context: RankContext) -> list[str]:

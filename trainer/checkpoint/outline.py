@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -212,6 +212,11 @@ def _stored(name: str, dtype_name: str, shape: list[int], num_parts: int) -> Sto
 def read(contents: Contents) -> dict[str, Any]:
     """Return the state in a checkpoint, as `from_json`. Raises: DamageError, OSError."""
     return from_json(contents.file(STATE).read())
+
+
+def tensors_of(model: Mapping[str, Any]) -> dict[str, StoredTensor]:
+    """Return the tensors of a model's state; its other values are what modules add to it."""
+    return {name: value for name, value in model.items() if isinstance(value, StoredTensor)}
 
 
 def whole(tree: Any, contents: Contents) -> Any:

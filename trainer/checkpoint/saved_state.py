@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..model import optim
 from ..model.replica import Replica
 from ..process.context import DistributedContext
+from ..strategy.interface import Strategy
 from .setup import TrainSetup
 
 # What torch's own optimizers keep for each parameter after their first step.
@@ -104,7 +105,7 @@ def saved_values(
     """
     names = {id(each): name for name, each in replica.strategy.trained_parameters(replica.module)}
     return {
-        "model": model_parts(replica),
+        "model": model_parts(replica.module, replica.strategy),
         "optimizer": optimizer_parts(replica),
         "optimizer_class": type(replica.optimizer).__name__,
         "parameter_names": [names.get(id(each)) for each in parameters_of(replica.optimizer)],
@@ -115,12 +116,11 @@ def saved_values(
     }
 
 
-def model_parts(replica: Replica) -> dict[str, Any]:
+def model_parts(module: nn.Module, strategy: Strategy) -> dict[str, Any]:
     """Return the model's `state_dict()` with this rank's rows of the divided tensors."""
-    part = replica.strategy.part
     return {
-        name: part(value) if isinstance(value, torch.Tensor) else value
-        for name, value in replica.module.state_dict().items()
+        name: strategy.part(value) if isinstance(value, torch.Tensor) else value
+        for name, value in module.state_dict().items()
     }
 
 
@@ -173,7 +173,8 @@ def check_moments(saved: SavedState, replica: Replica, train: Train) -> None:
 
 def check_fits(saved: SavedState, replica: Replica) -> None:
     """Raise a UserError if the state was saved from another model or optimizer."""
-    check_same_tensors(saved.model, model_parts(replica), "the checkpoint is")
+    own = model_parts(replica.module, replica.strategy)
+    check_same_tensors(saved.model, own, "the checkpoint is")
     optimizer_class = type(replica.optimizer).__name__
     if saved.optimizer_class != optimizer_class:
         raise UserError(

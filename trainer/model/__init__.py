@@ -4,7 +4,6 @@
 - mean_gradient: divides the losses of a step by its number of items.
 - models: the built-in models for numbers and images; gpt: the one for tokens.
 - gpt: a small GPT.
-- meta_init: initial weights of a model too large to create whole.
 - optim: the optimizer and the learning rate by step.
 - precision: autocast and the gradient scaler.
 - training_data: training batches and held-out samples of this rank.

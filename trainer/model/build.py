@@ -20,11 +20,10 @@ from ..data.to_device import is_pair
 from ..errors import UserError
 from ..process.context import gather
 from ..process.run_handle import RankContext
-from ..strategy import blocks, fits
 from ..strategy import create as create_strategy
 from ..strategy.interface import Strategy
 from ..user_code import user_code
-from . import compilation, meta_init, models, objectives, optim, precision
+from . import compilation, models, objectives, optim, precision
 from .models import Fit
 from .objectives import Objective, Sums, means
 from .precision import Precision
@@ -68,8 +67,6 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     module, wrapped = _shared_module(context, strategy, fit_of(spec, data, example), will_load)
     if what := strategy.describe():
         context.distributed.log(what)
-    if strategy.sharding.num_shards > 1:
-        optim.check_rows(spec)
     optimizer = optim.create(module, spec, strategy.trained_parameters(module))
     initial = None if will_load else copy.deepcopy(module.state_dict())
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
@@ -109,19 +106,11 @@ def _shared_module(
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
-        module, is_on_meta = meta_init.build(create)
-        module = _place(module, context, is_on_meta)
+        module = _place(strategy.create(create), context, strategy)
         check_trainable(module, spec)
         check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
-        fits.check(module, spec, strategy.sharding.num_shards)
-        if not is_on_meta:
-            return module, strategy.wrap(module)  # each rank has rank 0's weights then
-        # A model that is divided gets no more memory than this rank's part.
-        wrapped = strategy.wrap(module) if strategy.divides_model else module
-        meta_init.allocate(module, strategy.parameter_device(context.device))
-        if not is_overwritten:
-            meta_init.fill(module, strategy, spec.seed)
-        return module, wrapped if strategy.divides_model else strategy.wrap(module)
+        strategy.check(module)
+        return module, strategy.wrap(module, is_overwritten)  # each rank has rank 0's weights then
 
 
 def fit_of(spec: Train, data: Data, example: Batch) -> Fit:
@@ -185,21 +174,15 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
     return BestMetric(name, mode)
 
 
-def _place(module: nn.Module, context: RankContext, is_on_meta: bool) -> nn.Module:
-    """Return the model on its device, in the memory format of the spec, with its blocks set up.
-
-    is_on_meta: its parameters stay on the meta device.
-    """
-    if is_on_meta:
-        meta_init.move_buffers(module, context.device)
-    else:
-        module = module.to(context.device)
+def _place(module: nn.Module, context: RankContext, strategy: Strategy) -> nn.Module:
+    """Return the model on its device, in the memory format of the spec, compiled if it says so."""
+    module = strategy.to_device(module)
     if context.train.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if context.train.sync_batchnorm:
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     # Before the model is shared: what exchanges parameters or gradients stays outside of it.
-    blocks.set_up(module, context.train)
+    strategy.prepare(module)
     return module
 
 

@@ -17,8 +17,6 @@ from ..errors import UserError
 from ..user_code import call, user_code
 from ..user_code import load as load_code
 
-# They compute an update from a whole matrix or its norm.
-MATRIX_OPTIMIZERS = ("Muon", "Adafactor", "LARS", "LAMB", "Lamb", "Shampoo", "SOAP")
 LR_RATIO = "lr_ratio"  # of a parameter group: its learning rate divided by train.lr
 
 
@@ -28,7 +26,7 @@ Named = Sequence[tuple[str, nn.Parameter]]
 def create(module: nn.Module, train: Train, trained: Named | None = None) -> torch.optim.Optimizer:
     """Return the optimizer of `train`; the loop sets its learning rates before each step.
 
-    trained: `Strategy.trained` of the model; all its parameters that train by default.
+    trained: `Strategy.trained_parameters` of the model; all its parameters that train by default.
     A callable of the user gets the parameter groups, `lr` and train.optimizer_args.
     Raises: UserError where it returns no optimizer, or one that leaves out trained parameters.
     """
@@ -88,16 +86,6 @@ def _check(optimizer: object, trained: Named, name: str) -> None:
             "of their parameters, or set requires_grad of the others to False in train.model"
         )
     check_plain(f"train.optimizer: state_dict() of {name}", optimizer.state_dict())
-
-
-def check_rows(train: Train) -> None:
-    """Raise UserError for an optimizer that needs whole matrices, where ranks have rows of them."""
-    if train.optimizer.partition(":")[2] in MATRIX_OPTIMIZERS:
-        raise UserError(
-            f"train.optimizer: {train.optimizer} needs whole matrices, and with train.strategy "
-            f"{train.strategy} each rank has some rows of each parameter only: take train.strategy "
-            "ddp, or an optimizer that treats each element alone"
-        )
 
 
 def _keep_lr_ratios(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..contract import Train
-from ..process.context import DistributedContext
 from .interface import Strategy
-from .sharding import Sharding
 
 
 class Ddp(Strategy):
     """The strategy "ddp"; one rank has the model without a wrapper."""
 
-    def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
-        self.sharding = Sharding(1, place.rank)
-        self._train = train
-        self._device = device
-        self._is_alone = place.world_size == 1
-
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
         """Return the model under DDP with the options of the spec.
 
         A static graph finds unused parameters by itself.
         """
-        if self._is_alone:
+        if self._place.world_size == 1:
             return module
         train = self._train
         return DistributedDataParallel(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
+from ..contract import Contents, Train
+from ..process.context import DistributedContext
 from .sharding import Rows, Sharding
 
 
@@ -17,36 +20,47 @@ class Strategy(ABC):
     """How the ranks share model, gradients and optimizer. All ranks call every method.
 
     sharding: of the tensors that are divided; one part where none is.
-    divides_model: whether `wrap` divides the parameters of the model.
     evaluates_together: whether a forward pass needs all ranks, also without gradients.
     """
 
     sharding: Sharding
-    divides_model = False
     evaluates_together = False
 
+    def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
+        """Raises: UserError for a spec that does not fit the ranks."""
+        self.sharding = Sharding(1, place.rank)
+        self._train = train
+        self._place = place
+        self._device = device
+
+    # What builds a model calls these, in this order.
+
+    def create(self, create: Callable[[], nn.Module], max_bytes: int | None = None) -> nn.Module:
+        """Return a new model, on the CPU.
+
+        max_bytes: of parameters, above which a strategy may leave them without memory until `wrap`.
+        """
+        return create()
+
+    def to_device(self, module: nn.Module) -> nn.Module:
+        """Return the model on the device of this rank."""
+        return module.to(self._device)
+
+    def prepare(self, module: nn.Module) -> None:
+        """Compile the model in place, as the spec says: before the ranks share it."""
+        if self._train.compile:
+            # torch.compile(module) would rename its parameters.
+            module.forward = torch.compile(module.forward)
+
+    def check(self, module: nn.Module) -> None:  # noqa: B027 (most have nothing to do)
+        """Raise UserError for a model that the ranks cannot share as the spec says."""
+
     @abstractmethod
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """Return what the objective calls in training. May change the model in place."""
+    def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
+        """Return what the objective calls in training. May change the model in place.
 
-    def parameter_device(self, device: torch.device) -> torch.device:
-        """Return where the parameters are that a rank on `device` holds."""
-        return device
-
-    @abstractmethod
-    def accumulate(self, wrapped: nn.Module, is_last: bool) -> AbstractContextManager[None]:
-        """Return a context for the passes of a micro batch; the last one exchanges gradients."""
-
-    def begin_step(self, module: nn.Module) -> None:  # noqa: B027 (most have nothing to do)
-        """Do what is due before the first forward pass of a step."""
-
-    def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
-        """Return what this rank has of the gradients of the model's parameters."""
-        return [each.grad for each in parameters if each.grad is not None]
-
-    def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> None:
-        """Scale the gradients of the step so that their norm over all ranks is at most this."""
-        clip_grad_norm_(parameters, max_norm)
+        is_overwritten: whether a checkpoint replaces all initial weights.
+        """
 
     def trained_parameters(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters that this rank's optimizer updates, with their names.
@@ -56,16 +70,33 @@ class Strategy(ABC):
         return [(name, each) for name, each in module.named_parameters() if each.requires_grad]
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Connect an optimizer of the parameters `trained` with the model, after a first pass."""
-
-    def end_evaluation(self, module: nn.Module) -> None:  # noqa: B027
-        """Do what is due after forward passes without a backward pass."""
+        """Connect an optimizer of `trained_parameters` with the model, after a first pass."""
 
     def describe(self) -> str:
         """Return what is divided into how many parts, for the log; "" where nothing is."""
         return ""
 
-    # What follows says which of the tensors are divided. A checkpoint has whole tensors, by name.
+    # A step.
+
+    def begin_step(self, module: nn.Module) -> None:  # noqa: B027
+        """Do what is due before the first forward pass of a step."""
+
+    @abstractmethod
+    def accumulate(self, wrapped: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+        """Return a context for the passes of a micro batch; the last one exchanges gradients."""
+
+    def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+        """Return what this rank has of the gradients of the model's parameters."""
+        return [each.grad for each in parameters if each.grad is not None]
+
+    def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> None:
+        """Scale the gradients of the step so that their norm over all ranks is at most this."""
+        clip_grad_norm_(parameters, max_norm)
+
+    def end_evaluation(self, module: nn.Module) -> None:  # noqa: B027
+        """Do what is due after forward passes without a backward pass."""
+
+    # Which of the tensors are divided. A checkpoint has whole tensors, by name.
 
     def part(self, value: torch.Tensor, owner: nn.Parameter | None = None) -> torch.Tensor | Rows:
         """Return this rank's rows of a divided tensor, and any other tensor as it is.
@@ -75,9 +106,17 @@ class Strategy(ABC):
         """
         return value
 
-    def whole_shape(self, owner: nn.Parameter) -> tuple[int, ...] | None:
-        """Return the shape of the whole tensor of one of `trained`; None where it is not divided.
+    def read(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        saved: tuple[Mapping[str, Any], Mapping[int, Mapping[str, Any]]],
+        contents: Contents,
+    ) -> dict[int, dict[str, Any]]:
+        """Fill this rank's part of the model; return its part of the optimizer's state.
 
-        A tensor of the optimizer's state with this shape is divided like the parameter.
+        Called only where tensors are divided. saved: the model's `state_dict()` and the state of
+        the optimizer's, with a `StoredTensor` in the place of each tensor. contents: their files.
+        Raises: DamageError, OSError.
         """
-        return None
+        raise NotImplementedError

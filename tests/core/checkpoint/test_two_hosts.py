@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, NamedFile
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, point_at_best
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer.checkpoint import commit, recovery, weights
+from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.logging.reporter import open_cut
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from tests.core.checkpoint.checkpoint_kit import (
@@ -161,10 +161,3 @@ def test_an_attempt_on_another_host_keeps_the_metrics_so_far(here, there):
     here.run.dir.metrics.write_text("one\ntwo\n")
     open_cut(there.run.dir.metrics, 4).close()
     assert here.run.dir.metrics.read_text() == "one\n"
-
-
-def test_a_run_begins_from_the_weights_that_another_host_has_just_saved(here, there):
-    look(there.run.dir.path, *NAMES, "manifest.json")
-    save(here, replica_of(), 6)
-    with weights.open_weights(there.run.dir.path) as weights_read:
-        assert weights_read.shapes

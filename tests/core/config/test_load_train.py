@@ -1,10 +1,6 @@
 """Keys of a training that exclude or need each other: refused at load, with a hint."""
 
-import os
-
 import pytest
-
-from slurm_job_kit.jobs.config.load import load
 
 
 @pytest.mark.parametrize(
@@ -20,65 +16,9 @@ from slurm_job_kit.jobs.config.load import load
             "train.static_graph: excludes train.global_batch_size, which may accumulate",
         ),
         (
-            "train: {strategy: fsdp, static_graph: true}",
-            "train.static_graph: is an option of DDP, which train.strategy fsdp does not use\n"
-            "  hint: leave static_graph out",
-        ),
-        (
             "{train: {global_batch_size: 16}, slurm: {nodes: 3}, launch: {nproc_per_node: 1}}",
             "train.global_batch_size: 16 cannot be shared evenly by 3 ranks\n"
             "  hint: write 15 or 18, or take 2 or 4 ranks",
-        ),
-        (
-            "train: {strategy: fsdp, offload_optimizer: true}",
-            "train.offload_optimizer: needs GPUs, and slurm.gpus_per_node is 0",
-        ),
-        ("train: {strategy: fsdp, bucket_cap_mb: 50}", "train.bucket_cap_mb: is an option of DDP"),
-        (
-            "train: {strategy: fsdp, gradient_as_bucket_view: false}",
-            "train.gradient_as_bucket_view: is an option of DDP",
-        ),
-        (
-            "train: {strategy: fsdp, channels_last: true}",
-            "train.channels_last: excludes train.strategy fsdp: FSDP2 takes contiguous weights "
-            "only\n  hint: leave channels_last out, or write strategy: ddp",
-        ),
-        (
-            "train: {strategy: fsdp, precision: fp16}",
-            "train.precision: fp16 excludes train.strategy fsdp: there is no gradient scaler over "
-            "shards\n  hint: write precision: bf16, or strategy: ddp",
-        ),
-        (
-            "train: {strategy: fsdp, shard_size: 2}",
-            "train.shard_size: is for train.strategy hsdp, not for fsdp\n  hint: write strategy: h",
-        ),
-        (
-            "{train: {strategy: hsdp, shard_size: 4}, launch: {nproc_per_node: 2}, "
-            "slurm: {nodes: 3}}",
-            "train.shard_size: 4 does not divide the 6 ranks\n  hint: write 2 or 3 or 6",
-        ),
-        (
-            "{train: {strategy: hsdp, shard_size: 5}, slurm: {nodes: 3, gpus_per_node: 2}}",
-            "train.shard_size: 5 does not divide the 6 ranks",
-        ),
-        (
-            "{train: {strategy: hsdp}, slurm: {nodes: 2}}",
-            "train.strategy: hsdp shards within a node, and a node has one rank\n"
-            "  hint: set shard_size, or write strategy: fsdp or ddp",
-        ),
-        ("train: {shard_size: 1, strategy: hsdp}", "train.shard_size: must be at least 2, not 1"),
-        (
-            "train: {offload_optimizer: true}",
-            "train.offload_optimizer: is for train.strategy fsdp and hsdp, not for ddp",
-        ),
-        (
-            "train: {strategy: ddp, reshard_after_forward: false}",
-            "train.reshard_after_forward: is for train.strategy fsdp and hsdp, not for ddp",
-        ),
-        (
-            "train: {shard_modules: [Block]}",
-            "train.shard_modules: has no effect with train.strategy ddp\n"
-            "  hint: leave it out, or set activation_checkpointing or compile: blocks",
         ),
         (
             "train: {nesterov: true, optimizer: adamw}",
@@ -122,10 +62,6 @@ from slurm_job_kit.jobs.config.load import load
             "train.transform_args: needs a train.transform\n  hint: write transform: image, or",
         ),
         (
-            "train: {init_from: /a/weights.pt}",
-            'train.init_from: "/a/weights.pt" is neither .safetensors nor a directory\n  hint:',
-        ),
-        (
             "profile: {steps: [3]}",
             "profile.steps: [3] is not a range of steps\n  hint: write the first",
         ),
@@ -166,11 +102,6 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
     [
         "train: {static_graph: true}",
         "train: {static_graph: true, channels_last: true, bucket_cap_mb: 50}",
-        "{train: {strategy: hsdp}, slurm: {nodes: 2}, launch: {nproc_per_node: 2}}",
-        "{train: {strategy: hsdp, shard_size: 4}, slurm: {nodes: 2, gpus_per_node: a100:4}}",
-        "train: {shard_modules: [Block], compile: blocks}",
-        "train: {shard_modules: [Block], activation_checkpointing: true}",
-        "train: {strategy: fsdp, gradient_as_bucket_view: true, sync_batchnorm: false}",
         "train: {nesterov: true}",
         "train: {schedule: step, epochs: 9, lr_milestones: [1, 8]}",
         "{train: {global_batch_size: 66}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
@@ -178,10 +109,7 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
         "{train: {global_batch_size: 64}, slurm: {nodes: 3, gpus_per_node: 2}}",
         "{train: {global_batch_size: 64}, slurm: {nodes: 3}}",
         "{train: {sync_batchnorm: true}, slurm: {gpus_per_node: 1}}",
-        "{train: {strategy: fsdp, offload_optimizer: true}, slurm: {gpus_per_node: 4}}",
         "train: {transform: image, transform_args: {size: 32}}",
-        "train: {init_from: /a/weights.safetensors}",
-        "train: {init_from: /runs/a/latest}",
         "log: {wandb: off}",
         "log: {wandb: offline, wandb_project: p}",
         "profile: {steps: [7, 7], ranks: [0, 3]}",
@@ -193,43 +121,6 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
 )
 def test_keys_that_fit_each_other_are_accepted(take, text):
     take(text)
-
-
-def test_init_from_is_expanded_and_an_absolute_path_need_not_be_there(take, mistake, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.setenv("SCRATCH", "/scratch")
-    monkeypatch.delenv("UNSET", raising=False)
-    assert take("train: {init_from: ~/a}").train.init_from == "/home/me/a"
-    assert take("train: {init_from: $SCRATCH/a.safetensors}").train.init_from[:9] == "/scratch/"
-    problem = mistake("train: {init_from: $UNSET}")
-    assert problem.path == ("train", "init_from") and "has a variable" in problem.what
-
-
-def test_a_relative_init_from_is_frozen_absolute_and_without_links(
-    spec_file, take, monkeypatch, tmp_path
-):
-    run = tmp_path / "runs" / "a" / "20260101"
-    run.mkdir(parents=True)
-    (run.parent / "latest").symlink_to(run.name)
-    frozen = os.path.realpath(run)
-    assert take("train: {init_from: runs/a/latest}").train.init_from == frozen
-    assert take("name: b", "train.init_from=runs/a/latest").train.init_from == frozen
-    loaded = load(spec_file("train: {init_from: runs/a/latest, lr: 0.5}  # mine\n"))
-    assert loaded.overrides == (f'train.init_from="{frozen}"',)
-    (run.parent / "latest").unlink()
-    (tmp_path / "frozen.yaml").write_text(loaded.text)
-    monkeypatch.chdir("/")
-    assert load(tmp_path / "frozen.yaml", loaded.overrides) == loaded, (
-        "a resume reads it from anywhere"
-    )
-
-
-def test_a_missing_relative_init_from_is_refused(refuse, tmp_path):
-    assert refuse("train: {init_from: a/latest}") == (
-        f"x.yaml:1: train.init_from: {os.path.realpath(tmp_path)}/a/latest does not exist\n"
-        "  hint: write the path out; a relative one begins where you submit"
-    )
-    assert r"/a\x00b" in refuse("name: b", r'train.init_from="a\0b"')
 
 
 def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):

@@ -215,13 +215,6 @@ def test_an_optimizer_that_no_checkpoint_can_hold_is_refused_at_the_start():
         optim.create(nn.Linear(3, 2), Train(optimizer=name))
 
 
-@pytest.mark.parametrize("name", ["torch.optim:Muon", "torch.optim:Adafactor", "mine:LARS"])
-def test_an_optimizer_that_needs_whole_matrices_is_refused_where_ranks_have_rows(name):
-    with pytest.raises(UserError, match="take train.strategy ddp, or an optimizer that treats"):
-        optim.check_rows(Train(optimizer=name, strategy="fsdp"))
-    optim.check_rows(Train(optimizer="torch.optim:NAdam", strategy="fsdp"))
-
-
 def two_rates(params, lr):
     params[1]["lr"] = lr / 4
     return torch.optim.SGD(params, lr=lr)

@@ -164,10 +164,6 @@ def test_a_metric_that_the_objective_lacks_is_an_error(check):
     assert (level, where) == ("error", "checkpoint.best") and "eval_accuracy" in text
 
 
-def test_a_model_of_more_than_a_gibibyte_gets_no_memory(check):
-    assert check(of(model="mine:Net", model_args={"hidden": 2 * 10**6})) is None
-
-
 def test_the_data_set_gets_the_world_size_of_the_spec_and_no_process_group(check):
     code = """
 import torch.distributed as dist
@@ -183,18 +179,3 @@ def data(rank, world_size):
         objective="mine:objective",
     )
     assert check(train, OWN + code, world_size=6) is None
-
-
-def test_more_shards_than_rows_are_an_error(check):
-    """Net has ten rows in its last layer, so a thirteenth rank would have none."""
-    train = of(strategy="fsdp", model="mine:Net", micro_batch_size=1)
-    assert check(train, world_size=10) is None
-    level, key, text = check(train, world_size=13)
-    assert (level, key) == ("error", "train.strategy")
-    assert "13 shards are too many for train.model mine:Net: the longest" in text
-
-
-def test_an_optimizer_that_needs_whole_matrices_is_an_error_where_ranks_have_rows(check):
-    train = of(model="mine:Net", strategy="fsdp", optimizer="torch.optim:Adafactor")
-    assert check(train)[:2] == ("error", "train.optimizer")
-    assert check(train, world_size=1) is None

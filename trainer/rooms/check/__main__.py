@@ -25,15 +25,15 @@ from ... import seeds
 from ...contract import RunDir, Spec, records
 from ...errors import CODE, HINT, KIT, CodeError, NoSamples, UserCodeError, UserError, in_one_line
 from ...events import Events
-from ...model import build, meta_init, models, objectives, optim
+from ...model import build, models, objectives, optim
 from ...model.training_data import build_data
 from ...process.context import DistributedContext
 from ...process.run_handle import RankContext, RunHandle
-from ...strategy import fits
+from ...strategy import create as create_strategy
 from ...user_code import load, user_code
 
 CPU = torch.device("cpu")
-# A larger model is not created in the memory of a login node.
+# A larger model gets no memory of a login node, where a room can do without.
 MAX_MODEL_BYTES = 2**30
 MAX_FRAMES = 3
 # Submit ends this process earlier, unless submit itself was killed.
@@ -50,9 +50,7 @@ def build_parts(run_dir: RunDir, spec: Spec) -> None:
     train, ranks = spec.train, spec.nproc_per_node
     place = DistributedContext(0, 0, 0, spec.num_ranks, ranks, socket.gethostname())
     context = RankContext(RunHandle(run_dir, spec, 1), place, CPU, Events(0))
-    num_shards = fits.num_shards(train, place)
-    if num_shards > 1:
-        optim.check_rows(train)
+    strategy = create_strategy(train, place, CPU)
     if train.collate is not None:
         load("train.collate", train.collate)
     data = build_data(context)
@@ -65,13 +63,13 @@ def build_parts(run_dir: RunDir, spec: Spec) -> None:
     create = functools.partial(models.create, train.model, train.model_args, fit)
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, train.seed))
     with user_code("train.model", train.model):
-        module, is_too_large = meta_init.build(create, MAX_MODEL_BYTES)
+        module = strategy.create(create, MAX_MODEL_BYTES)
     build.check_trainable(module, train)
-    fits.check(module, train, num_shards)
+    strategy.check(module)
     lr_at, last = optim.schedule(train, data.length), data.length.total_steps - 1
     for step in {min(train.warmup_steps, last), last}:
         lr_at(step)
-    if is_too_large:
+    if any(each.is_meta for each in module.parameters()):  # too large for this host
         return
     optim.create(module, train)
     key = "model" if train.objective in objectives.BUILT_IN else "objective"

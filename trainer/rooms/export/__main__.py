@@ -27,14 +27,13 @@ import safetensors.torch
 import torch
 
 from ....jobs.checkpoint.names import find_checkpoint
+from ....jobs.checkpoint.part_file import SUFFIX
 from ....jobs.records.training import Result
 from ....jobs.rundir import replacing, write_durable
 from ...checkpoint import digest, outline
-from ...checkpoint.outline import StoredTensor
-from ...checkpoint.weights import INDEX_SUFFIX, MODEL_NAME, tensors_of
+from ...checkpoint.outline import StoredTensor, tensors_of
 from ...contract import (
     MANIFEST,
-    SUFFIX,
     Manifest,
     RunDir,
     fsync_directory,
@@ -43,6 +42,10 @@ from ...contract import (
     shared_files,
 )
 from ...errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
+
+# What Hugging Face looks for in a directory.
+MODEL_NAME = "model"
+INDEX_SUFFIX = ".safetensors.index.json"
 
 # Of the tensors in a file, in bytes. Source: huggingface_hub, save_torch_state_dict(), 5GB.
 MAX_FILE_BYTES = 5 * 10**9

@@ -9,8 +9,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model import meta_init
 from slurm_job_kit.trainer.model.gpt import GPT
+from slurm_job_kit.trainer.rooms.sharded import meta_init
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 from tests.core.ranks import CPU, place_of

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .. import seeds
-from ..errors import UserError
-from ..strategy.interface import Strategy
-from ..strategy.sharding import Rows
+from ... import seeds
+from ...errors import UserError
+from ...strategy.interface import Strategy
+from ...strategy.sharding import Rows
 
 # A constant, because the weights depend on the choice: not on the machine or the number of ranks.
 LIMIT_BYTES = 16 * 2**30

@@ -11,15 +11,22 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 
-from ..contract import MALFORMED, MANIFEST, SUFFIX, RunDir, checkpoint_names, reader, shared_files
-from ..errors import UserError
-from ..model.replica import Replica
-from ..process.run_handle import RankContext
-from ..strategy.sharding import Rows
-from . import outline
-from .outline import StoredTensor
-from .saved_state import check_same_tensors, model_parts
-from .share import BUCKET_BYTES, share
+from ....jobs.checkpoint.part_file import SUFFIX
+from ...checkpoint import outline
+from ...checkpoint.saved_state import check_same_tensors, model_parts
+from ...checkpoint.share import BUCKET_BYTES, share
+from ...contract import (
+    MALFORMED,
+    MANIFEST,
+    RunDir,
+    checkpoint_names,
+    reader,
+    shared_files,
+)
+from ...errors import UserError
+from ...model.replica import Replica
+from ...process.run_handle import RankContext
+from ...strategy.sharding import Rows
 
 INDEX_SUFFIX = ".safetensors.index.json"
 MODEL_NAME = "model"  # the name without suffix that Hugging Face looks for in a directory
@@ -50,7 +57,7 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
     prefix = context.train.init_from_prefix
     with open_weights(Path(path)) if is_first else nullcontext() as weights:
         shapes = share(None if weights is None else weights.shapes, device)
-        own = model_parts(replica)
+        own = model_parts(replica.module, replica.strategy)
         saved = {
             name.removeprefix(prefix): torch.empty(shape, device="meta")
             for name, shape in shapes.items()
@@ -152,7 +159,7 @@ def _of_files(file_of: Mapping[str, Any]) -> Weights:
 
 
 def _of_checkpoint(contents: reader.Contents) -> Weights:
-    model = tensors_of(outline.read(contents)["model"])
+    model = outline.tensors_of(outline.read(contents)["model"])
     shapes = {name: value.shape for name, value in model.items()}
     return Weights(shapes, lambda name: model[name].read(contents))
 
@@ -167,8 +174,3 @@ def newest(run_dir: Path) -> Path:
             "checkpoint of it, or an export as safetensors"
         )
     return root / names[0]
-
-
-def tensors_of(model: Mapping[str, Any]) -> dict[str, StoredTensor]:
-    """Return the tensors of a model's state; its other values are what modules add to it."""
-    return {name: value for name, value in model.items() if isinstance(value, StoredTensor)}

@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.rundir import read_json
 from tests.local.test_trainer import end, environment, start
 
 pytestmark = pytest.mark.slow
-PROGRAM = "from tests.local import shares; shares.main()"
+PROGRAM = "from tests.rooms.sharded import shares; shares.main()"
 RANKS = 3
 PARAMETERS = 12 * (1024 * 1024 + 1024) + 36 * 1024 + 1024
 SHARE = 3 * 4 * PARAMETERS / RANKS  # weights and two moments in fp32

@@ -17,10 +17,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ..contract import Train
-from ..errors import UserError
-
-SHARDED = ("fsdp", "hsdp")  # the strategies that divide the weights
+from ...contract import Train
+from ...errors import UserError
 
 
 def set_up(module: nn.Module, train: Train) -> None:
@@ -32,7 +30,7 @@ def set_up(module: nn.Module, train: Train) -> None:
     if train.activation_checkpointing:
         checkpoint_activations(blocks)
     # Between two blocks FSDP gathers parameters, which must not become part of a graph.
-    if train.compile == "blocks" or (train.compile and blocks and train.strategy in SHARDED):
+    if train.compile == "blocks" or (train.compile and blocks and train.strategy != "ddp"):
         compile_each(blocks)
     elif train.compile:
         compile_each([module])

@@ -1,6 +1,6 @@
 """As one of several ranks: save under each strategy and number of ranks, and load that under each.
 
-    python -c "from tests.local import meshes; meshes.main()" FOLDER
+    python -c "from tests.rooms.sharded import meshes; meshes.main()" FOLDER
 
 One process that has imported torch forks the ranks of each world, one world after the other: first
 all save, then all load. FOLDER/found.json has [saved as, loaded as, digests of both].

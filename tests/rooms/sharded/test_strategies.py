@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.core.strategy.strategy_kit import RUNS, STEPS, run_ranks
+from tests.rooms.sharded.strategy_kit import RUNS, STEPS, run_ranks
 
 pytestmark = pytest.mark.long  # several ranks
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..contract import UNDIVIDED, Train
-from ..errors import UserError
-from ..process.context import DistributedContext
+from ...contract import Train
+from ...errors import UserError
+from ...process.context import DistributedContext
+from ...strategy.sharding import Sharding
 from . import blocks
-from .sharding import Sharding
+
+# They compute an update from a whole matrix or its norm.
+MATRIX_OPTIMIZERS = ("Muon", "Adafactor", "LARS", "LAMB", "Lamb", "Shampoo", "SOAP")
 
 
 def num_shards(train: Train, place: DistributedContext) -> int:
-    """Return the number of parts of each parameter; 1 where each rank has all of it.
+    """Return the number of parts of each parameter under fsdp or hsdp.
 
     Raises: UserError where train.shard_size does not fit the number of ranks.
     """
-    if train.strategy in UNDIVIDED or place.world_size == 1:
-        return 1
     if train.strategy != "hsdp":
         return place.world_size
     size = train.shard_size or place.local_world_size
@@ -32,6 +33,16 @@ def num_shards(train: Train, place: DistributedContext) -> int:
             "write a divisor of the number of ranks, or take fsdp"
         )
     return size
+
+
+def check_optimizer(train: Train) -> None:
+    """Raise UserError for an optimizer that needs whole matrices: each rank has rows of them."""
+    if train.optimizer.partition(":")[2] in MATRIX_OPTIMIZERS:
+        raise UserError(
+            f"train.optimizer: {train.optimizer} needs whole matrices, and with train.strategy "
+            f"{train.strategy} each rank has some rows of each parameter only: take train.strategy "
+            "ddp, or an optimizer that treats each element alone"
+        )
 
 
 def check(module: nn.Module, train: Train, num_shards: int) -> None:

@@ -29,7 +29,7 @@ from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.strategy import fsdp
+from slurm_job_kit.trainer.rooms.sharded import fsdp
 from slurm_job_kit.trainer.strategy.sharding import Rows
 from tests.core.ranks import CPU, context_of, join, place_of, results
 
@@ -250,11 +250,11 @@ def wrong(replica: Replica, final: dict[str, torch.Tensor]) -> Any:
     strategy = replica.strategy
     pairs = [(name, strategy.part(value)) for name, value in replica.module.state_dict().items()]
     for name, rows in strategy.trained_parameters(replica.module):
-        shape = strategy.whole_shape(rows)
-        pairs.append((name, rows if shape is None else Rows(rows, shape)))
+        own = strategy.part(rows.detach(), rows)
+        pairs.append((name, own))
         for value in replica.optimizer.state[rows].values():
             part = strategy.part(value, rows)
-            if isinstance(part, Rows) != (shape is not None and value.ndim > 0):
+            if isinstance(part, Rows) != (isinstance(own, Rows) and value.ndim > 0):
                 yield f"state of {name}"
     for name, part in pairs:
         if isinstance(part, Rows):

@@ -5,9 +5,10 @@ Imported only where a run uses it: torch.distributed.tensor takes 0.6 s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,40 +23,39 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from ..contract import Train
-from ..errors import UserError
-from ..process.context import DistributedContext
+from ...contract import Contents, Train
+from ...errors import UserError
+from ...process.context import DistributedContext
+from ...strategy.sharding import Rows, Sharding
 from . import blocks, fits
-from .interface import Strategy
+from .in_blocks import InBlocks
 from .optimizer_rows import OptimizerRows, local
-from .sharding import Rows, Sharding
+from .parts import PartReader
 
 BROADCAST_BYTES = 64 * 2**20
 
 
-class Fsdp(Strategy):
+class Fsdp(InBlocks):
     """The strategies "fsdp", over all ranks, and "hsdp", with copies of each shard.
 
     The ranks of a shard group are neighbours: with the default size those of one node.
     """
 
-    divides_model = True
     evaluates_together = True
 
     def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
+        super().__init__(train, place, device)
+        fits.check_optimizer(train)
         self.sharding = Sharding(fits.num_shards(train, place), place.rank)
-        self._train = train
-        self._place = place
-        self._device = device
         self._optimized = OptimizerRows()
         self._syncs = True
         self._what = ""
 
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
         """Shard each block, then the rest of the model, in place.
 
-        All ranks begin with rank 0's weights, as under DDP. Parameters on the meta device are
-        initialised afterwards. Raises UserError for what this torch cannot do.
+        All ranks begin with rank 0's weights, as under DDP. A model on the meta device gets no more
+        memory than this rank's rows. Raises UserError for what this torch cannot do.
         """
         block_list = blocks.find(module, self._train.shard_modules)
         self._what = (
@@ -78,6 +78,7 @@ class Fsdp(Strategy):
                 f"{self._train.strategy}, this is {torch.__version__}: update torch, or write "
                 "strategy: ddp"
             )
+        self.allocate(module, self._parameter_device, is_overwritten)
         self._wrapped = module
         return module
 
@@ -95,9 +96,9 @@ class Fsdp(Strategy):
     def _is_offloaded(self) -> bool:
         return self._train.offload_optimizer and self._device.type == "cuda"
 
-    def parameter_device(self, device: torch.device) -> torch.device:
-        """Return the CPU where the shards are offloaded."""
-        return torch.device("cpu") if self._is_offloaded else device
+    @property
+    def _parameter_device(self) -> torch.device:
+        return torch.device("cpu") if self._is_offloaded else self._device
 
     def _connect(self) -> DeviceMesh:
         """Return the mesh of all ranks: [shards], or [copies, shards]."""
@@ -187,9 +188,17 @@ class Fsdp(Strategy):
             return self._optimized.part(value, owner)
         return Rows(local(value), tuple(value.shape)) if isinstance(value, DTensor) else value
 
-    def whole_shape(self, owner: nn.Parameter) -> tuple[int, ...] | None:
-        """Return the shape of the parameter of the model to which the rows belong."""
-        return self._optimized.whole_shape(owner)
+    def read(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        saved: tuple[Mapping[str, Any], Mapping[int, Mapping[str, Any]]],
+        contents: Contents,
+    ) -> dict[int, dict[str, Any]]:
+        """Read this rank's rows, and what is not divided."""
+        reader = PartReader(self, contents)
+        reader.fill_model(module, saved[0])
+        return reader.optimizer_state(optimizer, saved[1])
 
     def describe(self) -> str:
         """Return blocks, shards and copies."""

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
-from tests.local.meshes import MESHES, WORLDS
 from tests.local.test_trainer import end, environment, start
+from tests.rooms.sharded.meshes import MESHES, WORLDS
 
 pytestmark = pytest.mark.slow
-PROGRAM = "from tests.local import meshes; meshes.main()"
+PROGRAM = "from tests.rooms.sharded import meshes; meshes.main()"
 NAMES = [mesh.name for mesh in MESHES]
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from .sharding import Rows
+from ...strategy.sharding import Rows
 
 
 @torch.no_grad()

@@ -13,13 +13,15 @@ import torch.distributed as dist
 from torch import nn
 
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.checkpoint import export, weights
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.gpt import GPT
+from slurm_job_kit.trainer.rooms.export import __main__ as export
+from slurm_job_kit.trainer.rooms.weights import initial
+from slurm_job_kit.trainer.rooms.weights.hooks import callbacks
 from slurm_job_kit.trainer.strategy import create
-from tests.core.checkpoint.checkpoint_kit import job_of, loaded, replica_of, save
+from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save, train
 from tests.core.ranks import CPU, context_of, join, results
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("process_group")]
@@ -70,9 +72,9 @@ def load(replica, path, context):
         return value_here
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(weights, "share", counted)
-        monkeypatch.setattr(weights, "BUCKET_BYTES", BUCKET_BYTES)
-        weights.load_initial(replica, str(path), context)
+        monkeypatch.setattr(initial, "share", counted)
+        monkeypatch.setattr(initial, "BUCKET_BYTES", BUCKET_BYTES)
+        initial.load_initial(replica, str(path), context)
     return weights_sha256(replica), most[0]
 
 
@@ -81,7 +83,7 @@ def refused(context, strategy, path):
     replica = replica_under(strategy, context, width=8)
     before = weights_sha256(replica)
     try:
-        weights.load_initial(replica, str(path), context)
+        initial.load_initial(replica, str(path), context)
     except UserError as error:
         return str(error), weights_sha256(replica) == before
     return "", False
@@ -90,7 +92,7 @@ def refused(context, strategy, path):
 def load_tied(strategy, context, path):
     """The digest of a model with tied weights after a load of a file that lacks one name."""
     replica = replica_under(strategy, context, module=Tied())
-    weights.load_initial(replica, path, context)
+    initial.load_initial(replica, path, context)
     return weights_sha256(replica)
 
 
@@ -166,7 +168,7 @@ def test_tied_weights_reach_every_rank_by_one_of_their_names(ranks, tmp_path, st
 def loaded_alone(path, folder):
     replica = replica_of(seed=1)
     replica.module = net()
-    weights.load_initial(replica, str(path), job_of(folder))
+    initial.load_initial(replica, str(path), job_of(folder))
     return weights_sha256(replica)
 
 
@@ -184,7 +186,7 @@ def test_a_module_that_loads_its_tensors_in_its_own_way_does_so(source_paths, tm
     replica = replica_of(seed=1)
     replica.module, seen = net(), []
     replica.module[0].register_load_state_dict_pre_hook(lambda *values: seen.append(values[1]))
-    weights.load_initial(replica, str(source_paths[0]), job_of(tmp_path / "new"))
+    initial.load_initial(replica, str(source_paths[0]), job_of(tmp_path / "new"))
     assert seen
 
 
@@ -223,8 +225,12 @@ def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path):
     run_dir, replica = trained
     fresh = replica_of(seed=1)
     context = job_of(tmp_path / "new", init_from=str(run_dir.path))
-    assert loaded(context, fresh).global_step == 0
+    begun(context, fresh)
     assert weights_sha256(fresh) == weights_sha256(replica)
+    train(fresh)
+    digest = weights_sha256(fresh)
+    begun(context, fresh, step=6)  # a resume keeps its weights
+    assert weights_sha256(fresh) == digest
 
 
 def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
@@ -240,9 +246,17 @@ def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
         fresh = replica_of()
         fresh.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
         fresh.optimizer = torch.optim.AdamW(fresh.module.parameters())
-        loaded(job_of(tmp_path / "new", init_from=str(path)), fresh)
+        begun(job_of(tmp_path / "new", init_from=str(path)), fresh)
         assert weights_sha256(fresh) == weights_sha256(replica)
         assert fresh.module.lm_head.weight is fresh.module.transformer.wte.weight
+
+
+def begun(context, replica, step=None):
+    """Begin a new run with this model, or continue it after a step."""
+    checkpoints = SimpleNamespace(newest_step=step)
+    loop: Any = SimpleNamespace(context=context, replica=replica, checkpoints=checkpoints)
+    for callback in callbacks(context.pulse):
+        callback.restored(loop)
 
 
 class Tied(nn.Module):
@@ -268,7 +282,7 @@ def tied_file(path, change=lambda tensors: tensors):
 def into_tied(path, folder):
     replica = replica_of(seed=1)
     replica.module = Tied()
-    weights.load_initial(replica, str(path), job_of(folder))
+    initial.load_initial(replica, str(path), job_of(folder))
     assert replica.module.head.weight is replica.module.embed.weight
     return weights_sha256(replica)
 
@@ -298,7 +312,7 @@ def test_the_prefix_of_the_spec_is_left_out(tmp_path):
     replica = replica_of(seed=1)
     replica.module = Tied()
     context = job_of(tmp_path / "new", init_from_prefix="model.")
-    weights.load_initial(replica, str(path), context)
+    initial.load_initial(replica, str(path), context)
     assert tensors_sha256(replica.module.state_dict()) == digest
     with pytest.raises(UserError, match=r"model\.body\.bias: \(3,\) there, none in train.model"):
         into_tied(path, tmp_path / "new")
@@ -314,4 +328,4 @@ def test_files_without_weights_are_named(tmp_path):
     ]:
         context = job_of(tmp_path / "new", init_from=str(path))
         with pytest.raises(UserError, match=words):
-            loaded(context, replica_of())
+            begun(context, replica_of())

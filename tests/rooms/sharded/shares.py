@@ -1,6 +1,6 @@
 """As one of several ranks: load a checkpoint, and measure what this rank reads and holds.
 
-    python -c "from tests.local import shares; shares.main()" RANKS FOLDER
+    python -c "from tests.rooms.sharded import shares; shares.main()" RANKS FOLDER
 
 One rank saves a large model under ddp; then RANKS load that under fsdp and save it, and load what
 they have saved. FOLDER/found-RANK.json has the bytes of both loads.
@@ -54,7 +54,7 @@ def attempt(place: DistributedContext, run: RunDir, number: int) -> dict[str, in
     """Load the newest checkpoint, do a step, save; return what the load took on this rank."""
     strategy = "ddp" if place.world_size == 1 else "fsdp"
     train = Train(
-        model="tests.local.shares:large",
+        model="tests.rooms.sharded.shares:large",
         dataset="tests.local.stoppable:in_memory",
         micro_batch_size=12,
         global_batch_size=12,

@@ -13,7 +13,8 @@ from slurm_job_kit.jobs.spec import STRATEGIES, Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.model.models import MiniResNet, mlp, resnet18
-from slurm_job_kit.trainer.strategy import blocks, create, fits
+from slurm_job_kit.trainer.rooms.sharded import blocks, fits
+from slurm_job_kit.trainer.strategy import create
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from tests.core.ranks import CPU, place_of
 
@@ -211,7 +212,7 @@ def test_blocks_that_share_a_parameter_are_refused_by_fsdp():
 def test_one_rank_has_no_wrapper_and_divides_nothing(strategy):
     made = create(Train(strategy=strategy), place_of(), CPU)
     module = nn.Linear(2, 1)
-    assert type(made) is Ddp and made.wrap(module) is module
+    assert isinstance(made, Ddp) and made.wrap(module) is module
     assert (made.sharding.num_shards, made.sharding.rank) == (1, 0)
 
 
@@ -228,3 +229,10 @@ def test_the_number_of_shards_follows_from_the_ranks(strategy, size, local, expe
 def test_groups_that_do_not_fit_the_ranks_are_refused(size, local, words):
     with pytest.raises(UserError, match=words):
         fits.num_shards(Train(strategy="hsdp", shard_size=size), place_of(0, 6, local))
+
+
+@pytest.mark.parametrize("name", ["torch.optim:Muon", "torch.optim:Adafactor", "mine:LARS"])
+def test_an_optimizer_that_needs_whole_matrices_is_refused_where_ranks_have_rows(name):
+    with pytest.raises(UserError, match="take train.strategy ddp, or an optimizer that treats"):
+        fits.check_optimizer(Train(optimizer=name, strategy="fsdp"))
+    fits.check_optimizer(Train(optimizer="torch.optim:NAdam", strategy="fsdp"))

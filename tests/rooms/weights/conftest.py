@@ -1,0 +1,3 @@
+"""A trained run, from the tests of checkpoints."""
+
+from tests.core.checkpoint.conftest import trained as trained

@@ -1,0 +1,71 @@
+"""The path in train.init_from, at load."""
+
+import os
+
+import pytest
+
+from slurm_job_kit.jobs.config.load import load
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "train: {init_from: /a/weights.pt}",
+            'train.init_from: "/a/weights.pt" is neither .safetensors nor a directory\n  hint:',
+        ),
+    ],
+)
+def test_weights_in_a_pickle_are_refused(refuse, text, message):
+    errors = refuse(text)
+    assert errors.startswith("x.yaml:1: ")
+    assert message in errors
+    assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train: {init_from: /a/weights.safetensors}",
+        "train: {init_from: /runs/a/latest}",
+    ],
+)
+def test_a_path_that_may_be_there_is_accepted(take, text):
+    take(text)
+
+
+def test_init_from_is_expanded_and_an_absolute_path_need_not_be_there(take, mistake, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("SCRATCH", "/scratch")
+    monkeypatch.delenv("UNSET", raising=False)
+    assert take("train: {init_from: ~/a}").train.init_from == "/home/me/a"
+    assert take("train: {init_from: $SCRATCH/a.safetensors}").train.init_from[:9] == "/scratch/"
+    problem = mistake("train: {init_from: $UNSET}")
+    assert problem.path == ("train", "init_from") and "has a variable" in problem.what
+
+
+def test_a_relative_init_from_is_frozen_absolute_and_without_links(
+    spec_file, take, monkeypatch, tmp_path
+):
+    run = tmp_path / "runs" / "a" / "20260101"
+    run.mkdir(parents=True)
+    (run.parent / "latest").symlink_to(run.name)
+    frozen = os.path.realpath(run)
+    assert take("train: {init_from: runs/a/latest}").train.init_from == frozen
+    assert take("name: b", "train.init_from=runs/a/latest").train.init_from == frozen
+    loaded = load(spec_file("train: {init_from: runs/a/latest, lr: 0.5}  # mine\n"))
+    assert loaded.overrides == (f'train.init_from="{frozen}"',)
+    (run.parent / "latest").unlink()
+    (tmp_path / "frozen.yaml").write_text(loaded.text)
+    monkeypatch.chdir("/")
+    assert load(tmp_path / "frozen.yaml", loaded.overrides) == loaded, (
+        "a resume reads it from anywhere"
+    )
+
+
+def test_a_missing_relative_init_from_is_refused(refuse, tmp_path):
+    assert refuse("train: {init_from: a/latest}") == (
+        f"x.yaml:1: train.init_from: {os.path.realpath(tmp_path)}/a/latest does not exist\n"
+        "  hint: write the path out; a relative one begins where you submit"
+    )
+    assert r"/a\x00b" in refuse("name: b", r'train.init_from="a\0b"')

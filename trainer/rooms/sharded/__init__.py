@@ -1,0 +1,11 @@
+"""Models too large for one rank: fsdp and hsdp, blocks, initial weights without the whole model.
+
+- hooks: names the strategies.
+- in_blocks: what all strategies of this room do, and ddp with that.
+- blocks: finds the repeated parts of a model; compiles and checkpoints them one by one.
+- fits: whether a model and a number of ranks fit the strategy.
+- meta_init: initial weights of a model that is too large to create whole.
+- fsdp: each rank has its rows of everything; hsdp, too.
+- optimizer_rows: what the optimizer of fsdp updates.
+- parts: reads this rank's rows from a checkpoint.
+"""
