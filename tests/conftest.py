@@ -30,17 +30,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--part", help="seed of their order then; the commit if not given")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let tests that share a cluster go to one process, and those of a file."""
+    on_cluster = "cluster" in getattr(item, "fixturenames", ())
+    item.add_marker(pytest.mark.xdist_group("cluster" if on_cluster else str(item.path)))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A group of tests goes to one process: those that share a cluster, and those of a file.
-
-    With --minutes: files with long tests come in an order that differs at each commit.
+    """With --minutes: files with long tests come in an order that differs at each commit.
 
     So each of these tests comes first some time. The fault tests share no training: one by one.
     """
-    for item in items:
-        on_cluster = "cluster" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("cluster" if on_cluster else str(item.path)))
     if config.getoption("--minutes") is None:
         return
     chance, order = random.Random(_part(config)), dict[object, float]()
