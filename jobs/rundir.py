@@ -132,19 +132,6 @@ class RunDir:
         return self.path / "tensorboard"
 
     @property
-    def wandb(self) -> Path:
-        """Weights & Biases creates this directory itself, in the parent that the kit passes."""
-        return self.path / "wandb"
-
-    @property
-    def profile(self) -> Path:
-        return self.tensorboard / "profile"
-
-    @property
-    def compile_cache(self) -> Path:
-        return self.path / "compile-cache"
-
-    @property
     def result(self) -> Path:
         return self.path / "result.json"
 

@@ -51,4 +51,5 @@ ROOMS: dict[str, Room] = {
     "profiler": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
     "environment": Room(hooks=("start", "problems")),
     "fast_start": Room(hooks=("start",)),
+    "compile_cache": Room(trainer_hooks=("callbacks",)),
 }

@@ -9,7 +9,6 @@
 - training_data: training batches and held-out samples of this rank.
 - replica: model, optimizer and objective of this rank.
 - build: builds the replica in the order that a bitwise resume needs; sets up torch.
-- compilation: where compiled code is kept, and how long each compilation took.
 - evaluate: sums of the objective over the held-out samples.
 - checkpoint_size: how many bytes a checkpoint will have.
 """

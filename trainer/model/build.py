@@ -23,7 +23,7 @@ from ..process.run_handle import RankContext
 from ..strategy import create as create_strategy
 from ..strategy.interface import Strategy
 from ..user_code import user_code
-from . import compilation, models, objectives, optim, precision
+from . import models, objectives, optim, precision
 from .models import Fit
 from .objectives import Objective, Sums, means
 from .precision import Precision
@@ -33,10 +33,6 @@ from .training_data import Data
 
 def set_up_torch(context: RankContext) -> None:
     """Set torch's global switches on which results depend: threads and choice of operators."""
-    if context.train.compile:
-        compilation.keep_compiled_code(context)
-    if context.distributed.is_first:
-        compilation.report_compilations(context.events)
     torch.set_num_threads(context.run.spec.launch.threads_per_rank)
     if context.is_deterministic:
         # cuBLAS reads it when it starts; without it torch refuses matrix products in this mode.

@@ -1,10 +1,7 @@
 """Model, wrapper, optimizer and data at the start of one or two ranks."""
 
 import dataclasses
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
@@ -358,51 +353,3 @@ def test_ranks_that_see_different_data_are_named(tmp_path):
         "all nodes the same files"
     )
     assert ranks.results(with_other_data, tmp_path, 2) == [words] * 2
-
-
-COMPILED = """
-import os, sys, time, torch, torch.distributed as dist
-from pathlib import Path
-from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.model import build
-from slurm_job_kit.trainer.model.training_data import build_data
-from tests.core.ranks import context_of
-
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-train = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8, compile=True)
-context = context_of(Path(sys.argv[1]), Spec(train=train))
-context.events.open(context.run.dir, 1)
-build.set_up_torch(context)
-data = build_data(context)
-started = time.monotonic()
-replica = build.build_replica(context, data)
-seconds = time.monotonic() - started
-from torch._dynamo.utils import counters
-hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
-print(seconds, hits, "1.weight" in replica.module.state_dict(), flush=True)
-os._exit(0)  # Python's end may abort after a group over gloo (torch 2.13)
-"""
-
-
-@pytest.mark.slow
-def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
-    seconds, hits = [], []
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHINDUCTOR")}
-    for _ in range(2):
-        words = [sys.executable, "-c", COMPILED, str(tmp_path)]
-        done = subprocess.run(
-            words, cwd=REPOSITORY, env=inherited, stdout=subprocess.PIPE, text=True, timeout=300
-        )
-        assert done.returncode == 0
-        *_, last = done.stdout.splitlines()
-        values = last.split()
-        assert values[2] == "True"
-        seconds.append(float(values[0]))
-        hits.append(int(values[1]))
-    assert hits[0] == 0 < hits[1]
-    assert any((tmp_path / "compile-cache" / "rank-00000").iterdir())
-    compiled = read_events(RunDir(tmp_path).timeline("rank-00000"))
-    assert {each.event for each in compiled} == {"compile"}
-    took = [each.seconds for each in compiled if each.seconds is not None]
-    assert 0 < sum(took) < sum(seconds)
-    assert sum(took) > sum(seconds) / 2  # most of the time, of the first process at least

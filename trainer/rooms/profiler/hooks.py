@@ -29,7 +29,7 @@ class Profiler(Callback):
         run, rank = loop.context.run, loop.context.distributed.rank
         if run.spec.profile.steps and rank in run.spec.profile.ranks:
             self._first, self._last = run.spec.profile.steps
-        self._file = run.dir.profile / f"attempt-{run.attempt}-rank-{rank:05d}"
+        self._file = run.dir.tensorboard / f"profile/attempt-{run.attempt}-rank-{rank:05d}"
         self._is_on_gpu = loop.context.device.type == "cuda"
 
     def before_step(self, step: int) -> None:

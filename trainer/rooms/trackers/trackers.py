@@ -182,7 +182,7 @@ class WeightsAndBiases:
             ),
         )
         self._run.define_metric("*", step_metric="global_step")
-        upload = f"upload it with: wandb sync {run.dir.wandb}/offline-run-*"
+        upload = f"upload it with: wandb sync {run.dir.path}/wandb/offline-run-*"
         log(f"Weights & Biases: {self._run.url if mode == 'online' else upload}")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,0 +1,58 @@
+"""torch.compile: where a run keeps the compiled code, and how long each compilation took."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from ...hooks import Callback, Pulse
+
+if TYPE_CHECKING:
+    from torch._dynamo.callback import CallbackArgs
+
+    from ...events import Events
+    from ...process.run_handle import RankContext
+
+
+def callbacks(pulse: Pulse) -> list[Callback]:
+    """Return the callback of a rank."""
+    return [CompileCache()]
+
+
+class CompileCache(Callback):
+    """Acts before torch imports its compiler, which reads TORCHINDUCTOR_CACHE_DIR then."""
+
+    def opened(self, context: RankContext) -> None:
+        """Keep compiled code in the run directory, unless the user has set the variable.
+
+        Each rank has its own directory, because torch locks files in it and locks on NFS are not
+        reliable. By default torch uses /tmp. Triton's cache is inside this directory.
+        """
+        if context.train.compile and context.run.dir.path.is_dir():
+            cache = context.run.dir.path / "compile-cache" / f"rank-{context.distributed.rank:05d}"
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        if context.distributed.is_first:
+            _report_compilations(context.events)
+
+
+def _report_compilations(events: Events) -> None:
+    """Write an event `compile` with its `seconds` whenever torch has compiled something.
+
+    Also of a model that compiles itself. Source: torch/_dynamo/callback.py; torch 2.13 has no
+    public function for it.
+    """
+    # DDP and the optimizers import it, too.
+    from torch._dynamo.callback import on_compile_end, on_compile_start
+
+    began = 0.0
+
+    def begin(_: CallbackArgs) -> None:
+        nonlocal began
+        began = time.monotonic()
+
+    def end(_: CallbackArgs) -> None:
+        events.event("compile", seconds=round(time.monotonic() - began, 3))
+
+    on_compile_start(begin)
+    on_compile_end(end)
