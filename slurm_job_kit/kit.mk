@@ -29,9 +29,8 @@ cancel: ## Stop a run: RUN=...; only resume continues it
 resume: ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=best] [YES=1]
 
 ##@ Results
-rehearse: ## Stop and kill a small training, compare how it ends: CONFIG=... or RUN=... [SET=] [FLAGS=]
 
-KIT_TARGETS := submit dry-run status why logs explain cancel resume rehearse
+KIT_TARGETS := submit dry-run status why logs explain cancel resume
 include $(KIT_ROOMS)
 
 # Python reads which variables were typed, and refuses those that the target does not take.

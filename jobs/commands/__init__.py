@@ -12,7 +12,6 @@
 - run_jobs: finds the Slurm jobs of runs.
 - submit_claim: lets one command at a time queue or cancel the jobs of a run.
 - freeze: makes a run directory without starting it.
-- rehearse: whether a training survives a stop, and ends the same.
 - cancel: stops a run.
 - local: runs the attempts of a run on this machine, without Slurm.
 - packages: names the Python packages that a run lacks.

@@ -24,7 +24,6 @@ COMMANDS = {
     "explain": "what a key of the spec means, its value and where that came from",
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
-    "rehearse": "stop, kill and start again any training, and compare how it ends",
 }
 
 

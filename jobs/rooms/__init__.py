@@ -44,6 +44,9 @@ ROOMS: dict[str, Room] = {
     "report": Room(
         commands={"report": "show where the time of runs went, and write a page with plots"}
     ),
+    "rehearse": Room(
+        commands={"rehearse": "stop, kill and start again any training, and compare how it ends"}
+    ),
     "check": Room(hooks=("before_queue",)),
     "notify": Room(hooks=("end",)),
     "health": Room(trainer_hooks=("callbacks",)),

@@ -42,14 +42,13 @@ HOOKS = {"jobs.hooks", "trainer.hooks"}
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CHECKPOINT = {name for name in FILES if name.startswith("jobs.checkpoint")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS | CHECKPOINT
-BELOW_COMMANDS = {"attempt", "rehearse", "runs", "config", "node", "slurm"}
+BELOW_COMMANDS = {"attempt", "runs", "config", "node", "slurm"}
 # The rooms that each room may import. "" is the top of the package.
 MAY_IMPORT = {
     "jobs": {
         "": {"commands", *BELOW_COMMANDS},
         "commands": BELOW_COMMANDS,
         "attempt": {"runs", "node", "slurm"},
-        "rehearse": {"runs", "node"},
         "runs": {"config", "node", "slurm"},
         "config": {"slurm"},
         "node": set(),
@@ -396,9 +395,6 @@ PARSES_OTHER_JSON = {
         "jobs.spec",
         "jobs.runs.own_script",
     ),
-    # What the processes of a rehearsal write and send.
-    *("jobs.rehearse.traces", "jobs.rehearse.subjects", "jobs.rehearse.final_state"),
-    *("jobs.rehearse.probe.launcher", "jobs.rehearse.probe.compare_files"),
     "trainer.checkpoint.outline",
     "trainer.process.run_handle",
 }
@@ -426,9 +422,6 @@ STARTS_PROCESSES = {
     "jobs.node.gpu_check": "counts GPUs by CUDA's driver, which the agent must not load",
     "jobs.node.rank": "becomes the rank",
     "jobs.commands.local": "the agents of a run without Slurm",
-    "jobs.rehearse.subjects": "the training that is rehearsed",
-    "jobs.rehearse.final_state": "the comparison of files, which needs torch",
-    "jobs.rehearse.probe.launcher": "forks: torchrun, and its ranks",
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
     "jobs.attempt.attempts": "srun, which starts the agents",
     "jobs.attempt.srun_step": "asks env(1) for --block-signal",
@@ -540,8 +533,6 @@ RENAMES = {
     "jobs.runs.run_lock": "a hard link fails if the file exists; a rename would replace it",
     "jobs.runs.code_snapshot": "directories",
     "jobs.runs.own_script": "what a script wrote, which new code would replace",
-    "jobs.rehearse.scenarios": "directories",
-    "jobs.rehearse.probe.launcher": "imports no other module",
     "jobs.runs.checkpoint_files": "directories",
     "jobs.runs.revision": "directories",
     "jobs.checkpoint.names": "temporary names that a later attempt removes",

@@ -79,7 +79,7 @@ def words_of(target, *typed):
         ("cancel", ["RUN=a b"], ["cancel", "a b"]),
         ("resume", ["YES=0"], ["resume"]),
         ("resume", ["YES=yes"], ["resume", "--yes"]),
-        ("rehearse", ["FLAGS=--ranks 2 -- x"], ["rehearse", "--ranks", "2", "--", "x"]),
+        ("logs", ["FLAGS=-f --rank 2"], ["logs", "-f", "--rank", "2"]),
         ("status", ["RUN="], ["status"]),
     ],
 )

@@ -1,5 +1,6 @@
-"""Rehearses the stop and the resume of any training: harms it, starts it again, compares the end.
+"""Adds the command rehearse: harms any training, starts it again, and compares the end.
 
+- rehearse: reads the command line, runs all scenarios and prints the verdict
 - traces: what the ranks did, as the probe recorded it
 - subjects: what is rehearsed, a command or a spec: how it starts, and starts again
 - harming: one start of it: its processes, a harm at a moment, its end

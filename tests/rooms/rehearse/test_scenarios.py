@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from slurm_job_kit.jobs.rehearse import scenarios
-from slurm_job_kit.jobs.rehearse.traces import Process, Save
+from slurm_job_kit.jobs.rooms.rehearse import scenarios
+from slurm_job_kit.jobs.rooms.rehearse.traces import Process, Save
 
 
 def test_rank_0_decides_where_a_save_and_an_evaluation_are():

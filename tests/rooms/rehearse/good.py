@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node=2 good.py [STEPS OF AN EPOCH]
 
-tests/local/test_rehearse.py makes scripts with one fault each from it, by replacing single lines.
+test_rehearse.py makes scripts with one fault each from it, by replacing single lines.
 """
 
 import os

@@ -18,9 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from .. import installation
-from ..errors import UserError
-from ..runs import code_snapshot
+from ... import installation
+from ...errors import UserError
+from ...runs import code_snapshot
 from .traces import Process
 
 PROBE = Path(__file__).resolve().parent / "probe"

@@ -14,21 +14,21 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from ..config import load
-from ..console import print_line
-from ..errors import FailedError, UserError
-from ..rehearse import controls, final_state, judge, metrics, traces
-from ..rehearse.scenarios import UNDISTURBED, Rehearsal, Tried
-from ..rehearse.subjects import CommandSubject, SpecSubject, patterns_of
-from ..rehearse.verdict import (
+from ...commands import arguments
+from ...config import load
+from ...console import print_line
+from ...errors import FailedError, UserError
+from ...runs import lookup, spec_changes
+from . import controls, final_state, judge, metrics, traces
+from .scenarios import UNDISTURBED, Rehearsal, Tried
+from .subjects import CommandSubject, SpecSubject, patterns_of
+from .verdict import (
     Observed,
     Verdict,
     is_comparable,
     junit_of_error,
     verdict,
 )
-from ..runs import lookup, spec_changes
-from . import arguments
 
 RANKS = 2
 GRACE_S = 30.0

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
-from ..console import quantity
+from ...console import quantity
 from .causes import Fault, leaves_as_done, ran_on, recognised
 from .final_state import visible_name
 from .judge import Judgement

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import FailedError, UserError
+from ...errors import FailedError, UserError
 from .probe.sitecustomize import STATE_SUFFIXES
 from .subjects import PROBE
 

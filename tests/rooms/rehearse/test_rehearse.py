@@ -13,7 +13,9 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
 
-GOOD = (REPOSITORY / "tests/rehearsed/good.py").read_text(encoding="utf-8")
+pytestmark = pytest.mark.long
+
+GOOD = (REPOSITORY / "tests/rooms/rehearse/good.py").read_text(encoding="utf-8")
 # The fault, the line of good.py, what stands in its place, the scenarios that show it, the question
 # whose answer is no, and words of what to change.
 FAULTS = {

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..console import quantity
-from ..errors import PEER_TEXTS, UserError
-from ..kinds import KINDS
-from ..known_causes import known_cause
-from ..log_text import first_line, visible
+from ...console import quantity
+from ...errors import PEER_TEXTS, UserError
+from ...kinds import KINDS
+from ...known_causes import known_cause
+from ...log_text import first_line, visible
 from . import final_state, harming
 from .harming import Ended, Harm
 from .subjects import CommandSubject, Subject

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .. import procfs
+from ... import procfs
 from . import traces
 from .subjects import MARK, Running, Subject
 from .traces import Process

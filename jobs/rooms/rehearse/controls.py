@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from .. import installation
+from ... import installation
 from . import final_state, judge
 from .scenarios import Rehearsal, Tried, scenarios
 from .subjects import CommandSubject, SpecSubject, Subject

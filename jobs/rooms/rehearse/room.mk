@@ -1,0 +1,3 @@
+##@ Results
+rehearse: ## Stop and kill a small training, compare how it ends: CONFIG=... or RUN=... [SET=] [FLAGS=]
+KIT_TARGETS += rehearse
