@@ -6,10 +6,6 @@ Imports the standard library only: the processes of a user's script load this fi
 import errno
 import traceback
 from collections.abc import Iterator
-from typing import Literal
-
-# What a person corrects before the run can go on. None: nothing, or it is not known.
-Mistake = Literal["code", "spec"]
 
 # Errors of a file server or a network, which may work again in the next attempt.
 TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ESHUTDOWN)

@@ -71,8 +71,6 @@ class Kind(StrEnum):
 
 # A lack of memory, which the next attempt may well meet again.
 OF_MEMORY = (Kind.OUT_OF_MEMORY, Kind.GPU_OUT_OF_MEMORY)
-# What a person corrects, where nothing shows more. The keys: jobs.errors.Mistake.
-KIND_OF_MISTAKE: dict[str | None, Kind] = {"code": Kind.USER_CODE, "spec": Kind.SPEC_MISTAKE}
 
 
 class Row(NamedTuple):

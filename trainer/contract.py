@@ -34,11 +34,10 @@ from ..jobs.errors import (
     HINT,
     PEER_TEXTS,
     TRANSIENT_ERRNOS,
-    Mistake,
     UserError,
     in_words,
 )
-from ..jobs.kinds import KIND_OF_MISTAKE, Kind
+from ..jobs.kinds import Kind
 from ..jobs.known_causes import REPEATED, known_cause
 from ..jobs.log_text import on_a_screen
 from ..jobs.problems import expand_path
@@ -84,7 +83,6 @@ __all__ = [
     "Entry",
     "FileDigest",
     "HINT",
-    "KIND_OF_MISTAKE",
     "Kind",
     "LATEST",
     "MALFORMED",
@@ -92,7 +90,6 @@ __all__ = [
     "METRIC_MODES",
     "Manifest",
     "Metric",
-    "Mistake",
     "NamedFile",
     "NewestCheckpoint",
     "OBJECTIVES",

@@ -1,12 +1,11 @@
 """How a rank fails: it writes the reason to its log and to the run directory, and exits at once.
 
-Imports no torch, because torch may be the broken part.
+Imports no torch, because torch may be the broken part: errors of torch are known by their names.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import sys
@@ -19,13 +18,11 @@ from typing import NoReturn, TextIO
 
 from .contract import HINT as HINT
 from .contract import (
-    KIND_OF_MISTAKE,
     PEER_TEXTS,
     REPEATED,
     TRANSIENT_ERRNOS,
     AttemptDir,
     Kind,
-    Mistake,
     RankError,
     RecordError,
     in_words,
@@ -49,21 +46,27 @@ _TOP = Path(__file__).resolve().parents[1]
 KIT = (_TOP / "trainer", _TOP / "jobs")
 CODE = (_TOP, installation.START)
 
-MEMORY_HINT = (
+_SMALLER = (
     "a smaller train.micro_batch_size with more train.grad_accum_steps (in an evaluation "
     "train.eval_batch_size)"
 )
-
-# Errors that repeat until a person has removed the cause, each with the remedy.
-STORAGE_HINTS = {
-    errno.ENOSPC: "free space there",
-    errno.EDQUOT: "free space there or ask for more quota",
-    errno.EROFS: "make it writable",
-    errno.EACCES: "make it writable",
-    errno.EPERM: "make it writable",
-    errno.ENOENT: "move the run directory back to its place",
-    errno.ENOTDIR: "move the run directory back to its place",
+HINTS = {
+    Kind.GPU_OUT_OF_MEMORY: f"{HINT}{_SMALLER}",
+    Kind.OUT_OF_MEMORY: f"{HINT}more slurm.mem, or {_SMALLER}",
 }
+# Errors of the run directory that repeat until a person has removed the cause, with the remedy.
+STORAGE_HINTS = {
+    Kind.DISK_FULL: "free space there",
+    Kind.QUOTA: "free space there or ask for more quota",
+    Kind.PERMISSION: "make it writable",
+    Kind.FILES_MISSING: "move the run directory back to its place",
+}
+# Errors of the machine, not of the code: memory, devices, network. Another attempt may succeed.
+MACHINE_ERRORS = {"MemoryError", "OutOfMemoryError", "AcceleratorError", "DistError"}
+MACHINE_TEXTS = (
+    *("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "CUSOLVER_STATUS"),
+    *("NCCL", "gloo/", "DefaultCPUAllocator"),
+)
 
 # Acquired and never released by the thread that exits, so that only one error is reported.
 exit_lock = threading.RLock()
@@ -82,6 +85,8 @@ class NotFinite(UserError):
 class StorageError(UserError):
     """The run directory cannot be written to until a person has removed the cause."""
 
+    kind: Kind | None = None
+
 
 class NoCheckpointLeft(UserError):
     """The run had checkpoints, and none of them is whole any more."""
@@ -92,7 +97,7 @@ class NoCheckpointLeft(UserError):
 class RankFailure(Exception):
     """An error that its message explains; the next attempt may do without it.
 
-    kind: None: that of the error behind it. caused_by_peer: another rank is the root cause.
+    caused_by_peer: another rank is the root cause.
     """
 
     kind: Kind | None = None
@@ -134,8 +139,6 @@ class UserCodeError(CodeError, UserError):
 
 
 ONE_LINE = (UserError, CodeError, RankFailure)
-# What torch raises for a device or the network, by name: this module imports no torch.
-MACHINE_ERRORS = ("AcceleratorError", "DistError", "DistBackendError")
 
 
 def storage_error(error: OSError, doing: str) -> Exception:
@@ -143,14 +146,16 @@ def storage_error(error: OSError, doing: str) -> Exception:
 
     An OSError that the storage did not cause is returned unchanged, to be shown with its traceback.
     """
-    reason = error.strerror or str(error)
     where = f"{error.filename}: " if error.filename is not None else ""
-    if error.errno in STORAGE_HINTS:
-        hint = STORAGE_HINTS[error.errno]
-        return StorageError(f"{doing}: {where}{reason}; {hint}, then resume the run")
+    text = f"{doing}: {where}{error.strerror or error}"
     if error.errno in TRANSIENT_ERRNOS:
-        return TransientStorageError(f"{doing}: {where}{reason}")
-    return error
+        return TransientStorageError(text)
+    kind = known_cause("", (), error.errno)
+    if kind not in STORAGE_HINTS:
+        return error
+    found = StorageError(f"{text}; {STORAGE_HINTS[kind]}, then resume the run")
+    found.kind = kind
+    return found
 
 
 def is_caused_by_peer(error: BaseException) -> bool:
@@ -162,16 +167,27 @@ def is_caused_by_peer(error: BaseException) -> bool:
     return is_gloo or type(error).__name__ == "DistBackendError"
 
 
+def is_of_machine(error: BaseException) -> bool:
+    """Return whether the cause of an error is a device, the memory or another rank."""
+    text = str(error)
+    is_plain = isinstance(error, RuntimeError) and any(known in text for known in MACHINE_TEXTS)
+    # The cause in torch.compile's back end may be a full disk or a killed compiler.
+    is_compiler = type(error).__module__.startswith("torch._inductor")
+    is_known = not MACHINE_ERRORS.isdisjoint(_names(error))
+    return is_plain or is_compiler or is_known or is_caused_by_peer(error)
+
+
+def _names(error: BaseException) -> list[str]:
+    return [each.__name__ for each in type(error).__mro__]
+
+
 def known_cause_of(error: BaseException) -> Kind | None:
     """Return the known cause behind an error, such as a lack of memory; None if none fits."""
-    is_ours, own = isinstance(error, ONE_LINE), error
-    if is_ours:  # `raise ... from None` leaves the context
-        context = error.__context__ if isinstance(error, StorageError) else None
-        own = error.__cause__ or context or error
+    is_ours = isinstance(error, ONE_LINE)
+    own = error.__cause__ or error if is_ours else error
     number = getattr(own, "errno", None)
-    names = [each.__name__ for each in type(own).__mro__]
     text = "" if is_ours and not isinstance(error, CodeError) else in_words(own)
-    return known_cause(text, names, number if isinstance(number, int) else None)
+    return known_cause(text, _names(own), number if isinstance(number, int) else None)
 
 
 def would_repeat(error: BaseException) -> bool:
@@ -183,49 +199,36 @@ def would_repeat(error: BaseException) -> bool:
     return isinstance(error, UserError) and not isinstance(error, RecordError)
 
 
-def mistake_of(error: BaseException) -> Mistake | None:
-    """Return what a person must correct: the user's code, the spec, or None for neither."""
-    if isinstance(error, UserCodeError):
-        return "code"
-    if would_repeat(error):
-        return None if isinstance(error, StorageError) else "spec"
-    is_plain = isinstance(error, Exception) and not isinstance(error, (*ONE_LINE, OSError))
-    is_of_machine = is_caused_by_peer(error) or type(error).__name__ in MACHINE_ERRORS
-    if not is_plain or is_of_machine or known_cause_of(error) is not None:
-        return None
-    return "code" if is_raised_in_users_code(error) else None
-
-
 def kind_of(error: BaseException) -> Kind:
-    """Return the kind of an error: by its class, then by the known cause behind it."""
+    """Return the kind of an error: its own, that of the known cause behind it, or by its class."""
     own: Kind | None = getattr(error, "kind", None) if isinstance(error, ONE_LINE) else None
-    of_mistake = KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
-    return own or known_cause_of(error) or of_mistake
+    if known := own or known_cause_of(error):
+        return known
+    if would_repeat(error) and not isinstance(error, (UserCodeError, StorageError)):
+        return Kind.SPEC_MISTAKE
+    is_plain = isinstance(error, Exception) and not isinstance(error, (*ONE_LINE, OSError))
+    is_of_code = is_plain and not is_of_machine(error) and users_frames(error)
+    return Kind.USER_CODE if is_of_code or isinstance(error, UserCodeError) else Kind.UNKNOWN
 
 
-def is_raised_in_users_code(error: BaseException) -> bool:
-    """Return whether a function of the user's frozen code raised the error or called it."""
-    names = (frame.filename for frame in traceback.extract_tb(error.__traceback__))
-    files = (Path(name).resolve() for name in names if not name.startswith("<"))
-    return any(
-        any(file.is_relative_to(folder) for folder in CODE)
-        and "site-packages" not in file.parts
-        and not any(file.is_relative_to(folder) for folder in KIT)
-        for file in files
-    )
+def users_frames(
+    error: BaseException, folders: tuple[Path, ...] = CODE
+) -> list[tuple[Path, traceback.FrameSummary]]:
+    """Return the frames of an error in files of the user: (path below one of `folders`, frame)."""
+    found = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        file = Path(frame.filename).resolve()
+        tops = [folder for folder in folders if file.is_relative_to(folder)]
+        is_kits = any(map(file.is_relative_to, KIT)) or "site-packages" in file.parts
+        if tops and not is_kits and not frame.filename.startswith("<"):
+            found.append((file.relative_to(tops[0]), frame))
+    return found
 
 
 def in_one_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
     name, text = type(error).__name__, str(error).strip().partition("\n")[0]
     return f"{name}: {text}" if text else name
-
-
-def traceback_of(error: BaseException) -> str:
-    """Return the traceback to show for an error; "" for those whose message is enough."""
-    if isinstance(error, CodeError):
-        return error.trace
-    return "" if isinstance(error, ONE_LINE) else "".join(traceback.format_exception(error))
 
 
 def log(text: str, stream: TextIO | None = None) -> None:
@@ -268,16 +271,14 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
 
 def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
     """Write an error of this rank to its log and, as a record, to the run directory."""
-    host = node_name()
-    trace = traceback_of(error)
-    message = str(error) if isinstance(error, ONE_LINE) else on_a_screen(in_words(error))
-    cause = known_cause_of(error)
-    if cause == Kind.GPU_OUT_OF_MEMORY:
-        message += HINT + MEMORY_HINT
-    elif cause == Kind.OUT_OF_MEMORY:
-        message += f"{HINT}more slurm.mem, or {MEMORY_HINT}"
+    host, kind, is_peers = node_name(), kind_of(error), is_caused_by_peer(error)
+    is_ours = isinstance(error, ONE_LINE)  # then its message is enough
+    trace = "" if is_ours else "".join(traceback.format_exception(error))
+    trace = error.trace if isinstance(error, CodeError) else trace
+    message = str(error) if is_ours else on_a_screen(in_words(error))
+    message += HINTS.get(kind, "")
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
-    if is_caused_by_peer(error) and trace:
+    if is_peers and trace:
         log(f"trainer: {who}: another rank exited: {message}", sys.stderr)
     else:
         write_text(trace, sys.stderr)
@@ -291,18 +292,15 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 rank,
                 host,
                 message.strip(),
-                kind=kind_of(error),
+                kind=kind,
                 traceback=trace,
-                caused_by_peer=is_caused_by_peer(error),
-                would_repeat=would_repeat(error) or cause in REPEATED,
-                mistake=mistake_of(error),
+                caused_by_peer=is_peers,
+                would_repeat=would_repeat(error) or kind in REPEATED,
             )
             records.write(attempt_dir.rank_error(rank), record)
-    if not is_caused_by_peer(error):
+    if not is_peers:
         _write_torchruns_error(message)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+    write_text("", sys.stdout)
 
 
 def _write_torchruns_error(message: str) -> None:

@@ -11,23 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from .contract import Provenance, RunDir, Train, in_words, on_a_screen, records
 from .errors import (
     CodeError,
     UserCodeError,
     UserError,
-    is_caused_by_peer,
+    is_of_machine,
 )
-
-# Errors of the machine, not of the code: memory, devices, network. Another attempt may succeed.
-MACHINE_TEXTS = (
-    *("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "CUSOLVER_STATUS"),
-    *("NCCL", "gloo/", "DefaultCPUAllocator"),
-)
-MACHINE_ERRORS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
 
 
 def is_user_code(name: str | None) -> bool:
@@ -64,15 +54,6 @@ def with_key(error: Exception, key: str, name: str) -> CodeError:
     """Return an error in its words with the key and name of its code, and its traceback."""
     trace = "".join(traceback.format_exception(error))
     return CodeError(f"{key} {name}: {on_a_screen(in_words(error))}", trace)
-
-
-def is_of_machine(error: Exception) -> bool:
-    """Return whether the cause of an error is a device, the memory or another rank."""
-    text = str(error)
-    is_plain = isinstance(error, RuntimeError) and any(known in text for known in MACHINE_TEXTS)
-    # The cause in torch.compile's back end may be a full disk or a killed compiler.
-    is_compiler = type(error).__module__.startswith("torch._inductor")
-    return is_plain or is_compiler or isinstance(error, MACHINE_ERRORS) or is_caused_by_peer(error)
 
 
 def call(

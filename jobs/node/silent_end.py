@@ -79,7 +79,6 @@ def _record(attempt_dir: AttemptDir, host: str, end: _Failure) -> RankError:
         caused_by_peer=is_peers,
         would_repeat=cause in REPEATED,
         exit_code=code,
-        mistake="code" if kind in (Kind.USER_CODE, Kind.IMPORT_ERROR) else None,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ..errors import Mistake
 from ..kinds import Cause as Cause
 from ..kinds import Kind
 from ..rundir import RunDir
@@ -75,7 +74,6 @@ class Evidence:
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
-    mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
     kind: Kind | None = field(default=None, metadata=OMIT_NONE)  # of the error
     rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)
 

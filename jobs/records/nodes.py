@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .. import shared_files
-from ..errors import Mistake
 from ..kinds import Kind
 from ..rundir import RunDir
 from . import AS_OBJECT, OMIT_NONE, OfRoom, read
@@ -105,7 +104,6 @@ class RankError:
     exit_code: int | None = field(default=None, metadata=OMIT_NONE)
     # The rank that wrote this record for one that does not answer.
     reporter: int | None = field(default=None, metadata=OMIT_NONE)
-    mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..checkpoint.names import checkpoint_step, is_newer
 from ..console import quantity
-from ..errors import HINT, Mistake, UserError
+from ..errors import HINT, UserError
 from ..kinds import OF_MEMORY, Kind
 from ..known_causes import REPEATED, known_cause
 from ..log_text import behind_first_line
@@ -116,7 +116,6 @@ def rank_evidence(
         has_progress=has_progress(facts),
         error=error,
         would_repeat=would_repeat(facts, failed) or cause in REPEATED,
-        mistake=mistake_of(facts, failed) or ("spec" if cause in REPEATED else None),
         kind=kind,
         is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
     )
@@ -206,18 +205,6 @@ def format_agent_errors(errors: Sequence[str]) -> str | None:
         f"; {quantity(len(errors) - 1, 'other node')} failed as well" if len(errors) > 1 else ""
     )
     return behind_first_line(errors[0], others)
-
-
-def mistake_of(facts: AttemptFacts, failed: RankError | None) -> Mistake | None:
-    """Return what the user must correct before the run can go on; None where that is not known.
-
-    An agent starts no torchrun because of a key of the spec, such as setup or launch.python.
-    """
-    if facts.agent_errors:
-        return "spec"
-    if failed is not None:
-        return failed.mistake
-    return "spec" if would_repeat(facts, failed) else None
 
 
 def format_agent_exits(facts: AttemptFacts) -> str | None:

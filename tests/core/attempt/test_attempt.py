@@ -326,7 +326,7 @@ def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, 
 
 def test_the_jobs_log_has_the_end_of_the_ranks_log_and_the_reason_in_one_line(run, command, capfd):
     assert command("open", "a") == 0
-    record = {"rank": 0, "host": "a", "time": 1.0, "would_repeat": True, "mistake": "spec"}
+    record = {"rank": 0, "host": "a", "time": 1.0, "would_repeat": True}
     record |= {"error": "it is nan\n  hint: a lower lr", "kind": "not_finite"}
     run.attempt(1).rank_log(0).write_text("error: it is nan\n  hint: a lower lr\n")
     write_json(run.attempt(1).rank_error(0), record)

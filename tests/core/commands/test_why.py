@@ -82,7 +82,7 @@ def test_the_newest_cause_comes_first_and_the_earlier_ones_have_a_line_each(stor
     for number in range(1, 13):
         story.attempt(number, cause="preemption", reason="preempted")
     story.attempt(13, decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
-    story.error(number=13, kind="user_code", mistake="code")
+    story.error(number=13, kind="user_code")
     story.held()
     answer = story.why()
     assert causes(answer) == ["user_code", *["preemption"] * 12]
@@ -100,7 +100,7 @@ def test_the_place_of_a_mistake_in_the_code_is_the_users_own_line(story, here):
     records.write(story.run.provenance, known)
     trace = f'  File "{frozen}", line 1, in f\n  File "/x/site-packages/torch/a.py", line 9, in g\n'
     story.attempt(decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
-    story.error(kind="user_code", mistake="code", traceback=f"Traceback\n{trace}ValueError: x")
+    story.error(kind="user_code", traceback=f"Traceback\n{trace}ValueError: x")
     assert story.why()["place"] == f"{checkout / 'model.py'}:1"
     assert "\n  at: checkout/model.py:1\n" in story.text()
     (checkout / "model.py").unlink()
@@ -218,7 +218,7 @@ def test_without_an_answer_of_slurm_the_record_of_the_end_counts(queued, slurm):
     story = queued("RUNNING")
     slurm.answer("squeue", error="Unable to contact slurm controller\n", status=1)
     story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
-    story.error(kind="user_code", mistake="code")
+    story.error(kind="user_code")
     assert story.why()["cause"] == "user_code"
     write_json(story.run.submission, {"job_id": "8"})  # resumed
     assert story.why()["cause"] == "unknown"
@@ -263,7 +263,7 @@ def test_a_job_that_only_ends_after_a_hold_is_not_called_running(queued, slurm):
     story = queued("RUNNING")
     slurm.set_state("8", "RUNNING")
     story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
-    story.error(kind="user_code", mistake="code")
+    story.error(kind="user_code")
     story.held()
     assert story.why()["cause"] == "user_code"
     write_json(story.run.submission, {"job_id": "8"})  # resumed

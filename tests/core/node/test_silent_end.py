@@ -116,7 +116,7 @@ def test_a_rank_that_lost_its_peer_is_not_the_first_failure(run):
     torchrun(run, 1)
     run.attempt(1).rank_log(1).write_text("RuntimeError: ... Connection closed by peer [::1]\n")
     (failed, _) = fact_reader.read(run, 1).errors
-    assert (failed.caused_by_peer, failed.kind, failed.mistake) == (True, "collective", None)
+    assert (failed.caused_by_peer, failed.kind) == (True, "collective")
 
 
 def test_a_torchrun_that_fails_by_itself_is_named_with_its_last_line(run):

@@ -15,7 +15,6 @@ import re
 import signal
 import socket
 import sys
-import traceback
 from pathlib import Path
 
 import torch
@@ -23,7 +22,16 @@ import torch
 from ....jobs.rooms.check.finding import Finding
 from ... import seeds
 from ...contract import RunDir, Spec, records
-from ...errors import CODE, HINT, KIT, CodeError, NoSamples, UserCodeError, UserError, in_one_line
+from ...errors import (
+    CODE,
+    HINT,
+    CodeError,
+    NoSamples,
+    UserCodeError,
+    UserError,
+    in_one_line,
+    users_frames,
+)
 from ...events import Events
 from ...model import build, models, objectives, optim
 from ...model.training_data import build_data
@@ -105,15 +113,8 @@ def _frames(error: BaseException) -> tuple[str, ...]:
     if isinstance(error, SyntaxError) and error.filename:
         name = os.path.basename(error.filename)
         return (f"{name}:{error.lineno}: {(error.text or '').strip()}",)
-    shown = []
-    for frame in traceback.extract_tb(error.__traceback__):
-        file = Path(frame.filename).resolve()
-        folders = [folder for folder in (Path.cwd(), *CODE) if file.is_relative_to(folder)]
-        is_kits = any(map(file.is_relative_to, KIT)) or "site-packages" in file.parts
-        if folders and not is_kits:
-            place = f"{file.relative_to(folders[0])}:{frame.lineno}"
-            shown.append(f"{place}, in {frame.name}: {frame.line}")
-    return tuple(shown[-MAX_FRAMES:])
+    frames = users_frames(error, (Path.cwd(), *CODE))[-MAX_FRAMES:]
+    return tuple(f"{file}:{each.lineno}, in {each.name}: {each.line}" for file, each in frames)
 
 
 def main(arguments: list[str]) -> None:
