@@ -81,8 +81,6 @@ lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch slurm/agent.sh .ci/run tests/slurm/*.sh
-schema: $(READY) ## Write configs/schema.json and the tables of keys in configs/README.md
-	@$(PYTHON) -m jobs.config.schema
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm up
 cluster-down: $(READY_DEV) ## Stop that Slurm
@@ -107,4 +105,4 @@ help: ## Print this list
 
 .PHONY: train setup test test-fast test-here \
 	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
-	bench-scale lint schema cluster-up cluster-down help
+	bench-scale lint cluster-up cluster-down help

@@ -9,5 +9,4 @@
 - check_train: what the types of train, checkpoint and log cannot express.
 - keys: the names of all keys, and the nearest one to a typing error.
 - reserved: options of sbatch and srun that the kit sets itself.
-- schema: generates configs/schema.json and tables of the docs.
 """

@@ -38,6 +38,7 @@ ROOMS: dict[str, Room] = {
     "sweeps": Room(
         commands={"sweep": "run many points of one spec, as a job array on Slurm"},
     ),
+    "schema": Room(),
     "init": Room(
         commands={"init": "write a first spec, kit.mk and .gitignore lines into this folder"}
     ),

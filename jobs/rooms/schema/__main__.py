@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from ..spec import SECTIONS, Scalar, Spec
-from .keys import (
+from ...config.keys import (
     Key,
     default_text,
     keys,
@@ -18,9 +17,10 @@ from .keys import (
     sections,
     type_name,
 )
-from .load import SWEEP
+from ...config.load import SWEEP
+from ...spec import SECTIONS, Scalar, Spec
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = ROOT / "configs" / "schema.json"
 REFERENCE = ROOT / "configs" / "README.md"
 BEGIN, END = "<!-- make schema writes from here -->", "<!-- to here -->"

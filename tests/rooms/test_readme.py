@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/ exists, with the options that the text gives it."""
+"""Every command of README.md and docs/ exists in the kit with all rooms, with these options."""
 
 import re
 import shlex
@@ -42,7 +42,8 @@ def check_make(words):
     if words[0] in {*TARGETS, *all_commands()}:
         assert {*names} <= {*" ".join(make_variables(words[0])).replace("...", "").split()}
         return
-    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    files = [REPOSITORY / "Makefile", *REPOSITORY.glob("jobs/rooms/*/*.mk")]
+    makefile = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert re.search(rf"^{words[0]}:", makefile, re.MULTILINE)
     for name in names:
         assert re.search(rf"\b{name}\b", makefile), f"the Makefile does not use {name}"

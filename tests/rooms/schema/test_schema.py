@@ -5,8 +5,8 @@ from functools import lru_cache
 
 import pytest
 
-from slurm_job_kit.jobs.config import schema
 from slurm_job_kit.jobs.config.keys import keys
+from slurm_job_kit.jobs.rooms.schema import __main__ as schema
 from slurm_job_kit.jobs.spec import SECTIONS
 
 REMAKE = "run make schema"
