@@ -20,15 +20,6 @@ GIVEN = (
 )
 DEV = Path("/dev")
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")  # of AMD's driver; processors have gpu_id 0
-# slurm.gpus_per_node: 2, a100:2, 3090:2, 1g.5gb:2 (a part of a GPU).
-PER_NODE = re.compile(r"(?:(?!gpu:)[^\s:,=/]+:)?[0-9]+")
-# Resources of --gres and its like with a GPU, or a share of one. Source: gres.conf(5).
-_GPU = re.compile(r"(?:^|[,/:])\s*(?:gpu|mps|shard)(?=[:=,]|$)", re.IGNORECASE)
-
-
-def are_in(resources: object) -> bool:
-    """Return whether a value of --gres or its like asks for GPUs: `gpu:2`, `gres/gpu:a100=2`."""
-    return _GPU.search(str(resources)) is not None
 
 
 def in_number(text: str) -> int:
@@ -59,12 +50,6 @@ def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:
         return f"{quantity(total, 'GPU')} on {quantity(nodes, 'node')}"
     here = allocated_gpus(environ)
     return f"{quantity(here, 'GPU')} on each node" if here is not None and here < wanted else None
-
-
-def are_unasked(environ: Mapping[str, str]) -> bool:
-    """Return whether a job has GPUs here that no variable asks for: by --gres or --exclusive."""
-    asked = ("SLURM_GPUS", *(f"SLURM_GPUS_PER_{each}" for each in ("NODE", "TASK", "SOCKET")))
-    return allocated_gpus(environ) is not None and not any(environ.get(name) for name in asked)
 
 
 def _count_items(text: str) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .. import gpus, installation, records
+from .. import installation, records
 from ..console import print_line
 from ..node.interfaces import is_reachable
 from ..node.stop_signals import STOP_SIGNALS
@@ -306,15 +306,10 @@ def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
     """Return the options of srun that depend on spec and job; slurm/ddp.sbatch has all others.
 
     environ: of the batch script. srun does not inherit SLURM_CPUS_PER_TASK since Slurm 22.05;
-    without it, after plain sbatch, a step has all cores of its job. It has none of the GPUs that a
-    job has only by --exclusive. Source: srun(1), --exact.
+    without it, after plain sbatch, a step has all cores of its job.
     """
     cpus = environ.get("SLURM_CPUS_PER_TASK")
     argv = [f"--cpus-per-task={cpus}"] if cpus else []
-    if spec.slurm.num_gpus and gpus.are_unasked(environ):
-        job = client.show_job(client.job_id_from(environ) or "")
-        if job is not None and not job.gres:
-            argv.append(f"--gres=gpu:{gpus.allocated_gpus(environ)}")
     return [*argv, *spec.slurm.srun_args]
 
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .. import gpus
 from ..problems import CONTROL, KeyPath, Problem, format_value
 from ..slurm import duration
 from ..spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
@@ -84,10 +83,6 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
     if slurm.spare_nodes > (most := slurm.most_nodes):
         what = f"{slurm.spare_nodes} are more than the {most} nodes that train (slurm.nodes)"
         yield Problem(("slurm", "spare_nodes"), what, "1 or 2 are enough for 64 nodes")
-    if not gpus.PER_NODE.fullmatch(str(slurm.gpus_per_node)):
-        what = f"{format_value(slurm.gpus_per_node)} is no number of GPUs"
-        hint = "write a number, or a type and a number: 2 or a100:2"
-        yield Problem(("slurm", "gpus_per_node"), what, hint)
     for name, value in slurm.sbatch_args.items():
         if (name, value) != ("requeue", reserved.EXPEDITE):
             yield from _sbatch_arg(name, value)
@@ -100,8 +95,6 @@ def _sbatch_arg(written: str, value: Scalar) -> Iterator[Problem]:
         yield Problem(path, "is not the name of a long sbatch option", hint)
     elif option := reserved.reserved_option(name, reserved.SBATCH):
         yield Problem(path, _belongs(name, option[0]), option[1])
-    elif any(each.startswith(name) for each in reserved.WITH_RESOURCES) and gpus.are_in(value):
-        yield Problem(path, f"{format_value(value)} asks for GPUs", reserved.GPUS)
 
 
 def _belongs(name: str, full: str) -> str:

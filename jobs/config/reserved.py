@@ -60,8 +60,6 @@ SRUN: Mapping[str, str] = {
     "jobid": "srun runs in its own job",
     "het-group": "write slurm.nodes; all nodes of a run have the same resources",
 }
-# Options whose value lists resources: GPUs may be among them.
-WITH_RESOURCES = ("gres", "tres-per-node", "tres-per-task")
 OPTION = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*")
 
 

@@ -8,7 +8,6 @@
 - silent_end: the ends of processes that wrote no record, from torchrun's output and the logs.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
-- gpu_check: whether the ranks will see the GPUs that the job asked for.
 - oom: how many processes the kernel killed because memory ran out, and what memory is free.
 - prctl: what the kernel does with a process whose parent dies, and its name.
 - stop_signals: the signals that ask a job to stop; blocks and unblocks them.

@@ -20,16 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import environment, hooks, records, shared_files
+from .. import environment, gpus, hooks, records, shared_files
 from ..console import BestEffort, print_line, with_time
 from ..environment import Door
-from ..errors import UserError
+from ..errors import HINT, FailedError, UserError
 from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
 from ..rundir import AttemptDir, RunDir, Timeline
 from ..spec import Spec
-from . import gpu_check, rendezvous
-from .interfaces import InterfaceError
+from . import rendezvous
 from .oom import limit_bytes, oom_kills
 from .prctl import die_with_parent
 from .rank import RANKS_DIR
@@ -47,7 +46,6 @@ PLAN_TIMEOUT_S = 60
 # Source: torch.distributed.elastic, exit_barrier.
 START_LIMIT_S = 1200.0
 END_LIMIT_S = 330.0
-COUNT_LIMIT_S = 10.0  # until the agents of an attempt have counted the GPUs of their nodes
 
 
 def prepare_torchrun(agent_pid: int) -> None:
@@ -229,53 +227,6 @@ def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) ->
     return plan
 
 
-def end_by_user_error(attempt_dir: AttemptDir, rank: int, error: str) -> NoReturn:
-    """End an agent that cannot start torchrun because of a mistake that a retry would repeat.
-
-    error: the reason on its first line. Its record, which `attempt.close` reads, has the reason.
-    """
-    host, now = node_name(), round(time.time(), 3)
-    step_id = os.environ.get("SLURM_STEP_ID")
-    record = AgentRecord(host, step_id=step_id, end=now, error=error.partition("\n")[0])
-    with BestEffort(f"agent on {host}")():
-        records.write(attempt_dir.agent(rank), record)
-    sys.exit(with_time(f"error: {error}"))
-
-
-def check_gpus(
-    attempt_dir: AttemptDir, rank: int, num_nodes: int, spec: Spec, env: dict[str, str]
-) -> None:
-    """End the agent where its ranks would see fewer GPUs than the job asked for.
-
-    env: the environment of the ranks.
-    """
-    if problem := gpu_check.problem(spec, env, torch_file(attempt_dir, rank)):
-        if problem.num_gpus is not None:
-            count_gpus(attempt_dir, rank, num_nodes, problem.num_gpus)
-            end_by_node_error(attempt_dir, rank, problem.reason, gpu_check.HINT)
-        end_by_user_error(
-            attempt_dir, rank, f"{node_name()}: {problem.reason}\n  hint: {gpu_check.HINT}"
-        )
-
-
-def count_gpus(attempt_dir: AttemptDir, rank: int, num_nodes: int, count: int) -> None:
-    """Record the GPUs of a node that has too few, and wait until the other nodes recorded theirs.
-
-    `attempt.close` compares them: a node that has fewer than the others is left out. When this
-    agent ends, srun ends the others.
-    """
-    now, step_id = round(time.time(), 3), os.environ.get("SLURM_STEP_ID")
-    with BestEffort(f"agent on {node_name()}")():
-        record = AgentRecord(node_name(), step_id=step_id, end=now, gpus=count)
-        records.write(attempt_dir.agent(rank), record)
-        deadline = time.monotonic() + COUNT_LIMIT_S
-        while time.monotonic() < deadline:
-            paths = map(attempt_dir.agent, range(num_nodes))
-            if all(shared_files.exists(path) for path in paths):
-                return
-            time.sleep(REPEAT_S / 4)
-
-
 def show_own_files(run_dir: RunDir) -> None:
     """Let a script see on this node what its earlier attempts wrote on others.
 
@@ -287,30 +238,11 @@ def show_own_files(run_dir: RunDir) -> None:
         shared_files.ask_for_all(run_dir.checkpoints)
 
 
-def torch_file(attempt_dir: AttemptDir, rank: int) -> Path:
-    """Return the file of the package torch; ends the agent of an interpreter without it."""
-    torch = importlib.util.find_spec("torch")
-    if torch is None or torch.origin is None:
-        hint = "install torch there, or set launch.python to an interpreter that has it"
-        end_by_node_error(attempt_dir, rank, f"launch.python: {sys.executable} has no torch", hint)
-    return Path(torch.origin)
-
-
-def end_by_node_error(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
-    """End the agent before it starts torchrun; `attempt.close` reads the reason."""
-    text = f"{node_name()}: {reason}"
-    with contextlib.suppress(OSError):
-        attempt_dir.agent_error(node_rank).write_text(f"{text}\n", encoding="utf-8")
-    sys.exit(with_time(f"{text}\n  hint: {hint}"))
-
-
 @contextlib.contextmanager
-def temporary_directory(
-    attempt_dir: AttemptDir, node_rank: int, env: dict[str, str]
-) -> Iterator[str]:
+def temporary_directory(env: dict[str, str]) -> Iterator[str]:
     """Run a block with a directory of this node for torchrun, which leaves its own ones behind.
 
-    env: of torchrun; gets the TMPDIR that can be used, and RANKS_DIR.
+    env: of torchrun; gets the TMPDIR that can be used, and RANKS_DIR. Raises: FailedError.
     """
     env["TMPDIR"] = environment.temporary_folder(env)
     try:
@@ -319,12 +251,50 @@ def temporary_directory(
         )
     except OSError as error:
         hint = "free space there, or set TMPDIR to a directory of the node"
-        end_by_node_error(
-            attempt_dir, node_rank, f"no temporary directory for torchrun: {error}", hint
-        )
+        raise _failed(f"no temporary directory for torchrun: {error}", hint) from error
     with directory as path:
         env[RANKS_DIR] = path
         yield path
+
+
+def this_node(rank: int, plan: AttemptPlan, spec: Spec) -> Node:
+    """Return this node in the attempt, once it reaches the first one.
+
+    Raises: FailedError where it does not, and without torch; InterfaceError.
+    """
+    if importlib.util.find_spec("torch") is None:
+        hint = "install torch there, or set launch.python to an interpreter that has it"
+        raise _failed(f"launch.python: {sys.executable} has no torch", hint)
+    try:
+        with contextlib.suppress(OSError):  # without a route now: one may come back
+            Node(rank, plan, spec)
+        if rank != 0 and (problem := rendezvous.why_unreachable(plan)):
+            hint = "set launch.interface to an interface that leads to all nodes, or ask the site"
+            raise _failed(problem, hint)
+        return Node(rank, plan, spec)
+    except OSError as error:
+        reason = f"no network route to the first node at {plan.head_address}: {error}"
+        raise _failed(reason, "ask the site how nodes reach each other") from error
+
+
+def _failed(reason: str, hint: str) -> FailedError:
+    return FailedError(f"{node_name()}: {reason}{HINT}{hint}")
+
+
+def end_without_torchrun(attempt_dir: AttemptDir, rank: int, error: Exception) -> NoReturn:
+    """End an agent that does not start torchrun; `attempt.close` reads the first line of its error.
+
+    A UserError is a mistake that a retry would repeat; anything else may be a fault of the node.
+    """
+    reason, host = str(error).partition("\n")[0], node_name()
+    with BestEffort(f"agent on {host}")():
+        if isinstance(error, UserError):
+            step_id, now = os.environ.get("SLURM_STEP_ID"), round(time.time(), 3)
+            record = AgentRecord(host, step_id=step_id, end=now, error=reason)
+            records.write(attempt_dir.agent(rank), record)
+        else:
+            attempt_dir.agent_error(rank).write_text(f"{reason}\n", encoding="utf-8")
+    sys.exit(with_time(f"error: {error}"))
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -341,35 +311,29 @@ def main(argv: list[str]) -> int:
     """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
     args = parse(argv)
     run_dir = RunDir(args.run_dir)
+    attempt_dir = run_dir.attempt(args.attempt)
     try:
         spec = Spec.read(run_dir.spec)
-        attempt_dir = run_dir.attempt(args.attempt)
         plan = wait_for_plan(attempt_dir)
     except (OSError, UserError) as error:
         text = f"{node_name()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
-    torch_file(attempt_dir, args.node_rank)
     try:
-        with contextlib.suppress(OSError):  # without a route now: one may come back
-            Node(args.node_rank, plan, spec)
-        if args.node_rank != 0 and (problem := rendezvous.why_unreachable(plan)):
-            hint = "set launch.interface to an interface that leads to all nodes, or ask the site"
-            end_by_node_error(attempt_dir, args.node_rank, problem, hint)
-        node = Node(args.node_rank, plan, spec)
-    except OSError as error:
-        reason = f"no network route to the first node at {plan.head_address}: {error}"
-        end_by_node_error(
-            attempt_dir, args.node_rank, reason, "ask the site how nodes reach each other"
-        )
-    except InterfaceError as error:
-        end_by_user_error(attempt_dir, args.node_rank, str(error))
+        node = this_node(args.node_rank, plan, spec)
+        return run(run_dir, spec, plan, node, args.rdzv_endpoint)
+    except (UserError, FailedError) as error:
+        end_without_torchrun(attempt_dir, args.node_rank, error)
+
+
+def run(run_dir: RunDir, spec: Spec, plan: AttemptPlan, node: Node, rdzv_endpoint: str) -> int:
+    """Run torchrun on this node; returns 0 if it exited with 0. Raises: UserError, FailedError."""
     env = node.environment(spec, run_dir, plan)
-    check_gpus(attempt_dir, args.node_rank, len(plan.nodes), spec, env)
-    agent = Agent(run_dir, plan.attempt, node, gpu_check.requested_gpus(spec, env))
-    with temporary_directory(attempt_dir, node.rank, env) as log_dir:
-        options = node.options(plan, args.rdzv_endpoint, log_dir)
+    with temporary_directory(env) as log_dir:
+        options = node.options(plan, rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)
         command, env = hooks.start(Door.TORCHRUN, command, env, spec)
+        num_gpus = spec.slurm.num_gpus or gpus.allocated_gpus(env) or 0
+        agent = Agent(run_dir, plan.attempt, node, num_gpus)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir
             print_line(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
         if not spec.launch.is_trainer and plan.attempt > 1:

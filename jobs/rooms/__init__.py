@@ -54,6 +54,7 @@ ROOMS: dict[str, Room] = {
     "trackers": Room(trainer_hooks=("callbacks",)),
     "profiler": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
     "environment": Room(hooks=("start", "problems")),
+    "gpus": Room(hooks=("start", "problems")),
     "fast_start": Room(hooks=("start",)),
     "compile_cache": Room(trainer_hooks=("callbacks",)),
 }

@@ -9,7 +9,6 @@ import pytest
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node import agent
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.slurm import client, job_list
@@ -92,17 +91,10 @@ def test_the_recorded_changes_have_the_form_that_git_apply_takes(tmp_path, monke
     assert (tmp_path / "a.py").read_text() == "2\n"
 
 
-@pytest.fixture
-def attempt(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    attempt_dir = RunDir(tmp_path / "run").attempt(1)
-    attempt_dir.path.mkdir(parents=True)
-    return attempt_dir
-
-
 @pytest.mark.parametrize("name", ["x" * 90, "gone"])
-def test_a_tmpdir_that_cannot_be_used_is_replaced(attempt, tmp_path, name):
+def test_a_tmpdir_that_cannot_be_used_is_replaced(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / ("x" * 90)).mkdir()
     env = {"TMPDIR": str(tmp_path / name)}
-    with agent.temporary_directory(attempt, 0, env) as folder:
+    with agent.temporary_directory(env) as folder:
         assert folder.startswith("/tmp/torchrun-") and env["TMPDIR"] == "/tmp"

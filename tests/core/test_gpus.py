@@ -11,25 +11,7 @@ from slurm_job_kit.jobs.spec import Slurm
     [("4", 4), ("a100:4", 4), ("3090:2", 2), ("1g.5gb:2", 2), ("0", 0)],
 )
 def test_a_number_of_gpus_may_have_a_type(written, number):
-    assert gpus.PER_NODE.fullmatch(written)
     assert Slurm(gpus_per_node=written).num_gpus == gpus.in_number(written) == number
-
-
-@pytest.mark.parametrize("written", ["a100", "gpu:2", "gpu:a100:2", "-1", "2x", "a:1,b:2", ""])
-def test_other_spellings_are_no_number(written):
-    assert not gpus.PER_NODE.fullmatch(written)
-
-
-@pytest.mark.parametrize(
-    ("resources", "are_in"),
-    [
-        *((text, True) for text in ("gpu", "gpu:2", "gres/gpu=2", "cpu=4,gres/gpu:8", "GPU:a:2")),
-        *((text, True) for text in ("nvme:1, gpu:1", "gres:gpu:2", "shard:8", "mps:50")),
-        *((text, False) for text in ("none", "", "license:4", "gpu_mem:10", "tmp:500G")),
-    ],
-)
-def test_gpus_are_found_among_other_resources(resources, are_in):
-    assert gpus.are_in(resources) is are_in
 
 
 @pytest.mark.parametrize(

@@ -419,7 +419,6 @@ def test_every_package_is_a_known_room():
 STARTS_PROCESSES = {
     "jobs.slurm.client": "Slurm's commands",
     "jobs.node.agent": "torchrun",
-    "jobs.node.gpu_check": "counts GPUs by CUDA's driver, which the agent must not load",
     "jobs.node.rank": "becomes the rank",
     "jobs.commands.local": "the agents of a run without Slurm",
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:

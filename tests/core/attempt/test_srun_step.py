@@ -338,26 +338,6 @@ def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch, addre
     assert srun_step.unreachable_nodes(fact_reader.read(run, 1), ["a"]) == ("a",)
 
 
-@pytest.mark.parametrize(
-    ("asked", "gres", "expected"),
-    [
-        ({}, "", ["--gres=gpu:2"]),
-        ({}, "   TresPerNode=gres:gpu:a100:2\n", []),
-        ({"SLURM_GPUS_PER_NODE": "2"}, "", []),
-        ({"SLURM_GPUS": "a100:4"}, "", []),
-    ],
-)
-def test_a_step_asks_for_the_gpus_that_a_job_has_by_exclusive_alone(
-    fake_slurm, asked, gres, expected
-):
-    """Slurm gives a step none of them that asks for none (measured: 22.05)."""
-    fake_slurm.answer("scontrol", f"JobId=7\n   JobState=RUNNING Reason=None\n{gres}")
-    of_job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"} | asked
-    argv = srun_step.srun_argv(Spec(slurm=Slurm(gpus_per_node=2)), of_job)
-    assert argv == expected
-    assert srun_step.srun_argv(Spec(), of_job) == []
-
-
 def test_a_node_without_a_record_is_looked_for_at_the_address_of_slurm(
     run, fake_slurm, monkeypatch
 ):

@@ -260,21 +260,3 @@ def test_a_script_and_its_inputs_are_expanded_and_other_texts_are_not(take, monk
     launch = take(text).launch
     assert (launch.script, launch.inputs) == ("src/x.py", ["src/a"])
     assert launch.args == ["$CODE", "~/x"]
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "gres: gpu:a100:2",
-        "gres: 'tmp:500G,gpu:1'",
-        "tres_per_task: 'cpu:4,gres/gpu:8'",
-        "gres: gpu",
-    ],
-)
-def test_resources_with_gpus_are_refused_with_the_key_to_write(refuse, option):
-    errors = refuse(f"slurm: {{sbatch_args: {{{option}}}}}")
-    assert "asks for GPUs\n  hint: write slurm.gpus_per_node: 2 or a100:2" in errors
-
-
-def test_resources_without_gpus_are_passed_on(take):
-    assert take("slurm: {sbatch_args: {gres: nvme:1}}").slurm.sbatch_args == {"gres": "nvme:1"}

@@ -354,17 +354,13 @@ def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
     assert "cannot be reached at 10.0.0.1:15000" in run.attempt(1).agent_error(1).read_text()
 
 
-def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, monkeypatch):
-    attempt = RunDir(tmp_path).attempt(1)
-    attempt.path.mkdir()
+def test_an_agent_without_a_temporary_directory_records_the_reason(run, tmp_path, monkeypatch):
     gone = str(tmp_path / "gone")
     monkeypatch.setattr(environment, "temporary_folder", lambda env: gone)
-    with (
-        pytest.raises(SystemExit, match="(?s)gone.*hint: .*TMPDIR"),
-        agent.temporary_directory(attempt, 1, {}),
-    ):
-        pass
-    assert "no temporary directory for torchrun" in attempt.agent_error(1).read_text()
+    run_files.opened(run, **PLAN_JSON)
+    with pytest.raises(SystemExit, match="(?s)gone.*hint: .*TMPDIR"):
+        agent.main([str(tmp_path), "1", "--node-rank=0", "--rdzv-endpoint=127.0.0.1:15001"])
+    assert "no temporary directory for torchrun" in run.attempt(1).agent_error(0).read_text()
 
 
 def test_an_agent_without_the_interface_records_the_reason_and_ends(run, tmp_path):

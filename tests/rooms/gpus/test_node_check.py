@@ -2,11 +2,18 @@
 
 import os
 import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 
-from slurm_job_kit.jobs.node import gpu_check
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records.nodes import AgentRecord
+from slurm_job_kit.jobs.rooms.gpus import node_check
+from slurm_job_kit.jobs.rooms.gpus.hooks import start
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from tests.core import run_files
 
 TWO = Spec(slurm=Slurm(gpus_per_node="a100:2"))
 CUDA_BUILD = (
@@ -27,48 +34,48 @@ def torch(tmp_path):
 @pytest.fixture
 def driver(monkeypatch):
     def answers(error, count):
-        monkeypatch.setattr(gpu_check, "PROBE", f"print({error}, {count})")
+        monkeypatch.setattr(node_check, "PROBE", f"print({error}, {count})")
 
     return answers
 
 
 def test_a_cpu_build_is_a_mistake_that_every_start_would_repeat(torch):
-    problem = gpu_check.problem(TWO, {}, torch(CPU_BUILD))
+    problem = node_check.problem(TWO, {}, torch(CPU_BUILD))
     assert problem is not None and problem.num_gpus is None
     assert "slurm.gpus_per_node is a100:2" in problem.reason
     assert f"torch of {sys.executable} is a CPU build" in problem.reason
 
 
 def test_a_cpu_build_does_for_a_job_without_gpus(torch):
-    assert gpu_check.problem(Spec(), {}, torch(CPU_BUILD)) is None
+    assert node_check.problem(Spec(), {}, torch(CPU_BUILD)) is None
 
 
 @pytest.mark.parametrize("devices", ["", "-1", "0", "NoDevFiles", "0,-1"])
 def test_a_variable_that_hides_gpus_is_the_cause(torch, driver, devices):
     driver(0, 2)
-    problem = gpu_check.problem(TWO, {"CUDA_VISIBLE_DEVICES": devices}, torch())
+    problem = node_check.problem(TWO, {"CUDA_VISIBLE_DEVICES": devices}, torch())
     assert problem is not None and f"CUDA_VISIBLE_DEVICES is {devices!r}" in problem.reason
 
 
 def test_a_driver_that_shows_fewer_gpus_may_be_the_nodes_fault(torch, driver):
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1"}
     driver(0, 2)
-    assert gpu_check.problem(TWO, environ, torch()) is None
+    assert node_check.problem(TWO, environ, torch()) is None
     for answer, text in (((100, 0), "0 GPUs"), ((0, 1), "1 GPU"), ((803, 0), "error is 803")):
         driver(*answer)
-        problem = gpu_check.problem(TWO, environ, torch())
+        problem = node_check.problem(TWO, environ, torch())
         assert problem is not None and problem.num_gpus is not None and text in problem.reason
 
 
 def test_a_node_without_a_driver_is_named(torch, monkeypatch):
-    probe = gpu_check.PROBE.replace("libcuda.so.1", "libnothing-of-that-name.so.1")
-    monkeypatch.setattr(gpu_check, "PROBE", probe)
-    problem = gpu_check.problem(TWO, dict(os.environ), torch())
+    probe = node_check.PROBE.replace("libcuda.so.1", "libnothing-of-that-name.so.1")
+    monkeypatch.setattr(node_check, "PROBE", probe)
+    problem = node_check.problem(TWO, dict(os.environ), torch())
     assert problem is not None and "no NVIDIA driver" in problem.reason
 
 
 def test_the_allocation_counts_where_the_spec_asks_for_none(torch):
-    problem = gpu_check.problem(Spec(), {"SLURM_GPUS_ON_NODE": "2"}, torch(CPU_BUILD))
+    problem = node_check.problem(Spec(), {"SLURM_GPUS_ON_NODE": "2"}, torch(CPU_BUILD))
     assert problem is not None and "the job has 2 GPUs" in problem.reason
 
 
@@ -76,4 +83,24 @@ def test_a_spec_that_names_fewer_devices_means_it(torch, driver):
     driver(0, 1)
     launch = Launch(nproc_per_node=1, env={"CUDA_VISIBLE_DEVICES": "1"})
     spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
-    assert gpu_check.problem(spec, {**os.environ, **launch.env}, torch()) is None
+    assert node_check.problem(spec, {**os.environ, **launch.env}, torch()) is None
+
+
+def test_a_node_with_fewer_gpus_than_the_others_records_how_many(run, monkeypatch, torch, driver):
+    driver(0, 1)
+    attempt = run_files.opened(run, nodes=["a", "b"])
+    run_files.node(attempt, 1)
+    package = ModuleSpec("torch", None, origin=str(torch()))
+    monkeypatch.setattr(node_check.importlib.util, "find_spec", lambda _: package)
+    environ = {"KIT_NODE": "a", "KIT_RUN_DIR": str(run.path), "KIT_ATTEMPT": "1"}
+    with pytest.raises(FailedError, match="^a: .*CUDA's driver shows 1 GPU"):
+        start(Door.TORCHRUN, [], os.environ | environ, TWO)
+    record = records.read(AgentRecord, attempt.agent(0))
+    assert record is not None and (record.host, record.gpus) == ("a", 1)
+    torch(CPU_BUILD)
+    with pytest.raises(UserError, match="^a: .*is a CPU build"):
+        start(Door.TORCHRUN, [], os.environ | environ, TWO)
+
+
+def test_where_no_agent_starts_torchrun_no_gpu_is_looked_for():
+    assert start(Door.TORCHRUN, ["x"], {}, TWO) == (["x"], {})

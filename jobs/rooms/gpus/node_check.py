@@ -6,17 +6,24 @@ not imported: its file version.py has for what it was built, and CUDA's driver c
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import gpus
-from ..console import quantity
-from ..spec import Spec
+from ... import gpus, records, shared_files
+from ...console import BestEffort, quantity
+from ...errors import HINT, FailedError, UserError
+from ...records.nodes import NODE, AgentRecord, AttemptPlan
+from ...rundir import RunDir
+from ...spec import Spec
 
+COUNT_LIMIT_S = 10.0  # until the agents of an attempt have written their first records
 PROBE_TIMEOUT_S = 120  # the first use of a GPU loads its driver
 _BUILT_FOR = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([^'\"]*)", re.MULTILINE)
 # In a process of its own: the agent must not hold a GPU. Source: CUDA driver API, cuInit,
@@ -26,7 +33,7 @@ import ctypes
 driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 print(driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)), count.value)
 """
-HINT = (
+ADVICE = (
     "look at nvidia-smi on the node, at setup, launch.env and your shell's start-up files; "
     "slurm.gpus_per_node: 0 trains on the CPU"
 )
@@ -41,9 +48,43 @@ class GpuProblem:
     num_gpus: int | None = None
 
 
-def requested_gpus(spec: Spec, environ: Mapping[str, str]) -> int:
-    """Return how many GPUs the job has on this node: by its spec, or by its allocation."""
-    return spec.slurm.num_gpus or gpus.allocated_gpus(environ) or 0
+def check(spec: Spec, environ: Mapping[str, str]) -> None:
+    """Check the GPUs of this node. environ: of the ranks.
+
+    Raises: UserError for a mistake that each start would repeat; FailedError where the node may be
+        at fault.
+    """
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        return
+    if found := problem(spec, environ, Path(torch.origin)):
+        text = f"{environ[NODE]}: {found.reason}{HINT}{ADVICE}"
+        if found.num_gpus is None:
+            raise UserError(text)
+        record_count(found.num_gpus, environ)
+        raise FailedError(text)
+
+
+def record_count(count: int, environ: Mapping[str, str]) -> None:
+    """Record the GPUs of a node that has too few, and wait until the other nodes recorded theirs.
+
+    `attempt.close` compares them: a node that has fewer than the others is left out. When this
+    agent ends, srun ends the others.
+    """
+    host = environ[NODE]
+    attempt_dir = RunDir(Path(environ["KIT_RUN_DIR"])).attempt(int(environ["KIT_ATTEMPT"]))
+    with BestEffort(f"agent on {host}")():
+        plan = records.read(AttemptPlan, attempt_dir.plan)
+        if plan is None or host not in plan.nodes:
+            return  # of a local run, whose nodes have the GPUs of one machine
+        step_id, now = os.environ.get("SLURM_STEP_ID"), round(time.time(), 3)
+        record = AgentRecord(host, step_id=step_id, end=now, gpus=count)
+        records.write(attempt_dir.agent(plan.nodes.index(host)), record)
+        deadline = time.monotonic() + COUNT_LIMIT_S
+        while time.monotonic() < deadline:
+            if all(shared_files.exists(attempt_dir.agent(n)) for n in range(len(plan.nodes))):
+                return
+            time.sleep(0.25)
 
 
 def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem | None:
@@ -52,7 +93,8 @@ def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem |
     environ: of the ranks. torch: the file of the package torch. A user who names the devices in
     launch.env means fewer of them than the job has.
     """
-    wanted, count, fault = requested_gpus(spec, environ), None, ""
+    wanted = spec.slurm.num_gpus or gpus.allocated_gpus(environ) or 0
+    count, fault = None, ""
     if not wanted or gpus.visible(spec.launch.env) is not None:
         return None
     built_for = dict(_BUILT_FOR.findall(torch.with_name("version.py").read_text(encoding="utf-8")))

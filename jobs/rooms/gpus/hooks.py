@@ -1,0 +1,65 @@
+"""The hooks of this room: GPUs in a spec, those of a step, and those that the ranks of a node see.
+
+Source: gres.conf(5); sbatch(1), OUTPUT ENVIRONMENT VARIABLES; srun(1), --exact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ... import gpus
+from ...config import reserved
+from ...environment import Door
+from ...problems import Problem, format_value
+from ...records.nodes import NODE
+from ...slurm import client
+from ...spec import Spec
+from . import node_check
+
+# slurm.gpus_per_node: 2, a100:2, 3090:2, 1g.5gb:2 (a part of a GPU).
+PER_NODE = re.compile(r"(?:(?!gpu:)[^\s:,=/]+:)?[0-9]+")
+# Options whose value lists resources: GPUs may be among them.
+WITH_RESOURCES = ("gres", "tres-per-node", "tres-per-task")
+# Resources of --gres and its like with a GPU, or a share of one: `gpu:2`, `gres/gpu:a100=2`.
+OF_GPU = re.compile(r"(?:^|[,/:])\s*(?:gpu|mps|shard)(?=[:=,]|$)", re.IGNORECASE)
+
+
+def problems(spec: Spec) -> Iterator[Problem]:
+    """Yield GPUs that a spec asks for in another spelling, or by another key."""
+    if not PER_NODE.fullmatch(str(spec.slurm.gpus_per_node)):
+        what = f"{format_value(spec.slurm.gpus_per_node)} is no number of GPUs"
+        hint = "write a number, or a type and a number: 2 or a100:2"
+        yield Problem(("slurm", "gpus_per_node"), what, hint)
+    for written, value in spec.slurm.sbatch_args.items():
+        name = written.replace("_", "-")
+        is_resource = any(each.startswith(name) for each in WITH_RESOURCES)
+        if is_resource and OF_GPU.search(str(value)):
+            path = ("slurm", "sbatch_args", written)
+            yield Problem(path, f"{format_value(value)} asks for GPUs", reserved.GPUS)
+
+
+def start(
+    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return srun's command with the GPUs of the job; check those of a node before torchrun starts.
+
+    Raises: UserError, FailedError where the ranks would see fewer than the job asked for.
+    """
+    words = [*argv]
+    if door is Door.SRUN and spec is not None and spec.slurm.num_gpus and are_unasked(environ):
+        job = client.show_job(client.job_id_from(environ) or "")
+        if job is not None and not job.gres:
+            words.insert(1, f"--gres=gpu:{gpus.allocated_gpus(environ)}")
+    if door is Door.TORCHRUN and spec is not None and NODE in environ:  # else no agent starts it
+        node_check.check(spec, environ)
+    return words, {**environ}
+
+
+def are_unasked(environ: Mapping[str, str]) -> bool:
+    """Return whether a job has GPUs here that no variable asks for: by --gres or --exclusive.
+
+    A step has none of those that its job has by --exclusive alone, unless it asks for them.
+    """
+    asked = ("SLURM_GPUS", *(f"SLURM_GPUS_PER_{each}" for each in ("NODE", "TASK", "SOCKET")))
+    return gpus.allocated_gpus(environ) is not None and not any(environ.get(name) for name in asked)
