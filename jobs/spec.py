@@ -216,7 +216,9 @@ class Launch:
 class Train:
     """What the weights depend on; a checkpoint fits only the section that it was made with."""
 
-    model: str = key("mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}")
+    model: str = key(
+        "mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}", room=dict.fromkeys(MODELS, "zoo")
+    )
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
         None,
@@ -231,15 +233,20 @@ class Train:
     objective: str = key(
         "classification",
         f"How loss and metrics of a batch are computed: {', '.join(OBJECTIVES)}, {_OR_YOURS}",
+        room=dict.fromkeys(OBJECTIVES, "zoo"),
     )
     objective_args: dict[str, Any] = key({}, "Arguments of the objective.")
-    dataset: str = key("digits", f"{', '.join(DATASETS)}, {_OR_YOURS}")
+    dataset: str = key(
+        "digits", f"{', '.join(DATASETS)}, {_OR_YOURS}", room=dict.fromkeys(DATASETS, "zoo")
+    )
     dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
     collate: str | None = key(
         None, "Your own package.module:callable from a list of samples to a batch."
     )
     transform: str | None = key(
-        None, f"{', '.join(TRANSFORMS)} (crop, flip, normalise), {_OR_YOURS}"
+        None,
+        f"{', '.join(TRANSFORMS)} (crop, flip, normalise), {_OR_YOURS}",
+        room=dict.fromkeys(TRANSFORMS, "zoo"),
     )
     transform_args: dict[str, Any] = key({}, "Arguments of the transform.")
     strategy: str = key(
@@ -311,7 +318,7 @@ class Train:
     grad_clip_norm: float | None = key(
         None, "Largest norm of all gradients together; null: no clipping.", gt=0
     )
-    label_smoothing: float = key(0.0, "Label smoothing of classification.", ge=0, lt=1)
+    label_smoothing: float = key(0.0, "Label smoothing of classification.", ge=0, lt=1, room="zoo")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = key(
         "fp32",
         "fp32, tf32, or autocast to bf16 or fp16 (with a gradient scaler). With bf16 fsdp and hsdp "

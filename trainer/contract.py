@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..jobs import gpus, installation, records, shared_files
-from ..jobs.batch_sizes import BatchSizes, uneven
+from ..jobs.batch_sizes import BatchSizes
 from ..jobs.checkpoint import manifest, part_file, reader
 from ..jobs.checkpoint.manifest import MALFORMED, DamageError, FileDigest, Manifest, NamedFile
 from ..jobs.checkpoint.names import (
@@ -40,7 +40,6 @@ from ..jobs.errors import (
 from ..jobs.kinds import Kind
 from ..jobs.known_causes import REPEATED, known_cause
 from ..jobs.log_text import on_a_screen
-from ..jobs.problems import expand_path
 from ..jobs.records import RecordError, training
 from ..jobs.records.ended import NewestCheckpoint
 from ..jobs.records.frozen import Provenance, ProvenanceOrigin, SpecChange
@@ -51,7 +50,7 @@ from ..jobs.records.nodes import (
 )
 from ..jobs.records.queued import OwningAttempt
 from ..jobs.records.training import Best, Metric, Outcome
-from ..jobs.rooms import ROOMS
+from ..jobs.rooms import ROOMS, missing
 from ..jobs.rundir import (
     STEPS_WRITER,
     AttemptDir,
@@ -61,7 +60,6 @@ from ..jobs.rundir import (
 )
 from ..jobs.spec import (
     METRIC_MODES,
-    OBJECTIVES,
     OPTIMIZERS,
     Checkpoint,
     Spec,
@@ -92,7 +90,6 @@ __all__ = [
     "Metric",
     "NamedFile",
     "NewestCheckpoint",
-    "OBJECTIVES",
     "OPTIMIZERS",
     "Outcome",
     "OwningAttempt",
@@ -117,7 +114,6 @@ __all__ = [
     "checkpoint_name",
     "checkpoint_names",
     "checkpoint_step",
-    "expand_path",
     "format_duration",
     "format_metrics",
     "free_name",
@@ -128,6 +124,7 @@ __all__ = [
     "installation",
     "known_cause",
     "manifest",
+    "missing",
     "node_name",
     "on_a_screen",
     "part_file",
@@ -139,7 +136,6 @@ __all__ = [
     "records",
     "shared_files",
     "training",
-    "uneven",
     "with_retries",
     "with_time",
     "write_pointer",

@@ -15,38 +15,18 @@ from .checkpoint.checkpoints import Checkpoints
 from .checkpoint.digest import optimizer_sha256, weights_sha256
 from .checkpoint.ownership import check_owner
 from .checkpoint.read_ahead import ReadAhead
-from .contract import (
-    Best,
-    Metric,
-    Outcome,
-    RunDir,
-    checkpoint_name,
-    quantity,
-    records,
-)
+from .contract import Best, Metric, Outcome, RunDir, checkpoint_name, quantity, records
 from .errors import fail, log, storage_error
 from .hooks import Callback, Pulse
 from .logging.first_lines import start_lines
-from .logging.reproducibility import (
-    RESUMED_DRAWS,
-    RESUMED_STREAM,
-    describe,
-    exactness,
-    extend_history,
-)
+from .logging.reproducibility import INEXACT, describe, exactness, extend_history
 from .loop import Loop
 from .model import checkpoint_size
 from .model.build import build_replica, set_up_torch
-from .model.training_data import build_data, inexactness, resumes_exactly
+from .model.training_data import build_data, resumes_exactly
 from .process.context import check_device, choose_device, init_process_group
 from .process.rank_process import RankProcess
-from .process.run_handle import (
-    RankContext,
-    close_by_hand,
-    find_or_begin_run,
-    is_run_dir,
-    share_run,
-)
+from .process.run_handle import RankContext, close_by_hand, find_or_begin_run, is_run_dir, share_run
 from .process.step_agreement import StepAgreement
 from .stop import StopSignal
 from .strategy import is_divided
@@ -108,20 +88,20 @@ def prepare(context: RankContext) -> Loop:
     checkpoints = Checkpoints(context, data)
     state = checkpoints.load(replica, newest)
     environment = describe(context)
+    batches = data.train_batches
     if state.streams:
-        data.train_batches.restore(state.streams)
-    if not resumes_exactly(data.train_batches, context):
-        context.distributed.log(f"warning: train.dataset: {inexactness(data.train_batches)}")
+        batches.restore(state.streams)
+    if not resumes_exactly(batches, context):
+        context.distributed.log(f"warning: train.dataset: {batches.inexact}")
         if state.global_step > 0:
-            kind = RESUMED_STREAM if state.streams else RESUMED_DRAWS
-            environment[kind] = state.global_step
+            environment[INEXACT] = [state.global_step, batches.resumed]
     step = checkpoints.newest_step
     loaded = None if step is None else checkpoint_name(step)
     context.distributed.log(
         f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
     )
     state.environments = extend_history(state.environments, environment, state.global_step)
-    for line in start_lines(context, replica.module, data.length, data.train_batches.sizes):
+    for line in start_lines(context, replica.module, data.length, batches.sizes):
         context.distributed.log(line)
     if context.distributed.is_first:
         size = checkpoint_size.estimate(replica.module, replica.optimizer)

@@ -25,11 +25,7 @@ class Saves:
     """
 
     def __init__(
-        self,
-        context: RankContext,
-        data: Data,
-        checkpoints: Checkpoints,
-        reporter: Reporter | None,
+        self, context: RankContext, data: Data, checkpoints: Checkpoints, reporter: Reporter | None
     ) -> None:
         spec, length = context.run.spec.checkpoint, data.length
         self._context, self._batches, self._checkpoints = context, data.train_batches, checkpoints

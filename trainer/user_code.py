@@ -6,18 +6,13 @@ import contextlib
 import importlib
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .contract import Provenance, RunDir, Train, in_words, on_a_screen, records
-from .errors import (
-    CodeError,
-    UserCodeError,
-    UserError,
-    is_of_machine,
-)
+from .contract import Provenance, RunDir, Train, in_words, missing, on_a_screen, records
+from .errors import CodeError, UserCodeError, UserError, is_of_machine
 
 
 def is_user_code(name: str | None) -> bool:
@@ -56,15 +51,8 @@ def with_key(error: Exception, key: str, name: str) -> CodeError:
     return CodeError(f"{key} {name}: {on_a_screen(in_words(error))}", trace)
 
 
-def call(
-    key: str,
-    name: str,
-    built_in: Mapping[str, Callable[..., Any]],
-    args: Mapping[str, Any],
-    *given: Any,
-) -> Any:
-    """Call the code `name` of the spec's `key` with `given` and `args`; return its value."""
-    function = built_in.get(name) or load(key, name, built_in)
+def call(key: str, function: Callable[..., Any], args: Mapping[str, Any], *given: Any) -> Any:
+    """Call the code of the spec's `key` with `given` and `args`; return its value."""
     try:
         return function(*given, **args)
     except TypeError as error:
@@ -74,10 +62,18 @@ def call(
         raise
 
 
-def load(key: str, name: str, built_in: Iterable[str] = ()) -> Callable[..., Any]:
-    """Import the callable `package.module:name` of the spec's `key`. Raises: UserError."""
+def load(key: str, name: str, built_in: Mapping[str, Any] = {}) -> Callable[..., Any]:
+    """Return a built-in part, or import the callable `package.module:name` of the spec's `key`.
+
+    Raises: UserError.
+    """
+    if name in built_in:
+        return built_in[name]  # type: ignore[no-any-return]
     module_name, colon, attribute = name.partition(":")
     if not colon:
+        rooms = Train.__dataclass_fields__[key.removeprefix("train.")].metadata.get("room", {})
+        if name in rooms:
+            raise UserError(f"{key}: {name} {missing(rooms[name])}: name a callable of your own")
         known = f"neither one of {', '.join(built_in)} nor" if built_in else "not"
         raise UserError(f"{key}: {name!r} is {known} a package.module:name")
     try:

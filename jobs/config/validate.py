@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import hooks
 from ..problems import KeyPath, Problem, SpecError, format_value
-from ..rooms import ROOMS
+from ..rooms import ROOMS, missing
 from ..slurm import duration
 from ..spec import SECTIONS, Spec
 from . import check_launch, check_train, resolve
@@ -105,8 +105,7 @@ def _missing_rooms(values: dict[str, Any]) -> Iterator[Problem]:
         is_own = isinstance(value, str) and ":" in value
         room = key.room if isinstance(key.room, str) else key.room.get(str(value), "")
         if room and room not in ROOMS and value != key.default and not is_own:
-            what = f"needs the room {room}, which this copy of the kit does not have"
-            yield Problem(path, what, "leave it out, or add the folder of the room")
+            yield Problem(path, missing(room), "leave it out, or add the folder of the room")
 
 
 def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:

@@ -28,6 +28,8 @@ class Room(NamedTuple):
 ROOMS: dict[str, Room] = {
     "weights": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
     "sharded": Room(hooks=("problems",), trainer_hooks=("parts",)),
+    "zoo": Room(trainer_hooks=("parts",)),
+    "streams": Room(trainer_hooks=("parts",)),
     "integrations": Room(),
     "shell": Room(
         commands={"shell": "print the srun line of a shell on a running rank's node, or run it"}
@@ -58,3 +60,8 @@ ROOMS: dict[str, Room] = {
     "fast_start": Room(hooks=("start",)),
     "compile_cache": Room(trainer_hooks=("callbacks",)),
 }
+
+
+def missing(room: str) -> str:
+    """Return what is said of something whose room this copy of the kit does not have."""
+    return f"needs the room {room}, which this copy of the kit does not have"

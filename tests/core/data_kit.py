@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
-from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.data.feed import TrainBatches
+from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.data.feed import IndexedBatches
 from tests.core.ranks import context_of, place_of
 
 
@@ -22,8 +22,7 @@ def feed_of(source, transform=None, /, **context):
     """Return the training batches of a rank's job."""
     rank = job_of(**context)
     batches = Batches.of(rank.train, len(source), rank.distributed.world_size)
-    length = TrainingLength.of(rank.train, batches)
-    return TrainBatches(source, transform, batches, length, rank)
+    return IndexedBatches(source, transform, batches, rank)
 
 
 class Chancy:

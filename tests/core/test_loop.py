@@ -29,6 +29,7 @@ from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
 from tests.core.ranks import CPU, context_of, place_of
+from tests.parts import OBJECTIVE
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -36,12 +37,13 @@ pytestmark = pytest.mark.usefixtures("process_group")
 TRAIN = Train(
     model="tests.core.test_loop:net",
     dataset="tests.core.test_loop:points",
+    objective=OBJECTIVE,
+    objective_args={"label_smoothing": 0.2},
     epochs=3,
     micro_batch_size=4,
     grad_accum_steps=2,
     lr=0.5,
     weight_decay=0.1,
-    label_smoothing=0.2,
 )
 
 
@@ -118,7 +120,7 @@ def by_hand(train, batches):
     torch.manual_seed(mix(WEIGHTS, train.seed))
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), train.lr, train.momentum, weight_decay=0.1)
-    loss_of = nn.CrossEntropyLoss(label_smoothing=train.label_smoothing)
+    loss_of = nn.CrossEntropyLoss(label_smoothing=0.2)
     samples, _ = points()
     for epoch in range(train.epochs):
         order = batches.order(epoch)[:20]

@@ -1,4 +1,4 @@
-"""The training loop with own objectives, any metrics, early stops, streams, no held-out part."""
+"""The training loop with own objectives, any metrics, early stops, no held-out part."""
 
 import dataclasses
 import random
@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 from slurm_job_kit.jobs.rundir import read_json, read_jsonl
-from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import UserError
-from tests.core.data.test_stream import Buffered, Numbers
 from tests.core.test_loop import points, train
+from tests.parts import OBJECTIVE
 
 pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
 
@@ -111,11 +111,11 @@ def test_any_metric_may_choose_the_best_checkpoint_in_either_direction(tmp_path,
 
 def test_auto_takes_the_accuracy_else_the_loss_in_the_direction_that_is_better(tmp_path):
     for objective, name, choose in (
-        ("classification", "eval_accuracy", max),
+        (OBJECTIVE, "eval_accuracy", max),
         (f"{HERE}:scored", "eval_loss", min),
     ):
         folder = tmp_path / name
-        args = {} if objective == "classification" else {"values": VALUES}
+        args = {} if objective == OBJECTIVE else {"values": VALUES}
         changes: dict[str, Any] = {"objective": objective, "objective_args": args, "lr": 6.0}
         run, loop = train(folder, spec_of(Checkpoint(), **changes))
         assert loop.state.best["metric"] == name
@@ -182,60 +182,6 @@ def test_max_steps_end_a_training_within_an_epoch_with_an_evaluation(tmp_path):
     run, loop = train(tmp_path, spec_of(max_steps=7, epochs=1))
     assert loop.state.global_step == 7 and loop.length.epochs == 2
     assert [line["step"] for line in evaluations(run)] == [5, 7]
-
-
-def stream(num_samples):
-    return Numbers(num_samples), [{"x": 0, "noise": 0.5}] * 3
-
-
-def fitted(model, batch):
-    """An objective of a batch that is a dict."""
-    outputs = model(torch.stack([batch["x"] / 10, batch["noise"]], dim=1).float())
-    return Sums(outputs.square().sum(), torch.tensor(len(outputs)))
-
-
-STREAM: dict[str, Any] = {
-    "dataset": f"{HERE}:stream",
-    "dataset_args": {"num_samples": 10},
-    "model": "torch.nn:Linear",
-    "model_args": {"in_features": 2, "out_features": 1},
-    "objective": f"{HERE}:fitted",
-    "objective_args": {},
-    "lr": 0.01,
-    "max_steps": 9,
-    "eval_every_steps": 4,
-}
-
-
-@pytest.mark.parametrize(("stop_at", "workers"), [(0, 0), (4, 0), (6, 1)])
-def test_a_training_on_a_stream_continues_bitwise_after_a_stop(tmp_path, stop_at, workers):
-    spec = spec_of(Checkpoint(), **STREAM)
-    reference, whole = train(tmp_path / "reference", spec)
-    run, loop = train(tmp_path / "run", spec, stop_at=stop_at)
-    assert 0 < loop.state.global_step < 9 and loop.state.streams
-    spec = dataclasses.replace(spec, launch=Launch(num_workers=workers))
-    _, loop = train(tmp_path / "run", spec, attempt=2)
-    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
-    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
-
-
-def buffered():
-    return Buffered(), None
-
-
-def test_a_resume_that_goes_on_with_other_samples_is_no_exact_one(tmp_path, capsys):
-    changes: dict[str, Any] = {
-        "dataset": f"{HERE}:buffered",
-        "dataset_args": {},
-        "eval_every_steps": None,
-    }
-    spec = spec_of(Checkpoint(), **{**STREAM, **changes, "eval_every_steps": None})
-    for attempt, stop_at in enumerate([3, 5, None], 1):
-        run, _ = train(tmp_path / "run", spec, attempt, stop_at=stop_at)
-    assert "repeats or skips samples" in capsys.readouterr().out
-    outcome = read_json(run.attempt(3).outcome)
-    assert outcome["exactness"] == "approximate"
-    assert re.search(r"other samples after step \d", outcome["exactness_reason"])
 
 
 class MixedUp:
@@ -306,6 +252,12 @@ def test_a_resume_of_a_generator_of_its_own_is_no_exact_one(tmp_path, capsys, ch
     assert re.search(r"generator of its own.* after step \d", outcome["exactness_reason"])
 
 
+def fitted(model, batch):
+    """An objective of a batch that is a dict."""
+    outputs = model(torch.stack([batch["x"] / 10, batch["noise"]], dim=1).float())
+    return Sums(outputs.square().sum(), torch.tensor(len(outputs)))
+
+
 class Scaled(nn.Linear):
     """A layer with a fixed random scale that no checkpoint has."""
 
@@ -325,7 +277,7 @@ def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp
     def download():
         if not drawn:
             random.random(), np.random.rand(), torch.rand(1)
-        return stream(10)
+        return [{"x": each, "noise": 0.5} for each in range(10)], None
 
     class Offset:
         takes_batch = True
@@ -339,15 +291,10 @@ def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp
     module = sys.modules[__name__]
     monkeypatch.setattr(module, "download", download, raising=False)
     monkeypatch.setattr(module, "Offset", Offset, raising=False)
-    own = {"model": "Scaled", "dataset": "download", "transform": "Offset"}
-    named = {key: f"{HERE}:{name}" for key, name in own.items()}
-    spec = spec_of(Checkpoint(), **{**STREAM, **named, "model_args": {}, "dataset_args": {}})
+    names = {"model": "Scaled", "dataset": "download", "transform": "Offset"}
+    named = {key: f"{HERE}:{name}" for key, name in names.items()}
+    own: dict[str, Any] = {"objective": f"{HERE}:fitted", "objective_args": {}, "lr": 0.01}
+    spec = spec_of(Checkpoint(), **named, **own)
     scales = [train(tmp_path / name, spec)[1].replica.module.scale for name in "ab"]
     assert len({*drawn}) == 1
     assert torch.equal(*scales)
-
-
-def test_a_stream_needs_a_number_of_steps(tmp_path):
-    words = rf"train.dataset {HERE}:stream returns a stream, .*: set train.max_steps"
-    with pytest.raises(UserError, match=words):
-        train(tmp_path, spec_of(Checkpoint(), **{**STREAM, "max_steps": None}))

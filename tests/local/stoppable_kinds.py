@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from slurm_job_kit.trainer.api import Sums
-from slurm_job_kit.trainer.data import tokens
-from slurm_job_kit.trainer.data.tokens import TokenSource
-from slurm_job_kit.trainer.model.gpt import GPT
+from slurm_job_kit.trainer.rooms.zoo import tokens
+from slurm_job_kit.trainer.rooms.zoo.gpt import GPT
+from slurm_job_kit.trainer.rooms.zoo.tokens import TokenSource
 from tests.local.stoppable import Passes, images
 
 BLOCK_SIZE = 8

@@ -17,8 +17,9 @@ SIZE = "size=96m"  # submit needs 64 MiB free
 SPEC = """
 name: full
 train:
-  model: mlp
-  dataset: breast_cancer
+  model: tests.parts:perceptron
+  dataset: tests.parts:table
+  objective: tests.parts:classification
   epochs: 100
   lr: 0.01
   micro_batch_size: 8

@@ -15,8 +15,9 @@ name: tiny
 slurm: {nodes: %d}
 launch: {nproc_per_node: %d}
 train:
-  model: mlp
-  dataset: breast_cancer
+  model: tests.parts:perceptron
+  dataset: tests.parts:table
+  objective: tests.parts:classification
   epochs: %d
   micro_batch_size: 8
   eval_every_epochs: 8

@@ -23,6 +23,7 @@ from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
 from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, HANDLED_SIGNALS
 from tests.local.local_kit import wait_for
+from tests.parts import TABLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = {
@@ -215,8 +216,8 @@ def test_a_raising_rank_ends_all_ranks_and_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_cancer_run_tells_its_batches_and_starts_by_hand(tmp_path):
-    run = make_run(tmp_path, dataset="breast_cancer", model="mlp", micro_batch_size=8, epochs=1)
+def test_a_run_tells_its_batches_and_starts_by_hand(tmp_path):
+    run = make_run(tmp_path, **TABLE, micro_batch_size=8, epochs=1)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, "--nproc-per-node=2", "-m", "trainer", str(run.path)]
     status, output = end(start(command, environment(None)))

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import torch
 
-from slurm_job_kit.trainer.model.models import MiniResNet
+from tests.parts import Convolutions
 
 SECONDS_PER_STEP = 0.5
 _LOOK_S = 0.05
 
 
 class Paced(torch.nn.Module):
-    """A tiny MiniResNet, with a pause before each batch while PACE_FILE exists.
+    """Two convolutions, with a pause before each batch while PACE_FILE exists.
 
     The file may hold the seconds of the pause. The pause ends as soon as the file is deleted.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = MiniResNet(in_channels=1, num_classes=10, channels=(8, 16), blocks_per_stage=1)
+        self.model = Convolutions()
         self._pace_file = Path(os.environ["PACE_FILE"])
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

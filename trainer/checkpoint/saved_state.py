@@ -35,7 +35,7 @@ class TrainState:
     environments: software and hardware of the attempts so far, by `logging.reproducibility`.
     best: empty, or {"metric", "value", "step"} of the best evaluation.
     evals_since_best: the number of evaluations after it.
-    streams: for each rank the position of its stream; empty where samples are looked up by index.
+    streams: positions of the training batches; empty where the step alone tells the samples.
     """
 
     window: torch.Tensor

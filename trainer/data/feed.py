@@ -4,88 +4,130 @@ from __future__ import annotations
 
 import contextlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
+from ..contract import BatchSizes
 from ..process.run_handle import RankContext
 from ..seeds import HELD_OUT, SAMPLE, mix, seed_all
 from ..user_code import is_user_code, user_code
 from .batches import Batches, TrainingLength
-from .loader import BatchIndices, Loader, RawBatch, Reader
-from .sources import (
-    Batch,
-    BatchSource,
-    Source,
-    check_batch,
-    content_sha256,
-)
+from .loader import BatchIndices, PerSample, RawBatch
+from .sources import Batch, BatchSource, Source, check_batch, content_sha256
 from .to_device import ToDevice, on_device
 from .transforms import Transform
 
 TRIAL_SIZE = 4
 
 
-class TrainBatches:
-    """The transformed training batches of this rank; the step alone decides their samples.
+class TrainBatches(ABC):
+    """The transformed training batches of this rank.
 
-    resumes_exactly: whether samples are the same when they are read again, as far as `example`
-        tried TRIAL_SIZE of them: a data set or transform may draw from a generator of its own.
+    sizes: how the ranks share the samples of a step. length: of the whole training.
+    samples_per_epoch: 0 where it is not known.
+    resumes_exactly: whether the samples go on after a resume as without one, as far as `example`
+        and `restore` have seen.
+    inexact: otherwise the warning. resumed: the reason that the result then has; {} are the steps.
     """
 
-    resumes_exactly = True
+    inexact: str
+    resumed: str
 
     def __init__(
         self,
-        source: Source,
-        transform: Transform | None,
-        batches: Batches,
+        sizes: BatchSizes,
         length: TrainingLength,
+        transform: Transform | None,
         context: RankContext,
     ) -> None:
-        self._reader = _BatchReader(source, context, SAMPLE)
+        self.sizes, self.length = sizes, length
+        self.samples_per_epoch = 0
+        self.resumes_exactly = True
         self._to_device = ToDevice(transform, context)
-        self.sizes = self._batches = batches
-        self._rank = context.distributed.rank
         self._seed = context.train.seed
-        self._device = context.device
-        self._is_own = any(map(is_user_code, (context.train.dataset, context.train.transform)))
-        self._last_step = length.total_steps
-        self._stream: Iterator[RawBatch] | None = None
-        self._next_step = 0
-
-    @property
-    def batch_size(self) -> int:
-        """The number of samples of the largest micro batch."""
-        return self._batches.micro_batch_size
 
     def num_micro_batches(self, step: int) -> int:
         """Return how many micro batches each rank accumulates in a global step."""
-        return self._batches.num_micro_batches(step)
+        return self.sizes.grad_accum_steps
 
+    @abstractmethod
     def micro_batches(self, step: int) -> Iterator[Batch]:
-        """Yield each micro batch of a global step, on the device.
+        """Yield each micro batch of a global step, on the device."""
 
-        Worker processes read ahead, so consecutive steps are quick. Any other step restarts the
-        workers at that step.
-        """
-        if self._stream is None or step != self._next_step:
-            self.close()
-            steps = range(step, self._last_step)
-            schedule = BatchSchedule(self._batches, self._rank, steps, self._reader.index_device)
-            self._stream = iter(self._reader.read(schedule))
-        self._next_step = step + 1
-        for _ in range(self._batches.num_micro_batches(step)):
-            batch = next(self._stream)
-            yield self._to_device(batch, (self._seed, step))
-
+    @abstractmethod
     def example(self) -> Batch:
-        """Return a batch of copies of the first sample, transformed as in evaluation.
+        """Return a batch, transformed as in evaluation; no step of the training misses it.
 
         The transform also runs once as in training, so that its errors appear before the model's.
         """
-        raw = self._reader.first(self.batch_size)
+
+    def positions(self) -> list[dict[str, Any]]:
+        """Return where the batches are, if the step is not the position; all ranks call it."""
+        return []
+
+    def restore(self, positions: list[dict[str, Any]]) -> None:
+        """Continue after the `positions` of a save, if there are any."""
+        assert not positions
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the worker processes."""
+
+
+class IndexedBatches(TrainBatches):
+    """The training batches of samples that are looked up; the step alone decides which.
+
+    A few samples are read again, because the code of the user may draw random numbers.
+    """
+
+    inexact = (
+        "a sample has other values when it is read again: the data set or train.transform draws "
+        "from a generator of its own, whose state no checkpoint has. The exactness of a run that "
+        "was resumed is then `approximate`"
+    )
+    resumed = (
+        "train.dataset or train.transform draws from a generator of its own, which began again "
+        "after step {}"
+    )
+
+    def __init__(
+        self, source: Source, transform: Transform | None, batches: Batches, context: RankContext
+    ) -> None:
+        length = TrainingLength.of(context.train, batches)
+        super().__init__(batches, length, transform, context)
+        self.samples_per_epoch = batches.samples_per_epoch
+        self._reader = reader_of(source, context, SAMPLE)
+        self._batches = batches
+        self._rank = context.distributed.rank
+        self._device, self._dataset = context.device, context.train.dataset
+        self._is_own = any(map(is_user_code, (context.train.dataset, context.train.transform)))
+        self._read: Iterator[RawBatch] | None = None
+        self._next_step = 0
+
+    def num_micro_batches(self, step: int) -> int:
+        """Return how many micro batches each rank accumulates: the last step may have fewer."""
+        return self._batches.num_micro_batches(step)
+
+    def micro_batches(self, step: int) -> Iterator[Batch]:
+        """Yield each micro batch of a global step; the workers begin again for another step."""
+        if self._read is None or step != self._next_step:
+            self.close()
+            steps = range(step, self.length.total_steps)
+            schedule = BatchSchedule(self._batches, self._rank, steps, self._reader.index_device)
+            self._read = self._reader.read(schedule)
+        self._next_step = step + 1
+        for _ in range(self._batches.num_micro_batches(step)):
+            batch = next(self._read)
+            yield self._to_device(batch, (self._seed, step))
+
+    def example(self) -> Batch:
+        """Return a batch of copies of the first sample, transformed as in evaluation."""
+        with user_code("train.dataset", self._dataset):
+            raw = self._reader.first(self.sizes.micro_batch_size)
         self._to_device(raw, (self._seed, 0))
         self.resumes_exactly = not self._is_own or self._is_repeatable()
         return self._to_device(raw, None)
@@ -100,16 +142,9 @@ class TrainBatches:
                 samples.add(content_sha256(self._to_device(raw, (self._seed, 0))))
         return len(samples) < 2
 
-    def positions(self) -> list[dict[str, object]]:
-        """Return nothing: the step is the position."""
-        return []
-
-    def restore(self, positions: list[dict[str, object]]) -> None:
-        """Do nothing: the step is the position."""
-
     def close(self) -> None:
         """End the worker processes."""
-        self._stream = None
+        self._read = None
         self._reader.close()
 
 
@@ -124,16 +159,15 @@ class HeldOut:
     """The held-out samples; each belongs to exactly one rank, at any world size."""
 
     def __init__(self, source: Source, transform: Transform | None, context: RankContext) -> None:
-        self._reader = _BatchReader(source, context, HELD_OUT)
+        self._reader = reader_of(source, context, HELD_OUT)
         self._to_device = ToDevice(transform, context)
-        self._num_samples = len(source)
+        self._num_samples, self._dataset = len(source), context.train.dataset
         world_size = context.distributed.world_size
         all_indices = torch.arange(len(source), device=self._reader.index_device)
         own = all_indices[context.distributed.rank :: world_size]
         size = context.train.eval_batch_size
         parts = torch.split(own, size) if len(own) else ()
         self._schedule = [BatchIndices(0, indices) for indices in parts]
-        self._batches: Iterable[RawBatch] | None = None
         # Rank 0 has the most samples: sample i is of rank i % world_size.
         self.num_rounds = math.ceil(math.ceil(len(source) / world_size) / size)
 
@@ -146,115 +180,80 @@ class HeldOut:
 
         The worker processes stay alive between two calls.
         """
-        if self._batches is None:
-            self._batches = self._reader.read(self._schedule)
-        for batch in self._batches:
+        for batch in self._reader.read(self._schedule):
             yield HeldOutBatch(self._to_device(batch, None), len(batch.indices))
 
     def example(self) -> Batch:
         """Return a batch of the first sample of all."""
-        return self._to_device(self._reader.first(1), None)
+        with user_code("train.dataset", self._dataset):
+            raw = self._reader.first(1)
+        return self._to_device(raw, None)
 
     def close(self) -> None:
         """End the worker processes."""
-        self._batches = None
         self._reader.close()
 
 
+@dataclass(frozen=True)
 class BatchSchedule:
     """The sample indices of one rank's micro batches in `steps`, computed when iterated over."""
 
-    def __init__(
-        self, batches: Batches, rank: int, steps: range, index_device: torch.device
-    ) -> None:
-        self._batches = batches
-        self._rank = rank
-        self._steps = steps
-        self._index_device = index_device
+    batches: Batches
+    rank: int
+    steps: range
+    index_device: torch.device
 
     def __iter__(self) -> Iterator[BatchIndices]:
-        steps_per_epoch = self._batches.steps_per_epoch
         epoch, order = -1, torch.empty(0)
-        for step in self._steps:
-            if step // steps_per_epoch != epoch:
-                epoch = step // steps_per_epoch
-                order = on_device(self._batches.order(epoch), self._index_device)
-            for indices in self._batches.micro_batches(order, step, self._rank):
+        for step in self.steps:
+            if step // self.batches.steps_per_epoch != epoch:
+                epoch = step // self.batches.steps_per_epoch
+                order = on_device(self.batches.order(epoch), self.index_device)
+            for indices in self.batches.micro_batches(order, step, self.rank):
                 yield BatchIndices(step, indices)
 
 
-class _BatchReader:
-    """Reads one part of a data set by batches.
+class InMemory:
+    """Reads a data set that is indexed by whole batches, without workers.
 
-    index_device: where the source expects sample indices. The GPU for a BatchSource on a GPU,
-    else the CPU.
+    index_device: where the source expects sample indices.
     """
 
-    def __init__(self, source: Source, context: RankContext, seed_kind: int) -> None:
-        self._dataset = context.train.dataset
-        self._is_pinned = context.device.type == "cuda"
-        self._num_workers = context.run.spec.launch.num_workers
-        self._reader: Reader | None = None
-        self._loader: Loader | None = None
-        self._source: BatchSource | None = None
-        self.index_device = torch.device("cpu")
-        if isinstance(source, BatchSource):
-            if not getattr(source, "is_on_cpu", False):
-                self.index_device = context.device
-            self._source = source.to(context.device)
-            if self._num_workers > 0 and seed_kind == SAMPLE:
-                context.distributed.log(
-                    f"launch.num_workers is not used: {context.train.dataset} is indexed by whole "
-                    "batches"
-                )
-        else:
-            self._reader = Reader(source, context.train, seed_kind)
+    def __init__(self, source: BatchSource, context: RankContext, seed_kind: int) -> None:
+        self.index_device = context.device
+        if getattr(source, "is_on_cpu", False):
+            self.index_device = torch.device("cpu")
+        self._source = source.to(context.device)
+        if context.run.spec.launch.num_workers > 0 and seed_kind == SAMPLE:
+            context.distributed.log(
+                f"launch.num_workers is not used: {context.train.dataset} is indexed by whole "
+                "batches"
+            )
 
-    def read(self, schedule: Iterable[BatchIndices]) -> Iterable[RawBatch]:
-        """Return the batches of a schedule; worker processes, if any, read them until `close`."""
-        if self._source is not None:
-            return _InMemory(self._source, schedule)
-        assert self._reader is not None
-        self._loader = Loader(self._reader, schedule, self._num_workers, self._is_pinned)
-        return self._loader
+    def read(self, schedule: Iterable[BatchIndices]) -> Iterator[RawBatch]:
+        """Yield the batches of a schedule. Raises: UserError for another number of samples."""
+        for _, indices in schedule:
+            content = self._source.batch(indices)
+            check_batch(content, len(indices))
+            yield RawBatch(content, indices)
 
     def first(self, n: int) -> RawBatch:
         """Return a batch of `n` copies of the first sample."""
-        with user_code("train.dataset", self._dataset):
-            if self._source is not None:
-                indices = torch.zeros(n, dtype=torch.int64, device=self.index_device)
-                return _batch(self._source, indices)
-            assert self._reader is not None
-            return self._reader.copies(n)
+        return self._one(torch.zeros(n, dtype=torch.int64, device=self.index_device))
 
     def some(self, n: int) -> RawBatch:
         """Return a batch of the first `n` samples, or of all if there are fewer."""
-        if self._source is not None:
-            end = min(n, len(self._source))
-            return _batch(self._source, torch.arange(end, device=self.index_device))
-        assert self._reader is not None
-        return self._reader.read(0, list(range(min(n, len(self._reader)))))
+        return self._one(torch.arange(min(n, len(self._source)), device=self.index_device))
+
+    def _one(self, indices: torch.Tensor) -> RawBatch:
+        return next(self.read([BatchIndices(0, indices)]))
 
     def close(self) -> None:
-        """End the worker processes."""
-        if self._loader is not None:
-            self._loader.close()
+        """Do nothing: there are no workers."""
 
 
-class _InMemory:
-    """The batches of a schedule from a BatchSource, without workers and without reading ahead."""
-
-    def __init__(self, source: BatchSource, schedule: Iterable[BatchIndices]) -> None:
-        self._source = source
-        self._schedule = schedule
-
-    def __iter__(self) -> Iterator[RawBatch]:
-        for _, indices in self._schedule:
-            yield _batch(self._source, indices)
-
-
-def _batch(source: BatchSource, indices: torch.Tensor) -> RawBatch:
-    """Return the samples `indices`, int64 [n]; raises UserError for another number of samples."""
-    content = source.batch(indices)
-    check_batch(content, len(indices))
-    return RawBatch(content, indices)
+def reader_of(source: Source, context: RankContext, seed_kind: int) -> InMemory | PerSample:
+    """Return what reads one part of a data set by batches."""
+    if isinstance(source, BatchSource):
+        return InMemory(source, context, seed_kind)
+    return PerSample(source, context, seed_kind)

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ..contract import Train
 from ..errors import CodeError, UserError, in_one_line
+from ..process.run_handle import RankContext
 from ..seeds import mix, seed_all
 from ..stop import HANDLED_SIGNALS
 from ..user_code import with_key
@@ -55,7 +56,6 @@ class Reader(Dataset[Any]):
     """
 
     def __init__(self, samples: PerSampleSet, train: Train, kind: int) -> None:
-        """kind: of the seeds, a constant of `trainer.seeds`."""
         self._samples = samples
         self._name = train.dataset
         self._kind = kind
@@ -91,23 +91,17 @@ class Reader(Dataset[Any]):
     def _batch(self, samples: list[Any], indices: list[int]) -> RawBatch:
         content = self._collate(samples, indices)
         num_classes = getattr(self._samples, "num_classes", None)
-        if num_classes is not None and is_labelled(content):
-            lowest, highest = content[1].aminmax()
+        is_pair = isinstance(content, (tuple, list)) and len(content) == 2
+        labels: Any = content[1] if is_pair and num_classes is not None else None
+        is_vector = isinstance(labels, torch.Tensor) and labels.ndim == 1 and len(labels) > 0
+        if is_vector and not labels.is_floating_point():
+            lowest, highest = labels.aminmax()
             check_labels(int(lowest), int(highest), num_classes)
         return RawBatch(content, torch.tensor(indices))
 
     def _sample(self, step: int, index: int) -> Any:
         seed_all(mix(self._kind, self._seed, step, index))
         return self._samples[index]
-
-
-def is_labelled(content: Batch) -> bool:
-    """Return whether a batch is a pair of inputs and one integer label for each."""
-    if not isinstance(content, (tuple, list)) or len(content) != 2:
-        return False
-    labels = content[1]
-    is_vector = isinstance(labels, torch.Tensor) and labels.ndim == 1 and len(labels) > 0
-    return is_vector and not labels.is_floating_point()
 
 
 @contextlib.contextmanager
@@ -128,48 +122,66 @@ def as_in_worker() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
-class Loader:
-    """Batches of a per-sample set, read ahead by `num_workers` processes.
+class PerSample:
+    """Reads a per-sample set by batches; worker processes, if any, read ahead until `close`."""
 
-    With 0 workers this process reads them, when they are needed.
-    """
+    index_device = torch.device("cpu")
 
-    def __init__(
-        self,
-        reader: Reader,
-        schedule: Iterable[BatchIndices],
-        num_workers: int,
-        pin_memory: bool,
-    ) -> None:
-        # Without its own generator, DataLoader draws from the global one at each start.
-        self._loader: DataLoader[Any] | None = DataLoader(
-            reader,
-            batch_sampler=_IndexLists(schedule),
-            num_workers=num_workers,
-            collate_fn=unchanged,
-            pin_memory=pin_memory,
-            worker_init_fn=start_worker,
-            multiprocessing_context=worker_context() if num_workers else None,
-            generator=torch.Generator(),
-            prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
-            persistent_workers=num_workers > 0,
-        )
+    def __init__(self, samples: PerSampleSet, context: RankContext, seed_kind: int) -> None:
+        """seed_kind: a constant of `trainer.seeds`."""
+        self._reader = Reader(samples, context.train, seed_kind)
+        self._num_workers = context.run.spec.launch.num_workers
+        self._is_pinned = context.device.type == "cuda"
+        self._schedule: Iterable[BatchIndices] = ()
+        self._loader: DataLoader[Any] | None = None
 
-    def __iter__(self) -> Iterator[RawBatch]:
+    def read(self, schedule: Iterable[BatchIndices]) -> Iterator[RawBatch]:
+        """Yield the batches of a schedule; the workers stay alive until another one is read."""
+        if self._loader is None or schedule is not self._schedule:
+            self._schedule = schedule
+            self._loader = data_loader(
+                self._reader,
+                self._num_workers,
+                batch_sampler=_IndexLists(schedule),
+                pin_memory=self._is_pinned,
+                persistent_workers=self._num_workers > 0,
+            )
         # No variable holds DataLoader's iterator: a traceback's frame would keep the workers alive.
-        assert self._loader is not None
         for batch in start_workers(self._loader):
             if isinstance(batch, Exception):
                 raise batch
             yield batch
 
+    def first(self, n: int) -> RawBatch:
+        """Return a batch of `n` copies of the first sample."""
+        return self._reader.copies(n)
+
+    def some(self, n: int) -> RawBatch:
+        """Return a batch of the first `n` samples, or of all if there are fewer."""
+        return self._reader.read(0, list(range(min(n, len(self._reader)))))
+
     def close(self) -> None:
-        """End the workers; the caller must have dropped all iterators of this loader before.
+        """End the workers; the caller must have dropped all iterators of `read` before.
 
         The garbage collector might free the queues first; then the workers would never get the
         message to stop.
         """
         self._loader = None
+
+
+def data_loader(dataset: Dataset[Any], num_workers: int, **options: Any) -> DataLoader[Any]:
+    """Return a loader of batches that `dataset` makes itself, with our worker processes."""
+    return DataLoader(
+        dataset,
+        num_workers=num_workers,
+        collate_fn=_unchanged,
+        worker_init_fn=_start_worker,
+        multiprocessing_context=_worker_context() if num_workers else None,
+        # Without its own generator, DataLoader draws from the global one at each start.
+        generator=torch.Generator(),
+        prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
+        **options,
+    )
 
 
 def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -196,12 +208,12 @@ class _IndexLists:
             yield step, indices.tolist()
 
 
-def unchanged(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     """Return the batch; the data set has made it already. Pickled, so not a lambda."""
     return batch
 
 
-def worker_context() -> BaseContext:
+def _worker_context() -> BaseContext:
     """Return the context that starts workers: a process without threads forks them.
 
     Why: see `trainer.data.worker_init`.
@@ -219,7 +231,7 @@ def worker_context() -> BaseContext:
     return context
 
 
-def start_worker(worker: int) -> None:
+def _start_worker(worker: int) -> None:
     """Set up a worker process: it ends at a message from its rank, or when its rank dies."""
     # torch has just installed a SIGTERM handler that ends the worker.
     for number in HANDLED_SIGNALS:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from ..contract import expand_path
 from ..errors import UserError
 
 Batch = Any  # what the objective gets: a tensor, a pair, a dict or nested containers of tensors
@@ -117,25 +115,6 @@ class Samples:
             if self.scale != 1.0:
                 inputs = inputs.mul_(self.scale)
         return inputs, self.labels[indices]
-
-
-def absolute(key: str, path: str) -> Path:
-    """Return the absolute path of a key of train.dataset_args, with ~ and $VARIABLE expanded.
-
-    Raises UserError for a relative path: ranks run in the frozen copy of the code.
-    """
-    if not isinstance(path, str):
-        raise UserError(f"train.dataset_args.{key} must be a path, not {path!r}")
-    try:
-        expanded = Path(expand_path(path))
-    except ValueError as error:
-        raise UserError(f"train.dataset_args.{key}: {error} on this host") from None
-    if not expanded.is_absolute():
-        raise UserError(
-            f"train.dataset_args.{key}: {path} is relative, but ranks run in the run's own copy of "
-            f"the code: write it in full, such as /data/{path}"
-        )
-    return expanded
 
 
 def check_labels(lowest: int, highest: int, num_classes: int) -> None:

@@ -13,7 +13,7 @@ from ..user_code import user_code
 from .loader import RawBatch
 from .sample_rng import SampleRandom
 from .sources import BYTE_SCALE, Batch, check_inputs, check_precision
-from .transforms import Image, Transform
+from .transforms import Transform
 
 
 class ToDevice:
@@ -30,6 +30,7 @@ class ToDevice:
         self._name = context.train.transform or ""
         self._is_channels_last = context.train.channels_last
         self._takes_batch = getattr(transform, "takes_batch", False)
+        self._takes_bytes = getattr(transform, "takes_bytes", False)
 
     def __call__(self, raw: RawBatch, rng_key: tuple[int, int] | None) -> Batch:
         """Return the batch on the device.
@@ -54,7 +55,7 @@ class ToDevice:
             return content
         inputs, targets = content
         check_precision("train.dataset", inputs)
-        if inputs.dtype == torch.uint8 and not isinstance(self._transform, Image):
+        if inputs.dtype == torch.uint8 and not self._takes_bytes:
             inputs = inputs.float().mul_(BYTE_SCALE)
         if self._transform is not None:
             inputs = self._transformed(self._transform, inputs, random)

@@ -1,122 +1,28 @@
-"""Transforms of whole batches on the device: the built-in one, and the user's own."""
+"""Transforms of whole batches on the device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch.nn.functional import pad
-
+from ..contract import Train
 from ..errors import UserError
-from ..user_code import call
+from ..hooks import parts
+from ..user_code import call, load
 from .sample_rng import SampleRandom
-from .sources import BYTE_SCALE
 
-# (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs; with an
-# attribute takes_batch that is true the first argument and the result are a whole batch.
+# (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs. With an
+# attribute takes_batch that is true the first argument and the result are a whole batch; with
+# takes_bytes uint8 inputs are not scaled to float32 before.
 Transform = Callable[[Any, SampleRandom | None], Any]
 
 
-def create(name: str | None, args: dict[str, Any]) -> Transform | None:
-    """Return the transform of `train.transform`; None for no transform.
-
-    name: one of BUILT_IN, or `package.module:callable`. Raises UserError for any other.
-    """
-    if name is None:
+def create(train: Train) -> Transform | None:
+    """Return the transform of `train.transform`; None for no transform. Raises: UserError."""
+    if (name := train.transform) is None:
         return None
-    transform: Transform = call("train.transform", name, BUILT_IN, args)
+    function = load("train.transform", name, parts("transform"))
+    transform: Transform = call("train.transform", function, train.transform_args)
     if not callable(transform):
         raise UserError(f"train.transform: {name} returns {transform!r}, which cannot be called")
     return transform
-
-
-class Image:
-    """Random crop with zero padding, random flip and normalisation of images [n, C, H, W].
-
-    images: float32, or uint8 straight from the data set. Moving bytes costs a quarter of moving
-    float32, and conversion and normalisation are then one pass. Returns float32.
-    """
-
-    def __init__(
-        self,
-        crop_padding: int = 0,
-        flip: bool = False,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-    ) -> None:
-        """crop_padding: in pixels.
-
-        mean, std: one number for each channel, in the units of the inputs (uint8: 0 to 1).
-        Raises UserError for values that make no sense.
-        """
-        if crop_padding < 0:
-            _refuse(f"crop_padding must be 0 or more, not {crop_padding}")
-        if mean is not None and std is not None and len(mean) != len(std):
-            _refuse(f"mean has {len(mean)} numbers, but std has {len(std)}: one for each channel")
-        if std is not None and min(std, default=0.0) <= 0:
-            _refuse(f"std must be above 0, not {list(std)}")
-        self._padding = crop_padding
-        self._flip = flip
-        # One multiplication and one addition: (x - mean) / std = x * scale + shift.
-        self._normalises = mean is not None or std is not None
-        scales = [1 / value for value in std] if std is not None else [1.0] * len(mean or [0.0])
-        shifts = [-m * s for m, s in zip(mean or [0.0] * len(scales), scales, strict=True)]
-        self._scale = torch.tensor(scales).reshape(-1, 1, 1)
-        self._shift = torch.tensor(shifts).reshape(-1, 1, 1)
-
-    def __call__(self, images: torch.Tensor, random: SampleRandom | None) -> torch.Tensor:
-        """Return the images float32 [n, C, H, W]; without `random`, only normalised."""
-        self._check(images)
-        if random is not None and (self._padding or self._flip):
-            images = self._cropped(images, random.uniform(3))
-        is_bytes = images.dtype == torch.uint8
-        if not (is_bytes or self._normalises):
-            return images
-        if self._scale.device != images.device:
-            self._scale = self._scale.to(images.device)
-            self._shift = self._shift.to(images.device)
-        if is_bytes:
-            return images.float().mul_(self._scale * BYTE_SCALE).add_(self._shift)
-        return (images * self._scale).add_(self._shift)
-
-    def _check(self, images: torch.Tensor) -> None:
-        """Raise UserError unless the inputs are images with as many channels as mean and std."""
-        if images.ndim != 4:
-            shape = tuple(images.shape[1:])
-            raise UserError(
-                f"train.transform is image, but train.dataset returns inputs of shape {shape}: "
-                "it needs images of shape (C, H, W)"
-            )
-        if self._normalises and len(self._scale) != images.shape[1]:
-            _refuse(
-                f"mean and std have {len(self._scale)} numbers, but the images of train.dataset "
-                f"have {images.shape[1]} channels: one for each channel"
-            )
-
-    def _cropped(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Return each image moved by up to the padding in both directions, and flipped or not.
-
-        numbers: float32 [n, 3]: the row offset, the column offset and the flip, from 0 to 1.
-        """
-        n, channels, height, width = images.shape
-        padding = self._padding
-        offsets = (numbers[:, :2] * (2 * padding + 1)).long()
-        device = images.device
-        rows = offsets[:, :1] + torch.arange(height, device=device)
-        columns = torch.arange(width, device=device).expand(n, width)
-        if self._flip:
-            columns = torch.where(numbers[:, 2:] < 0.5, width - 1 - columns, columns)
-        columns = offsets[:, 1:2] + columns
-        if padding:
-            images = pad(images, (padding, padding, padding, padding))
-        pixels = rows.unsqueeze(2) * (width + 2 * padding) + columns.unsqueeze(1)
-        pixels = pixels.reshape(n, 1, height * width).expand(n, channels, height * width)
-        return images.flatten(2).gather(2, pixels).reshape(n, channels, height, width)
-
-
-def _refuse(text: str) -> None:
-    raise UserError(f"train.transform_args: {text}")
-
-
-BUILT_IN: dict[str, Callable[..., Transform]] = {"image": Image}

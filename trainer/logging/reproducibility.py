@@ -30,10 +30,8 @@ SAMPLES = tuple(
 )
 # Of an environment that is not the first one: the step after which it began.
 SINCE = "after step"
-# Of an attempt that continued a stream with other samples: the step after which it did.
-RESUMED_STREAM = "inexact stream resumed after step"
-# Of an attempt with a data set or a transform that draws from a generator of its own.
-RESUMED_DRAWS = "inexact data resumed after step"
+# Of an attempt that continued with other samples: the step after which it did, and why.
+INEXACT = "resumed inexactly"
 MAX_NAMED = 4
 # What libraries compute with: other values give other bits. CUBLAS_WORKSPACE_CONFIG is left out, as
 # the trainer sets it; ATEN_CPU_CAPABILITY shows in the instruction set. Source: the documentation
@@ -123,16 +121,10 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
     samples, or other values of them, after a resume.
     history: at least one environment, from `extend_history`.
     """
-    if steps := sorted({each[RESUMED_STREAM] for each in history if RESUMED_STREAM in each}):
-        return "approximate", (
-            f"the stream of train.dataset went on with other samples after step "
-            f"{' and '.join(map(str, steps))}: its state_dict() lacks a part of its position"
-        )
-    if steps := sorted({each[RESUMED_DRAWS] for each in history if RESUMED_DRAWS in each}):
-        return "approximate", (
-            "train.dataset or train.transform draws from a generator of its own, which began again "
-            f"after step {' and '.join(map(str, steps))}"
-        )
+    if found := [each[INEXACT] for each in history if INEXACT in each]:
+        reason = found[0][1]
+        steps = sorted({step for step, why in found if why == reason})
+        return "approximate", reason.format(" and ".join(map(str, steps)))
     if others := [key for key in SAMPLES if _differs(history, key)]:
         return "approximate", f"{' and '.join(others)} changed, so the samples are others"
     if not deterministic:

@@ -1,9 +1,8 @@
 """The model, and the optimizer that updates its weights.
 
-- objectives: what happens to one batch; the built-in objectives.
+- objectives: what happens to one batch.
 - mean_gradient: divides the losses of a step by its number of items.
-- models: the built-in models for numbers and images; gpt: the one for tokens.
-- gpt: a small GPT.
+- models: creates the model of a spec.
 - optim: the optimizer and the learning rate by step.
 - precision: autocast and the gradient scaler.
 - training_data: training batches and held-out samples of this rank.

@@ -9,22 +9,21 @@ from __future__ import annotations
 import copy
 import functools
 import os
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from .. import seeds
-from ..contract import METRIC_MODES, OBJECTIVES, OPTIMIZERS, Train
+from ..contract import METRIC_MODES, Train
 from ..data.sources import Batch, check_plain
-from ..data.to_device import is_pair
 from ..errors import UserError
 from ..process.context import gather
 from ..process.run_handle import RankContext
 from ..strategy import create as create_strategy
 from ..strategy.interface import Strategy
-from ..user_code import user_code
+from ..user_code import is_user_code, user_code
 from . import models, objectives, optim, precision
-from .models import Fit
 from .objectives import Objective, Sums, means
 from .precision import Precision
 from .replica import BestMetric, Replica
@@ -56,17 +55,18 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     numbers = precision.set_up(spec, context.device, context.distributed.log)
     example = data.train_batches.example()
     with user_code("train.objective", spec.objective):
-        objective = objectives.create(
-            spec.objective, spec.objective_args, spec.label_smoothing, data.facts
-        )
+        objective = objectives.create(data.facts)
     strategy = create_strategy(spec, context.distributed, context.device)
-    module, wrapped = _shared_module(context, strategy, fit_of(spec, data, example), will_load)
+    # An optimizer or objective of the user may keep what it finds in the initial weights.
+    is_own = is_user_code(spec.objective)
+    is_overwritten = will_load and not (is_own or is_user_code(spec.optimizer))
+    create = functools.partial(models.create, data.facts, example, is_overwritten)
+    module, wrapped = _shared_module(context, strategy, create, is_overwritten)
     if what := strategy.describe():
         context.distributed.log(what)
     optimizer = optim.create(module, spec, strategy.trained_parameters(module))
     initial = None if will_load else copy.deepcopy(module.state_dict())
-    is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
-    key = "objective" if is_own else "model"
+    key = "objective" if is_own else "model"  # an own objective calls the model
     with user_code(f"train.{key}", getattr(spec, key)):
         sums = throw_away_pass(context, wrapped, numbers, objective, example)
         names = tuple(sums.metrics)
@@ -82,7 +82,7 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         optimizer=optimizer,
         precision=numbers,
         objective=objective,
-        batch_size=data.train_batches.batch_size,
+        batch_size=data.train_batches.sizes.micro_batch_size,
         fixed_items=_fixed_items(sums, context, sizes.is_even),
         idle_rounds=sizes.idle_rounds(context.distributed.rank),
         metric_names=names,
@@ -91,14 +91,10 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
 
 
 def _shared_module(
-    context: RankContext, strategy: Strategy, fit: Fit, will_load: bool
+    context: RankContext, strategy: Strategy, create: Callable[[], nn.Module], is_overwritten: bool
 ) -> tuple[nn.Module, nn.Module]:
     """Return the model with this rank's part of the weights, and what the objective calls."""
     spec = context.train
-    # An optimizer or objective of the user may keep what it finds in the initial weights.
-    is_built_in = spec.optimizer in OPTIMIZERS and spec.objective in OBJECTIVES
-    is_overwritten = will_load and is_built_in
-    create = functools.partial(models.create, spec.model, spec.model_args, fit, is_overwritten)
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
@@ -107,18 +103,6 @@ def _shared_module(
         check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
         strategy.check(module)
         return module, strategy.wrap(module, is_overwritten)  # each rank has rank 0's weights then
-
-
-def fit_of(spec: Train, data: Data, example: Batch) -> Fit:
-    """Return what a built-in model has to fit to."""
-    inputs, num_outputs = example, data.facts.num_classes
-    if is_pair(example):
-        inputs = example[0]
-        if spec.objective == "regression" and isinstance(example[1], torch.Tensor):
-            num_outputs = example[1][0].numel()
-    elif spec.objective == "language_model" and isinstance(example, torch.Tensor):
-        inputs = example[:, :-1]
-    return Fit(inputs, num_outputs, data.vocab_size, spec.dataset)
 
 
 def _fixed_items(sums: Sums, context: RankContext, is_even: bool) -> int | None:

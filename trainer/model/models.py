@@ -1,34 +1,35 @@
-"""The built-in models: torch modules from inputs [n, ...] to scores [n, num_classes]; gpt apart."""
+"""Creates the model of a spec."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import relu
 
+from ..data.sources import Batch
 from ..errors import UserError
-from ..user_code import call
-from .gpt import GPT
+from ..hooks import parts
+from ..user_code import call, is_user_code, load
+from .objectives import DataFacts
 
-SMALL_IMAGE_PIXELS = 64  # up to this height and width, ResNets keep the full resolution first
 
+def create(data: DataFacts, example: Batch, is_overwritten: bool = False) -> nn.Module:
+    """Return the model of `train.model`: the part of a room, or `package.module:callable`.
 
-def create(name: str, args: dict[str, Any], fit: Fit, is_overwritten: bool = False) -> nn.Module:
-    """Return the model of `train.model`.
-
-    name: one of BUILT_IN, which is fitted to the data, or `package.module:callable`.
-    is_overwritten: whether nothing sees the weights before a checkpoint is loaded. A built-in model
-        then has no initial weights. One of the user does: its code may use them.
+    A room fits its model to the data and to a batch, as the objective gets it.
+    is_overwritten: whether nothing sees the weights before a checkpoint is loaded. The model of a
+        room then has no initial weights. One of the user does: its code may use them.
     Raises UserError where the name, the arguments or the data do not fit.
     """
-    fitted = _fitted_args(name, fit) if name in BUILT_IN else {}
-    with _without_initial_weights() if is_overwritten and name in BUILT_IN else nullcontext():
-        model = call("train.model", name, BUILT_IN, {**fitted, **args})
+    name, is_own = data.train.model, is_user_code(data.train.model)
+    function = load("train.model", name, parts("model"))
+    if not is_own:
+        function = function(data, example)
+    with _without_initial_weights() if is_overwritten and not is_own else nullcontext():
+        model = call("train.model", function, data.train.model_args)
     if not isinstance(model, nn.Module):
         raise UserError(f"train.model: {name} returns a {type(model).__name__}, not a torch module")
     return model
@@ -36,7 +37,7 @@ def create(name: str, args: dict[str, Any], fit: Fit, is_overwritten: bool = Fal
 
 @contextmanager
 def _without_initial_weights() -> Iterator[None]:
-    """Let the functions of torch.nn.init, which all built-in models use, change nothing."""
+    """Let the functions of torch.nn.init, which all models of a room use, change nothing."""
     functions = {
         name: value
         for name, value in vars(nn.init).items()
@@ -51,250 +52,3 @@ def _without_initial_weights() -> Iterator[None]:
 
 def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What a built-in model has to fit to.
-
-    inputs: a batch as the model will get it: float32 [n, ...], or tokens int64 [n, T].
-    num_outputs: the number of classes, or of targets of a regression; None if unknown.
-    vocab_size: of tokens; None if unknown.
-    dataset: train.dataset.
-    """
-
-    inputs: Any
-    num_outputs: int | None
-    vocab_size: int | None
-    dataset: str
-
-
-def _fitted_args(name: str, fit: Fit) -> dict[str, Any]:
-    """Return the arguments of a built-in model that follow from the data."""
-    if name == "gpt":
-        return _fitted_gpt(fit)
-    if fit.num_outputs is None:
-        raise UserError(
-            f"train.model {name} needs the number of classes, but train.dataset {fit.dataset} has "
-            "no attribute num_classes: add one"
-        )
-    if not isinstance(fit.inputs, torch.Tensor) or not fit.inputs.is_floating_point():
-        raise UserError(
-            f"train.model {name} takes one tensor of numbers, but the inputs of train.dataset "
-            f"{fit.dataset} are {_described(fit.inputs)}: name a model of your own"
-        )
-    if name == "mlp":
-        return {"in_features": fit.inputs[0].numel(), "num_classes": fit.num_outputs}
-    fitted = {"in_channels": _channels(name, fit.inputs), "num_classes": fit.num_outputs}
-    if name in ("resnet18", "resnet50"):
-        is_small = max(fit.inputs.shape[2:]) <= SMALL_IMAGE_PIXELS
-        return {**fitted, "stem": "small" if is_small else "imagenet"}
-    return fitted
-
-
-def _fitted_gpt(fit: Fit) -> dict[str, Any]:
-    inputs = fit.inputs
-    if not isinstance(inputs, torch.Tensor) or inputs.is_floating_point() or inputs.ndim != 2:
-        raise UserError(
-            f"train.model gpt takes tokens int64 [n, T], but the inputs of train.dataset "
-            f"{fit.dataset} are {_described(inputs)}: take python_source, text or tokens, or data "
-            "of your own with train.objective language_model"
-        )
-    if fit.vocab_size is None:
-        return {"block_size": inputs.shape[1]}
-    return {"block_size": inputs.shape[1], "vocab_size": fit.vocab_size}
-
-
-def _described(inputs: object) -> str:
-    if isinstance(inputs, torch.Tensor):
-        return f"{inputs.dtype} {tuple(inputs.shape)}"
-    return f"a {type(inputs).__name__}"
-
-
-def _channels(name: str, inputs: torch.Tensor) -> int:
-    """Return the channels of images [n, C, H, W]; raises UserError for other inputs."""
-    if inputs.ndim != 4:
-        raise UserError(
-            f"train.model {name} takes images [n, C, H, W], but train.dataset returns inputs of "
-            f"shape {tuple(inputs.shape)}: use mlp, or other data"
-        )
-    return inputs.shape[1]
-
-
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut. [n, C, H, W] to [n, channels, H/stride, W/stride]."""
-
-    expansion = 1
-
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.downsample = _shortcut(in_channels, channels, stride)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = relu(self.bn1(self.conv1(x)))
-        return relu(self.bn2(self.conv2(y)) + self.downsample(x))
-
-
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 has the stride ("v1.5").
-
-    [n, C, H, W] to [n, 4 * channels, H/stride, W/stride].
-    """
-
-    expansion = 4
-
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv3 = nn.Conv2d(channels, channels * self.expansion, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(channels * self.expansion)
-        self.downsample = _shortcut(in_channels, channels * self.expansion, stride)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = relu(self.bn1(self.conv1(x)))
-        y = relu(self.bn2(self.conv2(y)))
-        return relu(self.bn3(self.conv3(y)) + self.downsample(x))
-
-
-def _shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:
-    """Return the identity, or a 1x1 convolution where the shape changes."""
-    if stride == 1 and in_channels == channels:
-        return nn.Identity()
-    return nn.Sequential(
-        nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-    )
-
-
-class MiniResNet(nn.Module):
-    """A small residual network for small images; each stage halves the resolution.
-
-    images float32 [n, in_channels, H, W] to scores [n, num_classes].
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        num_classes: int,
-        channels: Sequence[int] = (64, 128, 256),
-        blocks_per_stage: int = 2,
-    ) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels[0]),
-            nn.ReLU(),
-        )
-        width = channels[0]
-        blocks = []
-        for stage, stage_width in enumerate(channels):
-            for block in range(blocks_per_stage):
-                stride = 2 if stage > 0 and block == 0 else 1
-                blocks.append(BasicBlock(width, stage_width, stride))
-                width = stage_width
-        self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(width, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
-        return scores
-
-
-class ResNet(nn.Module):
-    """A residual network of four stages, with the parameter names of published weights.
-
-    images float32 [n, in_channels, H, W] to scores [n, num_classes]. `stem` is "imagenet", or
-    "small" for one 3x3 convolution at full resolution.
-    Source: He et al., "Deep Residual Learning for Image Recognition", table 1.
-    """
-
-    def __init__(
-        self,
-        block: type[BasicBlock] | type[Bottleneck],
-        blocks_per_stage: Sequence[int],
-        in_channels: int,
-        num_classes: int,
-        stem: str,
-    ) -> None:
-        super().__init__()
-        if stem not in ("small", "imagenet"):
-            raise UserError(f"train.model_args: stem is {stem!r}; small and imagenet are known")
-        size, stride = (3, 1) if stem == "small" else (7, 2)
-        self.conv1 = nn.Conv2d(in_channels, 64, size, stride, padding=size // 2, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.maxpool = nn.Identity() if stem == "small" else nn.MaxPool2d(3, 2, padding=1)
-        width, stages = 64, []
-        for stage, num_blocks in enumerate(blocks_per_stage):
-            channels, blocks = 64 * 2**stage, []
-            for index in range(num_blocks):
-                blocks.append(block(width, channels, 2 if stage > 0 and index == 0 else 1))
-                width = channels * block.expansion
-            stages.append(nn.Sequential(*blocks))
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
-        self.fc = nn.Linear(width, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        x = self.maxpool(relu(self.bn1(self.conv1(images))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        scores: torch.Tensor = self.fc(x.mean(dim=(2, 3)))
-        return scores
-
-
-def resnet18(
-    in_channels: int, num_classes: int, stem: str = "imagenet", zero_init_last: bool = False
-) -> nn.Module:
-    """Return a ResNet-18; see `ResNet` for the shapes and the stem."""
-    model = ResNet(BasicBlock, (2, 2, 2, 2), in_channels, num_classes, stem)
-    return _initialise(model, zero_init_last)
-
-
-def resnet50(
-    in_channels: int, num_classes: int, stem: str = "imagenet", zero_init_last: bool = False
-) -> nn.Module:
-    """Return a ResNet-50 v1.5; see `ResNet` for the shapes and the stem."""
-    model = ResNet(Bottleneck, (3, 4, 6, 3), in_channels, num_classes, stem)
-    return _initialise(model, zero_init_last)
-
-
-def _initialise(model: nn.Module, zero_init_last: bool) -> nn.Module:
-    """Return the model with He's initialisation.
-
-    With `zero_init_last` each block starts as only its shortcut.
-    Source: Goyal et al., "Accurate, Large Minibatch SGD", section 5.1.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif zero_init_last and isinstance(module, (BasicBlock, Bottleneck)):
-            last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
-            nn.init.zeros_(last.weight)
-    return model
-
-
-def mlp(
-    in_features: int, num_classes: int, hidden: Sequence[int] = (64, 64), dropout: float = 0.0
-) -> nn.Module:
-    """Return a multi-layer perceptron with ReLU, and dropout after each hidden layer.
-
-    inputs float32 [n, ...] of in_features numbers each, to scores [n, num_classes].
-    """
-    layers: list[nn.Module] = [nn.Flatten()]
-    for width in hidden:
-        layers += [nn.Linear(in_features, width), nn.ReLU(), nn.Dropout(dropout)]
-        in_features = width
-    return nn.Sequential(*layers, nn.Linear(in_features, num_classes))
-
-
-BUILT_IN: dict[str, Callable[..., nn.Module]] = {
-    "mini_resnet": MiniResNet,
-    "resnet18": resnet18,
-    "resnet50": resnet50,
-    "mlp": mlp,
-    "gpt": GPT,
-}

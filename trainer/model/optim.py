@@ -43,7 +43,8 @@ def create(module: nn.Module, train: Train, trained: Named | None = None) -> tor
         _begin_momentum(optimizer)
         return optimizer
     with user_code("train.optimizer", train.optimizer):
-        own: torch.optim.Optimizer = call("train.optimizer", train.optimizer, {}, args, groups)
+        function = load_code("train.optimizer", train.optimizer)
+        own: torch.optim.Optimizer = call("train.optimizer", function, args, groups)
         _check(own, trained, train.optimizer)
     _keep_lr_ratios(own, train.lr)
     return own

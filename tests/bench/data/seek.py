@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 from slurm_job_kit.jobs.spec import Launch, Spec, Train
-from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.data.feed import TrainBatches
+from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.data.feed import IndexedBatches
 from slurm_job_kit.trainer.data.sources import Samples, Source
 from tests.bench.data.samples import OneByOne
 from tests.bench.place import Place
@@ -31,13 +31,12 @@ def _figure(place: Place, title: str, source: Source, workers: int) -> Figure:
     train = Train(micro_batch_size=32)
     context = place.context(Spec(train=train, launch=Launch(num_workers=workers)))
     batches = Batches.of(train, len(source), world_size=1)
-    length = TrainingLength.of(train, batches)
 
     def resume_at(share: float) -> Callable[[], float]:
         step = int(share * batches.steps_per_epoch)
 
         def first_batch() -> float:
-            feed = TrainBatches(source, None, batches, length, context)
+            feed = IndexedBatches(source, None, batches, context)
             took_s = timed(lambda: next(feed.micro_batches(step)))
             feed.close()
             return took_s

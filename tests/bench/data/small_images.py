@@ -9,10 +9,10 @@ from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
 
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.data import transforms
-from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.data.feed import TrainBatches
+from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.data.feed import IndexedBatches
 from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.rooms.zoo.image import Image
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, ratio, timed
 
@@ -48,11 +48,9 @@ def measure(place: Place) -> list[Figure]:
     labels = torch.arange(NUM_IMAGES) % 10
     train = Train(micro_batch_size=BATCH_SIZE)
     batches = Batches.of(train, NUM_IMAGES, world_size=1)
-    args = {"crop_padding": PADDING, "flip": True, "mean": MEAN, "std": STD}
+    image = Image(PADDING, flip=True, mean=MEAN, std=STD)
     samples = Samples(images, labels, scale=1 / 255)
-    length = TrainingLength.of(train, batches)
-    context = place.context(Spec(train=train))
-    feed = TrainBatches(samples, transforms.create("image", args), batches, length, context)
+    feed = IndexedBatches(samples, image, batches, place.context(Spec(train=train)))
     loader = DataLoader(OneByOne(images, labels), BATCH_SIZE, shuffle=True, drop_last=True)
 
     def whole_batches() -> Iterable[object]:

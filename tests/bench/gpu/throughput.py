@@ -7,8 +7,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.data import builtin
-from slurm_job_kit.trainer.model import models
+from slurm_job_kit.trainer.rooms.zoo import data_sets, models
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, ratio
 
@@ -64,8 +63,7 @@ def _bare(place: Place, train: Train) -> float:
     """Seconds of the steps in a loop written by hand, on the kit's model and images."""
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.benchmark = True
-    source = builtin.create(train.dataset, train.dataset_args, 0, 1).train
-    assert isinstance(source, builtin.SyntheticImages)
+    source = data_sets.synthetic_images(**train.dataset_args)[0]
     samples = source.to(place.device)
     model: nn.Module = models.resnet50(3, CLASSES).to(place.device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

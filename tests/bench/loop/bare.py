@@ -7,9 +7,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.data import builtin
+from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.model import models
+from slurm_job_kit.trainer.model.objectives import DataFacts
 from tests.bench.place import Place, StepClock
 
 
@@ -20,14 +21,13 @@ def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
     """
     torch.use_deterministic_algorithms(False)
     world_size = place.distributed.world_size
-    source = builtin.create(spec.dataset, spec.dataset_args, place.distributed.rank, world_size)[0]
+    source = data_set.create(spec, place.distributed.rank, world_size).train
     assert isinstance(source, Samples)
     samples = source.to(place.device)
     size = spec.micro_batch_size
     example = samples.batch(torch.zeros(1, dtype=torch.int64))[0]
     torch.manual_seed(0)
-    fit = models.Fit(example, samples.num_classes, None, spec.dataset)
-    model = models.create(spec.model, spec.model_args, fit)
+    model = models.create(DataFacts(spec, samples.num_classes), example)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(ddp.parameters(), spec.lr, spec.momentum, fused=True)
     step = 0

@@ -13,9 +13,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.data import builtin
+from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.sources import BYTE_SCALE
 from slurm_job_kit.trainer.model import models
+from slurm_job_kit.trainer.model.objectives import DataFacts
 
 
 class Task:
@@ -26,7 +27,7 @@ class Task:
         self.train: Train = spec.train
         self.epochs, self.lr, self.momentum = spec.train.epochs, spec.train.lr, spec.train.momentum
         # Both are tensors in memory, whole batches of which can be taken.
-        sources: Any = builtin.create(spec.train.dataset, spec.train.dataset_args, 0, 1)[:2]
+        sources: Any = data_set.create(spec.train, 0, 1)[:2]
         self._data = [_tensors(source) for source in sources]
         self._num_classes = sources[0].num_classes
         self.save_after: Sequence[int] = ()  # epochs; those of the kit's own checkpoints
@@ -44,8 +45,7 @@ class Task:
         """A new model, whose first forward pass in a training starts the clock."""
         example = self._data[0].tensors[0][:1]
         torch.manual_seed(0)
-        fit = models.Fit(example, self._num_classes, None, self.train.dataset)
-        model = models.create(self.train.model, self.train.model_args, fit)
+        model = models.create(DataFacts(self.train, self._num_classes), example)
 
         def begin(module: nn.Module, inputs: Any) -> None:
             if module.training:

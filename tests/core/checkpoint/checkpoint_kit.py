@@ -19,7 +19,8 @@ from tests.core.ranks import CPU, context_of, place_of
 def data_of(global_batch_size=12, samples_per_epoch=96, digest=None):
     """The sizes of a data set, as `Checkpoints` compares them."""
     length = SimpleNamespace(global_batch_size=global_batch_size, steps_per_epoch=8)
-    data: Any = SimpleNamespace(length=length, samples_per_epoch=samples_per_epoch, digest=digest)
+    batches = SimpleNamespace(samples_per_epoch=samples_per_epoch)
+    data: Any = SimpleNamespace(length=length, train_batches=batches, digest=digest)
     return data
 
 

@@ -16,8 +16,8 @@ from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from slurm_job_kit.trainer.model.evaluate import evaluate
-from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
 from tests.core.data_kit import Chancy, Given, feed_of, job_of, pixels_by_sample
+from tests.parts import classification
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
@@ -348,13 +348,12 @@ def test_the_spec_limits_the_held_out_samples_of_a_forward_pass():
 def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers):
     held_out = HeldOut(Chancy(600), None, job_of(workers=workers))
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
-    objective = Classification(DataFacts("x", num_classes=3), label_smoothing=0.3)
     beats, results = [], []
     for _ in range(2):
         totals = evaluate(
             module,
             held_out,
-            lambda batch: objective(module, batch).row(),
+            lambda batch: classification(module, batch, 0.3).row(),
             torch.zeros(3, dtype=torch.float64),
             lambda: beats.append(1),
         )

@@ -21,9 +21,10 @@ from slurm_job_kit.trainer.process import context
 from slurm_job_kit.trainer.user_code import user_code
 from tests.core import ranks
 from tests.core.ranks import CPU, context_of, place_of
+from tests.parts import IMAGES, OBJECTIVE, TABLE
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-MLP = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8)
+MLP = Train(**TABLE, micro_batch_size=8)
 
 
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -86,7 +87,7 @@ def test_options_of_the_spec_reach_ddp(built):
 
 
 def test_the_throw_away_pass_changes_neither_weights_nor_buffers_nor_gradients(built):
-    train = Train(dataset="digits", model_args={"channels": [4, 8]}, micro_batch_size=4)
+    train = Train(**IMAGES, micro_batch_size=4)
     replica = built(train)[1]
     norms = [module for module in replica.module.modules() if isinstance(module, nn.BatchNorm2d)]
     assert all(norm.num_batches_tracked == 0 for norm in norms)
@@ -158,9 +159,7 @@ def test_a_replica_has_the_autocast_and_the_scaler_of_its_spec(built):
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built, world_size):
-    train = Train(
-        dataset="digits", model_args={"channels": [8, 16]}, micro_batch_size=4, channels_last=True
-    )
+    train = Train(**IMAGES, micro_batch_size=4, channels_last=True)
     data, replica = built(train, world_size)
     inputs, labels = next(iter(data.train_batches.micro_batches(0)))
     nn.functional.cross_entropy(replica.wrapped(inputs), labels).backward()
@@ -176,6 +175,9 @@ def test_unused_parameters_are_refused_with_the_key_that_allows_them(built):
     with pytest.raises(UserError, match=r"2 parameters got no gradient, .* unused.weight: set tr"):
         built(train)
     assert built(dataclasses.replace(train, find_unused_parameters=True))
+
+
+OWN = f"{__name__}:Own"
 
 
 class Own(nn.Module):
@@ -199,19 +201,18 @@ class Own(nn.Module):
     [
         (
             "frozen",
-            f"train.model {__name__}:Own has no trainable parameter: add one, or set "
+            f"train.model {OWN} has no trainable parameter: add one, or set "
             "requires_grad of one to True",
         ),
         (
             "detached",
-            "train.objective classification: the loss depends on no trainable parameter of "
+            f"train.objective {OBJECTIVE}: the loss depends on no trainable parameter of "
             "train.model: remove detach() or no_grad() from the model or the objective",
         ),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_with_the_fix(built, mistake, words):
-    name = f"{__name__}:Own"
-    train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
+    train = dataclasses.replace(MLP, model=OWN, model_args={"mistake": mistake})
     with pytest.raises(UserError) as caught:
         built(train)
     assert str(caught.value) == words
@@ -220,16 +221,16 @@ def test_a_model_that_does_not_fit_is_refused_with_the_fix(built, mistake, words
 @pytest.mark.parametrize(
     ("mistake", "words", "line"),
     [
-        ("creation", "RuntimeError: no such thing", "raise RuntimeError"),
-        ("shape", "RuntimeError: mat1 and mat2 shapes cannot", "return self.linear(x)"),
+        ("creation", f"model {OWN}: RuntimeError: no such thing", "raise RuntimeError"),
+        # An own objective calls the model.
+        ("shape", f"objective {OBJECTIVE}: RuntimeError: mat1 and mat2", "return self.linear(x)"),
     ],
 )
 def test_an_exception_of_a_model_at_the_start_is_an_error_of_the_model(built, mistake, words, line):
-    name = f"{__name__}:Own"
-    train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
+    train = dataclasses.replace(MLP, model=OWN, model_args={"mistake": mistake})
     with pytest.raises(UserCodeError) as caught:
         built(train)
-    assert str(caught.value).startswith(f"train.model {name}: {words}")
+    assert str(caught.value).startswith(f"train.{words}")
     assert line in caught.value.trace
 
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.model import models, optim, precision
-from slurm_job_kit.trainer.model.models import Fit
+from slurm_job_kit.trainer.model import optim, precision
+from tests.parts import Convolutions, perceptron
 
 CPU = torch.device("cpu")
 
@@ -71,17 +71,16 @@ def train_steps(module, optimizer, numbers, train, inputs, labels, num_steps):
 @pytest.mark.parametrize(
     ("name", "model", "shape"),
     [
-        ("bf16", "mini_resnet", (8, 1, 8, 8)),
-        ("bf16", "mlp", (8, 30)),
-        ("fp16", "mlp", (8, 30)),
+        ("bf16", Convolutions, (8, 1, 8, 8)),
+        ("bf16", perceptron, (8, 30)),
+        ("fp16", perceptron, (8, 30)),
     ],
 )
 def test_models_learn_in_half_precision(name, model, shape, optimizer, clip):
     train = Train(precision=name, optimizer=optimizer, lr=0.01, grad_clip_norm=clip)
     torch.manual_seed(0)
     inputs, labels = torch.rand(shape), torch.arange(8) % 2
-    args = {"channels": [8, 16]} if model == "mini_resnet" else {}
-    module = models.create(model, args, Fit(inputs, 2, None, "x"))
+    module = model(num_classes=2)
     stepper, (numbers, _) = optim.create(module, train), set_up(train)
     first = train_steps(module, stepper, numbers, train, inputs, labels, 1)
     assert train_steps(module, stepper, numbers, train, inputs, labels, 30) < 0.95 * first

@@ -9,11 +9,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.rooms.sharded import meta_init
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 from tests.core.ranks import CPU, place_of
+from tests.parts import Transformer
 
 
 class Divided(Ddp):
@@ -26,8 +26,8 @@ class Divided(Ddp):
         return Rows(value.to_local(), tuple(value.shape))
 
 
-def small_gpt():
-    return GPT(vocab_size=100, block_size=16, n_layer=2)
+def transformer():
+    return Transformer(layers=2, width=40, vocabulary=100)
 
 
 def built(create, monkeypatch, limit=0):
@@ -48,7 +48,7 @@ def net():
     return nn.Sequential(*layers, nn.Embedding(50, 20))
 
 
-@pytest.mark.parametrize("create", [small_gpt, net])
+@pytest.mark.parametrize("create", [transformer, net])
 def test_the_values_are_distributed_as_those_of_the_models_own_code(create, monkeypatch):
     own, other = create(), filled(create, monkeypatch)
     assert own.state_dict().keys() == other.state_dict().keys()
@@ -64,26 +64,26 @@ def test_the_values_are_distributed_as_those_of_the_models_own_code(create, monk
 
 def test_the_values_depend_on_the_seed_and_the_name_only(monkeypatch):
     torch.manual_seed(1)
-    first = filled(small_gpt, monkeypatch).state_dict()
+    first = filled(transformer, monkeypatch).state_dict()
     torch.manual_seed(2)
-    again = filled(small_gpt, monkeypatch).state_dict()
-    other = filled(small_gpt, monkeypatch, seed=1).state_dict()
+    again = filled(transformer, monkeypatch).state_dict()
+    other = filled(transformer, monkeypatch, seed=1).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
-    name = "transformer.h.0.mlp.c_fc.weight"
+    name = "layers.0.up.weight"
     assert not torch.equal(first[name], other[name])
-    assert not torch.equal(first[name], first[name.replace("h.0", "h.1")])
+    assert not torch.equal(first[name], first[name.replace("0", "1")])
 
 
 def test_a_tied_parameter_stays_one(monkeypatch):
-    model = filled(small_gpt, monkeypatch)
-    assert model.lm_head.weight is model.transformer.wte.weight
+    model = filled(transformer, monkeypatch)
+    assert model.head.weight is model.embedding.weight
 
 
 def test_each_rank_has_its_rows_of_the_same_values(monkeypatch):
-    whole = filled(small_gpt, monkeypatch).state_dict()
+    whole = filled(transformer, monkeypatch).state_dict()
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=3)
     try:
-        model, _ = built(small_gpt, monkeypatch)
+        model, _ = built(transformer, monkeypatch)
         fully_shard(model)
         meta_init.allocate(model, CPU)
         meta_init.fill(model, Divided(), 0)

@@ -16,13 +16,13 @@ from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.rooms.export import __main__ as export
 from slurm_job_kit.trainer.rooms.weights import initial
 from slurm_job_kit.trainer.rooms.weights.hooks import callbacks
 from slurm_job_kit.trainer.strategy import create
 from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save, train
 from tests.core.ranks import CPU, context_of, join, results
+from tests.parts import Transformer
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("process_group")]
 
@@ -236,7 +236,7 @@ def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path):
 def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
     """safetensors refuses tensors that share memory."""
     context, replica = job_of(tmp_path / "old"), replica_of()
-    replica.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
+    replica.module = Transformer(layers=1, width=4, vocabulary=7)
     replica.optimizer = torch.optim.AdamW(replica.module.parameters())
     save(context, replica, 6)
     out = tmp_path / "out.safetensors"
@@ -244,11 +244,11 @@ def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
     assert safetensors.torch.load_file(out).keys() == replica.module.state_dict().keys()
     for path in (context.run.dir.path, out):
         fresh = replica_of()
-        fresh.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
+        fresh.module = Transformer(layers=1, width=4, vocabulary=7)
         fresh.optimizer = torch.optim.AdamW(fresh.module.parameters())
         begun(job_of(tmp_path / "new", init_from=str(path)), fresh)
         assert weights_sha256(fresh) == weights_sha256(replica)
-        assert fresh.module.lm_head.weight is fresh.module.transformer.wte.weight
+        assert fresh.module.head.weight is fresh.module.embedding.weight
 
 
 def begun(context, replica, step=None):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.trainer.data import builtin
 from slurm_job_kit.trainer.data.sources import Samples
+from tests import parts
 
 from ..paced import Paced
 
@@ -31,13 +31,13 @@ class Broken(Paced):
         return super().forward(images)
 
 
-def digits() -> tuple[Samples, Samples]:
-    """The data set `digits`; a rank loops here once if TROUBLE_FOLDER/<rank> exists."""
+def images() -> tuple[Samples, Samples]:
+    """The images of tests.parts; a rank loops here once if TROUBLE_FOLDER/<rank> exists."""
     trouble = Path(os.environ.get(TROUBLE, "/nowhere"), os.environ["RANK"])
     if shared_files.exists(trouble):
         trouble.unlink()
         loop_for_ever()
-    return builtin.digits()
+    return parts.images()
 
 
 def loop_for_ever() -> None:

@@ -1,10 +1,10 @@
-"""The digits, sample by sample, so that worker processes read them."""
+"""The images of tests.parts, sample by sample, so that worker processes read them."""
 
 import torch
 from torch.utils.data import Dataset
 
-from slurm_job_kit.trainer.data import builtin
 from slurm_job_kit.trainer.data.sources import Samples
+from tests import parts
 
 
 class BySample(Dataset[tuple[torch.Tensor, int]]):
@@ -22,7 +22,7 @@ class BySample(Dataset[tuple[torch.Tensor, int]]):
         return self.images[index], int(self.labels[index])
 
 
-def digits() -> tuple[BySample, BySample]:
-    """(train, test) of the built-in digits."""
-    train, test = builtin.digits()
+def images() -> tuple[BySample, BySample]:
+    """(train, test)."""
+    train, test = parts.images()
     return BySample(train), BySample(test)

@@ -1,13 +1,13 @@
-"""The digits; each rank records the samples on which it trains."""
+"""The images of tests.parts; each rank records the samples on which it trains."""
 
 import os
 from pathlib import Path
 
 import torch
 
-from slurm_job_kit.trainer.data.builtin import digits as plain_digits
 from slurm_job_kit.trainer.data.feed import TRIAL_SIZE
 from slurm_job_kit.trainer.data.sources import Batch, Samples
+from tests import parts
 
 FOLDER = "SAMPLES_FOLDER"
 
@@ -22,9 +22,9 @@ class Recorded(Samples):
         return super().batch(indices)
 
 
-def digits() -> tuple[Samples, Samples]:
-    """The built-in digits; the training set is recorded."""
-    train, test = plain_digits()
+def images() -> tuple[Samples, Samples]:
+    """(train, test); the training set is recorded."""
+    train, test = parts.images()
     return Recorded(train.inputs, train.labels, scale=1 / 16), test
 
 

@@ -24,6 +24,8 @@ SPEC = (
     "slurm.time=00:10:00",
     "train.epochs=2",
     "train.model=tests.slurm.paced:Paced",
+    "train.dataset=tests.parts:images",
+    "train.objective=tests.parts:classification",
     "launch.stop_check_steps=1",
     "checkpoint.every_epochs=1",
 )

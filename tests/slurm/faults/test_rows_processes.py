@@ -14,7 +14,7 @@ from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 # With worker processes that read the data, which must not be left behind either.
-READERS = ("train.dataset=tests.slurm.faults.by_sample:digits", "launch.num_workers=1")
+READERS = ("train.dataset=tests.slurm.faults.by_sample:images", "launch.num_workers=1")
 # The first signal determines the cause.
 AFTER_A_STOP = [["manual_stop", "completed"], ["time_limit", "completed"]]
 OFTEN = "checkpoint.every_steps=3"

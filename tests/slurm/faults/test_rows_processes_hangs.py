@@ -159,7 +159,7 @@ def wait_for_all_ranks(run: Run, event: str) -> None:
 def test_row_41_hang_of_a_data_sets_constructor(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
-    data = "train.dataset=tests.slurm.faults.broken:digits"
+    data = "train.dataset=tests.slurm.faults.broken:images"
     trouble = (
         f"launch.env.TROUBLE_FOLDER={tmp_path}",
         f"launch.hang_timeout_s={START_UP_TIMEOUT_S}",

@@ -194,7 +194,7 @@ def test_row_26_other_number_of_shards_and_other_strategy_on_resume(
         kit,
         FSDP,
         f"train.global_batch_size={GLOBAL_BATCH}",
-        "train.dataset=tests.slurm.faults.recorded:digits",
+        "train.dataset=tests.slurm.faults.recorded:images",
         f"launch.env.{recorded.FOLDER}={folder}",
     )
     row.record(paced.run)

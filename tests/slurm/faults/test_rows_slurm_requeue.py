@@ -61,7 +61,7 @@ def test_row_32_ten_preemptions_in_one_epoch(kit: Kit, row: Row, tmp_path: Path)
     words = (
         "train.epochs=1",
         f"train.micro_batch_size={micro_batch_size}",
-        "train.dataset=tests.slurm.faults.recorded:digits",
+        "train.dataset=tests.slurm.faults.recorded:images",
     )
     folder, expected = tmp_path / "samples", tmp_path / "expected"
     folder.mkdir()

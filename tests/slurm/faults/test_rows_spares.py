@@ -80,7 +80,7 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
         row,
         *("slurm.nodes=2-3", "checkpoint.every_steps=5", f"train.global_batch_size={UNEVEN_BATCH}"),
         *(
-            "train.dataset=tests.slurm.faults.recorded:digits",
+            "train.dataset=tests.slurm.faults.recorded:images",
             f"launch.env.{recorded.FOLDER}={folder}",
         ),
         step=7,

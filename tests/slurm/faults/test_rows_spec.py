@@ -69,7 +69,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
         kit,
         f"slurm.nodes={NODES[0]}",
         f"train.global_batch_size={GLOBAL_BATCH}",
-        "train.dataset=tests.slurm.faults.recorded:digits",
+        "train.dataset=tests.slurm.faults.recorded:images",
         f"launch.env.{recorded.FOLDER}={folder}",
     )
     row.record(paced.run)
@@ -91,7 +91,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
 
 
 def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    by_sample = "train.dataset=tests.slurm.faults.by_sample:digits"
+    by_sample = "train.dataset=tests.slurm.faults.by_sample:images"
     paced = begin(kit, row, by_sample, "launch.num_workers=0", step=3)
     harm_storage.stop(paced.run)
     paced = replace(paced, run=kit.resume(paced.run, "launch.num_workers=2"))

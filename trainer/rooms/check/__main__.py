@@ -38,7 +38,7 @@ from ...model.training_data import build_data
 from ...process.context import DistributedContext
 from ...process.run_handle import RankContext, RunHandle
 from ...strategy import create as create_strategy
-from ...user_code import load, user_code
+from ...user_code import is_user_code, load, user_code
 
 CPU = torch.device("cpu")
 # A larger model gets no memory of a login node, where a room can do without.
@@ -64,11 +64,8 @@ def build_parts(run_dir: RunDir, spec: Spec) -> None:
     data = build_data(context)
     batch = data.train_batches.example()
     with user_code("train.objective", train.objective):
-        objective = objectives.create(
-            train.objective, train.objective_args, train.label_smoothing, data.facts
-        )
-    fit = build.fit_of(train, data, batch)
-    create = functools.partial(models.create, train.model, train.model_args, fit)
+        objective = objectives.create(data.facts)
+    create = functools.partial(models.create, data.facts, batch)
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, train.seed))
     with user_code("train.model", train.model):
         module = strategy.create(create, MAX_MODEL_BYTES)
@@ -80,7 +77,7 @@ def build_parts(run_dir: RunDir, spec: Spec) -> None:
     if any(each.is_meta for each in module.parameters()):  # too large for this host
         return
     optim.create(module, train)
-    key = "model" if train.objective in objectives.BUILT_IN else "objective"
+    key = "objective" if is_user_code(train.objective) else "model"
     with user_code(f"train.{key}", getattr(train, key)):
         sums = objective(module, batch)
         objectives.check_sums(sums, train.objective)

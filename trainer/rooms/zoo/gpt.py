@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from ..errors import UserError
+from ...errors import UserError
 
 INIT_STD = 0.02
 

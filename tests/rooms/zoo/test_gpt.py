@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
+from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
-from slurm_job_kit.trainer.model.gpt import GPT
-from slurm_job_kit.trainer.model.models import Fit
+from slurm_job_kit.trainer.model.objectives import DataFacts
+from slurm_job_kit.trainer.rooms.zoo.gpt import GPT
 
 SIZE = {"vocab_size": 11, "block_size": 6, "n_layer": 2, "n_head": 2, "n_embd": 8}
 
@@ -90,15 +91,20 @@ def test_heads_of_a_fraction_are_refused():
 TOKENS = torch.zeros(2, 5).long()
 
 
+def fitted(args, inputs=TOKENS, vocab_size=7):
+    train = Train(model="gpt", model_args=args, dataset="x")
+    return models.create(DataFacts(train, vocab_size=vocab_size), inputs)
+
+
 def test_it_is_fitted_to_the_tokens_of_the_data():
     small = {"n_layer": 1, "n_head": 1, "n_embd": 4}
-    model = models.create("gpt", small, Fit(TOKENS, None, 7, "x"))
+    model = fitted(small)
     assert isinstance(model, GPT)
     assert (model.block_size, model.lm_head.weight.shape) == (5, (7, 4))
-    wider = models.create("gpt", {**small, "vocab_size": 8}, Fit(TOKENS, None, 7, "x"))
+    wider = fitted({**small, "vocab_size": 8})
     assert isinstance(wider, GPT) and wider.lm_head.weight.shape == (8, 4)
     with pytest.raises(UserError, match="train.model_args: .*missing .* 'vocab_size'"):
-        models.create("gpt", small, Fit(TOKENS, None, None, "x"))
+        fitted(small, vocab_size=None)
 
 
 @pytest.mark.parametrize(
@@ -111,4 +117,4 @@ def test_it_is_fitted_to_the_tokens_of_the_data():
 )
 def test_other_inputs_than_tokens_are_refused_with_the_data_sets_that_fit(inputs, words):
     with pytest.raises(UserError, match=f"inputs of train.dataset x are {words}: take python_so"):
-        models.create("gpt", {}, Fit(inputs, None, 7, "x"))
+        fitted({}, inputs)

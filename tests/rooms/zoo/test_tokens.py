@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from slurm_job_kit.trainer.data.tokens import python_source, text, tokens
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.rooms.zoo.tokens import python_source, text, tokens
 from tests.core.data_kit import feed_of
 
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from slurm_job_kit.trainer.data import builtin
-from slurm_job_kit.trainer.data.stream import Share, StreamBatches
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
+from slurm_job_kit.trainer.rooms.streams.stream import StreamBatches
 from tests.core.data_kit import job_of
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
@@ -68,7 +69,7 @@ def stream_of(stream, rank=0, world_size=1, is_own=False, transform=None, **cont
     """Return the training batches of a rank's stream; a micro batch of 2, two of them in a step."""
     context = {"micro_batch_size": 2, "grad_accum_steps": 2, "max_steps": 99, **context}
     job = job_of(rank=rank, world_size=world_size, **context)
-    return StreamBatches(stream, Share(rank, world_size, is_own), transform, job)
+    return StreamBatches(stream, is_own, transform, job)
 
 
 def read(batches, steps):
@@ -340,10 +341,10 @@ def test_the_iterator_of_a_stream_is_made_with_seeded_generators():
 
 def test_sizes_of_the_batches_follow_from_the_spec(capsys):
     batches = stream_of(Numbers(), 0, 2, micro_batch_size=5, global_batch_size=24, workers=3)
-    assert (batches.batch_size, batches.num_micro_batches(0)) == (4, 3)
+    assert (batches.sizes.micro_batch_size, batches.num_micro_batches(0)) == (4, 3)
     assert "one process reads a stream: launch.num_workers counts as 1" in capsys.readouterr().out
     own = stream_of(Numbers(), 1, 2, is_own=True, micro_batch_size=10, global_batch_size=46)
-    assert (own.batch_size, own.num_micro_batches(0)) == (1, 23)  # 3 rounds are uneven
+    assert (own.sizes.micro_batch_size, own.num_micro_batches(0)) == (1, 23)  # 3 rounds are uneven
     words = "global_batch_size 9 cannot be shared evenly by 2 ranks, each of which has a stream of"
     with pytest.raises(UserError, match=words):
         stream_of(Numbers(), 1, 2, is_own=True, global_batch_size=9)
@@ -371,8 +372,13 @@ def own_dataset(rank, world_size):
     return Numbers(base=1000 * rank), None
 
 
+def created(name, rank, world_size, **args):
+    train = Train(dataset=f"{__name__}:{name}", dataset_args=args)
+    return data_set.create(train, rank, world_size)
+
+
 def test_a_stream_without_a_state_begins_again_at_a_resume_and_is_not_exact():
-    parts = builtin.create(f"{__name__}:dataset", {"kind": "unsavable"}, 0, 1)
+    parts = created("dataset", 0, 1, kind="unsavable")
     batches = stream_of(parts.train)
     assert not batches.resumes_exactly
     [*batches.micro_batches(0)]
@@ -382,7 +388,7 @@ def test_a_stream_without_a_state_begins_again_at_a_resume_and_is_not_exact():
 
 
 def test_a_dataset_with_the_arguments_rank_and_world_size_gives_each_rank_its_own_stream():
-    parts = builtin.create(f"{__name__}:dataset", {"kind": "numbers"}, 1, 2)
-    assert builtin.is_stream(parts.train) and not parts.is_own_stream
-    parts = builtin.create(f"{__name__}:own_dataset", {}, 1, 2)
+    parts = created("dataset", 1, 2, kind="numbers")
+    assert data_set.is_stream(parts.train) and not parts.is_own_stream
+    parts = created("own_dataset", 1, 2)
     assert isinstance(parts.train, Numbers) and parts.is_own_stream and parts.train.base == 1000

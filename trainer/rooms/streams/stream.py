@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import math
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,24 +13,18 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..contract import BatchSizes, Train, uneven
-from ..errors import CodeError, UserError
-from ..process.run_handle import RankContext
-from ..seeds import SAMPLE, mix, seed_all
-from ..user_code import user_code, with_key
-from .collate import Collate
-from .loader import (
-    PREFETCHED_BATCHES,
-    RawBatch,
-    as_in_worker,
-    start_worker,
-    start_workers,
-    unchanged,
-    worker_context,
-)
-from .sources import Batch, Stream, check_plain, content_sha256
-from .to_device import ToDevice
-from .transforms import Transform
+from ....jobs.batch_sizes import uneven
+from ...contract import BatchSizes, Train
+from ...data.batches import TrainingLength
+from ...data.collate import Collate
+from ...data.feed import TrainBatches
+from ...data.loader import RawBatch, as_in_worker, data_loader, start_workers
+from ...data.sources import Batch, Stream, check_plain, content_sha256
+from ...data.transforms import Transform
+from ...errors import CodeError, UserError
+from ...process.run_handle import RankContext
+from ...seeds import SAMPLE, mix, seed_all
+from ...user_code import user_code, with_key
 
 ONE_STREAM = (
     "have train.dataset return one stream for all ranks, without the arguments rank and world_size"
@@ -110,10 +103,10 @@ class StreamReader(IterableDataset[Any]):
         except Exception as error:
             yield with_key(error, "train.dataset", self.train.dataset)
 
-    def first(self, number: int) -> list[_Reading]:
-        """Return the next batches, and leave the position as it is."""
+    def first(self) -> _Reading:
+        """Return the next batch, and leave the position as it is."""
         with contextlib.closing(self.readings()) as readings:
-            return list(itertools.islice(readings, number))
+            return next(readings)
 
     def readings(self) -> Generator[_Reading]:
         """Yield the batches from the position on; errors of the stream pass through."""
@@ -144,33 +137,27 @@ class StreamReader(IterableDataset[Any]):
         return state
 
     def _samples(self, position: Position) -> Iterator[_Sample]:
-        """Yield the samples of all passes after a position."""
+        """Yield the samples of all passes after a position; seed the generators for each."""
         count, passes, state = position.num_samples, position.num_passes, position.stream
         while True:
             began = count
-            for value in self._one_pass(passes, state, count):
+            self._seed(count)  # `iter` may draw from the generators, too
+            if hasattr(self.stream, "set_epoch"):  # before the state, which may depend on it
+                self.stream.set_epoch(passes)
+            if isinstance(self.stream, Stream):
+                self.stream.load_state_dict(state)
+            iterator = iter(self.stream)
+            while True:
+                self._seed(count)
+                try:
+                    value = next(iterator)
+                except StopIteration:
+                    break
                 yield _Sample(count, value, passes)
                 count += 1
             if count == began and state is self.start:
                 raise UserError(f"train.dataset {self.train.dataset}: the stream has no samples")
             passes, state = passes + 1, self.start
-
-    def _one_pass(self, number: int, state: dict[str, Any], count: int) -> Iterator[Any]:
-        """Yield the samples after `state`; seed the random generators for each. number: from 0."""
-        self._seed(count)  # `iter` may draw from them, too
-        set_epoch = getattr(self.stream, "set_epoch", None)
-        if set_epoch is not None:  # before the state, which may depend on it
-            set_epoch(number)
-        if isinstance(self.stream, Stream):
-            self.stream.load_state_dict(state)
-        iterator = iter(self.stream)
-        while True:
-            self._seed(count)
-            try:
-                yield next(iterator)
-            except StopIteration:
-                return
-            count += 1
 
     def _seed(self, count: int) -> None:
         seed_all(mix(SAMPLE, self.train.seed, self.share.number(count)))
@@ -184,30 +171,45 @@ class _Sample(NamedTuple):
     num_passes: int
 
 
-class StreamBatches:
+class StreamBatches(TrainBatches):
     """The transformed training batches of this rank, in the order of its stream.
 
     At most one worker process reads ahead, so the order does not depend on launch.num_workers. The
-    position counts what was trained on, not what was read ahead.
-
-    resumes_exactly: whether the stream goes on with the same samples after a resume: it has
-        state_dict and load_state_dict, and `restore` read the last batch again as it was.
+    position counts what was trained on, not what was read ahead. A stream goes on with the same
+    samples after a resume if it has state_dict and load_state_dict, and `restore` reads the last
+    batch again as it was.
     """
+
+    inexact = (
+        "the stream has no state_dict and load_state_dict, or reads other samples after its state "
+        "is loaded, as with a shuffle buffer that state_dict() lacks: a resume repeats or skips "
+        "samples. The exactness of a run that was resumed is then `approximate`"
+    )
+    resumed = (
+        "the stream of train.dataset went on with other samples after step {}: its state_dict() "
+        "lacks a part of its position"
+    )
 
     def __init__(
         self,
         stream: Stream | Iterable[Any],
-        share: Share,
+        is_own_stream: bool,
         transform: Transform | None,
         context: RankContext,
     ) -> None:
-        self._train = context.train
-        self._to_device = ToDevice(transform, context)
+        """is_own_stream: see `Share`."""
+        train, place = context.train, context.distributed
+        share = Share(place.rank, place.world_size, is_own_stream)
+        if train.max_steps is None:
+            raise UserError(
+                f"train.dataset {train.dataset} returns a stream, whose length is not known: set "
+                "train.max_steps"
+            )
+        sizes = BatchSizes.for_ranks(train, place.world_size, is_even_at_any_cost=is_own_stream)
+        length = TrainingLength.of_stream(train.max_steps, sizes.global_batch_size)
+        super().__init__(sizes, length, transform, context)
+        self._train, self._share = train, share
         self._num_workers = min(1, context.run.spec.launch.num_workers)
-        self._share = share
-        self.sizes = BatchSizes.for_ranks(
-            context.train, context.distributed.world_size, is_even_at_any_cost=share.is_own_stream
-        )
         if share.is_own_stream and (slurm := context.run.spec.slurm).is_range:
             raise UserError(
                 f"slurm.nodes {slurm.nodes} lets the number of ranks change, and each rank has a "
@@ -229,28 +231,19 @@ class StreamBatches:
         if context.run.spec.launch.num_workers > 1:
             context.distributed.log("one process reads a stream: launch.num_workers counts as 1")
 
-    @property
-    def batch_size(self) -> int:
-        """The number of samples of the largest micro batch."""
-        return self.sizes.micro_batch_size
-
-    def num_micro_batches(self, step: int) -> int:
-        """Return how many micro batches each rank accumulates in every step."""
-        return self.sizes.grad_accum_steps
-
     def micro_batches(self, step: int) -> Iterator[Batch]:
         """Yield the next micro batches, on the device."""
         for _ in range(self.sizes.grad_accum_steps):
             reading = self._next()
             self._last = self._reader.position, reading
             self._reader.position = reading.after
-            yield self._to_device(reading.batch, (self._train.seed, step))
+            yield self._to_device(reading.batch, (self._seed, step))
 
     def example(self) -> Batch:
         """Return the first batch of the stream; the training still begins with that batch."""
         with user_code("train.dataset", self._train.dataset):
-            (reading,) = self._reader.first(1)
-        self._to_device(reading.batch, (self._train.seed, 0))
+            reading = self._reader.first()
+        self._to_device(reading.batch, (self._seed, 0))
         return self._to_device(reading.batch, None)
 
     def positions(self) -> list[dict[str, Any]]:
@@ -288,25 +281,16 @@ class StreamBatches:
         has_digest = share.is_own_stream or share.rank == 0  # of a shared stream that of rank 0
         if last is not None and last["made_of"] == self._made_of() and has_digest:
             with user_code("train.dataset", self._train.dataset):
-                (again,) = replace(self._reader, position=Position(**last["before"])).first(1)
+                again = replace(self._reader, position=Position(**last["before"])).first()
             self.resumes_exactly &= content_sha256(again.batch.content) == last["sha256"]
 
     def _made_of(self) -> list[int]:
         """Return on what the samples of a batch depend, besides the position."""
-        return [self._share.world_size, self.batch_size]
+        return [self._share.world_size, self.sizes.micro_batch_size]
 
     def _next(self) -> _Reading:
         if self._batches is None:
-            self._loader = DataLoader(
-                self._reader,
-                batch_size=None,
-                num_workers=self._num_workers,
-                collate_fn=unchanged,
-                worker_init_fn=start_worker,
-                multiprocessing_context=worker_context() if self._num_workers else None,
-                generator=torch.Generator(),
-                prefetch_factor=PREFETCHED_BATCHES if self._num_workers else None,
-            )
+            self._loader = data_loader(self._reader, self._num_workers, batch_size=None)
             self._batches = start_workers(self._loader)
         reading = next(self._batches)
         if isinstance(reading, Exception):

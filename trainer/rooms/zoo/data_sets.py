@@ -1,106 +1,24 @@
-"""Creates the data set of a spec; holds the built-in data sets that need no files of the user.
-
-Nothing is downloaded.
-"""
+"""The built-in data sets that need no files of the user. Nothing is downloaded."""
 
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset
 
-from ..errors import NoSamples, UserError
-from ..user_code import call, load
+from ...data.sample_rng import SampleRandom
+from ...data.sources import Batch, Samples
+from ...errors import UserError
 from .image_files import cifar10, image_folder
-from .sample_rng import SampleRandom
-from .sources import (
-    Batch,
-    BatchSource,
-    PerSampleSet,
-    Samples,
-    Source,
-    Stream,
-)
 from .tokens import python_source, text, tokens
 
 TRAIN_FRACTION = 0.8
-
-
-class Parts(NamedTuple):
-    """What train.dataset returned.
-
-    is_own_stream: whether `train` is a stream of this rank only.
-    """
-
-    train: Source | Stream
-    held_out: Source | None
-    is_own_stream: bool = False
-
-
-def create(name: str, args: dict[str, Any], rank: int, world_size: int) -> Parts:
-    """Return the parts of `train.dataset`.
-
-    name: one of BUILT_IN, or `package.module:callable`, which returns (train, held-out); held-out
-        may be None. A callable with the parameters `rank` and `world_size` gets them.
-    Raises UserError where it returns something else, or a part without samples.
-    """
-    function = BUILT_IN.get(name) or load("train.dataset", name, BUILT_IN)
-    takes_rank = {"rank", "world_size"} <= _parameters(function)
-    place = {"rank": rank, "world_size": world_size} if takes_rank else {}
-    parts = call("train.dataset", name, {name: function}, {**args, **place})
-    if not isinstance(parts, (tuple, list)) or len(parts) != 2:
-        raise UserError(f"train.dataset: {name} returns {_kind(parts)}, not a pair (train, test)")
-    train, held_out = parts
-    if not is_stream(train):
-        _check_part(name, "train", train)
-    if held_out is not None:
-        _check_part(name, "held-out", held_out)
-    return Parts(train, held_out, is_own_stream=takes_rank and is_stream(train))
-
-
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some callables written in C have no signature
-        return set()
-
-
-def is_stream(part: object) -> TypeGuard[Stream]:
-    """Return whether a part can only be iterated over."""
-    is_indexed = isinstance(part, (BatchSource, PerSampleSet))
-    # torch's IterableDataset has a __getitem__, from Dataset, that raises.
-    return isinstance(part, IterableDataset) or (hasattr(part, "__iter__") and not is_indexed)
-
-
-def _check_part(name: str, title: str, part: object) -> None:
-    """Raise UserError unless a part is a data set with samples."""
-    if is_stream(part):
-        raise UserError(
-            f"train.dataset: {name} returns a stream as its {title} part: its samples are counted, "
-            "so return a list of them, a data set with __len__ and __getitem__, or None"
-        )
-    # A text and a mapping have both methods, but their items are no samples.
-    is_text = isinstance(part, (str, bytes, Mapping))
-    if is_text or not isinstance(part, (BatchSource, PerSampleSet)):
-        raise UserError(
-            f"train.dataset: {name} returns {_kind(part)} as its {title} part: it needs "
-            "__len__, and either batch and to, or __getitem__; or state_dict and load_state_dict "
-            "for a stream"
-        )
-    if len(part) == 0:
-        raise NoSamples(f"train.dataset: {name} returns a {title} part without samples")
-
-
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
 
 
 def digits() -> tuple[Samples, Samples]:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..errors import UserError
-from .sources import absolute
+from ...errors import UserError
+from .image_files import absolute
 
 TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 # A header of 256 int32 that begins with this number. Source: llm.c and modded-nanogpt, data files.

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..errors import UserError
-from .sources import Samples, absolute
+from ....jobs.problems import expand_path
+from ...data.sources import Samples
+from ...errors import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +24,25 @@ CIFAR10_RECORD_BYTES = 1 + 3 * 32 * 32  # a label, then the red, green and blue 
 BILINEAR = 2  # Source: PIL.Image.Resampling
 Pixels = npt.NDArray[np.uint8]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
+
+
+def absolute(key: str, path: str) -> Path:
+    """Return the absolute path of a key of train.dataset_args, with ~ and $VARIABLE expanded.
+
+    Raises UserError for a relative path: ranks run in the frozen copy of the code.
+    """
+    if not isinstance(path, str):
+        raise UserError(f"train.dataset_args.{key} must be a path, not {path!r}")
+    try:
+        expanded = Path(expand_path(path))
+    except ValueError as error:
+        raise UserError(f"train.dataset_args.{key}: {error} on this host") from None
+    if not expanded.is_absolute():
+        raise UserError(
+            f"train.dataset_args.{key}: {path} is relative, but ranks run in the run's own copy of "
+            f"the code: write it in full, such as /data/{path}"
+        )
+    return expanded
 
 
 def cifar10(path: str) -> tuple[Samples, Samples]:

@@ -1,4 +1,4 @@
-"""The built-in data sets, and the checks of a user's own data set."""
+"""The built-in data sets."""
 
 import sys
 from typing import Any
@@ -8,9 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from slurm_job_kit.trainer.data import builtin
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.sources import BatchSource, PerSampleSet, Samples, num_classes
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.rooms.zoo import data_sets
 
 
 def sklearn_table(name: str, **options: Any) -> Any:
@@ -21,7 +23,7 @@ def sklearn_table(name: str, **options: Any) -> Any:
 
 
 def parts(name: str, args: dict[str, Any]) -> tuple[Any, Any]:
-    return builtin.create(name, args, 0, 1)[:2]
+    return data_set.create(Train(dataset=name, dataset_args=args), 0, 1)[:2]
 
 
 def in_memory(name: str, args: dict[str, Any]) -> tuple[Samples, Samples]:
@@ -32,7 +34,7 @@ def in_memory(name: str, args: dict[str, Any]) -> tuple[Samples, Samples]:
 
 def test_the_two_parts_of_a_split_share_no_sample_and_have_the_same_share_of_each_class():
     labels = torch.arange(569) % 3
-    train, test = builtin.stratified_split(labels)
+    train, test = data_sets.stratified_split(labels)
     assert sorted(torch.cat([train, test]).tolist()) == list(range(569))
     assert len(train) == 455
     one, other = [torch.bincount(labels[part]) / len(part) for part in (train, test)]
@@ -57,17 +59,17 @@ def test_the_digits_are_bitwise_those_of_scikit_learn():
     table = sklearn_table("digits")
     images = torch.from_numpy(table.images).to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(table.target).long()
-    for samples, part in zip(builtin.digits(), builtin.stratified_split(labels), strict=True):
+    for samples, part in zip(data_sets.digits(), data_sets.stratified_split(labels), strict=True):
         assert same_bits(samples, images[part], labels[part])
 
 
 def test_the_cancer_table_is_bitwise_that_of_scikit_learn():
     table = sklearn_table("breast_cancer")
     values, labels = torch.from_numpy(table.data), torch.from_numpy(table.target).long()
-    parts = builtin.stratified_split(labels)
+    parts = data_sets.stratified_split(labels)
     deviation, mean = torch.std_mean(values[parts[0]], dim=0)
     values = ((values - mean) / deviation).float()
-    for samples, part in zip(builtin.breast_cancer(), parts, strict=True):
+    for samples, part in zip(data_sets.breast_cancer(), parts, strict=True):
         assert same_bits(samples, values[part], labels[part])
 
 
@@ -214,43 +216,6 @@ def test_a_broken_image_is_named(tmp_path):
         train[0]
 
 
-def test_labels_name_classes():
-    inputs = torch.zeros(3, 2)
-    with pytest.raises(UserError, match="has the label -1, but"):
-        Samples(inputs, torch.tensor([0, -1, 2]))
-    with pytest.raises(UserError, match="has the label 2, but .* is 1"):
-        Samples(inputs, torch.tensor([0, 1, 2]), num_classes=2)
-    with pytest.raises(UserError, match="3 inputs, but 2 labels"):
-        Samples(inputs, torch.tensor([0, 1]))
-
-
-def test_a_callable_without_a_pair_of_data_sets_is_a_user_error():
-    with pytest.raises(UserError, match=r":OrderedDict returns a OrderedDict, not a pair"):
-        parts("collections:OrderedDict", {})
-    with pytest.raises(UserError, match=r"returns a str as its train part: it needs __len__, and"):
-        parts("posixpath:splitext", {"p": "a.b"})
-    for held_out, words in (
-        ({"a": 1}, "a dict as its held-out part: it needs __len__, and either batch and to, or"),
-        (3, "a int as its held-out part: it needs __len__"),
-        ([], "a held-out part without samples"),
-        (iter([]), "a stream as its held-out part: its samples are counted, so return a list"),
-    ):
-        with pytest.raises(UserError, match=f"^train.dataset: .*:pair returns {words}"):
-            parts(f"{__name__}:pair", {"train": [1], "held_out": held_out})
-
-
-def pair(train, held_out):
-    return train, held_out
-
-
-def test_the_held_out_part_may_be_missing():
-    assert builtin.create(f"{__name__}:pair", {"train": [1], "held_out": None}, 0, 1) == (
-        [1],
-        None,
-        False,
-    )
-
-
 def test_the_diabetes_table_has_targets_with_a_fraction_and_no_classes():
     train, test = in_memory("diabetes", {})
     assert (len(train), len(test), num_classes(train, test)) == (353, 89, None)
@@ -259,6 +224,6 @@ def test_the_diabetes_table_has_targets_with_a_fraction_and_no_classes():
         assert torch.allclose(values.mean(0), torch.zeros(values.shape[1]), atol=1e-5)
         assert torch.allclose(values.std(0), torch.ones(values.shape[1]), atol=1e-5)
     table = sklearn_table("diabetes", scaled=False)
-    order = builtin.stratified_split(torch.zeros(442, dtype=torch.int64))[0]
+    order = data_sets.stratified_split(torch.zeros(442, dtype=torch.int64))[0]
     expected = torch.from_numpy(table.target)[order]
     assert torch.corrcoef(torch.stack([expected, train.labels]))[0, 1] == pytest.approx(1)

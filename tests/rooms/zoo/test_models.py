@@ -1,17 +1,18 @@
-"""The built-in models: their shapes and sizes, how they are fitted to the data, and plugins."""
+"""The built-in models: their shapes and sizes, and how they are fitted to the data."""
 
 import pytest
 import torch
 from torch import nn
 
+from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
-from slurm_job_kit.trainer.model.models import Fit
-from slurm_job_kit.trainer.user_code import call
+from slurm_job_kit.trainer.model.objectives import DataFacts
 
 
 def create(name, args, *shape, num_classes=10):
-    return models.create(name, args, Fit(torch.zeros(shape), num_classes, None, "x"))
+    train = Train(model=name, model_args=args)
+    return models.create(DataFacts(train, num_classes), torch.zeros(shape))
 
 
 def size(model):
@@ -94,20 +95,7 @@ def test_model_arguments_of_the_spec_win():
     assert model(torch.zeros(3, 30)).shape == (3, 7)
 
 
-def test_a_users_model_gets_only_the_arguments_of_the_spec():
-    model = create("torch.nn:Linear", {"in_features": 3, "out_features": 2}, 4, 3)
-    assert model.weight.shape == (2, 3)
-    with pytest.raises(UserError, match="train.model: builtins:dict returns a dict, not a torch"):
-        create("builtins:dict", {}, 4, 3)
-
-
-def test_unknown_names_and_arguments_are_user_errors():
-    with pytest.raises(UserError, match=r"train.model: 'resnet' is neither one of mlp nor"):
-        call("train.model", "resnet", {"mlp": dict}, {})
-    with pytest.raises(UserError, match="train.model: nowhere:model: No module named 'nowhere'"):
-        call("train.model", "nowhere:model", {}, {})
-    with pytest.raises(UserError, match="train.model: os:nothing: module 'os' has no attribute"):
-        call("train.model", "os:nothing", {}, {})
+def test_unknown_arguments_are_user_errors():
     with pytest.raises(UserError, match="train.model_args: .*unexpected keyword argument 'width'"):
         create("mlp", {"width": 3}, 4, 30)
 
@@ -127,4 +115,4 @@ def test_unknown_names_and_arguments_are_user_errors():
 )
 def test_a_built_in_model_refuses_data_that_it_cannot_be_fitted_to(inputs, num_outputs, words):
     with pytest.raises(UserError, match=f"^train.model {words}"):
-        models.create("mlp", {}, Fit(inputs, num_outputs, None, "x"))
+        models.create(DataFacts(Train(model="mlp", dataset="x"), num_outputs), inputs)

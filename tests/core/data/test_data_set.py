@@ -1,0 +1,48 @@
+"""The checks of a data set of the user."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data import data_set
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.errors import UserError
+
+
+def parts(name: str, args: dict[str, Any]) -> data_set.Parts:
+    return data_set.create(Train(dataset=name, dataset_args=args), 0, 1)
+
+
+def test_labels_name_classes():
+    inputs = torch.zeros(3, 2)
+    with pytest.raises(UserError, match="has the label -1, but"):
+        Samples(inputs, torch.tensor([0, -1, 2]))
+    with pytest.raises(UserError, match="has the label 2, but .* is 1"):
+        Samples(inputs, torch.tensor([0, 1, 2]), num_classes=2)
+    with pytest.raises(UserError, match="3 inputs, but 2 labels"):
+        Samples(inputs, torch.tensor([0, 1]))
+
+
+def test_a_callable_without_a_pair_of_data_sets_is_a_user_error():
+    with pytest.raises(UserError, match=r":OrderedDict returns a OrderedDict, not a pair"):
+        parts("collections:OrderedDict", {})
+    with pytest.raises(UserError, match=r"returns a str as its train part: it needs __len__, and"):
+        parts("posixpath:splitext", {"p": "a.b"})
+    for held_out, words in (
+        ({"a": 1}, "a dict as its held-out part: it needs __len__, and either batch and to, or"),
+        (3, "a int as its held-out part: it needs __len__"),
+        ([], "a held-out part without samples"),
+        (iter([]), "a stream as its held-out part: its samples are counted, so return a list"),
+    ):
+        with pytest.raises(UserError, match=f"^train.dataset: .*:pair returns {words}"):
+            parts(f"{__name__}:pair", {"train": [1], "held_out": held_out})
+
+
+def pair(train, held_out):
+    return train, held_out
+
+
+def test_the_held_out_part_may_be_missing():
+    assert parts(f"{__name__}:pair", {"train": [1], "held_out": None}) == ([1], None, False)

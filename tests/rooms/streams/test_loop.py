@@ -1,0 +1,81 @@
+"""The training loop on a stream."""
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.spec import Checkpoint, Launch
+from slurm_job_kit.trainer import hooks
+from slurm_job_kit.trainer.errors import UserError
+from tests.core.test_loop import train
+from tests.core.test_loop_own_parts import spec_of
+from tests.rooms.streams.test_stream import Buffered, Numbers
+
+pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
+
+HERE = __name__
+
+
+def stream(num_samples):
+    return Numbers(num_samples), [{"x": 0, "noise": 0.5}] * 3
+
+
+STREAM: dict[str, Any] = {
+    "dataset": f"{HERE}:stream",
+    "dataset_args": {"num_samples": 10},
+    "model": "torch.nn:Linear",
+    "model_args": {"in_features": 2, "out_features": 1},
+    "objective": "tests.core.test_loop_own_parts:fitted",
+    "objective_args": {},
+    "lr": 0.01,
+    "max_steps": 9,
+    "eval_every_steps": 4,
+}
+
+
+@pytest.mark.parametrize(("stop_at", "workers"), [(0, 0), (4, 0), (6, 1)])
+def test_a_training_on_a_stream_continues_bitwise_after_a_stop(tmp_path, stop_at, workers):
+    spec = spec_of(Checkpoint(), **STREAM)
+    reference, whole = train(tmp_path / "reference", spec)
+    run, loop = train(tmp_path / "run", spec, stop_at=stop_at)
+    assert 0 < loop.state.global_step < 9 and loop.state.streams
+    spec = dataclasses.replace(spec, launch=Launch(num_workers=workers))
+    _, loop = train(tmp_path / "run", spec, attempt=2)
+    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
+    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
+
+
+def buffered():
+    return Buffered(), None
+
+
+def test_a_resume_that_goes_on_with_other_samples_is_no_exact_one(tmp_path, capsys):
+    changes: dict[str, Any] = {
+        "dataset": f"{HERE}:buffered",
+        "dataset_args": {},
+        "eval_every_steps": None,
+    }
+    spec = spec_of(Checkpoint(), **{**STREAM, **changes, "eval_every_steps": None})
+    for attempt, stop_at in enumerate([3, 5, None], 1):
+        run, _ = train(tmp_path / "run", spec, attempt, stop_at=stop_at)
+    assert "repeats or skips samples" in capsys.readouterr().out
+    outcome = read_json(run.attempt(3).outcome)
+    assert outcome["exactness"] == "approximate"
+    assert re.search(r"other samples after step \d", outcome["exactness_reason"])
+
+
+def test_a_stream_needs_a_number_of_steps(tmp_path):
+    words = rf"train.dataset {HERE}:stream returns a stream, .*: set train.max_steps"
+    with pytest.raises(UserError, match=words):
+        train(tmp_path, spec_of(Checkpoint(), **{**STREAM, "max_steps": None}))
+
+
+def test_a_stream_without_this_room_is_refused_with_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(hooks, "ROOMS", {})
+    words = rf"^train.dataset {HERE}:stream returns a stream, which needs the room streams, which"
+    with pytest.raises(UserError, match=words):
+        train(tmp_path, spec_of(Checkpoint(), **STREAM))

@@ -1,0 +1,179 @@
+"""The built-in objectives: classification, regression and language models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ...errors import UserError
+from ...model.objectives import DataFacts, Objective, Sums
+
+IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
+
+
+class Classification:
+    """Cross-entropy and accuracy of scores [n, C, ...] and integer labels [n, ...].
+
+    A batch is a pair (inputs, labels). An item is a label; labels of one dimension are not masked,
+    of others IGNORED marks those without a loss (pixels of a segmentation).
+    """
+
+    def __init__(self, data: DataFacts, label_smoothing: float | None = None) -> None:
+        self._data = data
+        own = data.train.label_smoothing
+        self._label_smoothing = own if label_smoothing is None else label_smoothing
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        inputs, labels = as_pair(batch, self._data.train.dataset, "classification")
+        scores = model(inputs)
+        self._check(scores, labels)
+        labels = labels.long()
+        loss = functional.cross_entropy(
+            scores,
+            labels,
+            label_smoothing=self._label_smoothing if model.training else 0.0,
+            reduction="sum",
+        )
+        is_right = (scores.argmax(dim=1) == labels).sum()
+        if labels.ndim == 1:
+            return Sums(loss, len(labels), {"accuracy": is_right})
+        return Sums(loss, (labels != IGNORED).sum(), {"accuracy": is_right})
+
+    def _check(self, scores: object, labels: torch.Tensor) -> None:
+        classes, train = self._data.num_classes, self._data.train
+        if labels.is_floating_point():
+            raise UserError(
+                f"train.dataset {train.dataset} returns labels {labels.dtype} "
+                f"{tuple(labels.shape)}: make them int64, or take train.objective regression"
+            )
+        if not isinstance(scores, torch.Tensor):
+            raise UserError(
+                f"train.model {train.model} returns a {type(scores).__name__}: have it "
+                f"return a tensor of scores [n, {classes or 'classes'}]"
+            )
+        if scores.ndim < 2 or classes not in (None, scores.shape[1]):
+            named = f"name {classes} classes" if classes else "need scores [n, classes]"
+            raise UserError(
+                f"train.model {train.model} returns scores of shape {tuple(scores.shape)}, "
+                f"but the labels of {train.dataset} {named}"
+            )
+        if (scores.shape[0], *scores.shape[2:]) != labels.shape:
+            raise UserError(
+                f"train.model {train.model} returns scores of shape {tuple(scores.shape)} for "
+                f"labels of shape {tuple(labels.shape)} of {train.dataset}: make them "
+                "[n, classes, ...] and [n, ...]"
+            )
+
+
+LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "mse": functional.mse_loss,
+    "mae": functional.l1_loss,
+    "huber": functional.huber_loss,
+}
+
+
+class Regression:
+    """The distance between outputs and targets of the same shape [n, ...]; an item is a number.
+
+    A batch is a pair (inputs, targets); targets [n] fit outputs [n, 1].
+    """
+
+    def __init__(self, data: DataFacts, loss: str = "mse") -> None:
+        if loss not in LOSSES:
+            raise UserError(
+                f"train.objective_args.loss is {loss!r}: write one of {', '.join(LOSSES)}"
+            )
+        self._data = data
+        self._loss = LOSSES[loss]
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        train = self._data.train
+        inputs, targets = as_pair(batch, train.dataset, "regression")
+        outputs = model(inputs)
+        if not isinstance(outputs, torch.Tensor):
+            raise UserError(
+                f"train.model {train.model} returns a {type(outputs).__name__}: have it "
+                f"return a tensor of the targets' shape {tuple(targets.shape)}"
+            )
+        if outputs.shape == (*targets.shape, 1):
+            outputs = outputs.squeeze(-1)
+        if outputs.shape != targets.shape:
+            raise UserError(
+                f"train.model {train.model} returns outputs of shape {tuple(outputs.shape)} "
+                f"for targets of shape {tuple(targets.shape)} of {train.dataset}: make them alike"
+            )
+        targets = targets.to(outputs.dtype)
+        difference = outputs.detach() - targets
+        metrics = {"mse": difference.square().sum(), "mae": difference.abs().sum()}
+        return Sums(self._loss(outputs, targets, reduction="sum"), targets.numel(), metrics)
+
+    def derive(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the root of the mean squared error."""
+        return {"rmse": math.sqrt(means["mse"])}
+
+
+class LanguageModel:
+    """Cross-entropy of the next token; an item is a token.
+
+    A batch is int64 [n, T + 1], of which the first T tokens are the inputs and the last T the
+    targets. Or it is a pair (inputs [n, T], targets [n, T]), or a dict with `input_ids` and
+    `labels` of one shape, where `labels` are not shifted; IGNORED marks targets without a loss.
+    The model returns logits [n, T, vocabulary], alone or as the attribute `logits`.
+    """
+
+    def __init__(self, data: DataFacts, bytes_per_token: float | None = None) -> None:
+        self._data = data
+        self._bytes_per_token = bytes_per_token or data.bytes_per_token
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        inputs, targets, is_masked = self._tokens(batch)
+        outputs = model(inputs)
+        logits = getattr(outputs, "logits", outputs)
+        if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != targets.shape:
+            shape = tuple(getattr(logits, "shape", ())) or type(logits).__name__
+            raise UserError(
+                f"train.model {self._data.train.model} returns {shape} for targets of shape "
+                f"{tuple(targets.shape)}: have it return logits [n, T, vocabulary]"
+            )
+        flat = targets.reshape(-1)
+        loss = functional.cross_entropy(logits.flatten(0, -2), flat, reduction="sum")
+        return Sums(loss, (flat != IGNORED).sum() if is_masked else flat.numel())
+
+    def _tokens(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor, bool]:
+        """Return (inputs [n, T], targets [n, T], whether targets may be IGNORED)."""
+        if isinstance(batch, torch.Tensor):
+            return batch[:, :-1], batch[:, 1:], False
+        if isinstance(batch, Mapping) and {"input_ids", "labels"} <= batch.keys():
+            return batch["input_ids"][:, :-1], batch["labels"][:, 1:], True
+        inputs, targets = as_pair(batch, self._data.train.dataset, "language_model")
+        return inputs, targets, True
+
+    def derive(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return perplexity, and bits per byte where the length of a token is known."""
+        loss = means["loss"]
+        values = {"perplexity": math.exp(min(loss, 700.0))}  # e^710 is more than a float holds
+        if self._bytes_per_token is not None:
+            values["bits_per_byte"] = loss / math.log(2) / self._bytes_per_token
+        return values
+
+
+def as_pair(batch: Any, dataset: str, objective: str) -> tuple[Any, torch.Tensor]:
+    """Return the (inputs, targets) of a batch. Raises UserError for another structure."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], torch.Tensor):
+        return batch[0], batch[1]
+    raise UserError(
+        f"train.objective {objective} needs batches (inputs, targets), but train.dataset {dataset} "
+        f"returns a {type(batch).__name__}: return pairs, or name your own train.objective"
+    )
+
+
+BUILT_IN: dict[str, Callable[..., Objective]] = {
+    "classification": Classification,
+    "regression": Regression,
+    "language_model": LanguageModel,
+}
