@@ -18,14 +18,16 @@ from .rooms import ROOMS
 
 if TYPE_CHECKING:
     from .attempt.decision import Decision
-    from .attempt.suspects import Chosen
     from .config.load import LoadedSpec
     from .environment import Door
     from .problems import Problem
-    from .records.ended import Evidence
+    from .records.ended import AttemptRecord, Evidence
+    from .records.nodes import Chosen
+    from .records.queued import Submission
     from .rundir import RunDir
     from .runs.interpret import AttemptFacts
     from .runs.run_lock import Owner
+    from .slurm.client import Job
     from .spec import Spec
 
 
@@ -72,18 +74,31 @@ def start(
     return words, variables
 
 
-def choose_nodes(facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
-    """Return the nodes of the next attempt; None: all nodes of the job, in their order."""
-    return next((hook(facts, me, nodes) for hook in _rooms_with("choose_nodes")), None)
+def exclude(
+    run_dir: RunDir,
+    spec: Spec,
+    submission: Submission,
+    attempts: Sequence[AttemptRecord],
+    listed: Sequence[str],
+) -> Sequence[str]:
+    """Return the nodes that a job of the run must not get, before it is queued or starts again.
+
+    listed: those that it must not get now.
+    """
+    for hook in _rooms_with("exclude"):
+        listed = hook(run_dir, spec, submission, attempts, listed)
+    return listed
 
 
-def evidence(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job_id: str | None) -> Evidence:
+def evidence(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
+) -> Evidence:
     """Return the evidence about an ended attempt with what the rooms know of it.
 
-    job_id: of the Slurm job that is asked; None without Slurm.
+    job: as Slurm shows it; None where Slurm was not asked, or did not answer.
     """
     for hook in _rooms_with("evidence"):
-        found = hook(run_dir, facts, found, job_id)
+        found = hook(run_dir, facts, me, found, job)
     return found
 
 
@@ -94,13 +109,15 @@ def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision
     return decision
 
 
-def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, attempt: int) -> None:
-    """Prepare an attempt, before its plan is written. facts: of the attempt before.
+def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
+    """Prepare an attempt, before its plan is written, and choose its nodes.
 
+    facts: of the attempt before. nodes: that the job had at its start. Returns: None where the
+    attempt has all of them, in their order.
     Raises: UserError, FailedError for an attempt that must not begin.
     """
-    for hook in _rooms_with("begin"):
-        hook(run_dir, facts, me, attempt)
+    chosen = [hook(run_dir, facts, me, nodes) for hook in _rooms_with("begin")]
+    return next(filter(None, chosen), None)
 
 
 def successor(run_dir: RunDir, facts: AttemptFacts, me: Owner) -> tuple[str | None, str]:

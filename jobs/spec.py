@@ -3,7 +3,7 @@
 `jobs.config.load` checks a YAML file once, at submit, and makes these objects of it. Attempts,
 agents and ranks read the frozen `spec.json` with `Spec.from_json`, which checks nothing again.
 The constraints in the metadata are the limits of a value: `ge`, `gt`, `le`, `lt`, `pattern`.
-`room` in the metadata names the room that the key needs, or that some of its values need.
+`room` in the metadata names the room that the key needs, or that some values need: by a pattern.
 """
 
 from __future__ import annotations
@@ -59,9 +59,13 @@ class Slurm:
         1,
         "Number of nodes that train. 6-8: each start uses all that Slurm gives it, and after the "
         "loss of a node the run continues on the others, as long as 6 are left.",
+        room={r"\d+-\d+": "nodes"},
     )
     spare_nodes: int = key(
-        0, "Nodes in reserve: one of them replaces a lost node at once, without a requeue.", ge=0
+        0,
+        "Nodes in reserve: one of them replaces a lost node at once, without a requeue.",
+        ge=0,
+        room="nodes",
     )
     gpus_per_node: int | str = key(
         0, "GPUs on each node, also with their type as in a100:2; 0 requests none."
@@ -87,7 +91,10 @@ class Slurm:
         200, "How often the run continues after preemptions, time limits and lost nodes.", ge=0
     )
     suspect_hours: int = key(
-        24, "Hours for which the run leaves out a suspected node; 0: it leaves out none.", ge=0
+        24,
+        "Hours for which the run leaves out a suspected node; 0: it leaves out none.",
+        ge=0,
+        room="nodes",
     )
     sbatch_args: dict[str, Scalar] = key(
         {},
@@ -122,11 +129,6 @@ class Slurm:
     def is_range(self) -> bool:
         """Whether attempts may differ in their number of nodes."""
         return self.fewest_nodes < self.most_nodes
-
-    @property
-    def chooses_nodes(self) -> bool:
-        """Whether an attempt may have a part of the job's nodes."""
-        return self.is_range or self.spare_nodes > 0
 
     @property
     def num_gpus(self) -> int:

@@ -3,7 +3,6 @@
     python -m jobs.attempt run RUN_DIR NODE... --srun SRUN...   all attempts of a start of a job
     python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints its number and endpoint
     python -m jobs.attempt close RUN_DIR ATTEMPT
-    python -m jobs.attempt head RUN_DIR ATTEMPT NODE...   prints where the agents meet
 
 The batch script becomes `run` on the first node. Hand-launched runs call `open` and `close`, and
 `jobs.commands.local` the same functions. The next `open` records an attempt whose batch script was
@@ -18,14 +17,11 @@ import sys
 from pathlib import Path
 
 from ..console import begin_lines_with_time
-from ..node import rendezvous
 from ..node.stop_signals import block_stop_signals
 from ..rundir import RunDir
 from ..runs import code_snapshot, run_lock
 from ..slurm import client
-from ..spec import Spec
 from . import attempts
-from .open import HEAD_FOLLOWS, head_here
 from .srun_step import StopSignals
 
 
@@ -36,12 +32,6 @@ def main(argv: list[str] | None = None) -> int:
     job_id = client.job_id_from(os.environ)
     if args.pid is None and job_id is None:
         sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
-    if args.command == "head":
-        launch = Spec.read(run_dir.spec).launch
-        resolved = next(iter(rendezvous.resolve(args.nodes[0])), "")
-        head = head_here(launch, str(job_id), args.attempt, args.nodes, resolved)
-        print(HEAD_FOLLOWS, head.address, head.how, head.port, *head.interfaces, sep="\n")
-        return 0
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
     if args.command == "run":
         job = attempts.Allocation(args.nodes, args.head_address, args.srun)
@@ -59,15 +49,13 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    running, opening, closing, asking = map(commands.add_parser, ("run", "open", "close", "head"))
-    for command in (running, opening, closing, asking):
+    running, opening, closing = map(commands.add_parser, ("run", "open", "close"))
+    for command in (running, opening, closing):
         command.add_argument("run_dir", type=Path)
         command.set_defaults(pid=None)
-    for command in (closing, asking):
-        command.add_argument("attempt", type=int)
-    for command in (running, opening, asking):
-        command.add_argument("nodes", nargs="+")
+    closing.add_argument("attempt", type=int)
     for command in (running, opening):
+        command.add_argument("nodes", nargs="+")
         command.add_argument("--head-address", default="")
     for command in (opening, closing):
         command.add_argument("--pid", type=int, help="hand launch: the process that owns the run")

@@ -64,6 +64,7 @@ def close(
     facts = fact_reader.read(run_dir, attempt)
     evidence = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
     decision = decide(evidence, budget_used(facts.attempts, time.time()), budget_of(facts.spec))
+    decision = hooks.decide(facts, evidence, decision)
     if decision is COMPLETED and interpret.is_by_exit_code(facts):
         decision = replace(COMPLETED, reason="every rank exited with code 0")
     with BestEffort("attempt")():
@@ -100,9 +101,10 @@ def close_lost(
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
     evidence = interpret.lost_evidence(facts)
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
-        evidence = collect_evidence.ask_nodes(run_dir, facts, evidence)
+        evidence = collect_evidence.of_lost(run_dir, facts, me, evidence)
     budgets = budget_used(facts.attempts, time.time()), budget_of(facts.spec)
     decision = decide_lost(evidence, *budgets, is_automatic)
+    decision = hooks.decide(facts, evidence, decision)
     # Nothing else in job.log shows how that attempt ended.
     print_line(f"attempt {facts.attempt}: {format_decision(decision)}")
     facts = record_writer.record(run_dir, facts, evidence, decision)

@@ -56,13 +56,15 @@ class Budget:
 class Decision:
     """What to do, what ended the attempt, and why, as a text for the user.
 
-    budget: the kind of the budget that turned a new start into a hold.
+    budget: the kind of the budget that turned a new start into a hold. kind: of what ended the
+    attempt, where that is known already.
     """
 
     action: Action
     cause: Cause
     reason: str
     budget: Kind | None = None
+    kind: Kind | None = None
 
 
 COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
@@ -86,7 +88,7 @@ def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> D
     if is_cancelled(evidence.job_state, evidence.job_reason):
         return within_budget(after_cancel(evidence), evidence, used, budget)
     # After a launch by hand there is no agent that records the signal.
-    is_stopped = evidence.outcome == "stopped" or evidence.is_stopped_in_startup
+    is_stopped = evidence.outcome == "stopped" or evidence.kind is Kind.STOPPED_IN_START_UP
     if evidence.job_state == "LOCAL" and (evidence.signals or is_stopped):
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
     is_over = evidence.is_preempted or is_over_limit(evidence)
@@ -98,11 +100,9 @@ def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> D
         cause = Cause.NODE if evidence.unreachable_nodes else Cause.REQUEUED
         decision = start_again(evidence, cause, reason, Action.WAIT)
         return within_budget(decision, evidence, used, budget)
-    if evidence.followed:
-        return Decision(Action.HOLD, crash_cause(evidence), evidence.followed)
-    is_of_node = bool(evidence.bad_nodes or evidence.lost_nodes) and not evidence.would_repeat
-    if is_of_node or evidence.unreachable_nodes:
-        return within_budget(after_node_trouble(evidence), evidence, used, budget)
+    if evidence.unreachable_nodes:
+        reason = first_line(evidence.error or "") or no_answer(evidence)
+        return within_budget(start_again(evidence, Cause.NODE, reason), evidence, used, budget)
     return after_crash(evidence, used, budget)
 
 
@@ -145,21 +145,6 @@ def after_requeue(evidence: Evidence) -> Decision:
 def no_answer(evidence: Evidence) -> str:
     """Return a text that names the nodes that do not answer."""
     return f"no answer from {', '.join(evidence.unreachable_nodes)}"
-
-
-def after_node_trouble(evidence: Evidence) -> Decision:
-    """Return the decision if a node is left out or does not answer: start on others.
-
-    In this allocation, where it has enough others.
-    """
-    signs = "; ".join(f"{sign.node}: {sign.text}" for sign in evidence.signs)
-    reason = first_line(evidence.error or "")
-    reason = reason or (no_answer(evidence) if evidence.unreachable_nodes else signs)
-    if evidence.job_state == "LOCAL":
-        return Decision(Action.HOLD, Cause.NODE, reason)
-    if evidence.has_spares and not evidence.is_near_limit:
-        return Decision(Action.RETRY, Cause.NODE, reason)
-    return start_again(evidence, Cause.NODE, reason)
 
 
 def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decision:
@@ -241,9 +226,6 @@ def decide_lost(
     cause, reason = Cause.LOST, LOST_REASON
     if evidence.unreachable_nodes:
         cause, reason = Cause.NODE, no_answer(evidence)
-    elif evidence.rebooted_nodes:
-        nodes = ", ".join(evidence.rebooted_nodes)
-        cause, reason = Cause.NODE, f"rebooted after the attempt began: {nodes}"
     return within_budget(Decision(Action.RETRY, cause, reason), evidence, used, budget)
 
 

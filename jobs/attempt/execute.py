@@ -17,7 +17,7 @@ from ..runs import run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, site
 from ..slurm.hostlist import expand_hostlist
-from . import exclude_nodes, record_writer, successor
+from . import record_writer, successor
 from .decision import Action, Cause, Decision, budget_used, format_decision
 from .reasons import described, remedy_of
 
@@ -53,8 +53,7 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
 
 def can_retry_here(facts: AttemptFacts, me: run_lock.Owner) -> bool:
     """Give lost nodes of the job back to Slurm; False if it refuses: then it will end the job."""
-    last = None if facts.last is None else facts.last.evidence
-    lost = last.unreachable_nodes if last is not None and last.has_spares else ()
+    lost = () if facts.last is None else facts.last.evidence.unreachable_nodes
     job = client.show_job(me.job_id) if lost else None
     present = [] if job is None else expand_hostlist(job.nodes)
     kept = [node for node in present if node not in lost]
@@ -106,7 +105,20 @@ def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decisio
 def hand_over(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:
     """Release the run: the job that waits for the end of this one continues it."""
     run_lock.release(run_dir, me)
-    exclude_nodes.update_successor(run_dir, facts, successor_id)
+    exclude_nodes(run_dir, facts, successor_id, client.show_job(successor_id))
+
+
+def exclude_nodes(
+    run_dir: RunDir, facts: AttemptFacts, job_id: str, job: client.Job | None
+) -> None:
+    """Let a room replace the ExcNodeList of a job of the run; Slurm takes it of a pending job."""
+    if job is None:
+        return
+    listed = expand_hostlist(job.excluded)
+    nodes = hooks.exclude(run_dir, facts.spec, facts.submission, facts.attempts, listed)
+    problem = client.set_excluded(job_id, nodes) if {*nodes} != {*listed} else ""
+    if problem:
+        print_line(f"Slurm does not set ExcNodeList={','.join(nodes)} of job {job_id}: {problem}")
 
 
 def format_for_log(decision: Decision, run_dir: RunDir, record: AttemptRecord | None) -> str:
@@ -142,8 +154,7 @@ def requeue(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
     requeued = client.requeue(me.job_id)
     job = requeued.job
     if requeued.answer is RequeueAnswer.ACCEPTED:
-        if job is not None:
-            exclude_nodes.update_exclude_list(run_dir, facts, me.job_id, job.excluded)
+        exclude_nodes(run_dir, facts, me.job_id, job)
         return True
     is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
     # Where preemption cancels jobs, it may have been Slurm; the successor job can find out.

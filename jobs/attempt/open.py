@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from ..console import print_line, quantity
 from ..errors import FailedError, UserError
 from ..node import interfaces, rendezvous
 from ..node.stop_signals import is_passed_on
-from ..records.nodes import AttemptPlan, Head, node_name
+from ..records.nodes import AttemptPlan, Chosen, Head
 from ..rundir import RunDir, relink
 from ..runs import (
     code_snapshot,
@@ -30,15 +29,8 @@ from ..runs import (
 )
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, job_list, sbatch
-from ..slurm.hostlist import expand_hostlist
 from ..spec import Launch, Slurm
-from . import (
-    exclude_nodes,
-    record_writer,
-    srun_step,
-    successor,
-    suspects,
-)
+from . import record_writer, successor
 from .close import close_lost
 from .decision import COMPLETED, Cause, refusal
 from .execute import end_run
@@ -108,8 +100,9 @@ def _open(
         # It may have changed since the run was frozen: freeze it again, for the record.
         mode = int(facts.spec.dir_mode, 8)
         code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
+    chosen = hooks.begin(run_dir, facts, me, nodes) or Chosen(tuple(nodes))
     plan = replace(
-        plan_of(run_dir, facts, me, attempt, nodes, resolved),
+        plan_of(facts, me, attempt, chosen, resolved),
         code=code.name,
         code_digest=f"{code.name} {kit.name}",
     )
@@ -117,37 +110,9 @@ def _open(
     if not me.is_local:
         successor.ensure(run_dir, facts, me.job_id)
     record_writer.note(run_dir, attempt, "open", nodes=list(plan.nodes), job_id=me.job_id)
-    count = quantity(len(plan.nodes), "node")
-    if plan.spares:
-        count += f" and {quantity(len(plan.spares), 'spare')} ({', '.join(plan.spares)})"
-    where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
-    unfit = [f"; {node} is left out" for node in plan.left_out]
-    print_line(f"attempt {attempt}: {count}, rendezvous at {where}{''.join(unfit)}")
+    where = f"{plan.rdzv_endpoint} ({plan.head_address_is}){chosen.note}"
+    print_line(f"attempt {attempt}: {quantity(len(plan.nodes), 'node')}, rendezvous at {where}")
     return plan
-
-
-def choose_nodes(facts: AttemptFacts, me: run_lock.Owner, nodes: Sequence[str]) -> suspects.Chosen:
-    """Return the nodes of the next attempt, and those of the job that wait.
-
-    nodes: that the job had at its start. It may have given lost ones back since.
-    """
-    slurm = facts.spec.slurm
-    if me.is_local or not slurm.chooses_nodes:
-        return suspects.Chosen(tuple(nodes))
-    job = client.show_job_patiently(me.job_id)
-    present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
-    silent = srun_step.unreachable_nodes(facts, present)
-    for _ in range(MORE_LOOKS):  # a slurmd may just be starting again
-        if not {*silent} - {*(facts.last.evidence.unreachable_nodes if facts.last else ())}:
-            break
-        time.sleep(MORE_LOOKS_EVERY_S)
-        silent = srun_step.unreachable_nodes(facts, silent)
-    if silent:
-        print_line(f"no answer from {', '.join(silent)}: the next attempt does without, if it can")
-    unfit = suspects.unfit(
-        facts.attempts, exclude_nodes.counted_since(facts.spec, facts.submission)
-    )
-    return suspects.choose_nodes(slurm, present, silent, unfit)
 
 
 def link_job_log(run_dir: RunDir) -> None:
@@ -195,10 +160,6 @@ def _write_plan(run_dir: RunDir, plan: AttemptPlan) -> None:
     records.write(attempt_dir.plan, plan)
 
 
-class NoHeadError(FailedError):
-    """The first node of an attempt did not say where its agents meet."""
-
-
 class AllocationError(UserError):
     """Options on sbatch's command line contradict the run's frozen spec, or the kit."""
 
@@ -234,9 +195,6 @@ def check_allocation(
         )
 
 
-MORE_LOOKS = 2  # at a node that does not answer, before the attempt begins without it
-MORE_LOOKS_EVERY_S = 3.0
-HEAD_FOLLOWS = "the agents meet at:"
 _SIGNAL = re.compile(r"(?:^|\s)--si\w*(?:=|\s+)(\S+)", re.MULTILINE)  # sbatch takes --si, too
 
 
@@ -263,49 +221,33 @@ def check_signal(facts: AttemptFacts, job_id: str) -> None:
 
 
 def plan_of(
-    run_dir: RunDir,
-    facts: AttemptFacts,
-    me: run_lock.Owner,
-    attempt: int,
-    nodes: Sequence[str],
-    resolved: str,
+    facts: AttemptFacts, me: run_lock.Owner, attempt: int, chosen: Chosen, resolved: str
 ) -> AttemptPlan:
-    """Return the plan of the next attempt. `facts`: of the attempt before; `nodes`: of the job.
+    """Return the plan of the next attempt. facts: of the attempt before.
 
     Raises: RendezvousError, InterfaceError.
     """
-    chosen, spares, left_out = choose_nodes(facts, me, nodes)
     launch = facts.spec.launch
     if me.is_local:
         port = rendezvous.choose_port(me.job_id, attempt)
         head = Head("127.0.0.1", "a local run", port)
-    elif not facts.spec.slurm.chooses_nodes or node_name() == chosen[0]:
-        head = head_here(launch, me.job_id, attempt, chosen, resolved)
     else:
-        try:
-            head = ask_head(run_dir, me.job_id, attempt, chosen)
-        except NoHeadError as error:  # then this node takes its place, although it is suspected
-            print_line(f"attempt {attempt}: {error}")
-            chosen = (nodes[0], *chosen[1:])
-            head = head_here(launch, me.job_id, attempt, chosen, resolved)
-    if not me.is_local:
+        head = chosen.head or head_here(launch, me.job_id, attempt, chosen.nodes, resolved)
         rendezvous.check_private(head.address, launch.allow_public_rendezvous)
     return AttemptPlan(
         attempt=attempt,
         job_id=me.job_id,
-        nodes=chosen,
-        spares=tuple(node for node in spares if node not in chosen),
-        left_out=tuple(node for node in left_out if node not in chosen),
+        nodes=chosen.nodes,
         head_address=head.address,
         head_address_is=head.how,
         rdzv_endpoint=rendezvous.endpoint(head.address, head.port),
-        rdzv_id=f"{me.job_id}-{attempt}",
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),
         checkpoint=facts.checkpoint,
         newest_file=facts.newest_file,
         quarantined=facts.quarantined,
         head_interfaces=head.interfaces,
+        can_lose=chosen.can_lose,
     )
 
 
@@ -319,23 +261,6 @@ def head_here(
     address, how = rendezvous.head_address(resolved, nodes, launch.interface, client.node_addresses)
     port = rendezvous.choose_port(job_id, attempt)
     return Head(address, how, port, interfaces.list_interfaces())
-
-
-def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -> Head:
-    """Return `head_here` of another node: that of the batch script is left out.
-
-    Raises: NoHeadError.
-    """
-    module = f"{installation.NAME}.jobs.attempt"
-    words = ["head", str(run_dir.path), str(attempt), *nodes]
-    answer = client.ask_node(job_id, nodes[0], [sys.executable, "-m", module, *words])
-    lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
-    if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
-        lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]
-    if len(lines) < 3:
-        why = "no answer" if answer is None else answer.stderr.strip()
-        raise NoHeadError(f"{nodes[0]} does not say at which address the agents meet: {why}")
-    return Head(lines[0], lines[1], int(lines[2]), tuple(lines[3:]))
 
 
 class HeldError(FailedError):

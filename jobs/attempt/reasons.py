@@ -29,12 +29,14 @@ BY_STATE = {
 }
 
 
-def with_reason(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> AttemptRecord:
+def with_reason(
+    run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord, kind: Kind | None = None
+) -> AttemptRecord:
     """Return the record of an attempt with its kind, and with place and log where it failed.
 
-    facts: of the same attempt. Raises: RecordError, OSError.
+    facts: of the same attempt. kind: where the decision knew it. Raises: RecordError, OSError.
     """
-    record = replace(record, kind=kind_of(facts, record))
+    record = replace(record, kind=kind or kind_of(facts, record))
     if record.cause not in (*CRASHES, Cause.NODE, Cause.LOST):
         return record
     attempt_dir, failed = run_dir.attempt(facts.attempt), interpret.first_error(facts.errors)
@@ -53,8 +55,7 @@ def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
     if record.cause in (*CRASHES, Cause.LOST):
         return _failure_of(facts, record.cause, evidence)
     if record.cause is Cause.NODE:
-        kinds = [sign.kind for sign in evidence.signs if sign.is_left_out]
-        return kinds[0] if kinds else Kind.NODE_FAILURE
+        return Kind.NODE_FAILURE
     if record.cause is Cause.REQUEUED and evidence.job_state in BY_STATE:
         return BY_STATE[evidence.job_state]
     return Kind(record.cause)  # the others have the same names

@@ -39,7 +39,7 @@ def record(
     entry = record_of(facts, evidence, decision, time.time())
     # A damaged file, or a disk, keeps no decision from its record.
     with contextlib.suppress(UserError), BestEffort("attempt")():
-        entry = with_reason(run_dir, facts, entry)
+        entry = with_reason(run_dir, facts, entry, decision.kind)
     records.append(run_dir.attempts, entry)
     return replace(facts, attempts=(*facts.attempts, entry))
 
@@ -135,7 +135,6 @@ def record_of(
         evidence=evidence,
         budget=decision.budget,
         code=None if facts.plan is None else facts.plan.code,
-        spares=(None if facts.plan is None else facts.plan.waiting) or None,
     )
 
 

@@ -44,8 +44,7 @@ def slurm_requeues_itself(
         return False
     if job.is_expedited:
         return False
-    # Slurm accepts an ExcNodeList only for a pending job: with a bad node the kit requeues first.
-    if evidence.outcome == "completed" or evidence.bad_nodes:
+    if evidence.outcome == "completed":
         return False
     config = site.query_config()
     if config is None or not is_below_launch_limit(config, attempts, job_id):

@@ -218,13 +218,13 @@ class _SilentNodes:
         self._next_look = now + LOOK_INTERVAL_S
         if self._facts is None or None in self._facts.agents:
             self._facts = fact_reader.read(self._run_dir, self._attempt)
-            if not self._facts.can_lose(1):
+            if not self._facts.can_lose:
                 self._next_look = math.inf
                 return []
         silent = unreachable_nodes(self._facts, self._facts.nodes, client.is_silent)
         self._silent_looks = {node: self._silent_looks.get(node, 0) + 1 for node in silent}
         lost = [node for node, looks in self._silent_looks.items() if looks >= SILENT_LOOKS]
-        return lost if self._facts.can_lose(len(lost)) else []
+        return lost if len(lost) <= self._facts.can_lose else []
 
 
 def _why_to_end(run_dir: RunDir, attempt: int) -> str:

@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import hooks, records
-from ..attempt import exclude_nodes
 from ..console import BestEffort, print_line
 from ..environment import Door
 from ..errors import FailedError
+from ..records.ended import read_attempts
 from ..records.queued import SlurmSite, Submission
 from ..rundir import RunDir, Timeline
 from ..runs import lookup
 from ..slurm import client, duration, executor, refusals, site, site_warnings
+from ..slurm.hostlist import expand_hostlist
 from ..slurm.sbatch import sbatch_argv
 from ..spec import Spec
 from .submit_claim import block_signals
@@ -32,7 +33,11 @@ def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
     Raises: FailedError; then nothing is queued.
     """
     asked = check_site(spec, run_dir)
-    argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec, before), run_dir)
+    listed = expand_hostlist(spec.slurm.exclude or "")
+    nodes = hooks.exclude(run_dir, spec, before, read_attempts(run_dir), listed)
+    if {*nodes} != {*listed}:
+        spec = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
+    argv = sbatch_argv(spec, run_dir)
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
     submission = Submission(tuple(argv), nodes_taken_back=before.nodes_taken_back)

@@ -15,7 +15,7 @@ from ..rundir import RunDir
 from ..runs import lookup, state
 from . import arguments
 from .answer import Answer, answer_of
-from .views.left_out import LeftOut, left_out_of
+from .views.left_out import in_words, left_out_of
 
 MAX_EARLIER = 10
 MAKE = ("", "RUN FLAGS")
@@ -50,7 +50,7 @@ def why(run_dir: RunDir, is_json: bool) -> int:
     return 0
 
 
-def format_answer(answer: Answer, left_out: Sequence[LeftOut]) -> str:
+def format_answer(answer: Answer, left_out: Sequence[dict[str, Any]]) -> str:
     """Return the answer as a short paragraph: kind, reason, place, log, advice, command."""
     lines = [f"{answer.kind}: {answer.text}"]
     if answer.place is not None:
@@ -61,12 +61,12 @@ def format_answer(answer: Answer, left_out: Sequence[LeftOut]) -> str:
     if (more := len(answer.earlier) - MAX_EARLIER) > 0:
         lines.append(f"  {more} earlier ones are in attempts.jsonl")
     lines += [f"  attempt {n}: {k}: {first_line(t)}" for n, k, t in answer.earlier[-MAX_EARLIER:]]
-    lines += [f"  left out: {each}" for each in left_out]
+    lines += [f"  left out: {in_words(each)}" for each in left_out]
     lines += [f"  what to do: {answer.advice}", f"  command: {answer.command}"]
     return "\n".join(lines)
 
 
-def as_json(answer: Answer, left_out: Sequence[LeftOut]) -> dict[str, Any]:
+def as_json(answer: Answer, left_out: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the answer as a JSON value."""
     earlier = [{"attempt": n, "cause": k, "text": text} for n, k, text in answer.earlier]
     return {
@@ -78,5 +78,5 @@ def as_json(answer: Answer, left_out: Sequence[LeftOut]) -> dict[str, Any]:
         "command": answer.command,
         "delays": earlier,
         "last_lines": list(answer.last_lines),
-        "left_out": [each.as_json() for each in left_out],
+        "left_out": [*left_out],
     }

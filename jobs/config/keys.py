@@ -39,7 +39,7 @@ class Key:
     default: Any
     description: str
     limits: dict[str, Any] = dataclasses.field(default_factory=dict)  # ge, gt, le, lt, pattern
-    room: str | dict[Any, str] = ""  # that the key needs, or that each of these values needs
+    room: str | dict[str, str] = ""  # that the key needs, or that values of these patterns need
 
     @property
     def dotted(self) -> str:

@@ -41,7 +41,7 @@ OMIT_NONE = {"omit_none": True}
 
 @dataclasses.dataclass(frozen=True)
 class OfRoom:
-    """What a room keeps in a record of the core: a record of its own type, as a JSON value."""
+    """What a room keeps in a record of the core: a record of its own type; of a file, its JSON."""
 
     room: str
     value: object
@@ -50,12 +50,12 @@ class OfRoom:
 def of_room(kind: type[Record], rooms: Sequence[OfRoom], room: str) -> Record | None:
     """Return what a room keeps in a record; None where it keeps nothing. Raises: RecordError."""
     value = next((each.value for each in rooms if each.room == room), None)
-    return None if value is None else decode(kind, value, f"rooms: {room}")
+    return value if value is None or isinstance(value, kind) else decode(kind, value, room)
 
 
 def with_room(rooms: Sequence[OfRoom], room: str, record: object) -> tuple[OfRoom, ...]:
     """Return what the rooms keep in a record, with the newer record of one room."""
-    return (*(each for each in rooms if each.room != room), OfRoom(room, encode(record)))
+    return (*(each for each in rooms if each.room != room), OfRoom(room, record))
 
 
 class RecordError(UserError, ValueError):

@@ -31,19 +31,16 @@ FINAL = (*ENDS, Action.DONE)
 
 
 @dataclass(frozen=True)
-class Sign:
-    """What speaks against a node after an attempt; see jobs.attempt.suspects.
+class LeftOut:
+    """A node that the next attempts do without. A room that knows some keeps them as `left_out`.
 
-    node: Slurm's name. is_left_out: the next attempts do without the node. failure: equal for two
-    attempts that failed in the same way, so that it is the run's if the nodes differ; "" for what
-    only a node can be at fault for, or where nothing is known.
+    time: when the attempt ended that spoke against it, in seconds since the epoch.
     """
 
     node: str
     kind: Kind
     text: str
-    is_left_out: bool
-    failure: str = ""
+    time: float
 
 
 @dataclass(frozen=True)
@@ -67,28 +64,9 @@ class Evidence:
     # Slurm requeues the job once it has ended; see jobs.attempt.requeue_policy.
     is_left_to_slurm: bool = False
     has_successor: bool = False  # another job waits for the end of this one
-    signs: tuple[Sign, ...] = ()  # what speaks against single nodes
-    has_spares: bool = False  # the job has enough other nodes for the next attempt
-    # The same failure ended an attempt on another node, without a checkpoint between: a sentence.
-    followed: str | None = field(default=None, metadata=OMIT_NONE)
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
-    rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
-    is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
     kind: Kind | None = field(default=None, metadata=OMIT_NONE)  # of the error
     rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)
-
-    @property
-    def bad_nodes(self) -> tuple[str, ...]:
-        """The nodes that the next attempts do without; Slurm itself leaves lost ones out."""
-        is_lost = Kind.NODE_FAILURE
-        return tuple(s.node for s in self.signs if s.is_left_out and s.kind is not is_lost)
-
-    @property
-    def lost_nodes(self) -> tuple[str, ...]:
-        """The nodes that do not answer, or that Slurm shows as failed or drained."""
-        is_lost = Kind.NODE_FAILURE
-        of_slurm = (s.node for s in self.signs if s.is_left_out and s.kind is is_lost)
-        return tuple(dict.fromkeys((*self.unreachable_nodes, *of_slurm)))
 
 
 @dataclass(frozen=True)
@@ -119,7 +97,6 @@ class AttemptRecord:
     # What Slurm did with the requeue that the first record of the attempt decided on.
     requeue: RequeueAnswer | None = field(default=None, metadata=OMIT_NONE)
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
-    spares: tuple[str, ...] | None = field(default=None, metadata=OMIT_NONE)  # nodes that waited
 
 
 @dataclass(frozen=True)

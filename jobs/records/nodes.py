@@ -38,6 +38,20 @@ class Head:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """The nodes of an attempt, where a room chooses them from those of the job.
+
+    head: where its agents meet; None: on this node. can_lose: as in AttemptPlan. note: about the
+    other nodes of the job, for job.log.
+    """
+
+    nodes: tuple[str, ...]
+    head: Head | None = None
+    can_lose: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class AttemptPlan:
     """plan.json: what `attempt.open` decided. Every agent reads it."""
 
@@ -47,7 +61,6 @@ class AttemptPlan:
     head_address: str  # IPv4 or IPv6 address of the first node
     head_address_is: str  # how that address was found
     rdzv_endpoint: str  # address:port, or [address]:port for IPv6
-    rdzv_id: str
     start: float  # seconds since the epoch
     deadline: float | None  # end of the time limit, seconds since the epoch
     checkpoint: str | None = None  # the newest checkpoint at the start
@@ -58,14 +71,15 @@ class AttemptPlan:
     # Names of the frozen code and the kit: results may depend on them.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
     head_interfaces: tuple[str, ...] = ()  # of the first node, each as `eth0 10.0.0.5`
-    spares: tuple[str, ...] = ()  # nodes of the job that answer and wait
-    left_out: tuple[str, ...] = ()  # nodes of the job that answer, but are suspected
+    # How many of its nodes the next attempt in the same allocation can do without. None: Slurm
+    # ends the job with any of them.
+    can_lose: int | None = field(default=None, metadata=OMIT_NONE)
     rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)
 
     @property
-    def waiting(self) -> tuple[str, ...]:
-        """The nodes of the job on which no rank runs, as far as they answer."""
-        return (*self.spares, *self.left_out)
+    def rdzv_id(self) -> str:
+        """The id of the rendezvous: ranks of an earlier attempt must not meet those of this one."""
+        return f"{self.job_id}-{self.attempt}"
 
     @property
     def is_local(self) -> bool:

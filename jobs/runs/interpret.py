@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..checkpoint.names import checkpoint_step, is_newer
@@ -25,9 +25,6 @@ from ..spec import Spec
 RETRY_S = 120.0
 # What the clocks of two nodes may differ by.
 SKEW_S = 2.0
-# What the clocks of a node and of slurmctld may differ by: munge refuses messages that are older.
-# Source: munged(8), default time-to-live of a credential.
-CLOCK_SKEW_S = 300.0
 # In place of Slurm's JobState: the batch script was killed, and a later start records the attempt.
 LOST = "LOST"
 # By these a process is ended from outside; its own errors have others, such as SIGSEGV.
@@ -72,11 +69,10 @@ class AttemptFacts:
         """The nodes of the attempt, first node first."""
         return () if self.plan is None else self.plan.nodes
 
-    def can_lose(self, number: int) -> bool:
-        """Return whether the run may go on without so many nodes, in the same allocation."""
-        num_nodes = len(self.nodes) + (0 if self.plan is None else len(self.plan.spares))
-        slurm = self.spec.slurm
-        return slurm.chooses_nodes and num_nodes - number >= slurm.fewest_nodes
+    @property
+    def can_lose(self) -> int:
+        """How many of its nodes the run can do without in the same allocation."""
+        return (self.plan and self.plan.can_lose) or 0
 
     @property
     def last(self) -> AttemptRecord | None:
@@ -117,7 +113,6 @@ def rank_evidence(
         error=error,
         would_repeat=would_repeat(facts, failed) or cause in REPEATED,
         kind=kind,
-        is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
     )
 
 
@@ -518,15 +513,6 @@ def code_spans(attempts: Sequence[AttemptRecord]) -> tuple[CodeSpan, ...]:
             first = spans.pop().first_step
         spans.append(CodeSpan(entry.code, first, entry.last_step))
     return tuple(spans)
-
-
-def rebooted_nodes(facts: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the nodes of the attempt that certainly booted after it began.
-
-    `boot_times`: seconds since the epoch by slurmctld's clock; the plan has the first node's.
-    """
-    start = math.inf if facts.plan is None else facts.plan.start + CLOCK_SKEW_S
-    return tuple(node for node in facts.nodes if boot_times.get(node, 0.0) > start)
 
 
 def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:

@@ -41,7 +41,6 @@ def plan(**fields):
         "head_address": "10.0.0.1",
         "head_address_is": "address of a",
         "rdzv_endpoint": "10.0.0.1:15000",
-        "rdzv_id": "7-1",
         "start": 1.0,
         "deadline": None,
         **fields,
@@ -68,12 +67,6 @@ def attempt(evidence=(), **fields):
         "evidence": EVIDENCE | dict(evidence),
         **fields,
     }
-
-
-def signs(*nodes, kind="bad_node", is_left_out=True, text="preflight: wrong sums", failure=""):
-    """What speaks against nodes, in the evidence of an attempt."""
-    sign = {"kind": kind, "is_left_out": is_left_out, "text": text, "failure": failure}
-    return [{"node": node, **sign} for node in nodes]
 
 
 def recorded(run, evidence=(), **fields):

@@ -85,14 +85,6 @@ def test_the_calls_of_slurm_are_those_of_the_kit():
     assert world.slurm.calls["scancel"] == 1
 
 
-def test_a_bad_node_is_left_out_of_the_next_start():
-    world = World(4, [2], Costs())
-    world.bad["n00000"] = True
-    world.run(4000, [])
-    job = world.trainings[0].job
-    assert job.excluded == ("n00000",) and "n00000" not in job.nodes and job.state == "RUNNING"
-
-
 def test_slurm_itself_requeues_preempted_jobs_since_24_05():
     faults = [(500.0, "preemption", 0)]
     for version, decision in (("22.05.8", "requeue"), ("24.11.5", "wait")):

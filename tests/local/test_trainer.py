@@ -271,7 +271,7 @@ def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
     assert "asked to stop during start-up" in output
     # No agent received the signal: only the rank's record names it.
     facts = fact_reader.read(run, 1)
-    assert interpret.rank_evidence(facts, "RUNNING").is_stopped_in_startup
+    assert interpret.rank_evidence(facts, "RUNNING").kind == "stopped_in_start_up"
 
 
 def catches_stops(pid):

@@ -74,7 +74,7 @@ def _write(run_dir: RunDir, names: Sequence[str], per_node: int) -> None:
     run_dir.checkpoints.mkdir()
     run_dir.timeline("x").parent.mkdir()
     run_dir.spec.write_text(Spec().to_json(), encoding="utf-8")
-    plan = AttemptPlan(1, "7", tuple(names), "10.0.0.1", "", "10.0.0.1:1", "7-1", 1.0, None)
+    plan = AttemptPlan(1, "7", tuple(names), "10.0.0.1", "", "10.0.0.1:1", 1.0, None)
     records.write(attempt.plan, plan)
     for node_rank, name in enumerate(names):
         is_lost = node_rank == len(names) - 1

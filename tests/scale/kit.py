@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
-from slurm_job_kit.jobs import console
+from slurm_job_kit.jobs import console, hooks
 from slurm_job_kit.jobs.attempt import (
     collect_evidence,
     decision,
@@ -167,7 +167,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
     """Open the next attempt as `attempt.open` does; False where the kit refuses this start."""
     me = owner_of(job)
     if not run.is_recorded:
-        _close_lost(run)
+        _close_lost(run, me)
     facts = run.facts(None)
     if decision.refusal(facts.last, job.job_id, None) is not None:
         return False
@@ -180,7 +180,6 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
         head_address="",
         head_address_is="",
         rdzv_endpoint="",
-        rdzv_id="",
         start=slurm.now,
         deadline=None,
         checkpoint=facts.checkpoint,
@@ -189,14 +188,13 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
     return True
 
 
-def _close_lost(run: Run) -> None:
+def _close_lost(run: Run, me: Owner) -> None:
     """Record an attempt whose batch script was killed, as jobs.attempt.close.close_lost does."""
     facts = run.facts(None)
-    seen = collect_evidence.ask_nodes(
-        run.run_dir, facts, interpret.rank_evidence(facts, interpret.LOST)
-    )
+    seen = interpret.rank_evidence(facts, interpret.LOST)
+    seen = collect_evidence.of_lost(run.run_dir, facts, me, seen)
     budgets = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
-    decided = decision.decide_lost(seen, *budgets, is_automatic=True)
+    decided = hooks.decide(facts, seen, decision.decide_lost(seen, *budgets, is_automatic=True))
     _record(run, facts, seen, decided)
 
 
@@ -206,6 +204,8 @@ def close_attempt(run: Run, job: QueuedJob, slurm: Slurm, end: End, decide: Deci
     seen = collect_evidence.of_ended(run.run_dir, facts, me, (), 1)
     budgets = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
     decided = decide(seen, *budgets)
+    if decide is decision.decide:  # not a test's own policy
+        decided = hooks.decide(facts, seen, decided)
     if seen.job_state == "RUNNING" and not seen.is_requeued and seen.outcome != "completed":
         srun_step.end_leftover(me.job_id, interpret.nodes_without_end(facts))
     facts = _record(run, facts, seen, decided)

@@ -525,7 +525,7 @@ def test_a_lost_node_is_given_back_before_a_retry_on_a_spare_one(
     """Else Slurm would end the job later; where it refuses, the job starts again."""
     monkeypatch.setattr("time.sleep", lambda _: None)
     run_files.opened(run)
-    lost = {"unreachable_nodes": ["b"], "has_spares": True}
+    lost = {"unreachable_nodes": ["b"]}
     run_files.recorded(run, lost, cause="node", decision="retry")
     shown = f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n"
     fake_slurm.answer("scontrol", shown)
@@ -539,29 +539,3 @@ def test_a_lost_node_is_given_back_before_a_retry_on_a_spare_one(
     assert is_asked == (of_job == "a,b,c")
     is_requeued = any(call.startswith("scontrol requeue") for call in fake_slurm.calls)
     assert (code == execute.EXIT_RETRY, is_requeued) == (is_taken_back, not is_taken_back)
-
-
-WITH_SPARE = Slurm(nodes=2, spare_nodes=1)
-
-
-@pytest.mark.parametrize(
-    ("slurm_keys", "spares", "is_left_out"),
-    [(WITH_SPARE, ["c"], True), (WITH_SPARE, [], False), (Slurm(nodes="1-2"), [], True)],
-)
-def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_nodes(
-    run, command, slurm, slurm_keys, spares, is_left_out
-):
-    """Slurm would start no job without the node."""
-    run.spec.write_text(Spec(slurm=slurm_keys).to_json())
-    slurm.refuse(1)
-    slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=a,b,c\n")
-    crash = run_files.signs("b", kind="unknown", is_left_out=False)
-    run_files.recorded(run, {"signs": crash}, cause="crash", decision="retry")
-    run_files.opened(run, 2, spares=spares)
-    for rank, node in enumerate("ab"):
-        run_files.node(run.attempt(2), rank, host=node, torchrun_exit=1, end=5.0)
-    run_files.failed(run.attempt(2), 1, 4.0, host="b")
-    run_lock.claim(run, run_lock.this_process("7"), 2)
-    closed(run, 2, srun_exit=1)
-    (sign,) = read_attempts(run)[-1].evidence.signs
-    assert (sign.node, sign.is_left_out) == ("b", is_left_out)

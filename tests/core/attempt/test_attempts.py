@@ -240,9 +240,8 @@ def test_nothing_is_decided_where_the_batch_process_was_killed(begin):
 
 def test_an_attempt_starts_on_its_nodes_alone(tmp_path, fake_slurm):
     fake_slurm.answer("srun")
-    fields = {"nodes": ["n2", "n3"], "spares": ["n4"], "left_out": ["n1"]}
-    plan = records.decode(AttemptPlan, run_files.plan(**fields), "here")
-    spec = Spec(slurm=Slurm(nodes=2, spare_nodes=2))
-    start_srun(RunDir(tmp_path), spec, plan, ["srun", "--nodes=4"]).wait(60)
+    plan = run_files.plan(nodes=["n2", "n3"], can_lose=1)
+    plan = records.decode(AttemptPlan, plan, "here")
+    start_srun(RunDir(tmp_path), Spec(slurm=Slurm(nodes=2)), plan, ["srun", "--nodes=4"]).wait(60)
     (call,) = [call for call in fake_slurm.calls if "agent.sh" in call]
     assert " --nodes=2 --ntasks=2 --nodelist=n2,n3 --overlap --no-kill " in call

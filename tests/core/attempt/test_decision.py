@@ -15,7 +15,6 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide,
 )
 from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import Sign
 from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.spec import Launch, Spec
 
@@ -33,9 +32,6 @@ NOTHING = Evidence(
 TERM, USR1, USR2 = ("SIGTERM",), ("SIGUSR1",), ("SIGUSR2",)
 
 # facts that differ from NOTHING -> action, cause
-LOST = (Sign("b", Kind.NODE_FAILURE, "it does not answer", True),)
-BAD = (Sign("b", Kind.BAD_NODE, "wrong sums", True),)
-
 TABLE = [
     # A complete run is done in any state that Slurm shows.
     ({"outcome": "completed"}, "done", "completed"),
@@ -85,7 +81,7 @@ TABLE = [
     ({"outcome": "completed", "is_left_to_slurm": True}, "done", "completed"),
     # Stopped, although no agent recorded the signal.
     ({"outcome": "stopped"}, "requeue", "manual_stop"),
-    ({"is_stopped_in_startup": True}, "requeue", "manual_stop"),
+    ({"kind": Kind.STOPPED_IN_START_UP}, "requeue", "manual_stop"),
     ({"outcome": "stopped", "is_preempted": True}, "requeue", "preemption"),
     ({"is_preempted": True}, "requeue", "preemption"),
     # The end of the time limit does not end the run.
@@ -119,27 +115,12 @@ TABLE = [
     ({"kind": Kind.HANG, "job_state": "CANCELLED"}, "cancel", "cancelled"),
     # Out of memory counts as a crash, too.
     ({"kind": Kind.OUT_OF_MEMORY, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
-    # A bad or lost node: requeue to other nodes. Without other nodes a user has to act.
-    ({"signs": BAD, "error": "rank 1 on b: x"}, "requeue", "node"),
+    # A lost node: requeue to other nodes.
     ({"unreachable_nodes": ("b",), "kind": Kind.HANG}, "requeue", "node"),
     ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
-    ({"signs": BAD, "job_state": "LOCAL"}, "hold", "node"),
-    ({"signs": LOST}, "requeue", "node"),  # Slurm's word
-    ({"signs": LOST, "would_repeat": True}, "hold", "crash"),
-    ({"signs": BAD, "would_repeat": True}, "hold", "crash"),
-    # The job has spare nodes: in this allocation, if there is time.
-    ({"signs": BAD, "has_spares": True}, "retry", "node"),
-    ({"unreachable_nodes": ("b",), "has_spares": True}, "retry", "node"),
-    ({"signs": BAD, "has_spares": True, "is_near_limit": True}, "requeue", "node"),
-    ({"unreachable_nodes": ("b",), "has_spares": True, "signals": TERM}, "requeue", "manual_stop"),
-    # The run's own failure, although it would leave a node out.
-    ({"signs": BAD, "followed": "the same failure on a and b"}, "hold", "crash"),
-    ({"followed": "the same failure on a and b", "kind": Kind.HANG}, "hold", "hang"),
-    ({"followed": "the same failure on a and b", "signals": TERM}, "requeue", "manual_stop"),
     # A job that cannot be requeued: its successor, if there is one, continues.
     ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "manual_stop"),
-    ({"can_requeue": False, "has_successor": True, "signs": BAD}, "successor", "node"),
     ({"can_requeue": False, "has_successor": True, "job_state": "NODE_FAIL"}, "successor", None),
     ({"can_requeue": False, "signals": TERM}, "successor", "manual_stop"),
     ({"can_requeue": False, "job_state": "NODE_FAIL"}, "successor", "requeued"),
@@ -160,7 +141,7 @@ TABLE = [
     ({"job_state": "LOCAL", "signals": TERM, "outcome": "stopped"}, "hold", "interrupted"),
     ({"job_state": "LOCAL", "signals": TERM}, "hold", "interrupted"),
     ({"job_state": "LOCAL", "outcome": "stopped"}, "hold", "interrupted"),
-    ({"job_state": "LOCAL", "is_stopped_in_startup": True}, "hold", "interrupted"),
+    ({"job_state": "LOCAL", "kind": Kind.STOPPED_IN_START_UP}, "hold", "interrupted"),
 ]
 
 
@@ -179,12 +160,7 @@ BUDGETS = [
     ({"has_progress": True}, (0, 2, 2), "retry", None),
     ({"kind": Kind.HANG}, (0, 1, 1), "retry", None),
     ({"kind": Kind.OUT_OF_MEMORY}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
-    ({"signs": BAD}, (0, 2, 2), "requeue", None),
-    ({"signs": BAD}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
-    ({"signs": BAD}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
     ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
-    # No list leaves a lost node out: a run that takes down a node at each start is held.
-    ({"unreachable_nodes": ("b",), "signs": LOST}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"is_requeued": True}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"kind": Kind.HANG}, (0, 2, 2), "hold", Kind.MAX_CRASHES),

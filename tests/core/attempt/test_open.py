@@ -16,7 +16,6 @@ from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import code_snapshot, run_lock
-from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 
@@ -174,69 +173,6 @@ def test_a_job_of_a_range_has_a_number_of_nodes_in_it(run):
     for number in (1, 5):
         with pytest.raises(AllocationError, match="slurm.nodes is 2-4\n"):
             check_allocation(run, Slurm(nodes="2-4"), number, {})
-
-
-TWO = Slurm(nodes=2, spare_nodes=2)
-RANGE = Slurm(nodes="2-3")
-BOTH = Slurm(nodes="2-3", spare_nodes=1)
-
-
-@pytest.mark.parametrize(
-    ("slurm", "of_job", "silent", "suspects", "kind", "nodes", "spares", "left_out"),
-    [
-        (TWO, "n[1-4]", "", [], "", ["n1", "n2"], ["n3", "n4"], []),
-        (TWO, "n[1-4]", "n1", [], "", ["n2", "n3"], ["n4"], []),
-        (TWO, "n[1-4]", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
-        (TWO, "n[1-4]", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], ["n1"]),
-        (TWO, "n[2-4]", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
-        (RANGE, "n[1-3]", "", [], "", ["n1", "n2", "n3"], [], []),
-        (RANGE, "n[1-3]", "n2", [], "", ["n1", "n3"], [], []),
-        (RANGE, "n[1-3]", "", ["n1"], "bad_node", ["n2", "n3"], [], ["n1"]),
-        (RANGE, "n[1-3]", "n2", ["n1"], "bad_node", ["n1", "n3"], [], []),
-        (BOTH, "n[1-4]", "", ["n1"], "bad_node", ["n2", "n3", "n4"], [], ["n1"]),
-        (BOTH, "n[1-4]", "", [], "", ["n1", "n2", "n3"], ["n4"], []),
-    ],
-)
-def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
-    run, fake_slurm, monkeypatch, slurm, of_job, silent, suspects, kind, nodes, spares, left_out
-):
-    run.spec.write_text(Spec(slurm=slurm).to_json())
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURMD_NODENAME", nodes[0])
-    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
-    monkeypatch.setattr(client, "is_answering", lambda host, _: host not in silent.split(","))
-    fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
-    if suspects:
-        run_files.recorded(run, {"signs": run_files.signs(*suspects, kind=kind)})
-    at_start = ["n1", "n2", "n3", "n4"][: slurm.job_nodes]
-    plan = open_attempt(run, run_lock.this_process("7"), at_start, "10.0.0.1")
-    assert plan is not None and (list(plan.nodes), list(plan.spares)) == (nodes, spares)
-    assert list(plan.left_out) == left_out
-
-
-def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet(
-    run, fake_slurm, monkeypatch, capfd
-):
-    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
-    run_files.recorded(run, {"signs": run_files.signs("n1")})
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    monkeypatch.setattr(client, "is_answering", lambda *_: True)
-    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n")
-    printed = "*** Welcome ***\nthe agents meet at:\n"
-    fake_slurm.answer("srun", f"{printed}10.0.0.2\naddress of n2\n15555\neth0 10.0.0.2\n")
-    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
-    assert plan is not None
-    assert (plan.nodes, plan.rdzv_endpoint) == (("n2", "n3"), "10.0.0.2:15555")
-    assert plan.head_interfaces == ("eth0 10.0.0.2",)
-    (asked,) = [call for call in fake_slurm.calls if call.startswith("srun")]
-    assert "--jobid=7 --nodelist=n2 " in asked and asked.endswith(f" head {run.path} 2 n2 n3")
-    run_lock.release(run, run_lock.this_process("7"))
-    fake_slurm.answer("srun", error="srun: error: no route\n", status=1)
-    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
-    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
-    assert plan is not None and (plan.nodes, plan.head_address) == (("n1", "n3"), "10.0.0.1")
-    assert "n2 does not say" in capfd.readouterr().err
 
 
 def test_the_signal_of_a_job_of_the_kit_is_not_looked_up(run, fake_slurm, monkeypatch):

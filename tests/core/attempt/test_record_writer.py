@@ -16,7 +16,6 @@ from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Slurm, Spec
-from tests.core import run_files
 from tests.core.attempt.attempt_kit import close_lost, entry, own_script, refused
 from tests.core.run_files import failed, node, opened
 
@@ -24,15 +23,6 @@ from tests.core.run_files import failed, node, opened
 def stopped_in_startup(run, attempt_dir):
     failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped_in_start_up")
     return interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit=1)
-
-
-NODE = """\
-NodeName={} Arch=x86_64 CoresPerSocket=1
-   State=IDLE ThreadsPerCore=1
-   Partitions=batch
-   BootTime={} SlurmdStartTime=1900000000
-
-"""
 
 
 TRAINED = {
@@ -109,30 +99,6 @@ def test_a_lost_attempt_that_had_finished_is_complete(run):
     write_json(opened(run, 1).outcome, {"status": "completed"})
     close_lost(run, run_lock.this_process("7"))
     assert [record["decision"] for record in read_jsonl(run.attempts)] == [Action.DONE]
-
-
-@pytest.mark.parametrize(
-    ("boots", "job_id", "cause", "nodes"),
-    [
-        ((900, 2000), "7", "node", ["b"]),
-        ((900, 1200), "7", "lost", []),  # the clocks may differ by that
-        ((900, None), "7", "lost", []),  # Slurm does not know it
-        ((900, 2000), "8", "lost", []),  # a user has resumed the run meanwhile
-    ],
-)
-def test_a_node_that_was_rebooted_is_the_cause_of_a_lost_attempt(
-    run, fake_slurm, monkeypatch, boots, job_id, cause, nodes
-):
-    """Every node answers again when Slurm starts the job again."""
-    opened(run, 1)
-    write_json(run.attempt(1).plan, run_files.plan(start=1000.0))
-    shown = "".join(NODE.format(name, boot) for name, boot in zip("ab", boots, strict=True))
-    fake_slurm.install("scontrol", f"[ $SLURM_TIME_FORMAT = %s ] && echo '{shown}'\n")
-    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
-    close_lost(run, run_lock.this_process(job_id))
-    (record,) = read_jsonl(run.attempts)
-    assert (record["cause"], record["evidence"]["rebooted_nodes"]) == (cause, nodes)
-    assert cause != "node" or "rebooted after the attempt began: b" in record["reason"]
 
 
 def test_a_closed_attempt_is_closed_once(run):

@@ -6,8 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import requeue_policy
 from slurm_job_kit.jobs.attempt.decision import Evidence
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import Sign, read_attempts
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl
 from slurm_job_kit.jobs.slurm.client import Job
 from tests.core import run_files
@@ -91,7 +90,6 @@ def test_without_an_answer_we_requeue(left, tmp_path, monkeypatch):
         ({}, {"can_requeue": False}),
         ({}, {"is_expedited": True}),  # Slurm would hold it
         ({"outcome": "completed"}, {}),
-        ({"signs": (Sign("n2", Kind.BAD_NODE, "wrong sums", True),)}, {}),
     ],
 )
 def test_slurm_is_asked_only_in_a_grace_that_we_stop_in(left, fake_slurm, seen, job):

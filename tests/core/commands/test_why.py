@@ -56,8 +56,6 @@ def test_the_error_of_a_rank_is_named_by_its_record(story, record, cause):
         ({"cause": "requeued"}, {"job_state": "PENDING"}, "requeued"),
         ({"cause": "requeued"}, {"job_state": "NODE_FAIL"}, "node_failure"),
         ({"cause": "node"}, {"unreachable_nodes": ["b"]}, "node_failure"),
-        ({"cause": "node"}, {"rebooted_nodes": ["b"]}, "node_failure"),
-        ({"cause": "node"}, {"signs": run_files.signs("b"), "error": "wrong sums"}, "bad_node"),
         ({"cause": "lost"}, {}, "batch_script_killed"),
     ],
 )

@@ -37,9 +37,7 @@ from tests.core.waiting import is_running, wait_for
 REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = RunDir(Path("/runs/x y/1"))
 SOCKET_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-PLAN_JSON = run_files.plan(
-    attempt=2, head_address="127.0.0.1", rdzv_endpoint="127.0.0.1:15001", rdzv_id="7-2"
-)
+PLAN_JSON = run_files.plan(attempt=2, head_address="127.0.0.1", rdzv_endpoint="127.0.0.1:15001")
 PLAN = records.decode(AttemptPlan, PLAN_JSON, "here")
 # A torchrun of two ranks: each prints when it is ready, and the signal that it received.
 RANK = """

@@ -25,7 +25,7 @@ def event(run, writer, t, name, attempt, **fields):
 def attempt(run, number, start, stop, steps, **fields):
     """An attempt whose start-up takes 8 s, and whose stop 5 s."""
     run.attempt(number).path.mkdir()
-    plan = AttemptPlan(number, "7", ("n1", "n2"), "n1", "test", "n1:1", "id", BEGIN + start, None)
+    plan = AttemptPlan(number, "7", ("n1", "n2"), "n1", "test", "n1:1", BEGIN + start, None)
     records.write(run.attempt(number).plan, plan)
     event(run, "rank-00000", start + 8, "first_step", number, step=steps[0])
     event(run, "rank-00000", stop - 5, "stopped", number, step=steps[1])

@@ -47,7 +47,7 @@ def test_row_25_a_bad_node(
 
     first, second = run.attempts()
     assert BAD in first["nodes"] and BAD not in second["nodes"]
-    assert [sign["node"] for sign in first["evidence"]["signs"]] == [BAD]
+    assert [sign["node"] for sign in first["evidence"]["rooms"]["nodes"]["signs"]] == [BAD]
     (blamed,) = [record for record in records(run, 1) if record["kind"] == "bad_node"]
     assert blamed["host"] == BAD and str(blamed["error"]).startswith(told)
     log = run.dir.job_log.read_text()

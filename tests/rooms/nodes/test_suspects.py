@@ -3,24 +3,28 @@
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import suspects
 from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, Sign
+from slurm_job_kit.jobs.records.ended import AttemptRecord
+from slurm_job_kit.jobs.rooms.nodes import suspects
+from slurm_job_kit.jobs.rooms.nodes.records import Past, Sign, past_of
 from slurm_job_kit.jobs.spec import Slurm
 from tests.core import run_files
+from tests.rooms.nodes.kit import kept
 
 
 def history(*attempts):
     """Attempts of (node, failure, progress, ...) each, none for an attempt without a sign."""
     lines = []
     for number, (node, failure, has_progress, *decision) in enumerate(attempts):
-        signs = (
-            run_files.signs(node, kind="unknown", is_left_out=True, failure=failure) if node else []
-        )
-        evidence = {"signs": signs, "has_progress": has_progress}
+        signs = kept(*filter(None, [node]), kind="unknown", failure=failure)
+        evidence = {**signs, "has_progress": has_progress}
         entry = run_files.attempt(evidence, attempt=number, stop=100.0 + number)
         lines.append(entry | ({"decision": decision[0]} if decision else {}))
-    return [records.decode(AttemptRecord, line, "here") for line in lines]
+    return parsed(lines)
+
+
+def parsed(lines):
+    return past_of([records.decode(AttemptRecord, line, "here") for line in lines])
 
 
 # attempts before -> whether a further sign against a leaves it out
@@ -64,9 +68,13 @@ def test_a_failure_that_follows_the_run_clears_the_nodes(attempts, nodes):
 
 
 def test_a_node_that_slurm_itself_leaves_out_is_not_listed():
-    lost = run_files.attempt({"signs": run_files.signs("a", kind="node_failure")})
-    decoded = [records.decode(AttemptRecord, lost | {"attempt": n}, "here") for n in (1, 2)]
-    assert list(suspects.left_out(decoded, since=0.0)) == []
+    lost = run_files.attempt(kept("a", kind="node_failure"))
+    assert list(suspects.left_out(parsed([lost, lost]), since=0.0)) == []
+
+
+def test_an_attempt_without_slurm_speaks_against_no_node():
+    local = run_files.attempt(kept("a") | {"job_state": "LOCAL"})
+    assert list(suspects.left_out(parsed([local]), since=0.0)) == []
 
 
 def test_signs_expire():
@@ -90,8 +98,7 @@ FOLLOWED = [
 @pytest.mark.parametrize(("attempts", "present", "progress", "is_followed"), FOLLOWED)
 def test_whether_a_failure_followed_the_run(attempts, present, progress, is_followed):
     sign = Sign(present[0], Kind.UNKNOWN, "rank 0: x", False, present[1])
-    evidence = Evidence(None, "RUNNING", "None", (), False, progress, "x", signs=(sign,))
-    told = suspects.followed(evidence, history(*attempts))
+    told = suspects.followed(Past(200.0, False, progress, (sign,)), history(*attempts))
     assert (told is not None) == is_followed
     assert told is None or "a and b" in told
 
@@ -114,17 +121,11 @@ def test_whether_a_failure_followed_the_run(attempts, present, progress, is_foll
 def test_the_nodes_of_an_attempt_are_those_without_suspicion(nodes, unfit, lost, expected):
     slurm = Slurm(nodes=3, spare_nodes=1)
     chosen = suspects.choose_nodes(slurm, tuple(nodes), set(lost), set(unfit))
-    assert chosen.nodes == tuple(expected)
-    assert not {*chosen.spares, *chosen.left_out} & {*chosen.nodes, *lost}
-    assert {*chosen.left_out} <= {*unfit} and not {*chosen.spares} & {*unfit}
+    assert chosen == tuple(expected)
 
 
 def test_the_next_attempt_in_the_same_allocation_does_without_a_node_that_slurm_marked():
-    lost = run_files.attempt({"signs": run_files.signs("a", kind="node_failure")})
-    of_others = run_files.attempt({"signs": run_files.signs("b")})
-    earlier, last = (
-        records.decode(AttemptRecord, line | {"attempt": n}, "here")
-        for n, line in enumerate((of_others, lost))
-    )
+    lost = run_files.attempt(kept("a", kind="node_failure"))
+    earlier, last = parsed([run_files.attempt(kept("b")), lost])
     assert suspects.unfit([earlier, last], since=0.0) == {"a", "b"}
     assert suspects.unfit([last, earlier], since=0.0) == {"b"}

@@ -6,24 +6,25 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import exclude_nodes
-from slurm_job_kit.jobs.attempt.exclude_nodes import update_exclude_list
-from slurm_job_kit.jobs.records.ended import AttemptRecord
+from slurm_job_kit.jobs import hooks, records
+from slurm_job_kit.jobs.attempt import execute
+from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.queued import Submission
+from slurm_job_kit.jobs.rooms.nodes import exclude_nodes
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.slurm.client import Job
 from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.core import run_files
+from tests.rooms.nodes.kit import kept
 
 NOW, DAY_S = 1e9, 24 * 3600
 NODES = [f"n{index}" for index in range(1, 5)]
 
 
 def record(*bad, ago_s=0.0, now=NOW, **sign):
-    signs = run_files.signs(*bad, **sign)
-    return run_files.attempt({"signs": signs}, nodes=NODES, stop=now - ago_s)
+    return run_files.attempt(kept(*bad, **sign), nodes=NODES, stop=now - ago_s)
 
 
 def parsed(entries):
@@ -64,7 +65,8 @@ def run(tmp_path, fake_slurm, monkeypatch):
         lines = [json.dumps(records.encode(entry)) for entry in parsed(attempts)]
         run_dir.attempts.write_text("".join(f"{line}\n" for line in lines))
         earlier = len(fake_slurm.calls)
-        update_exclude_list(run_dir, fact_reader.read(run_dir, 1), "7", present)
+        facts, job = fact_reader.read(run_dir, 1), Job("PENDING", excluded=present)
+        execute.exclude_nodes(run_dir, facts, "7", job)
         return fake_slurm.calls[earlier:]
 
     return renewed
@@ -130,11 +132,13 @@ def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path,
     run([now("n2")])
     run_dir = RunDir(tmp_path / "run")
     spec = Spec(slurm=Slurm(nodes=2, exclude="n1"))
-    without = exclude_nodes.without_bad_nodes(run_dir, spec, Submission())
-    assert without.slurm.exclude == "n1,n2"
-    assert "node n2 is left out: preflight: wrong sums" in capfd.readouterr().err
+    attempts = read_attempts(run_dir)
+    capfd.readouterr()
+    assert [*hooks.exclude(run_dir, spec, Submission(), attempts, ["n1"])] == ["n1", "n2"]
+    printed = "node n2 is left out of the next attempts for 24 h: preflight: wrong sums"
+    assert printed in capfd.readouterr().err
     taken_back = Submission(nodes_taken_back=time.time() + 1)
-    assert exclude_nodes.without_bad_nodes(run_dir, spec, taken_back) == spec
+    assert [*hooks.exclude(run_dir, spec, taken_back, attempts, ["n1"])] == ["n1"]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""What the facts of an attempt say against single nodes; jobs.attempt.suspects says what follows.
+"""What the facts of an attempt say against single nodes; suspects.py says what follows.
 
 What only the node can be at fault for leaves it out at once: a failed preflight, broken or missing
 GPUs, Slurm's state of it. What the run may have caused itself is a first sign: a crash or a hang of
 one node while the others were well.
-Pure functions; their table is tests/core/attempt/test_signs.py.
+Pure functions; their table is tests/rooms/nodes/test_signs.py.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..console import quantity
-from ..kinds import OF_MEMORY, Kind
-from ..known_causes import known_cause
-from ..records.ended import Evidence, Sign
-from ..records.nodes import RankError
-from ..runs import interpret
-from ..runs.interpret import AttemptFacts
-from ..slurm.client import is_cancelled
-from ..slurm.job_state import has_no_allocation
+from ...console import quantity
+from ...kinds import OF_MEMORY, Kind
+from ...known_causes import known_cause
+from ...records.ended import Evidence
+from ...records.nodes import RankError
+from ...runs import interpret
+from ...runs.interpret import AttemptFacts
+from ...slurm.client import is_cancelled
+from ...slurm.job_state import has_no_allocation
+from .records import Sign
 
 OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
 # The run, or a disk of all nodes. Rank 0 alone writes most files, so it is the first to fail.
@@ -35,14 +36,21 @@ _UNFIT = re.compile(rf"DRAIN|{_DOWN.pattern}")
 
 
 def signs_of(
-    facts: AttemptFacts, evidence: Evidence, states: Mapping[str, str]
+    facts: AttemptFacts,
+    evidence: Evidence,
+    states: Mapping[str, str],
+    rebooted: Collection[str] = (),
 ) -> tuple[Sign, ...]:
     """Return what speaks against nodes after an attempt, at most one sign for each, by name.
 
-    states: Slurm's State of the nodes; empty where it was not asked or did not answer.
+    states: Slurm's State of the nodes; empty where it was not asked or did not answer. rebooted:
+    during the attempt.
     """
     own = {error.host for error in facts.errors if not error.caused_by_peer}
     signs = [*_of_hardware(facts.errors), *_of_slurm(evidence, states, own)]
+    # Perhaps by the site, which may have mended it.
+    text = "it was rebooted during an attempt"
+    signs += [Sign(node, Kind.NODE_FAILURE, text, False) for node in rebooted]
     # Slurm may have killed the processes of a job that it ended, one node after the other.
     is_ended = evidence.job_state in ("LOCAL", interpret.LOST) or has_no_allocation(
         evidence.job_state
@@ -80,8 +88,6 @@ def _of_slurm(
         is_planned = "DRAIN" in state and bool(failed) and node not in failed
         if _UNFIT.search(state) and not (is_planned and not _DOWN.search(state)):
             yield Sign(node, Kind.NODE_FAILURE, f"Slurm shows it as {state}", True)
-    for node in evidence.rebooted_nodes:  # perhaps by the site, which may have mended it
-        yield Sign(node, Kind.NODE_FAILURE, "it was rebooted during an attempt", False)
 
 
 def _of_gpus(facts: AttemptFacts) -> Iterator[Sign]:

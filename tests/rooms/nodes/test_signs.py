@@ -3,10 +3,10 @@
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt.signs import signs_of
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, HangConclusion, RankError
+from slurm_job_kit.jobs.rooms.nodes.signs import signs_of
 from slurm_job_kit.jobs.rundir import Timeline
 from slurm_job_kit.jobs.runs import fact_reader
 from tests.core.run_files import opened
@@ -118,9 +118,9 @@ def test_whom_an_attempt_speaks_against(run, errors, known, expected):
         error="an error",
         kind=known.get("kind"),
         unreachable_nodes=known.get("lost", ()),
-        rebooted_nodes=known.get("rebooted", ()),
     )
-    signs = signs_of(fact_reader.read(run, 1), evidence, known.get("states", {}))
+    known_of_nodes = known.get("states", {}), known.get("rebooted", ())
+    signs = signs_of(fact_reader.read(run, 1), evidence, *known_of_nodes)
     assert [(sign.node, sign.kind, sign.is_left_out) for sign in signs] == expected
 
 

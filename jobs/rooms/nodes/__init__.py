@@ -1,0 +1,11 @@
+"""Which nodes an attempt uses: without suspected ones, with spare ones, within a range of them.
+
+- hooks: the functions of jobs/hooks.py.
+- records: what the room keeps in the record of an attempt.
+- signs: what the facts of an attempt say against single nodes.
+- suspects: which nodes the next attempts do without, by the signs of all attempts.
+- decision: the decision after an attempt, where a node is at fault.
+- exclude_nodes: the list of nodes that a job of the run must not get.
+- choose_nodes: the nodes of an attempt, from those of the job.
+- head: prints where the agents meet, on the first node of an attempt.
+"""

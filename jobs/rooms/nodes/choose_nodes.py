@@ -1,0 +1,81 @@
+"""The nodes of an attempt, chosen from those of its job, and where its agents meet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from ... import installation
+from ...attempt import srun_step
+from ...console import print_line, quantity
+from ...records.nodes import Chosen, Head, node_name
+from ...rundir import RunDir
+from ...runs import interpret
+from ...runs.interpret import AttemptFacts
+from ...slurm import client
+from ...slurm.hostlist import expand_hostlist
+from ...spec import Slurm
+from . import suspects
+from .exclude_nodes import counted_since
+from .records import past_of
+
+MORE_LOOKS = 2  # at a node that does not answer, before the attempt begins without it
+MORE_LOOKS_EVERY_S = 3.0
+HEAD_FOLLOWS = "the agents meet at:"
+
+
+def is_needed(slurm: Slurm) -> bool:
+    """Return whether an attempt may have a part of the job's nodes."""
+    return slurm.is_range or slurm.spare_nodes > 0
+
+
+def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[str]) -> Chosen:
+    """Return the nodes of the next attempt.
+
+    nodes: that the job had at its start. It may have given lost ones back since.
+    """
+    job = client.show_job_patiently(job_id)
+    present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
+    silent = silent_nodes(facts, present)
+    if silent:
+        print_line(f"no answer from {', '.join(silent)}: the next attempt does without, if it can")
+    unfit = suspects.unfit(past_of(facts.attempts), counted_since(facts.spec, facts.submission))
+    chosen, head = suspects.choose_nodes(facts.spec.slurm, present, silent, unfit), None
+    if node_name() != chosen[0]:
+        head = ask_head(run_dir, job_id, interpret.newest_number(facts) + 1, chosen)
+        if head is None:  # then this node takes its place, although it is suspected
+            chosen = (nodes[0], *chosen[1:])
+    waiting = [node for node in present if node not in (*chosen, *silent)]
+    spares = [node for node in waiting if node not in unfit]
+    count = f"; {quantity(len(spares), 'spare')} ({', '.join(spares)})" if spares else ""
+    notes = [count, *(f"; {node} is left out" for node in waiting if node in unfit)]
+    can_lose = max(0, len(chosen) + len(spares) - facts.spec.slurm.fewest_nodes)
+    return Chosen(chosen, head, can_lose, "".join(notes))
+
+
+def silent_nodes(facts: AttemptFacts, nodes: Sequence[str]) -> Sequence[str]:
+    """Return the nodes that do not answer; a slurmd may just be starting again."""
+    known_lost = () if facts.last is None else facts.last.evidence.unreachable_nodes
+    silent = srun_step.unreachable_nodes(facts, nodes)
+    for _ in range(MORE_LOOKS):
+        if not {*silent} - {*known_lost}:
+            break
+        time.sleep(MORE_LOOKS_EVERY_S)
+        silent = srun_step.unreachable_nodes(facts, silent)
+    return silent
+
+
+def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -> Head | None:
+    """Return where the agents meet, by the first of the nodes; None without its answer."""
+    module = f"{installation.NAME}.jobs.rooms.nodes.head"
+    words = [str(run_dir.path), str(attempt), *nodes]
+    answer = client.ask_node(job_id, nodes[0], [sys.executable, "-m", module, *words])
+    lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
+    if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
+        lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]
+    if len(lines) < 3:
+        why = "no answer" if answer is None else answer.stderr.strip()
+        print_line(f"{nodes[0]} does not say at which address the agents meet: {why}")
+        return None
+    return Head(lines[0], lines[1], int(lines[2]), tuple(lines[3:]))

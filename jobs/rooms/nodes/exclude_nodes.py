@@ -1,0 +1,84 @@
+"""The ExcNodeList of the jobs of a run: the nodes that the user excluded, and the suspected ones.
+
+A list that leaves too few nodes would keep a job pending for ever (BadConstraints, priority 0;
+measured on 22.05). So the kit first asks Slurm, with `sbatch --test-only`, whether such a job could
+run. Slurm takes features, drained and reserved nodes into account. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from ... import hooks
+from ...console import print_line
+from ...environment import Door
+from ...records.ended import AttemptRecord
+from ...records.queued import Submission
+from ...rundir import RunDir
+from ...slurm import client, sbatch
+from ...slurm.hostlist import expand_hostlist
+from ...spec import Spec
+from . import suspects
+from .records import past_of
+
+
+def counted_since(spec: Spec, submission: Submission) -> float:
+    """Return from when on signs against nodes count for a run, in seconds since the epoch."""
+    hours = spec.slurm.suspect_hours
+    expired = time.time() - hours * 3600 if hours else math.inf
+    return max(expired, submission.nodes_taken_back or 0.0)
+
+
+def excluded(
+    run_dir: RunDir,
+    spec: Spec,
+    submission: Submission,
+    attempts: Sequence[AttemptRecord],
+    listed: Sequence[str],
+) -> Sequence[str]:
+    """Return the nodes that a job of the run must not get. listed: those that it must not get now.
+
+    Asks Slurm only if a bad node is not listed, or a listed one may be used again.
+    """
+    past = past_of(attempts)
+    bad = suspects.left_out(past, counted_since(spec, submission))
+    requested = expand_hostlist(spec.slurm.exclude or "")
+    ever_bad = suspects.left_out(past, 0.0).keys()
+    others = [node for node in listed if node not in ever_bad or node in requested]
+    ours = {*listed} - {*others}
+    if ours == bad.keys() - {*others}:
+        return listed
+    nodes = excludable_nodes(run_dir, spec, bad, others)
+    for node, sign in bad.items():
+        if node in nodes:
+            hours = spec.slurm.suspect_hours
+            print_line(f"node {node} is left out of the next attempts for {hours} h: {sign.text}")
+        else:
+            why = "too few others are left for this job"
+            print_line(f"node {node} may take part in the next attempt ({why}): {sign.text}")
+    for node in sorted(ours - bad.keys()):
+        print_line(f"node {node} may take part in the next attempt again")
+    return [*others, *nodes]
+
+
+def excludable_nodes(
+    run_dir: RunDir, spec: Spec, bad: Collection[str], others: Sequence[str]
+) -> list[str]:
+    """Return the bad nodes that can be left out of the job; the newest alone where all cannot."""
+    more = [node for node in bad if node not in others]
+    for nodes in (more, more[:1]):
+        if nodes and could_run_without(run_dir, spec, [*others, *nodes]):
+            return nodes
+    return []
+
+
+def could_run_without(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
+    """Return whether Slurm would ever start this job without these nodes; submits no job."""
+    without = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
+    argv = sbatch.sbatch_argv(without, run_dir)
+    answer = client.test_only(*hooks.start(Door.SBATCH, argv, os.environ, spec))
+    return answer is not None and answer.returncode == 0

@@ -1,0 +1,32 @@
+"""Prints where the agents of an attempt meet, on its first node, if the batch script is on another.
+
+python -m jobs.rooms.nodes.head RUN_DIR ATTEMPT NODE...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...attempt.open import head_here
+from ...node import rendezvous
+from ...rundir import RunDir
+from ...slurm import client
+from ...spec import Spec
+from .choose_nodes import HEAD_FOLLOWS
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the address, how it was found, the port, and this node's interfaces, a line each."""
+    run_dir, attempt, *nodes = argv
+    launch = Spec.read(RunDir(Path(run_dir)).spec).launch
+    resolved = next(iter(rendezvous.resolve(nodes[0])), "")
+    job_id = str(client.job_id_from(os.environ))
+    head = head_here(launch, job_id, int(attempt), nodes, resolved)
+    print(HEAD_FOLLOWS, head.address, head.how, head.port, *head.interfaces, sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

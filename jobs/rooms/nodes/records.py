@@ -1,0 +1,84 @@
+"""What the room keeps in the evidence of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...kinds import Kind
+from ...records import OMIT_NONE, of_room
+from ...records.ended import ENDS, AttemptRecord, Evidence, LeftOut
+
+ROOM = "nodes"
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What speaks against a node after an attempt.
+
+    node: Slurm's name. is_left_out: the next attempts do without the node. failure: equal for two
+    attempts that failed in the same way, so that it is the run's if the nodes differ; "" for what
+    only a node can be at fault for, or where nothing is known.
+    """
+
+    node: str
+    kind: Kind
+    text: str
+    is_left_out: bool
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class NodesFound:
+    """What an attempt says of nodes.
+
+    has_spares: the job has enough other nodes for the next attempt. followed: the sentence about a
+    failure that ended an attempt on another node, too, without a checkpoint between. rebooted: of
+    a lost attempt, the nodes that booted after it began. left_out: after this attempt.
+    """
+
+    signs: tuple[Sign, ...] = ()
+    has_spares: bool = False
+    followed: str | None = field(default=None, metadata=OMIT_NONE)
+    rebooted: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def suspected(self) -> tuple[str, ...]:
+        """The nodes that the next attempts do without, also those that Slurm itself leaves out."""
+        return tuple(sign.node for sign in self.signs if sign.is_left_out)
+
+    @property
+    def bad(self) -> tuple[str, ...]:
+        """The suspected nodes that Slurm would give to a job again."""
+        signs = (sign for sign in self.signs if sign.kind is not Kind.NODE_FAILURE)
+        return tuple(sign.node for sign in signs if sign.is_left_out)
+
+
+def found_in(evidence: Evidence) -> NodesFound:
+    """Return what the room keeps in the evidence of an attempt."""
+    return of_room(NodesFound, evidence.rooms, ROOM) or NodesFound()
+
+
+class Past(NamedTuple):
+    """A closed attempt. time: seconds since the epoch. is_end: the run ended with it."""
+
+    time: float
+    is_end: bool
+    has_progress: bool
+    signs: tuple[Sign, ...]
+
+
+def past_of(attempts: Sequence[AttemptRecord]) -> list[Past]:
+    """Return the closed attempts of a run, oldest first."""
+    return [past(each.evidence, each.stop, each.decision in ENDS) for each in attempts]
+
+
+def past(evidence: Evidence, time: float, is_end: bool, found: NodesFound | None = None) -> Past:
+    """Return an attempt. found: by default what its evidence has.
+
+    An attempt without Slurm has no name of Slurm for its node, so it speaks against none.
+    """
+    signs = (found or found_in(evidence)).signs if evidence.job_state != "LOCAL" else ()
+    return Past(time, is_end, evidence.has_progress, signs)

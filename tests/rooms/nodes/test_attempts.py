@@ -1,0 +1,157 @@
+"""The attempts of a run on some nodes of its job, from the signs of the attempt before."""
+
+import pytest
+
+from slurm_job_kit.jobs.attempt import attempts
+from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.console import quantity
+from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.rooms.nodes import choose_nodes
+from slurm_job_kit.jobs.rooms.nodes.records import found_in
+from slurm_job_kit.jobs.rundir import read_jsonl, write_json
+from slurm_job_kit.jobs.runs import run_lock
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from tests.core import run_files
+from tests.core.attempt.attempt_kit import close_lost
+from tests.rooms.nodes.kit import kept
+from tests.scale.costs import Costs
+from tests.scale.world import World
+
+NODE = """\
+NodeName={} Arch=x86_64 CoresPerSocket=1
+   State=IDLE ThreadsPerCore=1
+   Partitions=batch
+   BootTime={} SlurmdStartTime=1900000000
+
+"""
+
+TWO = Slurm(nodes=2, spare_nodes=2)
+RANGE = Slurm(nodes="2-3")
+BOTH = Slurm(nodes="2-3", spare_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("slurm", "of_job", "silent", "suspects", "kind", "nodes", "spares", "out"),
+    [
+        (TWO, "n[1-4]", "", [], "", ["n1", "n2"], ["n3", "n4"], []),
+        (TWO, "n[1-4]", "n1", [], "", ["n2", "n3"], ["n4"], []),
+        (TWO, "n[1-4]", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
+        (TWO, "n[1-4]", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], ["n1"]),
+        (TWO, "n[2-4]", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
+        (RANGE, "n[1-3]", "", [], "", ["n1", "n2", "n3"], [], []),
+        (RANGE, "n[1-3]", "n2", [], "", ["n1", "n3"], [], []),
+        (RANGE, "n[1-3]", "", ["n1"], "bad_node", ["n2", "n3"], [], ["n1"]),
+        (RANGE, "n[1-3]", "n2", ["n1"], "bad_node", ["n1", "n3"], [], []),
+        (BOTH, "n[1-4]", "", ["n1"], "bad_node", ["n2", "n3", "n4"], [], ["n1"]),
+        (BOTH, "n[1-4]", "", [], "", ["n1", "n2", "n3"], ["n4"], []),
+    ],
+)
+def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
+    run, fake_slurm, monkeypatch, capfd, slurm, of_job, silent, suspects, kind, nodes, spares, out
+):
+    monkeypatch.setattr(choose_nodes, "MORE_LOOKS_EVERY_S", 0.0)
+    run.spec.write_text(Spec(slurm=slurm).to_json())
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", nodes[0])
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
+    monkeypatch.setattr(client, "is_answering", lambda host, _: host not in silent.split(","))
+    fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
+    if suspects:
+        run_files.recorded(run, kept(*suspects, kind=kind))
+    at_start = ["n1", "n2", "n3", "n4"][: slurm.job_nodes]
+    plan = open_attempt(run, run_lock.this_process("7"), at_start, "10.0.0.1")
+    assert plan is not None and list(plan.nodes) == nodes
+    assert plan.can_lose == len(nodes) + len(spares) - slurm.fewest_nodes
+    (line,) = [text for text in capfd.readouterr().err.splitlines() if "rendezvous at" in text]
+    count = f"; {quantity(len(spares), 'spare')} ({', '.join(spares)})" if spares else ""
+    others = [f"; {node} is left out" for node in out]
+    assert line.endswith(f"){count}{''.join(others)}")
+
+
+def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet(
+    run, fake_slurm, monkeypatch, capfd
+):
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
+    run_files.recorded(run, kept("n1"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setattr(client, "is_answering", lambda *_: True)
+    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n")
+    printed = "*** Welcome ***\nthe agents meet at:\n"
+    fake_slurm.answer("srun", f"{printed}10.0.0.2\naddress of n2\n15555\neth0 10.0.0.2\n")
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
+    assert plan is not None
+    assert (plan.nodes, plan.rdzv_endpoint) == (("n2", "n3"), "10.0.0.2:15555")
+    assert plan.head_interfaces == ("eth0 10.0.0.2",)
+    (asked,) = [call for call in fake_slurm.calls if call.startswith("srun")]
+    assert "--jobid=7 --nodelist=n2 " in asked
+    assert asked.endswith(f".jobs.rooms.nodes.head {run.path} 2 n2 n3")
+    run_lock.release(run, run_lock.this_process("7"))
+    fake_slurm.answer("srun", error="srun: error: no route\n", status=1)
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
+    plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
+    assert plan is not None and (plan.nodes, plan.head_address) == (("n1", "n3"), "10.0.0.1")
+    assert "n2 does not say" in capfd.readouterr().err
+
+
+WITH_SPARE = Slurm(nodes=2, spare_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("slurm", "can_lose", "is_left_out"),
+    [(WITH_SPARE, 1, True), (WITH_SPARE, 0, False), (Slurm(nodes="1-2"), 1, True)],
+)
+def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_nodes(
+    run, fake_slurm, monkeypatch, slurm, can_lose, is_left_out
+):
+    """Slurm would start no job without the node."""
+    run.spec.write_text(Spec(slurm=slurm, launch=Launch(script="x.py")).to_json())
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    fake_slurm.refuse(1)
+    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=a,b,c\n")
+    crash = kept("b", kind="unknown", is_left_out=False)
+    run_files.recorded(run, crash, cause="crash", decision="retry")
+    run_files.opened(run, 2, can_lose=can_lose)
+    for rank, node in enumerate("ab"):
+        run_files.node(run.attempt(2), rank, host=node, torchrun_exit=1, end=5.0)
+    run_files.failed(run.attempt(2), 1, 4.0, host="b")
+    run_lock.claim(run, run_lock.this_process("7"), 2)
+    attempts.close_and_execute(run, run_lock.this_process("7"), 2, (), 1)
+    (sign,) = found_in(read_attempts(run)[-1].evidence).signs
+    assert (sign.node, sign.is_left_out) == ("b", is_left_out)
+
+
+@pytest.mark.parametrize(
+    ("boots", "job_id", "cause", "nodes"),
+    [
+        ((900, 2000), "7", "node", ["b"]),
+        ((900, 1200), "7", "lost", []),  # the clocks may differ by that
+        ((900, None), "7", "lost", []),  # Slurm does not know it
+        ((900, 2000), "8", "lost", []),  # a user has resumed the run meanwhile
+    ],
+)
+def test_a_node_that_was_rebooted_is_the_cause_of_a_lost_attempt(
+    run, fake_slurm, monkeypatch, boots, job_id, cause, nodes
+):
+    """Every node answers again when Slurm starts the job again."""
+    run_files.opened(run, 1)
+    write_json(run.attempt(1).plan, run_files.plan(start=1000.0))
+    shown = "".join(NODE.format(name, boot) for name, boot in zip("ab", boots, strict=True))
+    fake_slurm.install("scontrol", f"[ $SLURM_TIME_FORMAT = %s ] && echo '{shown}'\n")
+    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
+    close_lost(run, run_lock.this_process(job_id))
+    (record,) = read_jsonl(run.attempts)
+    rebooted = record["evidence"]["rooms"].get("nodes", {}).get("rebooted", [])
+    assert (record["cause"], rebooted) == (cause, nodes)
+    assert cause != "node" or "rebooted after the attempt began: b" in record["reason"]
+
+
+def test_a_bad_node_is_left_out_of_the_next_start():
+    world = World(4, [2], Costs())
+    world.bad["n00000"] = True
+    world.run(4000, [])
+    job = world.trainings[0].job
+    assert job.excluded == ("n00000",) and "n00000" not in job.nodes and job.state == "RUNNING"

@@ -1,0 +1,120 @@
+"""The decision where a node is at fault: the rows that the room adds to the table of the core."""
+
+import dataclasses
+
+import pytest
+
+from slurm_job_kit.jobs.attempt.decision import (
+    Action,
+    Budget,
+    BudgetUsed,
+    Cause,
+    Decision,
+    Evidence,
+    decide,
+    decide_lost,
+)
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records import with_room
+from slurm_job_kit.jobs.rooms.nodes.decision import after_fault_of_node
+from slurm_job_kit.jobs.rooms.nodes.records import ROOM, NodesFound, Sign
+
+FRESH = BudgetUsed(restarts=0, crashes=0, attempts=0)
+NOTHING = Evidence(
+    outcome=None,
+    job_state="RUNNING",
+    job_reason="None",
+    signals=(),
+    is_preempted=False,
+    has_progress=False,
+    error=None,
+)
+TERM = ("SIGTERM",)
+LOST = {"signs": (Sign("b", Kind.NODE_FAILURE, "it does not answer", True),)}
+BAD = {"signs": (Sign("b", Kind.BAD_NODE, "wrong sums", True),)}
+ONCE = {"signs": (Sign("b", Kind.UNKNOWN, "ValueError: x", False),)}
+FOLLOWED = {"followed": "the same failure on a and b"}
+SPARES = {"has_spares": True}
+
+
+def evidence(known, of_room):
+    rooms = with_room((), ROOM, NodesFound(**of_room))
+    return dataclasses.replace(NOTHING, rooms=rooms, **known)
+
+
+# facts that differ from NOTHING, what the room knows -> action, cause
+TABLE = [
+    # Requeue to other nodes. Without other nodes a user has to act.
+    ({"error": "rank 1 on b: x"}, BAD, "requeue", "node"),
+    ({"job_state": "LOCAL"}, BAD, "hold", "node"),
+    ({}, LOST, "requeue", "node"),  # Slurm's word
+    ({"would_repeat": True}, LOST, "hold", "crash"),
+    ({"would_repeat": True}, BAD, "hold", "crash"),
+    ({"outcome": "completed"}, BAD, "done", "completed"),
+    ({}, ONCE, "retry", "crash"),
+    ({"can_requeue": False}, BAD, "successor", "node"),
+    ({"unreachable_nodes": ("b",)}, {}, "requeue", "node"),
+    ({"unreachable_nodes": ("b",), "is_requeued": True}, LOST, "wait", "node"),
+    ({"unreachable_nodes": ("b",), "job_state": "NODE_FAIL"}, LOST, "wait", "node"),
+    # The job has spare nodes: in this allocation, if there is time.
+    ({}, BAD | SPARES, "retry", "node"),
+    ({"unreachable_nodes": ("b",)}, SPARES, "retry", "node"),
+    ({"is_near_limit": True}, BAD | SPARES, "requeue", "node"),
+    ({"unreachable_nodes": ("b",), "signals": TERM}, SPARES, "requeue", "manual_stop"),
+    # The run's own failure, although it would leave a node out.
+    ({}, BAD | FOLLOWED, "hold", "crash"),
+    ({"kind": Kind.HANG}, FOLLOWED, "hold", "hang"),
+    ({"signals": TERM}, FOLLOWED, "requeue", "manual_stop"),
+]
+
+
+@pytest.mark.parametrize(
+    ("known", "of_room", "action", "cause"), TABLE, ids=[str(row[:2]) for row in TABLE]
+)
+def test_decision(known, of_room, action, cause):
+    found = evidence(known, of_room)
+    decision = after_fault_of_node(found, decide(found, FRESH), FRESH, Budget())
+    assert (decision.action, decision.cause) == (action, cause)
+    assert decision.reason
+
+
+# history (restarts, crashes, attempts) -> action, budget that is used up
+BUDGETS = [
+    ({}, BAD, (0, 2, 2), "requeue", None),
+    ({}, BAD, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+    ({}, BAD, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
+    # No list leaves a lost node out: a run that takes down a node at each start is held.
+    ({"unreachable_nodes": ("b",)}, LOST, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+]
+
+
+@pytest.mark.parametrize(("known", "of_room", "past", "action", "budget"), BUDGETS)
+def test_a_run_comes_back_only_so_often(known, of_room, past, action, budget):
+    found, used = evidence(known, of_room), BudgetUsed(*past)
+    decision = after_fault_of_node(found, decide(found, used), used, Budget())
+    assert (decision.action, decision.budget) == (action, budget)
+
+
+def test_the_kind_of_an_attempt_is_what_speaks_against_its_node():
+    for of_room, kind in ((BAD, Kind.BAD_NODE), (LOST, Kind.NODE_FAILURE), (ONCE, None)):
+        found = evidence({"unreachable_nodes": ("b",)}, of_room)
+        decision = after_fault_of_node(found, decide(found, FRESH), FRESH, Budget())
+        assert (decision.cause, decision.kind) == (Cause.NODE, kind)
+
+
+@pytest.mark.parametrize(("of_room", "action"), [(BAD, "requeue"), (LOST, "wait")])
+def test_a_preempted_job_with_a_bad_node_is_requeued_by_the_kit(of_room, action):
+    """Slurm accepts an ExcNodeList only for a pending job."""
+    found = evidence({"signals": TERM, "is_preempted": True}, of_room)
+    left_to_slurm = Decision(Action.WAIT, Cause.PREEMPTION, "Slurm does it")
+    decision = after_fault_of_node(found, left_to_slurm, FRESH, Budget())
+    assert (decision.action, decision.cause) == (action, "preemption")
+
+
+def test_a_reboot_is_the_cause_of_a_lost_attempt():
+    found = evidence({"job_state": "LOST"}, {"rebooted": ("b",)})
+    for past, action in ((FRESH, "retry"), (BudgetUsed(200, 0, 0), "hold")):
+        decision = decide_lost(found, past, Budget(), is_automatic=True)
+        decision = after_fault_of_node(found, decision, past, Budget())
+        assert (decision.action, decision.cause) == (action, "node")
+        assert "rebooted after the attempt began: b" in decision.reason
