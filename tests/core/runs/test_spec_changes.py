@@ -62,8 +62,8 @@ FREE = [
     "slurm.sbatch_args.nice=5",
     "slurm.signal_lead_s=9",
 ]
-FREE += ["checkpoint.every_steps=5", "log.wandb=offline", "profile.steps=[1, 2]"]
-FREE += ["launch.num_workers=2", "launch.hang_timeout_s=60", "launch.stop_check_steps=1"]
+FREE += ["checkpoint.every_steps=5", "log.every_steps=5"]
+FREE += ["launch.num_workers=2", "launch.stop_check_steps=1"]
 FREE += ["launch.allow_public_rendezvous=true", "launch.interface=ib0"]
 
 

@@ -399,3 +399,10 @@ def test_the_diagnosis_stays_short_in_a_large_job():
     assert len(diagnose(findings, unresponsive)) < 400
     assert ranks_text(range(1000)) == "ranks 0, 1, 2, 3 and 996 more"
     assert ranks_text([7]) == "rank 7"
+
+
+def test_a_limit_beyond_that_of_torchs_collectives_is_refused(refuse, take):
+    assert take("launch: {hang_timeout_s: 540}").launch.hang_timeout_s == 540
+    assert "must be at least 1, or auto, not 0" in refuse("launch: {hang_timeout_s: 0}")
+    message = "launch.hang_timeout_s: must be at most 540, or auto, not 600\n  hint: torch ends"
+    assert message in refuse("launch: {hang_timeout_s: 600}")

