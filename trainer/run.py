@@ -12,16 +12,15 @@ import torch.distributed as dist
 
 from .checkpoint import space
 from .checkpoint.checkpoints import Checkpoints
+from .checkpoint.commit import check_owner
 from .checkpoint.digest import optimizer_sha256, weights_sha256
-from .checkpoint.ownership import check_owner
-from .checkpoint.read_ahead import ReadAhead
+from .checkpoint.loading import ReadAhead
 from .contract import Best, Metric, Outcome, RunDir, checkpoint_name, quantity, records
 from .errors import fail, log, storage_error
 from .hooks import Callback, Pulse
 from .logging.first_lines import start_lines
 from .logging.reproducibility import INEXACT, describe, exactness, extend_history
 from .loop import Loop
-from .model import checkpoint_size
 from .model.build import build_replica, set_up_torch
 from .model.training_data import build_data, resumes_exactly
 from .process.context import check_device, choose_device, init_process_group
@@ -103,10 +102,8 @@ def prepare(context: RankContext) -> Loop:
     state.environments = extend_history(state.environments, environment, state.global_step)
     for line in start_lines(context, replica.module, data.length, batches.sizes):
         context.distributed.log(line)
-    if context.distributed.is_first:
-        size = checkpoint_size.estimate(replica.module, replica.optimizer)
-        if full := space.warning(context.run.dir.checkpoints, size):
-            context.distributed.log(f"warning: {full}")
+    if context.distributed.is_first:  # one rank asks the file server
+        space.warn(context.run.dir.checkpoints, replica.module, replica.optimizer)
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)
     loop = Loop(context, data, replica, state, checkpoints)
     for each in context.callbacks:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from .checkpoint.checkpoints import Checkpoints
-from .checkpoint.interval import SaveInterval
 from .checkpoint.saved_state import TrainState
-from .contract import quantity
+from .contract import Checkpoint, quantity
 from .logging.reporter import Reporter
 from .model.replica import Replica
 from .model.training_data import Data
@@ -16,6 +16,21 @@ from .process.run_handle import RankContext
 
 # A stop that met a save of more than this share of slurm.signal_lead_s does no second one.
 SHARE_OF_LEAD = 0.25
+LEAST_INTERVAL_S = 60.0
+STALLS = 20  # so saves stop the training for at most a twentieth of the time
+
+
+def interval_s(checkpoint: Checkpoint, stall_s: float) -> float:
+    """Return the seconds between two periodic saves; infinite where none is due by the clock.
+
+    stall_s: how long the training stopped for the last save.
+    """
+    if checkpoint.every_minutes is not None:
+        return 60 * checkpoint.every_minutes
+    is_by_step = checkpoint.every_epochs or checkpoint.every_steps
+    if checkpoint.interval != "auto" or is_by_step:
+        return math.inf
+    return max(LEAST_INTERVAL_S, STALLS * stall_s)
 
 
 class Saves:
@@ -34,7 +49,7 @@ class Saves:
             *length.periods(spec.every_epochs, spec.every_steps),
             *length.periods(spec.keep_every_epochs, spec.keep_every_steps),
         )
-        self._interval = SaveInterval(spec)
+        self._interval_s = interval_s(spec, 0.0)
         self._last_save = time.monotonic()
         self._last_save_s = 0.0
         self._is_postponed = False
@@ -49,7 +64,7 @@ class Saves:
         """Return whether it is time for a save; the ranks follow rank 0."""
         if self._is_postponed:
             return not self._checkpoints.is_saving()
-        return time.monotonic() - self._last_save >= self._interval.seconds
+        return time.monotonic() - self._last_save >= self._interval_s
 
     def save(self, replica: Replica, state: TrainState, is_urgent: bool) -> None:
         """Start to commit a checkpoint of this step, unless this step has one.
@@ -114,6 +129,6 @@ class Saves:
             log = self._context.distributed.log
             log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
             self._last_save_s = saved.seconds
-            self._interval.record_save(saved.stall_s)
+            self._interval_s = interval_s(self._context.run.spec.checkpoint, saved.stall_s)
             for each in self._context.callbacks:
                 each.saved(saved.step, self._context.run.dir.checkpoints / saved.name)

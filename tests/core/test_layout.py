@@ -79,10 +79,7 @@ BASE = {
 # A rank imports torch after its stop signals; a process without torch checks and forks fast.
 WITHOUT_TORCH = [
     *("trainer.errors", "trainer.events", "trainer.stop"),
-    *(
-        f"trainer.checkpoint.{name}"
-        for name in ("commit", "ownership", "recovery", "space", "writer")
-    ),
+    *(f"trainer.checkpoint.{name}" for name in ("commit", "recovery", "writer")),
     "trainer.rooms.integrations.whole",
 ]
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer import saves
-from slurm_job_kit.trainer.checkpoint import commit, interval
+from slurm_job_kit.trainer.checkpoint import commit
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
@@ -406,8 +406,8 @@ def test_a_stop_in_the_last_evaluation_leaves_the_run_to_be_completed(tmp_path):
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0])
 def test_by_default_a_checkpoint_is_due_by_the_clock(tmp_path, monkeypatch, commits, seconds):
-    monkeypatch.setattr(interval, "LEAST_S", seconds)
-    monkeypatch.setattr(interval, "STALLS", 0)
+    monkeypatch.setattr(saves, "LEAST_INTERVAL_S", seconds)
+    monkeypatch.setattr(saves, "STALLS", 0)
     train(tmp_path, Spec(train=TRAIN, checkpoint=Checkpoint(best=None)))
     assert commits.steps == [9] if seconds else {*commits.steps} > {9}
 

@@ -1,20 +1,17 @@
 """The state of a training: what a checkpoint holds, saved beside the training and loaded.
 
-jobs/checkpoint/ reads the files of a checkpoint. The last five of these import no torch.
+jobs/checkpoint/ reads the files of a checkpoint. The last three of these import no torch.
 
 - checkpoints: saves the state of a training; loads one.
 - saved_state: the parts of a saved state, and how it is restored.
 - outline: the files of a saved state: plain values, and the place of each tensor.
 - staging: copies the state into host memory, so that the training can continue.
-- interval: the time between two periodic checkpoints.
-- read_ahead: reads the newest checkpoint while the ranks build their models.
-- loading: loads the newest undamaged checkpoint on all ranks.
+- loading: reads the newest undamaged checkpoint while the ranks build their models; loads it.
+- space: whether the checkpoints that are kept fit on the disk.
 - share: broadcasts a saved state from rank 0, tensor by tensor.
 - setup: compares the settings of a training between save and load.
 - digest: SHA-256 of weights and optimizer state.
 - writer: the thread that writes a checkpoint.
-- commit: the protocol that makes a checkpoint durable, and removes older ones.
+- commit: the protocol that makes a checkpoint durable, and removes older ones; who may commit.
 - recovery: finds the newest undamaged checkpoint of a run; renames damaged ones.
-- space: whether the checkpoints that are kept fit on the disk.
-- ownership: whether this attempt still owns the run.
 """

@@ -32,10 +32,8 @@ from ..process.context import gather, of_first
 from ..process.run_handle import RankContext
 from ..strategy.sharding import Rows, Sharding
 from . import commit, outline
-from .commit import PendingCheckpoint, Retention
-from .loading import load_newest
-from .ownership import check_owner
-from .read_ahead import ReadAhead
+from .commit import PendingCheckpoint, Retention, check_owner
+from .loading import ReadAhead, load_newest
 from .saved_state import TrainState, saved_values
 from .setup import TrainSetup, spec_sha256
 from .staging import Staging, first_not_finite
@@ -324,9 +322,9 @@ class Checkpoints:
         files = {**more, outline.STATE: lambda sink: sink.write(text)}
         check_before_rename = functools.partial(check_owner, self._context.run)
         new = PendingCheckpoint(pending.manifest, files, check_before_rename, parts)
-        nbytes = commit.commit_and_prune(self._root, new, pending.retention)
+        commit.commit_and_prune(self._root, new, pending.retention)
         seconds = time.monotonic() - pending.started
-        return CommittedSave(checkpoint_name(step), step, seconds, pending.stall_s, nbytes)
+        return CommittedSave(checkpoint_name(step), step, seconds, pending.stall_s)
 
     def _retention(self, state: TrainState) -> Retention:
         checkpoint = self._context.run.spec.checkpoint

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from ..contract import (
     LATEST,
@@ -27,6 +27,7 @@ from ..contract import (
     FileDigest,
     Manifest,
     NamedFile,
+    OwningAttempt,
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
@@ -34,10 +35,33 @@ from ..contract import (
     part_file,
     point_at_best,
     reader,
+    records,
     shared_files,
     write_pointer,
 )
-from ..errors import TransientStorageError, storage_error
+from ..errors import Superseded, TransientStorageError, storage_error
+
+if TYPE_CHECKING:
+    from ..process.run_handle import RunHandle
+
+
+def check_owner(run: RunHandle) -> None:
+    """Raise Superseded unless owner.json names this attempt of this job.
+
+    A node that lost its network may come back after its job was requeued, or after the run was
+    given to another job. Its ranks must then change nothing in the run directory.
+    """
+    owner = records.read(OwningAttempt, run.dir.owner)
+    if owner is None:
+        now = f"{run.dir.owner} is missing, so no attempt"
+    elif (owner.job_id, owner.attempt) != (run.job_id, run.attempt):
+        now = f"attempt {owner.attempt} of job {owner.job_id}"
+    else:
+        return
+    raise Superseded(
+        f"{now} owns {run.dir.path} now, this is attempt {run.attempt} of job {run.job_id}: "
+        "nothing is committed"
+    )
 
 
 class Sink(Protocol):
@@ -104,26 +128,25 @@ def write_part(root: Path, step: int, attempt: int, name: str, write: Write) -> 
         raise storage_error(error, doing) from error
 
 
-def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retention) -> int:
-    """Commit a checkpoint, then remove older ones; return its size in bytes.
+def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retention) -> None:
+    """Commit a checkpoint, then remove older ones.
 
     Raises: StorageError or TransientStorageError; what `check_before_rename` raises.
     """
     doing = f"saving checkpoint {root / checkpoint_name(pending.step)}"
     try:
-        name, manifest = commit(root, pending)
+        commit(root, pending)
         # A newer attempt may own the run by now, with its own `latest` and oldest checkpoint.
         pending.check_before_rename()
-        write_pointer(root, LATEST, name)
+        write_pointer(root, LATEST, checkpoint_name(pending.step))
         point_at_best(root, retention.best_step)
         prune(root, pending.step, retention)
     except OSError as error:
         raise storage_error(error, doing) from error
-    return sum(file.digest.size for file in manifest.files)
 
 
-def commit(root: Path, pending: PendingCheckpoint) -> tuple[str, Manifest]:
-    """Write a checkpoint and rename it to its final name, durably; return name and manifest.
+def commit(root: Path, pending: PendingCheckpoint) -> None:
+    """Write a checkpoint and rename it to its final name, durably.
 
     Raises: TransientStorageError if a file does not read back as it was written; OSError.
     """
@@ -133,8 +156,7 @@ def commit(root: Path, pending: PendingCheckpoint) -> tuple[str, Manifest]:
     with _discarded_on_error(temporary):
         temporary.mkdir(exist_ok=bool(pending.parts))
         own = [_write(temporary / file, write, doing) for file, write in pending.files.items()]
-        manifest = replace(pending.manifest, files=(*pending.parts, *own))
-        text = manifest.to_bytes()
+        text = replace(pending.manifest, files=(*pending.parts, *own)).to_bytes()
         _write(temporary / MANIFEST, lambda sink: sink.write(text), doing)
         for part in pending.parts:
             _check_size(temporary / part.name, part.digest, doing)
@@ -144,7 +166,6 @@ def commit(root: Path, pending: PendingCheckpoint) -> tuple[str, Manifest]:
         _remove(root / name)
         os.rename(temporary, root / name)
     fsync_directory(root)
-    return name, manifest
 
 
 def _temporary_directory(root: Path, step: int, attempt: int) -> Path:

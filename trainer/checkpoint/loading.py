@@ -1,13 +1,14 @@
-"""Loads the newest undamaged checkpoint on all ranks."""
+"""Loads the newest undamaged checkpoint on all ranks; rank 0 reads while they build models."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import torch
 
-from ..contract import Contents, manifest, reader
+from ..contract import Contents, DamageError, ProvenanceOrigin, RunDir, manifest, reader, records
 from ..errors import TransientStorageError, storage_error
 from ..model import optim
 from ..model.replica import Replica
@@ -15,12 +16,84 @@ from ..process.context import broadcast_bytes, gather
 from ..process.run_handle import RankContext
 from ..strategy import is_divided
 from . import outline, recovery, saved_state
-from .read_ahead import Found, ReadAhead
+from .commit import check_owner
 from .saved_state import SavedState, TrainState
 from .setup import TrainSetup, check_setup
 from .share import share
+from .writer import block_stop_signals
 
 PROBLEM_BYTES = 512  # of the text that a rank tells the others
+
+
+class Found(NamedTuple):
+    """The newest checkpoint of a run that rank 0 found undamaged.
+
+    values: its state with whole tensors on the CPU, or with a StoredTensor in the place of each.
+    texts: in the second case its name, its manifest and its state.json.
+    """
+
+    values: dict[str, Any]
+    texts: tuple[bytes, ...] = ()
+
+
+class ReadAhead:
+    """The newest undamaged checkpoint of a run. All ranks create it; rank 0 then reads it.
+
+    is_expected: whether rank 0's `wait` returns one, or raises; the same on every rank.
+    Raises: Superseded; StorageError or TransientStorageError for the folder of the checkpoints.
+    """
+
+    def __init__(self, context: RankContext) -> None:
+        known = None
+        self._reading: Future[Found] | None = None
+        if context.distributed.is_first:
+            run_dir = context.run.dir
+            try:
+                check_owner(context.run)  # the thread renames a damaged checkpoint
+                known = recovery.known_of_run(run_dir)
+            except OSError as error:
+                doing = f"looking for a checkpoint in {run_dir.checkpoints}"
+                raise storage_error(error, doing) from error
+            if known.newest is not None:
+                executor = ThreadPoolExecutor(1, "checkpoint-reader", block_stop_signals)
+                self._reading = executor.submit(_read_newest, context, known)
+                executor.shutdown(wait=False)
+        newest = "" if known is None else known.newest or ""
+        self.is_expected = bool(broadcast_bytes(newest.encode(), context.device))
+
+    def wait(self) -> Found | None:
+        """Wait until it is read, and return it; None before the first one and on other ranks.
+
+        Raises: UserError if the run had checkpoints, and has no undamaged one now; StorageError or
+        TransientStorageError.
+        """
+        return None if self._reading is None else self._reading.result()
+
+
+def _read_newest(context: RankContext, known: recovery.KnownCheckpoints) -> Found:
+    """Read the newest undamaged checkpoint; without its tensors where each rank reads its part."""
+    run_dir, log = context.run.dir, context.distributed.log
+
+    def found(contents: Contents) -> Found:
+        text = contents.file(outline.STATE).read()
+        if not is_divided(context):
+            return Found(outline.whole(outline.from_json(text), contents))
+        texts = contents.directory.name.encode(), contents.manifest.to_bytes(), text
+        return Found(outline.from_json(text), texts)
+
+    try:
+        newest = recovery.read_newest_of_run(run_dir, known, found, log)
+    except OSError as error:
+        raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
+    if newest.values.get("global_step") == _origin_step(run_dir):
+        newest.values["metrics_bytes"] = 0  # they are in the other run's metrics.jsonl
+    return newest
+
+
+def _origin_step(run_dir: RunDir) -> int | None:
+    """Return the step of the checkpoint of another run with which this run began."""
+    known = records.read_leniently(ProvenanceOrigin, run_dir.provenance)
+    return None if known is None or known.origin is None else known.origin.step
 
 
 def load_newest(
@@ -44,7 +117,7 @@ def load_newest(
             saved_state.restore(saved, replica)
             return saved_state.restored_state(saved, replica, context.distributed)
         with contents:
-            read, problem = _read(saved, replica, contents)
+            read, problem = _read_part(saved, replica, contents)
         problems = _of_all_ranks(problem, context)
         if not any(problems):
             optim.load(replica.optimizer, read.optimizer, is_owned=True)
@@ -71,13 +144,13 @@ def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Cont
     return SavedState.from_dict(values), contents
 
 
-def _read(saved: SavedState, replica: Replica, contents: Contents) -> tuple[SavedState, str]:
+def _read_part(saved: SavedState, replica: Replica, contents: Contents) -> tuple[SavedState, str]:
     """Fill this rank's part of the model; return the rest of the state, and what is damaged."""
     tensors = saved.model, saved.optimizer["state"]
     try:
         state = replica.strategy.read(replica.module, replica.optimizer, tensors, contents)
         rest = outline.whole({"state": vars(saved.state), "scaler": saved.scaler}, contents)
-    except reader.DamageError as error:
+    except DamageError as error:
         return saved, str(error)
     except OSError as error:
         raise storage_error(error, f"loading checkpoint {contents.directory}") from error
@@ -116,7 +189,7 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
         if name in digests:  # first: a large checkpoint takes longer than the other ranks wait
             reader.check_file(directory / name, digests[name])
         reader.check(directory)
-    except reader.DamageError as error:
+    except DamageError as error:
         recovery.quarantine_and_report(directory, str(error), log)
     except OSError as error:
         raise storage_error(error, f"checking checkpoint {directory}") from error

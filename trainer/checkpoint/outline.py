@@ -221,11 +221,11 @@ def tensors_of(model: Mapping[str, Any]) -> dict[str, StoredTensor]:
 
 def whole(tree: Any, contents: Contents) -> Any:
     """Return nested containers with each StoredTensor read. Raises: DamageError, OSError."""
-    return map_values(tree, lambda value: _read_whole(value, contents))
 
+    def read(value: Any) -> Any:
+        return value.read(contents) if isinstance(value, StoredTensor) else value
 
-def _read_whole(value: Any, contents: Contents) -> Any:
-    return value.read(contents) if isinstance(value, StoredTensor) else value
+    return map_values(tree, read)
 
 
 def map_values(tree: Any, function: Callable[[Any], Any]) -> Any:

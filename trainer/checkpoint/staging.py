@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +25,8 @@ class Staging:
 
     def allocate(self, state: dict[str, Any]) -> None:
         """Allocate the memory for copies of `state` in a thread, so that the first is as fast."""
-        tensors = dict(_tensors(state, "state"))
+        tensors: dict[str, torch.Tensor] = {}
+        _copied(state, "state", lambda tensor, path: tensors.setdefault(path, tensor))
         self._allocation = threading.Thread(target=self._allocate, args=(tensors,), daemon=True)
         self._allocation.start()
 
@@ -46,29 +47,12 @@ class Staging:
         if self._allocation is not None:
             self._allocation.join()
             self._allocation = None
-        copy = self._copy(state, "state")
+        copy: dict[str, Any] = _copied(state, "state", self._stage)
         event = None
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         return copy, event
-
-    def _copy(self, value: Any, path: str) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._stage(value.detach(), path)
-        if isinstance(value, Rows):
-            return Rows(self._stage(value.local.detach(), path), value.shape)
-        if isinstance(value, dict):
-            return {key: self._copy(item, f"{path}[{key!r}]") for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            copies = [self._copy(item, f"{path}[{index}]") for index, item in enumerate(value)]
-            return tuple(copies) if isinstance(value, tuple) else copies
-        if type(value) in PLAIN:
-            return value
-        raise UserError(
-            f"{path} is a {type(value).__name__}, which no checkpoint can hold: make it a tensor, "
-            "a number or a text"
-        )
 
     def _stage(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
         if tensor.is_meta:  # another rank writes it
@@ -84,18 +68,23 @@ def _buffer_for(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
 
 
-def _tensors(value: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in containers, with the paths that `Staging.take` gives them."""
+def _copied(value: Any, path: str, stage: Callable[[torch.Tensor, str], torch.Tensor]) -> Any:
+    """Return containers with `stage(tensor, path)` in the place of each tensor."""
     if isinstance(value, torch.Tensor):
-        yield path, value.detach()
-    elif isinstance(value, Rows):
-        yield path, value.local.detach()
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors(item, f"{path}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _tensors(item, f"{path}[{index}]")
+        return stage(value.detach(), path)
+    if isinstance(value, Rows):
+        return Rows(stage(value.local.detach(), path), value.shape)
+    if isinstance(value, dict):
+        return {key: _copied(item, f"{path}[{key!r}]", stage) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        copies = [_copied(item, f"{path}[{index}]", stage) for index, item in enumerate(value)]
+        return tuple(copies) if isinstance(value, tuple) else copies
+    if type(value) in PLAIN:
+        return value
+    raise UserError(
+        f"{path} is a {type(value).__name__}, which no checkpoint can hold: make it a tensor, "
+        "a number or a text"
+    )
 
 
 def first_not_finite(tensors: dict[str, Any]) -> str | None:

@@ -24,7 +24,6 @@ class CommittedSave:
     step: int
     seconds: float
     stall_s: float
-    nbytes: int
 
 
 class Writer(Generic[Done]):

@@ -9,5 +9,4 @@
 - replica: model, optimizer and objective of this rank.
 - build: builds the replica in the order that a bitwise resume needs; sets up torch.
 - evaluate: sums of the objective over the held-out samples.
-- checkpoint_size: how many bytes a checkpoint will have.
 """

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.runs import (
     state,
 )
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.checkpoint.commit import check_owner
 from slurm_job_kit.trainer.errors import Superseded
 from tests.core import run_files
 from tests.core.run_files import failed, node, opened

@@ -5,16 +5,12 @@ import math
 import pytest
 
 from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer.checkpoint.interval import SaveInterval
+from slurm_job_kit.trainer.saves import interval_s
 
 
-def test_auto_is_a_minute_or_twenty_times_the_stall_of_the_last_save():
-    interval = SaveInterval(Checkpoint())
-    assert interval.seconds == 60
-    interval.record_save(stall_s=12.0)
-    assert interval.seconds == 240
-    interval.record_save(stall_s=0.01)
-    assert interval.seconds == 60
+@pytest.mark.parametrize(("stall_s", "seconds"), [(0.0, 60), (12.0, 240), (0.01, 60)])
+def test_auto_is_a_minute_or_twenty_times_the_stall_of_the_last_save(stall_s, seconds):
+    assert interval_s(Checkpoint(), stall_s) == seconds
 
 
 @pytest.mark.parametrize(
@@ -27,6 +23,4 @@ def test_auto_is_a_minute_or_twenty_times_the_stall_of_the_last_save():
     ],
 )
 def test_keys_of_the_spec_win(checkpoint, seconds):
-    interval = SaveInterval(checkpoint)
-    interval.record_save(stall_s=12.0)
-    assert interval.seconds == seconds
+    assert interval_s(checkpoint, stall_s=12.0) == seconds

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.checkpoint.part_file import part_name
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
+from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
 from slurm_job_kit.trainer.errors import StorageError, Superseded, UserError
 from tests.core.checkpoint.checkpoint_kit import (
     BATCHES,

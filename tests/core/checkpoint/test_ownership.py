@@ -5,7 +5,7 @@ import torch
 
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.checkpoint.commit import check_owner
 from slurm_job_kit.trainer.errors import Superseded, UserError
 from slurm_job_kit.trainer.process.run_handle import find_or_begin_run, share_run
 from tests.core import run_files

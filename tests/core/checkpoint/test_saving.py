@@ -16,7 +16,7 @@ from slurm_job_kit.trainer.checkpoint import checkpoints as module
 from slurm_job_kit.trainer.checkpoint import commit, outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256, weights_sha256
-from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
+from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.errors import NotFinite, StorageError, Superseded, UserError
 from slurm_job_kit.trainer.strategy.sharding import Sharding
@@ -87,7 +87,7 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
     opener.join()
     saved = checkpoints.completed()
     assert [each.step for each in saved] == [1, 2, 3, 4, 5] and gate.most == 1
-    assert saved[1].stall_s > 0.02 and saved[0].seconds > 0.1 and saved[0].nbytes > 1000
+    assert saved[1].stall_s > 0.02 and saved[0].seconds > 0.1
     assert checkpoints.completed() == []
     for step, digest in enumerate(digests, start=1):
         with Contents.open(context.run.dir.checkpoints / checkpoint_name(step)) as contents:

@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.records.frozen import SpecChange
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Launch, Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
+from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
