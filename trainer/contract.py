@@ -65,6 +65,7 @@ from ..jobs.spec import (
     Spec,
     Train,
 )
+from ..jobs.stop_signals import STOP_SIGNALS, block_stop_signals, unblock_stop_signals
 
 __all__ = [
     "ASIDE_PREFIX",
@@ -103,6 +104,7 @@ __all__ = [
     "RecordError",
     "RunDir",
     "STEPS_WRITER",
+    "STOP_SIGNALS",
     "Spec",
     "SpecChange",
     "TEMPORARY_PREFIX",
@@ -111,6 +113,7 @@ __all__ = [
     "Train",
     "UserError",
     "begin_lines_with_time",
+    "block_stop_signals",
     "checkpoint_name",
     "checkpoint_names",
     "checkpoint_step",
@@ -136,6 +139,7 @@ __all__ = [
     "records",
     "shared_files",
     "training",
+    "unblock_stop_signals",
     "with_retries",
     "with_time",
     "write_pointer",

@@ -11,8 +11,9 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-# An agent turns each of jobs.node.stop_signals into SIGTERM; Slurm or a shell sends the others.
-HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+# Not by the contract, whose imports take time: see above.
+from ..jobs.stop_signals import STOP_SIGNALS, unblock_stop_signals
+
 STARTUP_GRACE_S = 10.0
 REPORT_LIMIT_S = 5.0
 EXIT_STOPPED_IN_STARTUP = 128 + signal.SIGTERM
@@ -32,9 +33,9 @@ class StopSignal:
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         # Without this, SIGTERM to a forked child of the user's code would write to our pipe.
         os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-        for number in HANDLED_SIGNALS:
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
+        unblock_stop_signals()
         watcher = threading.Thread(target=self._leave_startup, args=(read_fd,), daemon=True)
         watcher.start()
 
@@ -51,7 +52,7 @@ class StopSignal:
         Python's handlers do not run while the main thread waits in C++ (a rendezvous with a peer
         that never connects); the C handler itself writes to the wakeup descriptor.
         """
-        while os.read(read_fd, 1)[0] not in HANDLED_SIGNALS:
+        while os.read(read_fd, 1)[0] not in STOP_SIGNALS:
             pass  # the byte is the signal's number; other signals may have handlers, too
         if not self._in_loop.wait(STARTUP_GRACE_S):
             report = threading.Thread(target=_report, daemon=True)

@@ -17,10 +17,10 @@ import sys
 from pathlib import Path
 
 from ..console import begin_lines_with_time
-from ..node.stop_signals import block_stop_signals
 from ..rundir import RunDir
 from ..runs import code_snapshot, run_lock
 from ..slurm import client
+from ..stop_signals import block_stop_signals
 from . import attempts
 from .srun_step import StopSignals
 

@@ -19,11 +19,11 @@ from ..console import print_line
 from ..environment import Door
 from ..errors import FailedError, UserError
 from ..node.prctl import die_with_parent
-from ..node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from ..records.nodes import AttemptPlan
 from ..rundir import RunDir
 from ..runs import run_lock
 from ..spec import Spec
+from ..stop_signals import STOP_SIGNALS, unblock_stop_signals
 from . import srun_step
 from .close import close
 from .execute import EXIT_RETRY, end_for_good, execute

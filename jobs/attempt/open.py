@@ -14,7 +14,6 @@ from .. import gpus, hooks, installation, records, shared_files
 from ..console import print_line, quantity
 from ..errors import FailedError, UserError
 from ..node import interfaces, rendezvous
-from ..node.stop_signals import is_passed_on
 from ..records.nodes import AttemptPlan, Chosen, Head
 from ..rundir import RunDir, relink
 from ..runs import (
@@ -30,6 +29,7 @@ from ..runs import (
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, job_list, sbatch
 from ..spec import Launch, Slurm
+from ..stop_signals import is_passed_on
 from . import record_writer, successor
 from .close import close_lost
 from .decision import COMPLETED, Cause, refusal

@@ -20,7 +20,6 @@ from typing import Any
 from .. import installation, records
 from ..console import print_line
 from ..node.interfaces import is_reachable
-from ..node.stop_signals import STOP_SIGNALS
 from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, read_agents
 from ..records.queued import SlurmSite
@@ -29,6 +28,7 @@ from ..runs import fact_reader, interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
 from ..spec import Spec
+from ..stop_signals import STOP_SIGNALS
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s). A
 # command prefix may have work to do, too.

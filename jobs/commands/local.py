@@ -35,9 +35,10 @@ from ..rundir import RunDir
 from ..runs import fact_reader, run_lock
 from ..runs.run_lock import release_on_disk_error
 from ..spec import Launch, Spec
+from ..stop_signals import STOP_SIGNALS
 
 POLL_S = 0.2
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+SIGNALS = (*STOP_SIGNALS, signal.SIGCHLD)
 MAX_RANKS_PER_CORE = 4
 ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk may need longer
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait

@@ -10,5 +10,4 @@
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
 - oom: how many processes the kernel killed because memory ran out, and what memory is free.
 - prctl: what the kernel does with a process whose parent dies, and its name.
-- stop_signals: the signals that ask a job to stop; blocks and unblocks them.
 """

@@ -49,7 +49,7 @@ def main() -> int:
     refuse_old_python(sys.argv[1:], sys.version_info[:3])
     # Before all imports that take time: a stop signal that arrives before its handler is installed
     # would kill the agent, and srun would then end the attempt.
-    from .stop_signals import block_stop_signals
+    from ..stop_signals import block_stop_signals
 
     block_stop_signals()
     from ..console import begin_lines_with_time

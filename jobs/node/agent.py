@@ -28,12 +28,12 @@ from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
 from ..rundir import AttemptDir, RunDir, Timeline
 from ..spec import Spec
+from ..stop_signals import END_TORCHRUN, STOP_SIGNALS, send, unblock_stop_signals
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
 from .prctl import die_with_parent
 from .rank import RANKS_DIR
 from .script_watch import ScriptWatch
-from .stop_signals import END_TORCHRUN, STOP_SIGNALS, send, unblock_stop_signals
 from .torchrun import Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0

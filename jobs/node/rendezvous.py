@@ -18,9 +18,9 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..records.nodes import AttemptPlan, node_name
+from ..stop_signals import STOP_SIGNALS
 from . import interfaces
 from .interfaces import is_ipv6, is_reachable
-from .stop_signals import STOP_SIGNALS
 
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS = range(15000, 32000)

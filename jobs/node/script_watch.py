@@ -19,7 +19,7 @@ from ..kinds import Kind
 from ..records.nodes import HangConclusion, RankError
 from ..records.training import read_events
 from ..rundir import RunDir
-from .stop_signals import send
+from ..stop_signals import send
 from .torchrun import Node
 
 LOOK_S = 5.0

@@ -15,8 +15,8 @@ from ..records.frozen import Provenance
 from ..records.nodes import NODE, AttemptPlan
 from ..rundir import RunDir
 from ..spec import Launch, Spec
+from ..stop_signals import HANDLED_BY_TORCHRUN
 from . import interfaces
-from .stop_signals import HANDLED_BY_TORCHRUN
 
 # The slowest node may import torch from a busy file system first.
 JOIN_TIMEOUT_S = 600

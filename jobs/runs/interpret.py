@@ -14,12 +14,12 @@ from ..errors import HINT, UserError
 from ..kinds import OF_MEMORY, Kind
 from ..known_causes import REPEATED, known_cause
 from ..log_text import behind_first_line
-from ..node.stop_signals import STOP_SIGNALS
 from ..records.ended import FINAL, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
 from ..records.training import CodeSpan, Event, Outcome, Result
 from ..spec import Spec
+from ..stop_signals import STOP_SIGNALS
 
 # The longest pause before a retry, and its start.
 RETRY_S = 120.0
@@ -28,7 +28,7 @@ SKEW_S = 2.0
 # In place of Slurm's JobState: the batch script was killed, and a later start records the attempt.
 LOST = "LOST"
 # By these a process is ended from outside; its own errors have others, such as SIGSEGV.
-KILLED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, *STOP_SIGNALS)
+KILLED_BY = (signal.SIGKILL, *STOP_SIGNALS)
 # A frame of a traceback: its file and line.
 _FRAME = re.compile(r'^ *File "(.*)", line (\d+)', re.M)
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")

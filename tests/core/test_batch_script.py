@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.duration import parse_or_zero
 from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from tests.core.two_hosts import look
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/ddp.sbatch"
@@ -195,11 +195,8 @@ def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_pat
 
 def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
     names = {number.name.removeprefix("SIG") for number in STOP_SIGNALS}
-    text = SCRIPT.read_text()
-    ignored = re.search(r"^blocks \|\| trap '' ([A-Z0-9 ]+) #", text, re.MULTILINE)
-    assert ignored is not None and set(ignored[1].split()) == names
-    blocked = re.search(r"--block-signal=([A-Z0-9,]+)", text)
-    assert blocked is not None and set(blocked[1].split(",")) == names
+    stops = re.search(r"^stops=\(([A-Z0-9 ]+)\)", SCRIPT.read_text(), re.MULTILINE)
+    assert stops is not None and set(stops[1].split()) == names
     codes = re.search(
         r"^    ([0-9 |]+)\) exit", (SCRIPT.parent / "agent.sh").read_text(), re.MULTILINE
     )

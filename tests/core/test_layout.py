@@ -36,6 +36,7 @@ TOP_OF_CONTRACT = {
     "jobs.kinds",
     "jobs.known_causes",
     "jobs.rooms",
+    "jobs.stop_signals",
 }
 # They import only types.
 HOOKS = {"jobs.hooks", "trainer.hooks"}
@@ -82,6 +83,8 @@ WITHOUT_TORCH = [
     *(f"trainer.checkpoint.{name}" for name in ("commit", "recovery", "writer")),
     "trainer.rooms.integrations.whole",
 ]
+# They handle stop signals before they import anything that takes time, such as the contract.
+SIGNALS_FIRST = ("trainer.stop", "trainer.data.worker_init")
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
     *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS | CHECKPOINT)),
@@ -259,7 +262,7 @@ def imports_upwards(module):
     """(module, imported module) for each import that the list of rooms does not allow."""
     package = module.partition(".")[0]
     ground = CONTRACT if package == "jobs" else BASE
-    if module in {"trainer.contract", *HOOKS} or deletable(module):
+    if module in {"trainer.contract", *HOOKS, *SIGNALS_FIRST} or deletable(module):
         return
     allowed = MAY_IMPORT[package][room(module)] | {room(module)}
     for name in own(imports(module, is_typing_included=True)) - ground - HOOKS - {*OWN}:
@@ -288,7 +291,8 @@ def test_the_trainer_imports_of_jobs_only_the_contract_by_one_module():
         for module in modules_of("trainer")
     }
     of_core = [module for module in imported if imported[module] and not deletable(module)]
-    assert of_core == ["trainer.contract"]
+    assert {*of_core} == {"trainer.contract", *SIGNALS_FIRST}
+    assert all(imported[module] == {"jobs.stop_signals"} for module in SIGNALS_FIRST)
     others = {
         (module, name)
         for module, names in imported.items()

@@ -4,7 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, HANDLED_SIGNALS
+from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
+from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREAMBLE = """
@@ -32,7 +33,7 @@ def run_rank(text):
 def test_a_storm_of_signals_is_one_request():
     done = run_rank("""
 request.enter_loop()
-for number in 50 * list(stop.HANDLED_SIGNALS):
+for number in 50 * list(stop.STOP_SIGNALS):
     signal_self(number)
 print(request.requested)
 """)
@@ -52,7 +53,7 @@ print(request.requested)
 def test_signals_in_startup_are_kept_for_the_loop():
     done = run_rank("""
 stop.STARTUP_GRACE_S = 1.5  # busy cores may hold up what comes before the loop
-for number in 12 * list(stop.HANDLED_SIGNALS):
+for number in 12 * list(stop.STOP_SIGNALS):
     signal_self(number)
 request.enter_loop()
 time.sleep(2 * stop.STARTUP_GRACE_S)
@@ -73,7 +74,7 @@ time.sleep(60)
 
 
 def test_inherited_masks_and_dispositions_do_not_hide_a_stop():
-    blocked = ", ".join(str(int(number)) for number in HANDLED_SIGNALS)
+    blocked = ", ".join(str(int(number)) for number in STOP_SIGNALS)
     done = run_rank(f"""
 for number in [{blocked}]:
     signal.signal(number, signal.SIG_IGN)

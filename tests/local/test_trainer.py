@@ -21,7 +21,8 @@ from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
-from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, HANDLED_SIGNALS
+from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
+from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP
 from tests.local.local_kit import wait_for
 from tests.parts import TABLE
 
@@ -285,7 +286,7 @@ def storm(process, num_signals=50, seconds=1.0):
     """Send stop signals of all kinds until the process has ended."""
     for index in range(num_signals):
         if process.poll() is None:
-            process.send_signal(HANDLED_SIGNALS[index % len(HANDLED_SIGNALS)])
+            process.send_signal(STOP_SIGNALS[index % len(STOP_SIGNALS)])
             time.sleep(seconds / num_signals)
 
 

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..contract import Contents, DamageError, ProvenanceOrigin, RunDir, manifest, reader, records
+from ..contract import (
+    Contents,
+    DamageError,
+    ProvenanceOrigin,
+    RunDir,
+    block_stop_signals,
+    manifest,
+    reader,
+    records,
+)
 from ..errors import TransientStorageError, storage_error
 from ..model import optim
 from ..model.replica import Replica
@@ -20,7 +29,6 @@ from .commit import check_owner
 from .saved_state import SavedState, TrainState
 from .setup import TrainSetup, check_setup
 from .share import share
-from .writer import block_stop_signals
 
 PROBLEM_BYTES = 512  # of the text that a rank tells the others
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
+
+from ..contract import block_stop_signals
 
 Arguments = ParamSpec("Arguments")
 Done = TypeVar("Done")
@@ -33,6 +34,7 @@ class Writer(Generic[Done]):
     """
 
     def __init__(self) -> None:
+        # The main thread receives the signals: Python runs handlers in that thread only.
         self._executor = ThreadPoolExecutor(1, "checkpoint-writer", block_stop_signals)
         self._in_flight: Future[Done] | None = None
         self._done: list[Done] = []
@@ -69,9 +71,3 @@ class Writer(Generic[Done]):
         """Return the results of what was completed since the last call."""
         done, self._done = self._done, []
         return done
-
-
-def block_stop_signals() -> None:
-    """Let the main thread receive the signals: Python runs handlers in that thread only."""
-    stops = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stops)

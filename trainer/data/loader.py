@@ -19,11 +19,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from ..contract import Train
+from ..contract import STOP_SIGNALS, Train, block_stop_signals, unblock_stop_signals
 from ..errors import CodeError, UserError, in_one_line
 from ..process.run_handle import RankContext
 from ..seeds import mix, seed_all
-from ..stop import HANDLED_SIGNALS
 from ..user_code import with_key
 from .collate import Collate
 from .sources import Batch, PerSampleSet, check_labels
@@ -225,16 +224,16 @@ def _worker_context() -> BaseContext:
     # these two processes, so they inherit a mask that blocks it.
     for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):
         # Block before each call: the first ensure_running unblocks the signals.
-        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+        block_stop_signals()
         ensure_running()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
+    unblock_stop_signals()
     return context
 
 
 def _start_worker(worker: int) -> None:
     """Set up a worker process: it ends at a message from its rank, or when its rank dies."""
     # torch has just installed a SIGTERM handler that ends the worker.
-    for number in HANDLED_SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_rank, daemon=True).start()
     torch.set_num_threads(1)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import signal
 
-from ..stop import HANDLED_SIGNALS
+from ...jobs.stop_signals import STOP_SIGNALS, unblock_stop_signals
 
-for number in HANDLED_SIGNALS:
+for number in STOP_SIGNALS:
     signal.signal(number, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)  # the rank blocked them until here
+unblock_stop_signals()  # the rank blocked them until here

@@ -12,11 +12,11 @@ import signal
 import subprocess
 
 from ...console import STDERR, print_line
-from ...node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from ...records.training import Result
 from ...rundir import RunDir
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
+from ...stop_signals import STOP_SIGNALS, unblock_stop_signals
 
 LIMIT_S = 30.0
 

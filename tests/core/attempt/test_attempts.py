@@ -15,11 +15,11 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt.attempts import start_srun
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from tests.core import run_files
 from tests.core.waiting import wait_for
 

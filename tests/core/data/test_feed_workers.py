@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from slurm_job_kit.trainer.stop import HANDLED_SIGNALS
+from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from tests.core.data_kit import Chancy, feed_of
 from tests.core.waiting import is_running, wait_for
 
@@ -44,7 +44,7 @@ def readers(feed, steps):
 def received():
     """The signals that reach this process, which has handlers as a rank has."""
     seen = []
-    old = {n: signal.signal(n, lambda number, frame: seen.append(number)) for n in HANDLED_SIGNALS}
+    old = {n: signal.signal(n, lambda number, frame: seen.append(number)) for n in STOP_SIGNALS}
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
     old_fd = signal.set_wakeup_fd(write_fd)
@@ -60,7 +60,7 @@ def test_a_worker_survives_stop_signals_and_epochs_until_its_batches_are_closed(
     feed = feed_of(Pids(8), workers=1, micro_batch_size=1, epochs=6)
     (pid, threads, fd), *_ = readers(feed, range(2))
     assert pid != os.getpid() and (threads, fd) == (1, -1)
-    for number in HANDLED_SIGNALS:
+    for number in STOP_SIGNALS:
         os.kill(pid, number)
     assert {reader[0] for reader in readers(feed, range(2, 48))} == {pid}
     assert received == []

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs import environment, procfs, records
+from slurm_job_kit.jobs import environment, procfs, records, stop_signals
 from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.node import agent, interfaces, rendezvous, stop_signals, torchrun
+from slurm_job_kit.jobs.node import agent, interfaces, rendezvous, torchrun
 from slurm_job_kit.jobs.node.rank import RANKS_DIR
-from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
 from slurm_job_kit.jobs.node.torchrun import (
     Node,
     nproc_per_node,
@@ -31,6 +30,7 @@ from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
 from tests.core import run_files
 from tests.core.waiting import is_running, wait_for
 

@@ -12,11 +12,11 @@ import pytest
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
-from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
 from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.stop_signals import END_TORCHRUN
 
 pytestmark = pytest.mark.long  # torchrun imports torch
 

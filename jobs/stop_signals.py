@@ -1,6 +1,8 @@
 """The signals that ask a job to stop; blocks them until a process has handlers for them.
 
-The kernel keeps a blocked signal pending, across exec, too, and delivers it when it is unblocked.
+The batch process, the agents, a local run, the trainer and its workers handle the same ones. This
+file imports little: a signal that comes before its handler may be lost. The kernel keeps a blocked
+one pending, across exec, too, and delivers it when it is unblocked.
 """
 
 from __future__ import annotations
