@@ -1,4 +1,4 @@
-"""What a sweep is on disk: its folder, and the record of its points."""
+"""The record of a sweep in its folder, `<runs_root>/<name>/sweep-ID`; the runs lie beside that."""
 
 from __future__ import annotations
 
@@ -7,32 +7,8 @@ from pathlib import Path
 
 from ... import records
 from ...errors import UserError
-from ...runs.lookup import POINTS
 
-
-@dataclass(frozen=True)
-class SweepDir:
-    """The paths of a sweep, below `<runs_root>/<name>/<sweep id>`; its runs lie beside it."""
-
-    path: Path
-
-    @property
-    def sweep_id(self) -> str:
-        return self.path.name
-
-    @property
-    def record(self) -> Path:
-        """The points, and by which keys they differ."""
-        return self.path / "sweep.json"
-
-    @property
-    def submitit(self) -> Path:
-        return self.path / "submitit"
-
-    @property
-    def points(self) -> Path:
-        """Links to the run directories, named by the numbers; the batch script follows them."""
-        return self.path / POINTS
+NAME = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -56,9 +32,9 @@ class SweepRecord:
 
 
 def read(sweep: Path) -> SweepRecord:
-    """Return the points of a sweep. Raises: RecordError, UserError where the file is gone."""
-    path = SweepDir(sweep).record
-    record = records.read(SweepRecord, path)
+    """Return the record of a sweep. Raises: RecordError, UserError where the file is gone."""
+    record = records.read(SweepRecord, sweep / NAME)
     if record is None:
-        raise UserError(f"{path} is gone\n  hint: each point is a run with its own run id")
+        hint = "each point is a run with its own run id"
+        raise UserError(f"{sweep / NAME} is gone\n  hint: {hint}")
     return record

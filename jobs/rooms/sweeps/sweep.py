@@ -24,13 +24,15 @@ from ...rooms import ROOMS
 from ...rundir import JOB_LOG, RunDir
 from ...runs import lookup, state
 from ...runs.freeze import link_in_default_root, new_run_id
+from ...runs.lookup import POINTS
 from ...runs.state import RunPhase
 from ...slurm import executor, sbatch
 from . import points as sweep_points
 from . import record as sweep_record
 from .points import LoadedSweep
-from .record import SweepDir, SweepPoint, SweepRecord
+from .record import SweepPoint, SweepRecord
 
+SUBMITIT = "submitit"  # its folder in that of the sweep
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
 MAKE = ("CONFIG", "SET DRY FLAGS")
 
@@ -75,10 +77,10 @@ def make(loaded: LoadedSweep, options: Options) -> int:
     Returns the exit code. Raises: UserError, FailedError; then there is no sweep.
     """
     first, run_id = loaded.points[0].loaded.spec, new_run_id()
-    sweep = SweepDir(lookup.runs_root(first.runs_root) / first.name / f"sweep-{run_id}")
+    sweep = lookup.runs_root(first.runs_root) / first.name / f"sweep-{run_id}"
     width = len(str(len(loaded.points) - 1))
     runs = {
-        RunDir(sweep.path.with_name(f"{run_id}-p{number:0{width}}")): point.loaded
+        RunDir(sweep.with_name(f"{run_id}-p{number:0{width}}")): point.loaded
         for number, point in enumerate(loaded.points)
     }
     with new_runs(runs, options.cluster, options, new_sweep_dir(sweep, loaded, list(runs))):
@@ -92,42 +94,40 @@ def make(loaded: LoadedSweep, options: Options) -> int:
 
 
 @contextlib.contextmanager
-def new_sweep_dir(
-    sweep: SweepDir, loaded: LoadedSweep, run_dirs: Sequence[RunDir]
-) -> Iterator[None]:
+def new_sweep_dir(sweep: Path, loaded: LoadedSweep, run_dirs: Sequence[RunDir]) -> Iterator[None]:
     """Run a block with a new, claimed sweep directory; delete it again if the block fails."""
-    sweep.path.mkdir()
+    sweep.mkdir()
     try:
-        sweep.path.chmod(int(loaded.points[0].loaded.spec.dir_mode, 8))
-        sweep.points.mkdir()
-        sweep.submitit.mkdir()
+        sweep.chmod(int(loaded.points[0].loaded.spec.dir_mode, 8))
+        (sweep / POINTS).mkdir()
+        (sweep / SUBMITIT).mkdir()
         named = []
         for number, (run_dir, point) in enumerate(zip(run_dirs, loaded.points, strict=True)):
-            link = sweep.points / str(number)
+            link = sweep / POINTS / str(number)
             link.symlink_to(os.path.relpath(run_dir.path, link.parent))
             named.append(SweepPoint(run_dir.run_id, point.overrides))
         record = SweepRecord(tuple(named), loaded.metric, loaded.max_parallel)
-        records.write(sweep.record, record)
-        with hold_claim(RunDir(sweep.path)):
+        records.write(sweep / sweep_record.NAME, record)
+        with hold_claim(RunDir(sweep)):
             yield
     except BaseException as error:
         if not getattr(error, "may_be_queued", False):
-            shutil.rmtree(sweep.path, ignore_errors=True)
+            shutil.rmtree(sweep, ignore_errors=True)
         raise
-    link_in_default_root(sweep.path)
+    link_in_default_root(sweep)
 
 
 def queue_array(
-    sweep: SweepDir, numbers: Sequence[int], runs: Mapping[RunDir, LoadedSpec], limit: int | None
+    sweep: Path, numbers: Sequence[int], runs: Mapping[RunDir, LoadedSpec], limit: int | None
 ) -> None:
     """Queue points as one job array. numbers: of the points, in the order of their runs.
 
     Raises: FailedError, UserError; then nothing is queued.
     """
     # Slurm replaces %a by the number of the task. Source: sbatch(1), filename pattern.
-    log = f"{sweep.points.name}/%a/{JOB_LOG}"
+    log = f"{POINTS}/%a/{JOB_LOG}"
     specs = (each.spec for each in runs.values())
-    options, *others = {tuple(sbatch.sbatch_options(spec, sweep.path, log)) for spec in specs}
+    options, *others = {tuple(sbatch.sbatch_options(spec, sweep, log)) for spec in specs}
     if others:
         hint = "make a sweep for each value of these slurm keys"
         raise UserError(
@@ -136,17 +136,17 @@ def queue_array(
     first, loaded = next(iter(runs.items()))
     site = queue.check_site(loaded.spec, first)
     array = f"--array={array_tasks(numbers, limit)}"
-    argv = sbatch.argv_of([*options, array], first.kit / sbatch.SCRIPT, sweep.path)
+    argv = sbatch.argv_of([*options, array], first.kit / sbatch.SCRIPT, sweep)
 
     def record(array_id: str) -> None:
-        lookup.remember(RunDir(sweep.path), array_id)
+        lookup.remember(RunDir(sweep), array_id)
         for number, (run_dir, each) in zip(numbers, runs.items(), strict=True):
             # The point's successor has this command line: it must not start the whole array again.
             alone = Submission(tuple(sbatch.sbatch_argv(each.spec, run_dir)))
             records.write(run_dir.site, site)
             queue.record_job(run_dir, alone, site, f"{array_id}_{number}")
 
-    array_id = queue.call_sbatch(argv, sweep.submitit, record)
+    array_id = queue.call_sbatch(argv, sweep / SUBMITIT, record)
     print_line(f"job array {array_id}: {quantity(len(runs), 'point')}")
 
 
@@ -155,21 +155,20 @@ def array_tasks(tasks: Sequence[int], limit: int | None) -> str:
     return number_ranges(tasks) + (f"%{limit}" if limit else "")
 
 
-def resume_all(group: Path, request: continuing.Request, as_json: bool) -> int:
+def resume_all(sweep: Path, request: continuing.Request, as_json: bool) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
-    sweep = SweepDir(group)
-    run_dirs, record = lookup.points_of(sweep.path), sweep_record.read(sweep.path)
+    run_dirs, record = lookup.points_of(sweep), sweep_record.read(sweep)
     numbers = open_points(run_dirs)
-    print_line(f"{sweep.sweep_id}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
+    print_line(f"{sweep.name}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
     cluster = choose_cluster(request.cluster)
     if cluster == "slurm" and numbers:
         executor.begin_import()
         chosen = [run_dirs[number] for number in numbers]
         with contextlib.ExitStack() as claims:
-            for run_dir in (RunDir(sweep.path), *chosen):
+            for run_dir in (RunDir(sweep), *chosen):
                 claims.enter_context(hold_claim(run_dir))
             if open_points(run_dirs) != numbers:  # now that no other command can queue them
-                raise UserError(f"{sweep.sweep_id} is being continued\n  hint: try again")
+                raise UserError(f"{sweep.name} is being continued\n  hint: try again")
             with continuing.changed_runs(chosen, request, cluster) as runs:
                 queue_array(sweep, numbers, runs, record.max_parallel)
     announce(sweep, as_json)
@@ -196,14 +195,14 @@ def open_points(run_dirs: Sequence[RunDir]) -> list[int]:
 
 
 def run_here(
-    sweep: SweepDir, numbers: Sequence[int], request: continuing.Request, as_json: bool
+    sweep: Path, numbers: Sequence[int], request: continuing.Request, as_json: bool
 ) -> int:
     """Run points on this machine, one after the other; returns the exit code.
 
     A point that fails does not keep the next ones from running. Ctrl-C ends the sweep. as_json: all
     output goes to stderr, because stdout has one JSON value.
     """
-    run_dirs, record, code = lookup.points_of(sweep.path), sweep_record.read(sweep.path), 0
+    run_dirs, record, code = lookup.points_of(sweep), sweep_record.read(sweep), 0
     for count, number in enumerate(numbers, 1):
         words = " ".join(record.points[number].overrides)
         print_line(f"point {number} ({count} of {len(numbers)}): {words}")
@@ -214,21 +213,21 @@ def run_here(
             print_line(f"point {number}: error: {error}")
             ended = 1
         if ended == INTERRUPTED:
-            print_line(f"stopped; {installation.command('resume', sweep.sweep_id)} continues it")
+            print_line(f"stopped; {installation.command('resume', sweep.name)} continues it")
             return ended
         code = max(code, ended)
     return code
 
 
-def announce(sweep: SweepDir, as_json: bool) -> None:
+def announce(sweep: Path, as_json: bool) -> None:
     """Print the directory of a sweep and how to follow it; as JSON with its points."""
     if not as_json:
-        print(f"sweep directory {display_path(Path(sweep.path))}")
-        follow = [installation.command(name, sweep.sweep_id) for name in ("status", "report")]
+        print(f"sweep directory {display_path(sweep)}")
+        follow = [installation.command(name, sweep.name) for name in ("status", "report")]
         ranks = f", and {follow[1]} ranks the points" if "report" in ROOMS else ""
         print(f"next: {follow[0]}{ranks}", flush=True)
         return
-    pairs = zip(lookup.points_of(sweep.path), sweep_record.read(sweep.path).points, strict=True)
+    pairs = zip(lookup.points_of(sweep), sweep_record.read(sweep).points, strict=True)
     points = [
         {
             "point": number,
@@ -239,5 +238,5 @@ def announce(sweep: SweepDir, as_json: bool) -> None:
         }
         for number, (run_dir, point) in enumerate(pairs)
     ]
-    whole = {"sweep_id": sweep.sweep_id, "sweep_dir": str(sweep.path), "points": points}
+    whole = {"sweep_id": sweep.name, "sweep_dir": str(sweep), "points": points}
     print(json.dumps(whole), flush=True)
