@@ -136,11 +136,6 @@ class RunDir:
         return self.path / "result.json"
 
     @property
-    def report(self) -> Path:
-        """The page that the command report writes."""
-        return self.path / "report.html"
-
-    @property
     def job_log(self) -> Path:
         return self.path / JOB_LOG
 
@@ -169,11 +164,6 @@ def folder_of(link: Path) -> Path | None:
     except OSError:
         return None
     return (folder_of(target) or target) if target.parent == link.parent else target
-
-
-def code_folders(run_dir: RunDir) -> list[str]:
-    """Return the folders of PYTHONPATH in which the ranks find the user's code and the kit."""
-    return [str(run_dir.code), str(run_dir.kit)]
 
 
 @dataclass(frozen=True)

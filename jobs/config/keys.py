@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ..problems import KeyPath
-from ..spec import SECTIONS, Scalar, Spec
+from ..spec import Scalar, Spec
 from .reserved import SBATCH
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -179,11 +179,6 @@ def list_hint(text: str, is_value: Callable[[str], bool]) -> str:
     is_list = len(items) > 1 and all(map(is_value, items))
     hint = "the command sweep takes several values: on its command line, or in sweep.grid"
     return hint if is_list else ""
-
-
-def section_summary(name: str) -> str:
-    """Return what a section is about, in a few words; "" is the top level."""
-    return SECTIONS[name].__doc__.partition(".")[0] if name else "The run itself"
 
 
 def unknown_key_hint(path: KeyPath) -> str:

@@ -5,11 +5,9 @@ The trainer writes these files; a user's kit_stop.py writes some of them.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import typing
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -151,24 +149,6 @@ def read_events(path: Path) -> list[Event]:
         except ValueError:
             continue
     return events
-
-
-def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]:
-    """Yield each line of metrics.jsonl that is a JSON object, in order; nothing without the file.
-
-    with_text: only lines that have it. Of a million lines it saves the time to read all others.
-    """
-    wanted = with_text.encode()
-    try:
-        file = shared_files.open_binary(path)  # closed below; the missing file is no error
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            with contextlib.suppress(ValueError):
-                value = json.loads(line) if wanted in line else None
-                if isinstance(value, dict):
-                    yield value
 
 
 # progress.json is overwritten in place, so each part of it has a fixed place: the step 12 digits

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.records.training import read_events, read_metrics, read_progress_steps
+from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, relink, write_json
 from tests.core.two_hosts import look
 
@@ -128,7 +128,6 @@ def test_in_one_look_a_folder_is_listed_once(hosts):
         read_jsonl,
         lambda path: records.read_leniently(records.training.Progress, path),
         read_events,
-        lambda path: list(read_metrics(path)),
         lambda path: read_progress_steps(path)[0],
     ],
 )

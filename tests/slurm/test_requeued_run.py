@@ -64,4 +64,4 @@ def check_report(kit: Kit, run: Run) -> None:
     assert seconds["redone"] == seconds["idle"] == 0
     assert 0 < report["goodput"] < 1
     text = kit.jobs("report", run.dir.path).stdout
-    assert "goodput" in text and run.dir.report.stat().st_size > 10_000
+    assert "goodput" in text and (run.dir.path / "report.html").stat().st_size > 10_000

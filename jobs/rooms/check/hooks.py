@@ -22,7 +22,7 @@ from ...config.load import LoadedSpec
 from ...console import print_line
 from ...environment import Door
 from ...problems import Problem, SpecError
-from ...rundir import RunDir, code_folders
+from ...rundir import RunDir
 from ...spec import Launch, Spec
 from .finding import Finding
 
@@ -121,10 +121,10 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
 
 def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
     """Return rank 0's variables, without those by which it would meet other ranks, and no GPU."""
-    paths = filter(None, [*code_folders(run_dir), os.environ.get("PYTHONPATH")])
+    folders = (str(run_dir.code), str(run_dir.kit), os.environ.get("PYTHONPATH"))
     return {
         **hooks.start(Door.SBATCH, (), os.environ, spec)[1],
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
         "KIT_RUN_DIR": str(run_dir.path),
         "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),

@@ -14,8 +14,7 @@ from pathlib import Path
 import jinja2
 from matplotlib.figure import Figure
 
-from ...records.training import read_metrics
-from .ranking import NO_METRICS, bare
+from .ranking import NO_METRICS, bare, read_metrics
 from .uses import RunTimes
 
 MAX_CHARTS = 12

@@ -7,10 +7,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ... import records
-from ...records.training import Progress, Result, read_metrics
+from ... import records, shared_files
+from ...records.training import Progress, Result
 from ...rundir import RunDir
 from ...spec import METRIC_MODES, FormatError, Spec
 
@@ -98,6 +99,24 @@ def names_of(run_dirs: Sequence[RunDir]) -> list[str]:
         name for run_dir in run_dirs for line in read_metrics(run_dir.metrics) for name in line
     }
     return sorted(names.difference(NO_METRICS))
+
+
+def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]:
+    """Yield each line of metrics.jsonl that is a JSON object, in order; nothing without the file.
+
+    with_text: only lines that have it. Of a million lines it saves the time to read all others.
+    """
+    wanted = with_text.encode()
+    try:
+        file = shared_files.open_binary(path)  # closed below; the missing file is no error
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                value = json.loads(line) if wanted in line else None
+                if isinstance(value, dict):
+                    yield value
 
 
 def bare(metric: str) -> str:

@@ -53,7 +53,7 @@ def command(args: argparse.Namespace) -> int:
             lines += ranking.lines_of(ranked, metric, labels)
         print("\n".join(lines), flush=True)  # before the path of the page, which goes to stderr
     if args.out is not None or not args.json:
-        default = groups[0] / "report.html" if groups else run_dirs[0].report
+        default = (groups[0] if groups else run_dirs[0].path) / "report.html"
         write_page(times, args.out or default, is_asked=args.out is not None)
     return 0
 

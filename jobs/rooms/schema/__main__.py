@@ -13,7 +13,6 @@ from ...config.keys import (
     Key,
     default_text,
     keys,
-    section_summary,
     sections,
     type_name,
 )
@@ -93,7 +92,8 @@ def _sections() -> Iterator[tuple[str, str, list[Key]]]:
     """Yield (name, description, keys) of each section, the top level first."""
     for name in sections():
         members = [key for key in keys().values() if ".".join(key.path[:-1]) == name]
-        yield name or "top level", section_summary(name), members
+        what = SECTIONS[name].__doc__.partition(".")[0] if name else "The run itself"
+        yield name or "top level", what, members
 
 
 def _type(key: Key) -> str:

@@ -10,9 +10,11 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import make_words
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.rooms.report import ranking
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from tests.core import run_files
 from tests.core.run_files import make_run
+from tests.core.two_hosts import look
 
 BEGIN = 1_800_000_000
 
@@ -102,12 +104,12 @@ def test_the_text_is_a_table_with_a_column_for_each_run(requeued, here, capfd):
     assert "tiny 20260101: completed, 2 attempts, 10 steps redone, 1 min 40 s" in printed.out
     assert "queue" in printed.out and "20.0%" in printed.out
     assert "eval_accuracy, largest first\n   1           0.5  tiny 20260101" in printed.out
-    assert printed.err == f"page {requeued.report.relative_to(here)}\n"
+    assert printed.err == f"page {requeued.path.relative_to(here)}/report.html\n"
 
 
 def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
     assert main(["report"]) == 0
-    page = requeued.report.read_text()
+    page = (requeued.path / "report.html").read_text()
     assert page.count("<svg") == 2 and "<td>preemption</td>" in page
     assert not any(word in page for word in (' src="', "@import", 'href="http'))
 
@@ -116,7 +118,7 @@ def test_hostile_names_are_shown_and_do_nothing(here, capsys):
     run = make_run(here, "20260101", "<b>x$")
     run.metrics.write_text('{"step": 1, "train_<i>$^": 1.0, "train_nan": NaN}\n')
     assert main(["report"]) == 0
-    page = run.report.read_text()
+    page = (run.path / "report.html").read_text()
     assert "&lt;b&gt;x$" in page and "<b>x" not in page and "<i>" not in page
     assert "NaN" not in page
 
@@ -127,11 +129,11 @@ def test_without_matplotlib_there_is_the_table_and_a_line_that_helps(requeued, c
     assert main(["report"]) == 0
     printed = capfd.readouterr()
     assert "goodput" in printed.out and "pip install matplotlib jinja2" in printed.err
-    assert not requeued.report.exists()
+    assert not (requeued.path / "report.html").exists()
 
 
 def test_a_directory_that_refuses_the_page_leaves_the_text(requeued, capfd):
-    requeued.report.mkdir()
+    (requeued.path / "report.html").mkdir()
     assert main(["report", "tiny"]) == 0
     printed = capfd.readouterr()
     assert "goodput" in printed.out and "--out PATH" in printed.err
@@ -154,3 +156,10 @@ def test_make_takes_several_runs():
     assert make_words.words_of("report", {"KIT_TYPED": "RUN=a\\ b"}) == ["report", "a", "b"]
     with pytest.raises(UserError, match="begins with `-`"):
         make_words.words_of("report", {"KIT_TYPED": "RUN=a\\ --json"})
+
+
+def test_the_metrics_that_another_host_has_just_written_are_read(hosts):
+    look(hosts.there, "metrics.jsonl")
+    assert not list(ranking.read_metrics(hosts.there / "metrics.jsonl"))
+    append_jsonl(hosts.here / "metrics.jsonl", {"step": 3})
+    assert list(ranking.read_metrics(hosts.there / "metrics.jsonl")) == [{"step": 3}]
