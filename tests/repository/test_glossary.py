@@ -113,7 +113,7 @@ def exists(name):
     return numbered(name) in RUN_FILES or any(REPOSITORY.glob(name))
 
 
-# Commands, command-line options and patterns; tests/rooms/test_readme.py checks the commands.
+# Commands, command-line options and patterns; tests/repository/test_readme.py checks the commands.
 NO_NAME = re.compile(r"make |scontrol |attempt open|--|KEY=VALUE|local-|\.owner-after-|<runs_root>")
 
 
