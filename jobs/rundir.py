@@ -27,121 +27,50 @@ JOB_LOG = "job.log"
 STEPS_WRITER = "steps"
 
 
+class File:
+    """A path in a folder, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunDir | AttemptDir, _: type) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class RunDir:
     """The paths of one run, below `<runs_root>/<name>/<run_id>`."""
 
     path: Path
 
+    spec = File("spec.json")
+    spec_yaml = File("spec.yaml")
+    overrides = File("overrides.json")  # the `KEY=VALUE` overrides of spec_yaml, a list
+    changes = File("changes.jsonl")  # of the spec, that a user confirmed at a resume: one per line
+    revision = File("revision.json")  # a change by a resume, until it is done: jobs.runs.revision
+    code = File("code")
+    kit = File("kit")  # the frozen kit: a link to `code` where that is a clone of its repository
+    work = File("work")  # working directory of a user's script or module, over all attempts
+    setup = File("setup.sh")
+    provenance = File("provenance.json")
+    submission = File("submission.json")  # the job, and the sbatch command that submitted it
+    owner = File("owner.json")
+    cancelled = File("cancelled")  # by cancel: no job starts the run before resume deletes it
+    site = File("site.json")  # what the Slurm of the run does with preempted jobs
+    successor = File("successor.json")  # the job that waits for this one to end, and continues
+    attempts = File("attempts.jsonl")
+    checkpoints = File("checkpoints")
+    metrics = File("metrics.jsonl")
+    progress = File("progress.json")
+    saved = File("saved.json")  # step of a script's newest checkpoint, as its kit_stop.py reports
+    tensorboard = File("tensorboard")
+    result = File("result.json")
+    job_log = File(JOB_LOG)
+    submitit = File("submitit")
+
     @property
     def run_id(self) -> str:
         return self.path.name
-
-    @property
-    def spec(self) -> Path:
-        return self.path / "spec.json"
-
-    @property
-    def spec_yaml(self) -> Path:
-        return self.path / "spec.yaml"
-
-    @property
-    def overrides(self) -> Path:
-        """The `KEY=VALUE` overrides of `spec_yaml`, a list."""
-        return self.path / "overrides.json"
-
-    @property
-    def changes(self) -> Path:
-        """The changes of the spec that a user confirmed at a resume, one per line."""
-        return self.path / "changes.jsonl"
-
-    @property
-    def revision(self) -> Path:
-        """A change of the run by a resume, until it is carried out: jobs.runs.revision."""
-        return self.path / "revision.json"
-
-    @property
-    def code(self) -> Path:
-        return self.path / "code"
-
-    @property
-    def kit(self) -> Path:
-        """The frozen kit: a link to `code` where that is a clone of the kit's repository."""
-        return self.path / "kit"
-
-    @property
-    def work(self) -> Path:
-        """The working directory of a user's script or module, over all attempts of the run."""
-        return self.path / "work"
-
-    @property
-    def setup(self) -> Path:
-        return self.path / "setup.sh"
-
-    @property
-    def provenance(self) -> Path:
-        return self.path / "provenance.json"
-
-    @property
-    def submission(self) -> Path:
-        """The job of the run and the sbatch command that submitted it."""
-        return self.path / "submission.json"
-
-    @property
-    def owner(self) -> Path:
-        return self.path / "owner.json"
-
-    @property
-    def cancelled(self) -> Path:
-        """Written by `jobs cancel`: no job starts the run before `jobs resume` deletes it."""
-        return self.path / "cancelled"
-
-    @property
-    def site(self) -> Path:
-        """What the Slurm that the run was submitted to does with preempted jobs."""
-        return self.path / "site.json"
-
-    @property
-    def successor(self) -> Path:
-        """The job that waits for the end of the present one to continue the run."""
-        return self.path / "successor.json"
-
-    @property
-    def attempts(self) -> Path:
-        return self.path / "attempts.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def progress(self) -> Path:
-        return self.path / "progress.json"
-
-    @property
-    def saved(self) -> Path:
-        """The step of the newest checkpoint of a user's script, as its kit_stop.py reports it."""
-        return self.path / "saved.json"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def result(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def job_log(self) -> Path:
-        return self.path / JOB_LOG
-
-    @property
-    def submitit(self) -> Path:
-        return self.path / "submitit"
 
     def attempt(self, attempt: int) -> AttemptDir:
         return AttemptDir(self.path / f"attempt-{attempt}")
@@ -172,20 +101,10 @@ class AttemptDir:
 
     path: Path
 
-    @property
-    def plan(self) -> Path:
-        """What `attempt.open` decided: nodes, endpoint, rendezvous id. Every agent reads it."""
-        return self.path / "plan.json"
-
-    @property
-    def outcome(self) -> Path:
-        """How the training of the attempt ended; written by rank 0 as its last act."""
-        return self.path / "outcome.json"
-
-    @property
-    def stop_requested(self) -> Path:
-        """Every agent that receives a stop signal creates it; a user's script may check for it."""
-        return self.path / "stop_requested"
+    plan = File("plan.json")  # nodes, endpoint, rendezvous id, by attempt.open for every agent
+    outcome = File("outcome.json")  # how the training ended, by rank 0 as its last act
+    stop_requested = File("stop_requested")  # by each agent that gets a stop signal
+    hang = File("hang.json")  # created empty by the rank that finds a hang first; its conclusion
 
     def agent(self, node_rank: int) -> Path:
         """Return the signals that a node's agent received, and how its torchrun ended."""
@@ -209,11 +128,6 @@ class AttemptDir:
     def rank_error(self, rank: int) -> Path:
         """Return why a rank failed; written by the rank as its last act."""
         return self.path / f"rank-{rank:05d}.error.json"
-
-    @property
-    def hang(self) -> Path:
-        """Created empty by the rank that finds a hang first; later it holds its conclusion."""
-        return self.path / "hang.json"
 
 
 @contextlib.contextmanager

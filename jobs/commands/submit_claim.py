@@ -13,11 +13,10 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..console import user_name
 from ..errors import UserError
-from ..rundir import RunDir
+from ..rundir import File, RunDir
 from ..runs import run_lock
 
 POLL_S = 0.2
@@ -27,9 +26,7 @@ POLL_S = 0.2
 class _SubmitClaim(RunDir):
     """A run directory whose exclusively created file is the claim in place of owner.json."""
 
-    @property
-    def owner(self) -> Path:
-        return self.path / ".submit-claim.json"
+    owner = File(".submit-claim.json")
 
 
 @contextlib.contextmanager
