@@ -60,11 +60,12 @@ def without(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str
 def for_reading(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program whose output the kit reads: in English.
 
+    Slurm's times in seconds since the epoch, because its own format has no time zone.
     With the job's id and its number of starts, for which a site's wrapper of scontrol may ask.
     """
     names = {"SLURM_JOB_ID", "SLURM_RESTART_COUNT"} & environ.keys()
     kept = {name: environ[name] for name in names}
-    return without(environ, Door.READ.value) | kept | {"LC_ALL": "C"}
+    return without(environ, Door.READ.value) | kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 
 
 def temporary_folder(environ: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -221,7 +221,7 @@ class _SilentNodes:
             if not self._facts.can_lose:
                 self._next_look = math.inf
                 return []
-        silent = unreachable_nodes(self._facts, self._facts.nodes, client.is_silent)
+        silent = unreachable_nodes(self._facts, self._facts.nodes, is_refusal_enough=True)
         self._silent_looks = {node: self._silent_looks.get(node, 0) + 1 for node in silent}
         lost = [node for node, looks in self._silent_looks.items() if looks >= SILENT_LOOKS]
         return lost if len(lost) <= self._facts.can_lose else []
@@ -261,11 +261,9 @@ def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
 
 
 def unreachable_nodes(
-    facts: AttemptFacts,
-    nodes: Iterable[str],
-    is_lost: Callable[[str, int], bool] = lambda host, port: not client.is_answering(host, port),
+    facts: AttemptFacts, nodes: Iterable[str], is_refusal_enough: bool = False
 ) -> tuple[str, ...]:
-    """Return those of `nodes` whose slurmd accepts no connection, or that `is_lost` names."""
+    """Return those of `nodes` whose slurmd does not answer, by `client.is_answering`."""
     port = (facts.site or SlurmSite()).slurmd_port
     agents = dict(zip(facts.nodes, facts.agents, strict=False))  # none for the next attempt
     hosts = {node: _host_to_connect(node, agents.get(node)) for node in nodes}
@@ -275,8 +273,10 @@ def unreachable_nodes(
         hosts |= {node: address for node, address in known.items() if node in hosts}
     # Each node that does not answer takes seconds, and a switch may have cut off hundreds.
     with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
-        answers = pool.map(lambda host: is_lost(host, port), hosts.values())
-        return tuple(node for node, is_away in zip(hosts, answers, strict=True) if is_away)
+        answers = pool.map(
+            lambda host: client.is_answering(host, port, is_refusal_enough), hosts.values()
+        )
+        return tuple(node for node, is_up in zip(hosts, answers, strict=True) if not is_up)
 
 
 def _host_to_connect(node: str, agent: AgentRecord | None) -> str:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def choose_cluster(requested: str) -> str:
 
     Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing.
     """
-    has_sbatch = client.has_sbatch()
+    has_sbatch = shutil.which("sbatch") is not None
     if requested == "slurm" and not has_sbatch:
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: module load slurm, perhaps")
     if requested != "auto":
@@ -250,7 +251,7 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     last = fact_reader.last_record(run_dir)
     if last is not None:
         print(f"next: {hold_hint(run_dir, last)}", file=sys.stderr)
-    if client.has_sbatch() and client.is_configured():
+    if client.is_configured():
         here = f"with {installation.CLUSTER_LOCAL} it continues here"
         print(f"note: this queues the run on Slurm; {here}", file=sys.stderr)
     return 130 if decision.cause is Cause.INTERRUPTED else 1

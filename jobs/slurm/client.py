@@ -96,20 +96,13 @@ class Job:
 
 
 def call(
-    argv: Sequence[str],
-    environ: Mapping[str, str] | None = None,
-    *,
-    folder: str | None = None,
-    **more: str,
+    argv: Sequence[str], environ: Mapping[str, str] | None = None, folder: str | None = None
 ) -> subprocess.CompletedProcess[str] | None:
     """Run a Slurm command; returns None if it is missing or takes longer than CALL_TIMEOUT_S.
 
     environ: its whole environment; by default this process's, without the user's filters and
-    formats. more: variables that are added to it. folder: its working directory.
+    formats: times are seconds since the epoch. folder: its working directory.
     """
-    if environ is None:
-        environ = environment.for_reading(os.environ)
-    env = {**environ, **more}
     try:
         with say_if_slow(argv[0]):
             return subprocess.run(
@@ -119,7 +112,7 @@ def call(
                 errors="replace",
                 timeout=CALL_TIMEOUT_S,
                 check=False,
-                env=env,
+                env=environment.for_reading(os.environ) if environ is None else environ,
                 cwd=folder,
             )
     except (OSError, subprocess.TimeoutExpired):
@@ -221,30 +214,26 @@ def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool
     return ["srun", *place, *shared, *(["--pty"] if has_terminal else []), *command]
 
 
-def ask_node(
-    job_id: str, node: str, command: Sequence[str]
-) -> subprocess.CompletedProcess[str] | None:
-    """Run a command on a node of a running job, as `call` does; its output is the answer."""
-    return call(step_argv(plain_job_id(job_id), node, command, has_terminal=False))
-
-
 def show_job_patiently(job_id: str) -> Job | None:
     """Return `show_job`, repeated for PATIENCE_S while slurmctld does not answer."""
     return ask_about(job_id, PATIENCE_S)[0]
 
 
 def call_patiently(
-    argv: Sequence[str], environ: Mapping[str, str] | None = None, patience_s: float = PATIENCE_S
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    patience_s: float = PATIENCE_S,
+    is_repeatable: bool = True,
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm command as `call` does, repeated for up to `patience_s`.
+    """Run a Slurm command as `call` does, repeated for up to `patience_s` without an answer.
 
-    It is repeated while slurmctld does not answer.
+    is_repeatable: also where slurmctld may have got the request, and its answer alone was lost.
     """
-    if shutil.which(argv[0]) is None:
-        return None
     for pause_s in pauses(patience_s):
         answer = call(argv, environ)
-        if is_answered(answer):
+        is_lost = answer is None or NO_ANSWER_IN_TIME.search(answer.stderr)
+        is_last = shutil.which(argv[0]) is None or (is_lost and not is_repeatable)
+        if is_last or is_answered(answer):
             return answer
         print_line(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
         time.sleep(pause_s)
@@ -281,31 +270,22 @@ def restart_count(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("SLURM_RESTART_COUNT", "0"))
 
 
-def is_answering(node: str, port: int) -> bool:
-    """Return whether a node's slurmd accepts connections; True if the name is not resolved here."""
+def is_answering(node: str, port: int, is_refusal_enough: bool = False) -> bool:
+    """Return whether a node's slurmd accepts connections; True if the name is not resolved here.
+
+    is_refusal_enough: a refused connection counts, too: it shows that the node is up.
+    """
     try:
         with socket.create_connection((node, port), ANSWER_TIMEOUT_S):
             return True
     except socket.gaierror:
         return True
     except ConnectionRefusedError:
-        # slurmd listens on IPv4 only (measured: 22.05), unless the site has set EnableIPv6. A
-        # refusal over IPv6 shows at least that the node is up. Source: slurm.conf(5),
-        # CommunicationParameters.
-        return not _has_ipv4(node)
+        # slurmd listens on IPv4 only (measured: 22.05), unless the site has set EnableIPv6. Source:
+        # slurm.conf(5), CommunicationParameters.
+        return is_refusal_enough or not _has_ipv4(node)
     except OSError:
         return False
-
-
-def is_silent(node: str, port: int) -> bool:
-    """Return whether nothing of a node answers, not even with a refusal."""
-    try:
-        socket.create_connection((node, port), ANSWER_TIMEOUT_S).close()
-    except (socket.gaierror, ConnectionRefusedError):
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _has_ipv4(node: str) -> bool:
@@ -323,16 +303,9 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
     """
     end = environ.get("SLURM_JOB_END_TIME", "")
     if not end:
-        # A format of strftime, because the default format has no time zone. Source: squeue(1).
-        argv = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
-        answer = call(argv, SLURM_TIME_FORMAT="%s")
+        answer = call(["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"])
         end = answer.stdout.strip() if answer is not None and answer.returncode == 0 else ""
     return float(end) if end.isdigit() else None
-
-
-def has_sbatch() -> bool:
-    """Return whether sbatch is on PATH."""
-    return shutil.which("sbatch") is not None
 
 
 def is_configured() -> bool:
@@ -341,31 +314,20 @@ def is_configured() -> bool:
     return answer is not None and "configuration source" not in answer.stderr
 
 
-def boot_times(nodes: Iterable[str]) -> dict[str, float]:
-    """Return when each node booted, in seconds since the epoch; empty if Slurm does not answer.
-
-    By slurmctld's clock: its own time less the up-time that slurmd sent. Source: scontrol(1),
-    SLURM_TIME_FORMAT; slurmctld/node_mgr.c, validate_node_specs.
-    """
-    return {node: float(text) for node, text in _of_nodes(nodes, r"BootTime=(\d+) ").items()}
-
-
 def node_addresses(nodes: Iterable[str]) -> dict[str, str]:
-    """Return the address, or the host name, at which Slurm reaches each node; empty as above.
+    """Return the address, or the host name, at which Slurm reaches each node; see `of_nodes`.
 
     It is the node's own name where the site has set none. Source: slurm.conf(5), NodeAddr.
     """
-    return _of_nodes(nodes, r"(?:.* )?NodeAddr=(\S+)")
+    return of_nodes(nodes, r"(?:.* )?NodeAddr=(\S+)")
 
 
-def node_states(nodes: Iterable[str]) -> dict[str, str]:
-    """Return Slurm's State of each node, such as IDLE+DRAIN or DOWN*; empty as above."""
-    return _of_nodes(nodes, r"State=(\S+)")
+def of_nodes(nodes: Iterable[str], pattern: str) -> dict[str, str]:
+    """Return what a pattern at the start of a line of `scontrol show node` finds of each node.
 
-
-def _of_nodes(nodes: Iterable[str], pattern: str) -> dict[str, str]:
-    """Return what a pattern at the start of a line of `scontrol show node` finds of each node."""
-    answer = call(["scontrol", "show", "node", ",".join(nodes)], SLURM_TIME_FORMAT="%s")
+    Empty if Slurm does not answer.
+    """
+    answer = call(["scontrol", "show", "node", ",".join(nodes)])
     text = answer.stdout if answer and answer.returncode == 0 else ""
     values = {}
     for block in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
@@ -405,23 +367,18 @@ def submitted_job(text: str) -> str | None:
 def submit(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str | None, str]:
     """Run an sbatch command line; returns the job id, and why there is none.
 
-    The call is repeated while slurmctld cannot be reached. It is not repeated if the answer alone
-    was lost: the job may be queued, and a second one must not be.
+    It is not repeated if the answer alone was lost: a second job must not be queued.
     """
     if shutil.which(argv[0]) is None:
         return None, "sbatch is missing"
-    for pause_s in pauses(PATIENCE_S):
-        answer = call(argv, environ)
-        text = "sbatch does not answer" if answer is None else f"{answer.stdout}\n{answer.stderr}"
-        if answer is None or NO_ANSWER_IN_TIME.search(answer.stderr):
-            return None, f"{text.strip()}: the job may be queued, squeue --me shows it"
-        if answer.returncode == 0:
-            return submitted_job(text), text.strip()
-        if is_answered(answer):
-            return None, text.strip()
-        print_line(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
-        time.sleep(pause_s)
-    return None, "sbatch does not answer"
+    answer = call_patiently(argv, environ, is_repeatable=False)
+    if answer is None:
+        text = "sbatch does not answer"
+    else:
+        text = f"{answer.stdout}\n{answer.stderr}".strip()
+        if NO_ANSWER_IN_TIME.search(answer.stderr) is None:
+            return (submitted_job(text) if answer.returncode == 0 else None), text
+    return None, f"{text}: the job may be queued, squeue --me shows it"
 
 
 def test_only(
@@ -518,13 +475,10 @@ def unloaded_reason(
     """
     if shutil.which("sbatch", path=environ.get("PATH")):
         return None
-    for name in ("SLURM_CONF", "SLURM_CONF_SERVER"):
-        if name in environ:
-            return f"{name} is set"
-    for path in paths:
-        if path.exists():
-            return f"{path} exists"
-    for folder in filter(None, environ.get("MODULEPATH", "").split(":")):
-        if (Path(folder) / "slurm").exists():
-            return f"{folder} has a slurm module"
-    return None
+    folders = filter(None, environ.get("MODULEPATH", "").split(":"))
+    signs = (
+        *(f"{name} is set" for name in ("SLURM_CONF", "SLURM_CONF_SERVER") if name in environ),
+        *(f"{path} exists" for path in paths if path.exists()),
+        *(f"{folder} has a slurm module" for folder in folders if Path(folder, "slurm").exists()),
+    )
+    return next(iter(signs), None)

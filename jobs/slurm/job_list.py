@@ -153,10 +153,10 @@ def queue(users: Iterable[int] = ()) -> Queue:
     of_users = f"--user={','.join(map(str, sorted({os.getuid(), *users})))}"
     # --all: also those in partitions that the site hides, the user's own ones, too.
     columns = ("--all", "--noheader", "--array", "--states=all", f"--format={QUEUE_FORMAT}")
-    answer = call(["squeue", *columns, of_users], SLURM_TIME_FORMAT="%s")
+    answer = call(["squeue", *columns, of_users])
     if answer is not None and "Invalid user" in answer.stderr:
         # It leaves out the jobs of a user whom this host does not know: ask for those of all.
-        answer = call(["squeue", *columns], SLURM_TIME_FORMAT="%s")
+        answer = call(["squeue", *columns])
     if answer is None or answer.returncode != 0:
         return Queue(None)
     rows = [row.split(_SEPARATOR) for row in answer.stdout.split(_ROW)[1:]]

@@ -90,7 +90,7 @@ class Slurm:
                 return subprocess.CompletedProcess(argv, 0 if text else 1, text or "", "")
         raise AssertionError(f"the simulated Slurm does not know {argv[:4]}")
 
-    def is_answering(self, node: str, _port: int) -> bool:
+    def is_answering(self, node: str, *_: object) -> bool:
         """In place of jobs.slurm.client.is_answering."""
         return node not in self.down
 

@@ -62,7 +62,7 @@ def evidence(
     states = {}
     is_running = found.job_state in job_state.ON_NODES
     if is_failure(found) and is_running and not found.would_repeat:
-        states = client.node_states(facts.nodes)
+        states = client.of_nodes(facts.nodes, r"State=(\S+)")  # such as DOWN*
     signs = signs_of(facts, found, states, rebooted)
     before, since = past_of(facts.attempts), counted_since(facts.spec, facts.submission)
     if any(not sign.is_left_out for sign in signs):
@@ -80,9 +80,11 @@ def evidence(
 
 def rebooted_nodes(facts: AttemptFacts) -> tuple[str, ...]:
     """Return the nodes of the attempt that certainly booted after it began."""
-    times = client.boot_times(facts.nodes)
+    # By slurmctld's clock: its own time less the up-time that slurmd sent. Source:
+    # slurmctld/node_mgr.c, validate_node_specs.
+    times = client.of_nodes(facts.nodes, r"BootTime=(\d+) ")
     start = math.inf if facts.plan is None else facts.plan.start + CLOCK_SKEW_S
-    return tuple(node for node in facts.nodes if times.get(node, 0.0) > start)
+    return tuple(node for node in facts.nodes if float(times.get(node, 0)) > start)
 
 
 def has_spares(facts: AttemptFacts, found: Evidence, mine: NodesFound, job: Job) -> bool:

@@ -181,7 +181,7 @@ def test_a_lost_attempt_counts_unless_somebody_resumed(
         append_jsonl(run.attempts, record | {"attempt": number - 9})
     opened(run, 1)
     me = run_lock.this_process(job_id)
-    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
+    monkeypatch.setattr(client, "is_answering", lambda place, *_: True)
     close_lost(run, me)
     last = read_jsonl(run.attempts)[-1]
     assert (last["decision"], last["cause"]) == (decision, "lost")
@@ -193,7 +193,7 @@ def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
     run.spec.write_text(Spec(slurm=Slurm(max_restarts=1)).to_json())
     append_jsonl(run.attempts, entry("requeue", "preemption", progress=True) | {"attempt": 0})
     opened(run, 1)
-    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
+    monkeypatch.setattr(client, "is_answering", lambda place, *_: True)
     close_lost(run, ME)
     last = read_jsonl(run.attempts)[-1]
     assert (last["decision"], last["budget"]) == ("hold", "max_restarts")
@@ -205,7 +205,7 @@ def test_an_attempt_that_was_lost_with_a_node_names_it_in_the_jobs_log(
     run, monkeypatch, capfd, lost
 ):
     opened(run, 1)
-    monkeypatch.setattr(client, "is_answering", lambda place, port: place != lost)
+    monkeypatch.setattr(client, "is_answering", lambda place, *_: place != lost)
     close_lost(run, ME)
     (last,) = read_jsonl(run.attempts)
     assert (last["decision"], last["cause"]) == ("retry", "node")

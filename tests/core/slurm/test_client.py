@@ -282,7 +282,7 @@ NodeName=a2 CoresPerSocket=1
 def test_slurm_has_addresses_and_boot_times_of_nodes(slurm):
     slurm.answer("scontrol", NODES)
     assert client.node_addresses(["a1", "a2"]) == {"a1": "10.91.0.11", "a2": "a2"}
-    assert client.boot_times(["a1", "a2"]) == {"a1": 1764084040.0}
+    assert client.of_nodes(["a1", "a2"], r"BootTime=(\d+) ") == {"a1": "1764084040"}
     slurm.answer("scontrol", error="slurm_load_node error: Unable to contact", status=1)
     assert client.node_addresses(["a1"]) == {}
 
@@ -292,6 +292,7 @@ def test_a_slurmd_answers_or_not():
         port = server.getsockname()[1]
         assert client.is_answering("127.0.0.1", port)
     assert not client.is_answering("127.0.0.1", port)
+    assert client.is_answering("127.0.0.1", port, is_refusal_enough=True)
     assert client.is_answering("no-such-host.invalid", port)  # unknown: counts as answering
 
 

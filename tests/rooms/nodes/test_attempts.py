@@ -56,7 +56,7 @@ def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", nodes[0])
     monkeypatch.setattr(interfaces, "is_own", lambda _: True)
-    monkeypatch.setattr(client, "is_answering", lambda host, _: host not in silent.split(","))
+    monkeypatch.setattr(client, "is_answering", lambda host, *_: host not in silent.split(","))
     fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
     if suspects:
         run_files.recorded(run, kept(*suspects, kind=kind))
@@ -141,7 +141,7 @@ def test_a_node_that_was_rebooted_is_the_cause_of_a_lost_attempt(
     write_json(run.attempt(1).plan, run_files.plan(start=1000.0))
     shown = "".join(NODE.format(name, boot) for name, boot in zip("ab", boots, strict=True))
     fake_slurm.install("scontrol", f"[ $SLURM_TIME_FORMAT = %s ] && echo '{shown}'\n")
-    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
+    monkeypatch.setattr(client, "is_answering", lambda place, *_: True)
     close_lost(run, run_lock.this_process(job_id))
     (record,) = read_jsonl(run.attempts)
     rebooted = record["evidence"]["rooms"].get("nodes", {}).get("rebooted", [])
