@@ -106,24 +106,14 @@ def test_bad_input_is_refused(target, typed, text):
     assert text in str(refused.value)
 
 
-def test_plain_torchrun_takes_nothing_of_the_shell(monkeypatch):
-    ran = []
+def test_plain_torchrun_takes_nothing_of_the_shell(tmp_path, monkeypatch):
+    config, ran = tmp_path / "x.yaml", []
+    config.write_text("train: {model: 'a.b:c'}")
     monkeypatch.setattr("os.execve", lambda *call: ran.append(call))
-    environ = {
-        "KIT_TYPED": "NPROC=2 CONFIG=configs/cancer.yaml",
-        "PET_STANDALONE": "1",
-        "A": "b",
-    }
-    monkeypatch.chdir(ROOT)
+    environ = {"KIT_TYPED": f"NPROC=2 CONFIG={config}", "PET_STANDALONE": "1", "A": "b"}
     make_words.words_of("train", environ)
     ((_, argv, env),) = ran
-    assert argv[3:] == [
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "trainer",
-        "configs/cancer.yaml",
-    ]
+    assert argv[3:] == ["--standalone", "--nproc-per-node=2", "-m", "trainer", str(config)]
     assert env == {"A": "b"}
 
 

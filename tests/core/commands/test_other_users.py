@@ -128,7 +128,6 @@ AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
         (0o700, ["status", "tiny"], 2, "is closed to you"),
         (0o755, ["status", "tiny"], 0, ""),
         (0o755, ["why", "tiny"], 0, ""),
-        (0o755, ["report", "tiny"], 0, ""),
         (0o755, RESUME, 2, "is read-only for you"),
     ],
 )

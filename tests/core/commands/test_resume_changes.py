@@ -209,13 +209,6 @@ def test_a_submit_from_a_damaged_checkpoint_leaves_no_run(run, slurm, capsys):
     assert lookup.all_runs() == [run] and slurm.submitted == 0
 
 
-def test_a_state_and_weights_from_elsewhere_exclude_each_other(run, slurm, here, capsys):
-    (here / "w.safetensors").write_bytes(b"x")
-    words = ["train.init_from=w.safetensors", "slurm.nodes=1"]
-    assert main(["submit", "tiny.yaml", *words, "--from", "tiny"]) == 2
-    assert "remove train.init_from" in capsys.readouterr().err
-
-
 def test_a_complete_run_goes_on_from_an_older_checkpoint_with_all_its_records(completed):
     assert main(["resume", "tiny", "--checkpoint", "10"]) == 0
     assert not interpret.is_completed(fact_reader.read_newest(completed))

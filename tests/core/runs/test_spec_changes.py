@@ -92,7 +92,7 @@ def test_every_other_key_needs_a_confirmation_or_is_fixed():
 def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
     before = run.spec.read_text(), run.spec_yaml.read_text()
     words = ["train.lr=0.05", "train.model_args.depth=3", "slurm.nodes=4", "slurm.time=9:00:00"]
-    words += ["launch.env.B=ü", "train.transform=image"]
+    words += ["launch.env.B=ü", "train.transform=a.b:c"]
     with pytest.raises(UserError) as caught:
         change(run, words, is_confirmed=False)
     assert str(caught.value) == (
@@ -101,7 +101,7 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
         '"same samples")\n'
         "  train.model_args.depth: 2 -> 3 (a checkpoint fits only a model with tensors of the same "
         "names and shapes)\n"
-        '  train.transform: null -> "image"\n'
+        '  train.transform: null -> "a.b:c"\n'
         "  train.lr: 0.1 -> 0.05\n"
         '  launch.env.B: null -> "ü"\n'
         "  hint: repeat it with --yes (make: YES=1), or submit a new run"

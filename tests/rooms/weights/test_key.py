@@ -4,7 +4,9 @@ import os
 
 import pytest
 
+from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.config.load import load
+from tests.core import run_files
 
 
 @pytest.mark.parametrize(
@@ -69,3 +71,11 @@ def test_a_missing_relative_init_from_is_refused(refuse, tmp_path):
         "  hint: write the path out; a relative one begins where you submit"
     )
     assert r"/a\x00b" in refuse("name: b", r'train.init_from="a\0b"')
+
+
+def test_a_state_and_weights_from_elsewhere_exclude_each_other(slurm, here, capsys):
+    run_files.make_checkpoint(run_files.make_run(here), 10)
+    (here / "w.safetensors").write_bytes(b"x")
+    words = ["train.init_from=w.safetensors", "slurm.nodes=1"]
+    assert main(["submit", "tiny.yaml", *words, "--from", "tiny"]) == 2
+    assert "remove train.init_from" in capsys.readouterr().err

@@ -61,6 +61,11 @@ def test_the_spec_and_the_trainer_have_the_same_built_in_names():
     assert tuple(optim.BUILT_IN_SCHEDULES) == SCHEDULES
 
 
+def test_labels_are_smoothed_in_classification_only(refuse):
+    text = "train: {objective: regression, label_smoothing: 0.1}"
+    assert "is for train.objective classi" in refuse(f"{text}\n")
+
+
 @pytest.mark.parametrize("name", ["own_objective", "own_stream", "regression", "gpt"])
 def test_an_example_of_other_work_is_computed_by_its_objective(name):
     train = load(CONFIGS / f"{name}.yaml").spec.train
