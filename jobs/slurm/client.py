@@ -214,6 +214,13 @@ def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool
     return ["srun", *place, *shared, *(["--pty"] if has_terminal else []), *command]
 
 
+def ask_node(
+    job_id: str, node: str, command: Sequence[str]
+) -> subprocess.CompletedProcess[str] | None:
+    """Run a command on a node of a running job, as `call` does; its output is the answer."""
+    return call(step_argv(plain_job_id(job_id), node, command, has_terminal=False))
+
+
 def show_job_patiently(job_id: str) -> Job | None:
     """Return `show_job`, repeated for PATIENCE_S while slurmctld does not answer."""
     return ask_about(job_id, PATIENCE_S)[0]
@@ -306,6 +313,11 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
         answer = call(["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"])
         end = answer.stdout.strip() if answer is not None and answer.returncode == 0 else ""
     return float(end) if end.isdigit() else None
+
+
+def has_sbatch() -> bool:
+    """Return whether sbatch is on PATH."""
+    return shutil.which("sbatch") is not None
 
 
 def is_configured() -> bool:
