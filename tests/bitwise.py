@@ -20,7 +20,8 @@ def _end(run: RunDir) -> dict[str, str]:
     # As text, in which NaN equals NaN, and -0.0 does not equal 0.0.
     end = {key: json.dumps(result.get(key)) for key in BITS}
     for key, value in (("status", "completed"), ("exactness", "bitwise")):
-        end[key] = value if result.get(key) == value else f"{result.get(key)} of {run.path}"
+        found = result.get(key, value if key == "exactness" else None)  # of the room describe
+        end[key] = value if found == value else f"{found} of {run.path}"
     if not result.get("weights_sha256"):
         end["weights_sha256"] = f"none of {run.path}"
     return end | {"metrics.jsonl": run.metrics.read_text(encoding="utf-8")}

@@ -87,6 +87,8 @@ class Loop:
         self._evaluation = Evaluation(context, data, self.reporter)
         self._saves = Saves(context, data, checkpoints, self.reporter)
         self._data_wait_s = 0.0
+        # How the result relates to that of a run without a stop, and why, if a room knows it.
+        self.exactness: tuple[str | None, str | None] = (None, None)
 
     def run(self, step_agreement: StepAgreement) -> str:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.

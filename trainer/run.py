@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from .checkpoint import space
 from .checkpoint.checkpoints import Checkpoints
 from .checkpoint.commit import check_owner
 from .checkpoint.digest import optimizer_sha256, weights_sha256
@@ -18,11 +17,9 @@ from .checkpoint.loading import ReadAhead
 from .contract import Best, Metric, Outcome, RunDir, checkpoint_name, quantity, records
 from .errors import fail, log, storage_error
 from .hooks import Callback, Pulse
-from .logging.first_lines import start_lines
-from .logging.reproducibility import INEXACT, describe, exactness, extend_history
 from .loop import Loop
 from .model.build import build_replica, set_up_torch
-from .model.training_data import build_data, resumes_exactly
+from .model.training_data import build_data
 from .process.context import check_device, choose_device, init_process_group
 from .process.rank_process import RankProcess
 from .process.run_handle import RankContext, close_by_hand, find_or_begin_run, is_run_dir, share_run
@@ -86,24 +83,13 @@ def prepare(context: RankContext) -> Loop:
     context.pulse.beat("restore")
     checkpoints = Checkpoints(context, data)
     state = checkpoints.load(replica, newest)
-    environment = describe(context)
-    batches = data.train_batches
     if state.streams:
-        batches.restore(state.streams)
-    if not resumes_exactly(batches, context):
-        context.distributed.log(f"warning: train.dataset: {batches.inexact}")
-        if state.global_step > 0:
-            environment[INEXACT] = [state.global_step, batches.resumed]
+        data.train_batches.restore(state.streams)
     step = checkpoints.newest_step
     loaded = None if step is None else checkpoint_name(step)
     context.distributed.log(
         f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
     )
-    state.environments = extend_history(state.environments, environment, state.global_step)
-    for line in start_lines(context, replica.module, data.length, batches.sizes):
-        context.distributed.log(line)
-    if context.distributed.is_first:  # one rank asks the file server
-        space.warn(context.run.dir.checkpoints, replica.module, replica.optimizer)
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)
     loop = Loop(context, data, replica, state, checkpoints)
     for each in context.callbacks:
@@ -154,7 +140,7 @@ def conclude(context: RankContext, loop: Loop, status: str) -> None:
             checkpoint=None if saved_step is None else checkpoint_name(saved_step),
         )
         if outcome.status == "completed":
-            outcome = _with_result(outcome, context, loop, digests)
+            outcome = _with_result(outcome, loop, digests)
         try:
             records.write(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
@@ -176,11 +162,9 @@ def _leave(context: RankContext, loop: Loop, status: str) -> None:
     sys.stderr.flush()
 
 
-def _with_result(
-    outcome: Outcome, context: RankContext, loop: Loop, digests: tuple[str, str]
-) -> Outcome:
+def _with_result(outcome: Outcome, loop: Loop, digests: tuple[str, str]) -> Outcome:
     """Return the outcome with what `attempt.close` copies into result.json."""
-    exact, reason = exactness(loop.state.environments, context.is_deterministic)
+    exact, reason = loop.exactness
     return replace(
         outcome,
         metrics=tuple(Metric(name, value) for name, value in loop.state.metrics.items()),

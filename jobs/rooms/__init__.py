@@ -30,6 +30,7 @@ ROOMS: dict[str, Room] = {
     "sharded": Room(hooks=("problems",), trainer_hooks=("parts",)),
     "zoo": Room(trainer_hooks=("parts",)),
     "streams": Room(trainer_hooks=("parts",)),
+    "describe": Room(trainer_hooks=("callbacks",)),
     "integrations": Room(),
     "shell": Room(
         commands={"shell": "print the srun line of a shell on a running rank's node, or run it"}

@@ -83,7 +83,7 @@ def spoilt_points():
     return train, test
 
 
-def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
+def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None, callbacks=()):
     """Run an attempt of a run; return (run directory, loop).
 
     stop_at: a step, or (what begins, in which step): a stop is requested at such a beat.
@@ -100,7 +100,7 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
             if beats is not None:
                 beats.append((what, step))
 
-    context = context_of(folder, spec, attempt=attempt, pulse=StoppingPulse())
+    context = context_of(folder, spec, None, attempt, StoppingPulse(), *callbacks)
     loop = prepare(context)
     if hook is not None:
         ddp = DistributedDataParallel(loop.replica.module, gradient_as_bucket_view=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-import re
 import sys
 from typing import Any
 
@@ -212,44 +211,6 @@ def test_draws_from_the_global_generators_are_the_same_after_a_resume(tmp_path):
     run, loop = train(tmp_path / "run", spec, attempt=2)
     assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
     assert run.metrics.read_bytes() == reference.metrics.read_bytes()
-
-
-class Drawing:
-    """Samples with noise from a generator of their own, which no checkpoint has."""
-
-    num_classes = 2
-
-    def __init__(self):
-        self.generator = np.random.default_rng(0)
-
-    def __len__(self):
-        return 20
-
-    def __getitem__(self, index):
-        noise = torch.from_numpy(self.generator.random(3, dtype=np.float32))
-        return noise + index, index % 2
-
-
-def drawing():
-    return Drawing(), None
-
-
-def drawing_transform():
-    generator = torch.Generator()
-    return lambda inputs, _: inputs + torch.rand(1, generator=generator)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"dataset": f"{HERE}:drawing"}, {"transform": f"{HERE}:drawing_transform"}]
-)
-def test_a_resume_of_a_generator_of_its_own_is_no_exact_one(tmp_path, capsys, changes):
-    spec = spec_of(Checkpoint(), **changes)
-    run, _ = train(tmp_path, spec, stop_at=7)
-    assert "generator of its own" in capsys.readouterr().out
-    train(tmp_path, spec, attempt=2)
-    outcome = read_json(run.attempt(2).outcome)
-    assert outcome["exactness"] == "approximate"
-    assert re.search(r"generator of its own.* after step \d", outcome["exactness_reason"])
 
 
 def fitted(model, batch):

@@ -1,24 +1,20 @@
-"""The pure parts of the trainer: order of the samples, splits, digest, exactness."""
+"""The pure parts of the trainer: order of the samples, splits, digest."""
 
 import ast
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
-from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer import api
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extend_history
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.seeds import mix
-from tests.core.ranks import context_of, place_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -51,71 +47,6 @@ def test_the_digest_knows_zero_from_minus_zero_and_shapes():
 
     values = [torch.zeros(4), -torch.zeros(4), torch.zeros(2, 2), torch.zeros(8).half()]
     assert len({digest(value) for value in values}) == 4
-
-
-def test_exactness_names_what_changed():
-    first = {"torch": "2.13", "world size": 3, "ranks": [1, 1, 1]}
-    assert exactness(extend_history([first], dict(first)), True)[0] == "bitwise"
-    assert exactness([first], False)[0] == "same samples"
-    other = extend_history([first], {**first, "torch": "2.14"})
-    assert exactness(other, True) == ("same samples", "torch was 2.13, then 2.14 after step 0")
-    for key in ("train.seed", "train.dataset_args", "train.collate"):
-        exact, reason = exactness(extend_history([first], {**first, key: 1}), True)
-        assert exact == "approximate" and reason.startswith(f"{key} changed")
-    moved = extend_history([first], {**first, "ranks": [1, 2, 1]})
-    assert exactness(moved, True)[0] == "same samples"
-
-
-def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_size(tmp_path):
-    def found(local_world_size, **train):
-        place = place_of(0, 4, local_world_size)
-        return describe(context_of(tmp_path, Spec(train=Train(**train)), place))
-
-    history = extend_history([found(2, strategy="hsdp")], found(4, strategy="hsdp"), 7)
-    assert exactness(history, True) == (
-        "same samples",
-        "train.shard_size was 2, then 4 after step 7",
-    )
-    assert found(2, strategy="hsdp") == found(2, strategy="hsdp", shard_size=2)
-    assert found(2, strategy="fsdp") == found(4, strategy="fsdp")
-
-
-def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monkeypatch):
-    context = context_of(tmp_path, Spec())
-    first = describe(context)
-    monkeypatch.setenv("NCCL_DEBUG", "INFO")  # it only prints
-    monkeypatch.setenv("CUBLASLT_LOG_FILE", "/tmp/job-7.log")
-    assert describe(context) == first
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    history = extend_history([first], describe(context), 7)
-    words = "MKL_CBWR was null, then COMPATIBLE after step 7"
-    assert exactness(history, True) == ("same samples", words)
-
-
-def test_exactness_names_the_steps_at_which_the_code_changed():
-    first = {"code": "a", "torch": "2.13", "ranks": [1]}
-    history = extend_history([], first, 0)
-    history = extend_history(history, {**first, "code": "b"}, 1200)
-    assert exactness(history, True) == ("same samples", "the code changed after step 1200")
-    assert extend_history(history, {**first, "code": "b"}, 1300) == history
-    history = extend_history(history, {**first, "code": "c", "torch": "2.14"}, 1500)
-    history = extend_history(history, {**first, "torch": "2.14"}, 1600)  # it comes back
-    words = "the code changed after step 1200 and 1500 and 1600"
-    torch_words = "torch was 2.13, then 2.14 after step 1500"
-    assert exactness(history, True) == ("same samples", f"{words}; {torch_words}")
-
-
-def test_exactness_names_each_change_of_the_world_size_with_its_step():
-    history: list[dict[str, Any]] = []
-    for step, size in {0: 8, 60: 8, 120: 7, 200: 7, 300: 8}.items():
-        torch_version = "2.14" if size == 7 else "2.13"
-        now = {"torch": torch_version, "world size": size, "ranks": [1] * size}
-        history = extend_history(history, now, step)
-    words = "world size was 8, then 7 after step 120, then 8 after step 300"
-    torch_words = "torch was 2.13, then 2.14 after step 120, then 2.13 after step 300"
-    assert exactness(history, True) == ("same samples", f"{words}; {torch_words}")
-    assert exactness(history, False)[1].endswith(f"; {words}")
-    assert extend_history(history, now, 400) == history
 
 
 def test_the_context_comes_from_torchruns_variables():

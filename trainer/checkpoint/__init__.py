@@ -7,7 +7,6 @@ jobs/checkpoint/ reads the files of a checkpoint. The last three of these import
 - outline: the files of a saved state: plain values, and the place of each tensor.
 - staging: copies the state into host memory, so that the training can continue.
 - loading: reads the newest undamaged checkpoint while the ranks build their models; loads it.
-- space: whether the checkpoints that are kept fit on the disk.
 - share: broadcasts a saved state from rank 0, tensor by tensor.
 - setup: compares the settings of a training between save and load.
 - digest: SHA-256 of weights and optimizer state.

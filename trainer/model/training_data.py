@@ -101,15 +101,6 @@ def _train_batches(
     return IndexedBatches(train, transform, batches, context)
 
 
-def resumes_exactly(batches: TrainBatches, context: RankContext) -> bool:
-    """Return whether the samples of all ranks go on after a resume as without one.
-
-    All ranks call it, after `example` and `restore`.
-    """
-    own = torch.tensor(int(batches.resumes_exactly), device=context.device)
-    return all(bool(each) for each in gather(own))
-
-
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
     """Raise UserError where ranks see different data, such as an incomplete copy on a node.
 

@@ -14,7 +14,6 @@ from torch import nn
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
-from slurm_job_kit.trainer.logging.reproducibility import describe, exactness, extend_history
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data, check_same_data
 from slurm_job_kit.trainer.process import context
@@ -301,24 +300,6 @@ def test_a_missing_gpu_is_named_with_both_sides():
     slurm = Slurm(gpus_per_node=4)
     with pytest.raises(UserError, match=r"gpus_per_node is 4, but torch \S+ sees 0 GPUs for 1 ran"):
         context.check_device(slurm.num_gpus, slurm.gpus_are, device, reason)
-
-
-def test_a_hyperparameter_that_a_resume_changed_is_the_reason_for_sequence(job_of):
-    first = describe(job_of(MLP))
-    assert exactness([first], True)[0] == "bitwise"
-    other = describe(job_of(dataclasses.replace(MLP, lr=0.05)))
-    assert exactness([first, other], True) == (
-        "same samples",
-        "train.lr was 0.1, then 0.05 after step 0",
-    )
-
-
-def test_another_code_is_never_the_same_environment(job_of):
-    context = job_of(MLP)
-    codes = [dataclasses.replace(context.run, code_digest=code) for code in ("a", "b")]
-    first, other = (describe(dataclasses.replace(context, run=code)) for code in codes)
-    history = extend_history(extend_history([], first), other, 20)
-    assert exactness(history, True) == ("same samples", "the code changed after step 20")
 
 
 def anchored(groups, lr):

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..errors import log
+from ...errors import log
 
 
 def warn(checkpoints: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:

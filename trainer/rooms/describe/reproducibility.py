@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 
-from ..process.context import gather
-from ..process.run_handle import RankContext
+from ...data.feed import TrainBatches
+from ...loop import Loop
+from ...process.context import gather
+from ...process.run_handle import RankContext
 
 CODE = "code"
 WORLD_SIZE = "world size"
@@ -47,6 +49,24 @@ _COMPUTES = (
     *("MIOPEN_DEBUG_*", "MIOPEN_FIND_*", "ROCBLAS_*", "HIPBLASLT_*", "HSA_OVERRIDE_GFX_VERSION"),
     *("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "TORCHINDUCTOR_EMULATE_PRECISION_CASTS"),
 )
+
+
+def note_attempt(loop: Loop) -> None:
+    """Add this attempt's environment to the saved state; give the loop the exactness."""
+    context, state, batches = loop.context, loop.state, loop.data.train_batches
+    now = describe(context)
+    if not _resume_exactly(batches, context):
+        context.distributed.log(f"warning: train.dataset: {batches.inexact}")
+        if state.global_step > 0:
+            now[INEXACT] = [state.global_step, batches.resumed]
+    state.environments = extend_history(state.environments, now, state.global_step)
+    loop.exactness = exactness(state.environments, context.is_deterministic)
+
+
+def _resume_exactly(batches: TrainBatches, context: RankContext) -> bool:
+    """Return, on every rank, whether the samples of all ranks go on as without a stop."""
+    own = torch.tensor(int(batches.resumes_exactly), device=context.device)
+    return all(bool(each) for each in gather(own))
 
 
 def describe(context: RankContext) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from ..contract import BatchSizes, Train
-from ..data.batches import TrainingLength
-from ..process.run_handle import RankContext
+from ...contract import BatchSizes, Train
+from ...data.batches import TrainingLength
+from ...process.run_handle import RankContext
 from .reproducibility import processor
 
 

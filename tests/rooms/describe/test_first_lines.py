@@ -7,7 +7,7 @@ from torch import nn
 from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.logging.first_lines import start_lines
+from slurm_job_kit.trainer.rooms.describe.first_lines import start_lines
 from tests.core.ranks import context_of, place_of
 
 

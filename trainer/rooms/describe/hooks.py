@@ -1,0 +1,32 @@
+"""The callback of a rank: it describes the training before the first step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...hooks import Callback, Pulse
+
+if TYPE_CHECKING:
+    from ...loop import Loop
+
+
+def callbacks(pulse: Pulse) -> list[Callback]:
+    """Return the callback."""
+    return [Describe()]
+
+
+class Describe(Callback):
+    """Finds the exactness of the result; logs what is trained, and where."""
+
+    def restored(self, loop: Loop) -> None:
+        """Note this attempt's environment in the state; rank 0 looks at the disk, too."""
+        from . import first_lines, reproducibility, space  # a rank imports torch after this module
+
+        context = loop.context
+        reproducibility.note_attempt(loop)
+        for line in first_lines.start_lines(
+            context, loop.replica.module, loop.length, loop.data.train_batches.sizes
+        ):
+            context.distributed.log(line)
+        if context.distributed.is_first:  # one rank asks the file server
+            space.warn(context.run.dir.checkpoints, loop.replica.module, loop.replica.optimizer)
