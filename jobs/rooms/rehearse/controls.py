@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,24 +37,11 @@ SAME, DIFFERS = "ends with the same bits", "differs"
 LIBRARIES = ("transformers", "lightning", "fabric", "accelerate")
 
 
-@dataclass(frozen=True)
-class Control:
-    """A training whose restore was spoiled, or was not: whether the verdict is as it must be."""
-
-    training: str
-    spoil: str
-    found: str
-    is_right: bool
-
-    def __str__(self) -> str:
-        return f"{self.training:13} {self.spoil or 'not spoiled':12} {self.found}"
-
-
 def subjects(folder: Path) -> Iterator[tuple[str, Subject | str]]:
     """Yield each training that is exact, or why it cannot be tried here."""
     config = folder / "self-test.yaml"
     config.write_text(SPEC, encoding="utf-8")
-    yield "the kit", SpecSubject(config, (), 2, folder / "kit", Path.cwd())
+    yield "the kit", SpecSubject(config=config, ranks=2, folder=folder / "kit")
     for name in LIBRARIES:
         script = installation.ROOT / TRAININGS / f"train_{name}.py"
         library = "lightning" if name == "fabric" else name
@@ -63,38 +50,35 @@ def subjects(folder: Path) -> Iterator[tuple[str, Subject | str]]:
         elif find_spec(library) is None:
             yield name, f"{library} is not installed"
         else:
-            words = (sys.executable, script.name)
-            path = str(installation.ROOT)
-            yield (
-                name,
-                CommandSubject(
-                    words, (), 2, folder / name, started_in=script.parent, search_path=path
-                ),
+            subject = CommandSubject(
+                words=(sys.executable, script.name),
+                ranks=2,
+                folder=folder / name,
+                started_in=script.parent,
+                search_path=str(installation.ROOT),
             )
+            yield name, subject
 
 
-def control(
-    name: str, subject: Subject, limits: tuple[float, float], show: Callable[[str], None]
-) -> Iterator[Control]:
-    """Yield the verdict on a stop in the middle, not spoiled and spoiled in each way."""
-    rehearsal = Rehearsal(subject, *limits, None, show)
+def control(subject: Subject, limits: tuple[float, float]) -> Iterator[tuple[str, str, bool]]:
+    """Yield the verdict on a stop in the middle, not spoiled and spoiled in each way.
+
+    As (how, what was found, whether that is right).
+    """
+    rehearsal = Rehearsal(subject, limits)
     reference, _ = rehearsal.undisturbed()
     middle = scenarios(reference, None)[0]
     for spoil in ("", *SPOILS):
         run = rehearsal.run(replace(middle, name=f"{middle.name} {spoil}".strip(), spoil=spoil))
         found = _found(reference, run)
         # A spoiled restore that crashes shows nothing about the comparison.
-        is_right = found.startswith(DIFFERS) if spoil else found == SAME
-        yield Control(name, spoil, found, is_right)
+        yield spoil, found, found.startswith(DIFFERS) if spoil else found == SAME
 
 
 def _found(reference: Tried, run: Tried) -> str:
     homes = {run.scenario.name: run.home}
     differences = final_state.compare(sys.executable, reference.final, reference.home, homes)
-    shown = judge.judge(run, reference, differences[run.scenario.name])
+    shown = judge.Judgement(run, reference, differences[run.scenario.name])
     if not shown.is_complete:
         return "does not come to its end"
-    if not shown.difference:
-        return SAME
-    since = f" from step {shown.divergence.step} on" if shown.divergence else ""
-    return f"{DIFFERS}{since}: {shown.difference}"
+    return f"{DIFFERS}{shown.since}: {shown.difference}" if shown.difference else SAME

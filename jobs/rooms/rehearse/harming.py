@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ... import procfs
 from . import traces
-from .subjects import MARK, Running, Subject
+from .subjects import MARK, Running, Subject, send
 from .traces import Process
 
 POLL_S = 0.02
@@ -36,166 +36,132 @@ class Harm:
     kind: Literal["stop", "stop twice", "stop apart", "kill"] = "stop"
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a start ended.
+@dataclass
+class Start:
+    """A start, and how it ended; times in seconds since 1970.
 
-    stop_s: from the harm to the end of the last rank; None without a harm. marker: what the
-    training recorded: stopped, completed, or nothing. left: commands of what it left running.
+    marker: what the training recorded: stopped, completed, or nothing. left: commands of what it
+    left running.
     """
 
     number: int
     harm: Harm | None
-    ranks: int
-    code: int
-    seconds: float
-    harmed_at: float | None
-    stop_s: float | None
-    was_killed: bool
-    is_over_limit: bool
-    marker: str
-    processes: Sequence[Process]
-    output: str
-    left: Sequence[str]
+    begun: float = field(default_factory=time.time)
+    harmed_at: float | None = None
+    was_killed: bool = False
+    is_over_limit: bool = False
+    ended: float = 0.0
+    code: int = 0
+    marker: str = ""
+    processes: Sequence[Process] = ()
+    output: str = ""
+    left: Sequence[str] = ()
+
+    @property
+    def stop_s(self) -> float:
+        """The time from the harm to the end of the last rank, in seconds."""
+        return self.ended - (self.harmed_at or self.ended)
+
+    @property
+    def later_steps(self) -> int:
+        """The most steps that a rank took after the harm."""
+        since = self.harmed_at or math.inf
+        return max(
+            (sum(step.t > since for step in each.steps) for each in self.processes), default=0
+        )
 
 
 def run(
     subject: Subject,
-    number: int,
-    harm: Harm | None,
+    start: Start,
     folder: Path,
     ranks: int,
     limits: tuple[float, float],
     spoil: str = "",
-) -> Ended:
+) -> None:
     """Start a training, harm it, and wait for its end. `limits`: grace and the whole, in s."""
-    own = folder / f"start-{number}"
+    own, temporary = folder / f"start-{start.number}", subject.folder / "tmp"
     own.mkdir(parents=True)
+    temporary.mkdir(exist_ok=True)
+    inside = [subject.place, own, temporary, Path("/dev"), Path("/proc")]
     env = {
-        MARK: str(subject.place.parent),
+        **os.environ,
+        MARK: str(subject.folder),
         "KIT_REHEARSE": str(own),
-        "KIT_REHEARSE_MOMENT": harm.moment if harm else "",
+        "KIT_REHEARSE_MOMENT": start.harm.moment if start.harm else "",
         "KIT_REHEARSE_SPOIL": spoil,
-        "KIT_REHEARSE_INSIDE": os.pathsep.join(map(os.path.realpath, _inside(subject, own))),
-        "TMPDIR": str(_temporary(subject)),
+        "KIT_REHEARSE_INSIDE": os.pathsep.join(map(os.path.realpath, inside)),
+        "TMPDIR": str(temporary),
     }
-    begun = time.time()
     log = own / "output.log"
-    running = subject.start(number, env, log, ranks)
-    watch = _Watch(subject, running, harm, own, ranks, limits)
+    running = subject.start(start.number, env, log, ranks)
     try:
-        watch.wait()
+        _wait(start, subject, running, own, ranks, limits)
     except BaseException:  # Ctrl-C
-        kill_all(subject, running)
+        _end(subject, signal.SIGKILL)
         raise
-    ended = time.time()
-    left = end_left(subject, running)
-    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return Ended(
-        number=number,
-        harm=harm,
-        ranks=ranks,
-        code=running.poll() or 0,
-        seconds=ended - begun,
-        harmed_at=watch.harmed_at,
-        stop_s=None if watch.harmed_at is None else ended - watch.harmed_at,
-        was_killed=watch.was_killed,
-        is_over_limit=watch.is_over_limit,
-        marker=subject.marker(number),
-        processes=traces.read(own),
-        output=output,
-        left=left,
-    )
+    start.ended, start.code = time.time(), running.poll() or 0
+    start.left = _end_left(subject)
+    start.output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    start.marker, start.processes = subject.marker(start.number), traces.read(own)
 
 
-def _temporary(subject: Subject) -> Path:
-    folder = subject.place.parent / "tmp"
-    folder.mkdir(exist_ok=True)
-    return folder
+def _wait(
+    start: Start,
+    subject: Subject,
+    running: Running,
+    folder: Path,
+    ranks: int,
+    limits: tuple[float, float],
+) -> None:
+    """Harm a start at its moment; kill all at the end of the grace, or at the limit."""
+    (grace_s, limit_s), kill_at, first_held = limits, math.inf, math.inf
+    while running.poll() is None:
+        now, held = time.time(), [*folder.glob("held-*")]
+        first_held = min(first_held, now) if held else math.inf
+        if start.harm and start.harmed_at is None and held:
+            # Each rank comes to the moment, but not each rank saves.
+            is_for_all = not start.harm.moment.startswith(("save", "open", "rename"))
+            if not is_for_all or len(held) >= ranks or now > first_held + ALL_HELD_S:
+                start.harmed_at = _harm(start.harm, subject, running, folder, held)
+                is_kill = start.harm.kind == "kill"
+                kill_at = start.harmed_at + (max(grace_s, KILL_S) if is_kill else grace_s)
+        if time.time() > kill_at:
+            start.was_killed, kill_at = True, math.inf
+            _end(subject, signal.SIGKILL)
+        elif now > start.begun + limit_s and not start.is_over_limit:
+            start.is_over_limit = True
+            _end(subject, signal.SIGKILL)
+        time.sleep(POLL_S)
 
 
-def _inside(subject: Subject, own: Path) -> list[str]:
-    return [str(subject.place), str(own), str(_temporary(subject)), "/dev", "/proc"]
-
-
-class _Watch:
-    """Waits for the end of a start, and harms it meanwhile."""
-
-    def __init__(
-        self,
-        subject: Subject,
-        running: Running,
-        harm: Harm | None,
-        folder: Path,
-        ranks: int,
-        limits: tuple[float, float],
-    ) -> None:
-        self.subject, self.running, self.harm = subject, running, harm
-        self.folder, self.ranks = folder, ranks
-        self.grace_s, limit_s = limits
-        self.deadline = time.time() + limit_s
-        self.first_held: float | None = None
-        self.harmed_at: float | None = None
-        self.kill_at: float | None = None
-        self.was_killed = self.is_over_limit = False
-
-    def wait(self) -> None:
-        """Wait for the end; kill all at the end of the grace, or at the limit."""
-        while self.running.poll() is None:
-            if self.harm is not None and self.harmed_at is None and self._is_held():
-                self._do_harm(self.harm)
-            now = time.time()
-            if self.kill_at is not None and now > self.kill_at:
-                self.was_killed, self.kill_at = True, None
-                kill_all(self.subject, self.running)
-            elif now > self.deadline and not self.is_over_limit:
-                self.is_over_limit = True
-                kill_all(self.subject, self.running)
+def _harm(
+    harm: Harm, subject: Subject, running: Running, folder: Path, held: Sequence[Path]
+) -> float:
+    """Harm a training whose ranks are held, and let them go; returns the time of the harm."""
+    processes, harmed_at = traces.read(folder), time.time()
+    if harm.kind == "kill":  # the last rank
+        places = [path.name.removeprefix("held-").split(".") for path in held]
+        _, pid = max((int(rank), int(pid)) for rank, pid in places)
+        send(signal.SIGKILL, [pid])
+    elif harm.kind == "stop apart":
+        subject.stop(running, processes[:-1])
+        (folder / "go").touch()
+        time.sleep(LATER_S)
+        subject.stop(running, processes[-1:])
+    else:
+        subject.stop(running, processes)
+        if harm.kind == "stop twice":
             time.sleep(POLL_S)
-
-    def _is_held(self) -> bool:
-        """Return whether the moment has come, on all ranks that reach it."""
-        assert self.harm is not None
-        held = len([*self.folder.glob("held-*")])
-        if not held:
-            return False
-        self.first_held = self.first_held or time.time()
-        is_for_all = not self.harm.moment.startswith(("save", "open", "rename"))
-        is_late = time.time() > self.first_held + ALL_HELD_S
-        return not is_for_all or held >= self.ranks or is_late
-
-    def _do_harm(self, harm: Harm) -> None:
-        processes = traces.read(self.folder)
-        self.harmed_at = time.time()
-        if harm.kind == "kill":
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._victim(), signal.SIGKILL)
-            self.kill_at = self.harmed_at + max(self.grace_s, KILL_S)
-        elif harm.kind == "stop apart":
-            self.subject.stop(self.running, processes[:-1])
-            self.kill_at = self.harmed_at + self.grace_s
-            (self.folder / "go").touch()
-            time.sleep(LATER_S)
-            self.subject.stop(self.running, processes[-1:])
-        else:
-            self.subject.stop(self.running, processes)
-            self.kill_at = self.harmed_at + self.grace_s
-            if harm.kind == "stop twice":
-                time.sleep(POLL_S)
-                self.subject.stop(self.running, processes)
-        (self.folder / "go").touch()
-
-    def _victim(self) -> int:
-        """Return the process id of the last of the ranks that are held."""
-        held = [path.name.removeprefix("held-") for path in self.folder.glob("held-*")]
-        return max(tuple(map(int, each.split("."))) for each in held)[1]
+            subject.stop(running, processes)
+    (folder / "go").touch()
+    return harmed_at
 
 
-def marked(subject: Subject, running: Running) -> list[int]:
+def _marked(subject: Subject) -> list[int]:
     """Return the processes of the rehearsal, but not those that wait for the end of a start."""
-    mark = f"{MARK}={subject.place.parent}".encode()
-    launcher = getattr(getattr(subject, "launcher", None), "pid", None)
-    waiting = (launcher, os.getpid(), procfs.parent_of(running.pid))
+    mark = f"{MARK}={subject.folder}".encode()
+    waiting = (os.getpid(), subject.launcher and subject.launcher.pid)
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return [
         pid
@@ -204,26 +170,18 @@ def marked(subject: Subject, running: Running) -> list[int]:
     ]
 
 
-def kill(pids: Sequence[int]) -> None:
-    """Kill processes; each belongs to the rehearsal."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def kill_all(subject: Subject, running: Running) -> None:
-    """Kill the processes of a start, also those that one of them starts meanwhile."""
+def _end(subject: Subject, number: int) -> list[int]:
+    """Send a signal to all processes, until they have ended; returns those that have not."""
     deadline = time.time() + LEFT_S
-    while (pids := marked(subject, running)) and time.time() < deadline:
-        kill(pids)
+    while (pids := _marked(subject)) and time.time() < deadline:
+        send(number, pids)
         time.sleep(POLL_S)
+    return pids
 
 
-def end_left(subject: Subject, running: Running) -> list[str]:
+def _end_left(subject: Subject) -> list[str]:
     """Kill the processes that a start has left behind; returns their commands."""
-    deadline = time.time() + LEFT_S
-    while (pids := marked(subject, running)) and time.time() < deadline:
-        time.sleep(POLL_S)
+    pids = _end(subject, 0)
     commands = [" ".join(procfs.command_line(pid)) for pid in pids]
-    kill(pids)
+    send(signal.SIGKILL, pids)
     return [FORK if LAUNCHER in each else each for each in commands if each]

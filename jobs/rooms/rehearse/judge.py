@@ -1,17 +1,20 @@
-"""What a disturbed run shows, beside the undisturbed one: pure functions of what was recorded."""
+"""What a disturbed run shows, beside the undisturbed one, from what was recorded."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from .final_state import Difference
-from .harming import Ended
+from .harming import Start
 from .scenarios import Tried
-from .traces import Update
+from .traces import Continuation, Update
 
 INPUTS = ("optimizer", "scale", "lr", "position", "random")  # the likeliest first
+# A training may agree on a stop only every few steps, and end before that.
+STEPS_ON = 3
 
 
 @dataclass(frozen=True)
@@ -27,119 +30,165 @@ class Divergence:
     is_replayed: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judgement:
     """What one scenario shows.
 
-    stopped: the starts that were warned. failed: the first start that was not harmed and failed, or
-    did not end. is_certain: whether the positions are. redone: steps that were taken twice.
-    begins_again: a start took its first step from the beginning, although a state had been saved.
-    samples: how many inputs of the model were taken more and less often than in the undisturbed
-    run; None if that cannot be told.
+    difference: of its final files. middle: what the stop in the middle shows, if that was tried.
     """
 
     run: Tried
-    stopped: tuple[Ended, ...]
-    failed: Ended | None
-    ends_early: bool
-    positions: tuple[int | None, ...]
-    is_certain: bool
-    redone: int
-    begins_again: bool
-    saved: bool
-    samples: tuple[int, int] | None
-    divergence: Divergence | None
+    reference: Tried
     difference: Difference
-    is_same_at_end: bool
+    middle: Judgement | None = None
+
+    @cached_property
+    def stopped(self) -> list[Start]:
+        """The starts that were warned."""
+        harmed = [start for start in self.run.starts if start.harmed_at is not None]
+        return [each for each in harmed if each.harm and each.harm.kind != "kill"]
 
     @property
-    def ends_with_other_weights(self) -> bool:
-        """Return whether the last step of the run ended with other weights."""
-        return self.divergence is not None and not self.is_same_at_end
+    def is_killed(self) -> bool:
+        """Whether a warned start was killed at the end of the grace."""
+        return any(start.was_killed for start in self.stopped)
 
     @property
-    def is_complete(self) -> bool:
-        """Return whether the last start came to the end."""
-        return self.failed is None and not self.ends_early
-
-    @property
-    def stop_steps(self) -> int:
-        """The most steps that a rank took from a warning to the end."""
-        return max(
-            (
-                sum(step.t > (start.harmed_at or 0.0) for step in process.steps)
-                for start in self.stopped
-                for process in start.processes
-            ),
-            default=0,
+    def ran_on(self) -> bool:
+        """Whether a warned start took steps up to its end, in place of a stop."""
+        return any(
+            start.code == 0 and start.later_steps >= STEPS_ON and not self._goes_on(start)
+            for start in self.stopped
         )
 
     @property
-    def stop_s(self) -> float:
-        """The longest time from a warning to the end, in seconds."""
-        return max((each.stop_s or 0.0 for each in self.stopped), default=0.0)
+    def leaves_as_done(self) -> bool:
+        """Whether a warned start left with exit code 0 and no marker before its end."""
+        return any(
+            start.code == 0 and not start.marker and self._goes_on(start) for start in self.stopped
+        )
 
+    def _goes_on(self, start: Start) -> bool:
+        later = self.run.starts[start.number :]
+        return any(process.steps for each in later for process in each.processes)
 
-def judge(run: Tried, reference: Tried, difference: Difference) -> Judgement:
-    """Return what a run shows."""
-    course = run.course()
-    harmed = [start for start in run.starts if start.harmed_at is not None]
-    stopped = tuple(each for each in harmed if each.harm and each.harm.kind != "kill")
-    free = [start for start in run.starts if start.harmed_at is None]
-    failed = next((each for each in free if each.code or each.is_over_limit), None)
-    positions = tuple(each.position for each in course.continuations)
-    is_nothing_lost = bool(course.continuations) and all(
-        each.position == each.reached and each.is_certain for each in course.continuations
-    )
-    # What a start does not go on from is no checkpoint. A save in a step has the state before it;
-    # a start that goes on from none is another fault.
-    is_little_lost = all(
-        not (each.is_certain and each.position) or each.reached - each.position <= 1
-        for each in course.continuations
-    )
-    redone = sum(each.reached - (each.position or 0) for each in course.continuations)
-    return Judgement(
-        run=run,
-        stopped=stopped,
-        failed=failed,
-        ends_early=failed is None and _ends_early(run, reference),
-        positions=positions,
-        is_certain=all(each.is_certain for each in course.continuations),
-        redone=redone,
-        begins_again=any(
+    @cached_property
+    def failed(self) -> Start | None:
+        """The first start that was not harmed and failed, or did not end."""
+        free = [start for start in self.run.starts if start.harmed_at is None]
+        return next((each for each in free if each.code or each.is_over_limit), None)
+
+    @cached_property
+    def ends_early(self) -> bool:
+        """Whether it took fewer inputs; a GradScaler may have skipped more or fewer steps."""
+        if self.failed is not None:
+            return False
+        if self.run.scenario.ranks:  # with other ranks there are other steps
+            return not any(process.steps for process in self.run.starts[-1].processes)
+        runs = (self.run, self.reference)
+        taken, wanted = (_fed(each, 0).total() or len(each.course().steps) for each in runs)
+        return taken < wanted
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last start came to the end."""
+        return self.failed is None and not self.ends_early
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether it came to its end, with the ranks of the undisturbed run."""
+        return self.is_complete and not self.run.scenario.ranks
+
+    @cached_property
+    def continuations(self) -> list[Continuation]:
+        """Where the later starts went on."""
+        return self.run.course().continuations
+
+    @property
+    def redone(self) -> int:
+        """How many steps were taken twice."""
+        return sum(each.reached - (each.position or 0) for each in self.continuations)
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether a start took its first step from the beginning, although a state was saved."""
+        return any(
             each.position == 0 < each.reached
-            and any(process.has_saved(each.t) for process in run.processes)
-            for each in course.continuations
-        ),
-        saved=is_nothing_lost
-        or (is_little_lost and all(_has_saved(run, start) for start in stopped)),
-        samples=_samples(run, reference),
-        divergence=_divergence(run, reference),
-        difference=difference,
-        is_same_at_end=_last_weights(run) == _last_weights(reference),
-    )
+            and any(process.has_saved(each.t) for process in self.run.processes)
+            for each in self.continuations
+        )
+
+    @cached_property
+    def saved(self) -> bool:
+        """Whether the warned starts saved."""
+        if self.continuations and all(
+            each.position == each.reached and each.is_certain for each in self.continuations
+        ):
+            return True
+        # What a start does not go on from is no checkpoint. A save in a step has the state before
+        # it; a start that goes on from none is another fault.
+        is_little_lost = all(
+            not (each.is_certain and each.position) or each.reached - each.position <= 1
+            for each in self.continuations
+        )
+        return is_little_lost and all(map(self._has_saved, self.stopped))
+
+    def _has_saved(self, start: Start) -> bool:
+        """Return whether a state file was written after the warning, or nothing was to save."""
+        earlier = [each for one in self.run.starts[: start.number] for each in one.processes]
+        saves = [save for process in start.processes for save in process.saves]
+        is_later = any(save.t >= (start.harmed_at or 0) for save in saves)
+        return not any(each.steps for each in earlier) or (not start.was_killed and is_later)
+
+    @cached_property
+    def samples(self) -> tuple[int, int] | None:
+        """How many inputs of the model all ranks took too often, and how many too rarely.
+
+        None without inputs; and if all those too often are new, as where random numbers change
+        samples.
+        """
+        if not _fed(self.reference, 0):
+            return None
+        ranks = _ranks(self.reference)
+        pairs = [(_fed(self.run, rank), _fed(self.reference, rank)) for rank in ranks]
+        added = sum((ours - theirs for ours, theirs in pairs), Counter[str]())
+        known = {each for _, theirs in pairs for each in theirs}
+        if added and not known & {*added}:
+            return None
+        return added.total(), sum((theirs - ours).total() for ours, theirs in pairs)
+
+    @cached_property
+    def divergence(self) -> Divergence | None:
+        """Where the weights of a rank differ first; or else where what follows from them does."""
+        return _divergence(self.run, self.reference)
+
+    @property
+    def ends_with_other_weights(self) -> bool:
+        """Whether the last step of the run ended with other weights."""
+        ours, theirs = (
+            [step.ended.weights for step in each.course().steps[-1:]]
+            for each in (self.run, self.reference)
+        )
+        return self.divergence is not None and ours != theirs
+
+    @property
+    def since(self) -> str:
+        """Words for the step from which on the run differs."""
+        return f" from step {self.divergence.step} on" if self.divergence else ""
 
 
-def _last_weights(run: Tried) -> list[str]:
-    return [step.ended.weights for step in run.course().steps[-1:]]
+def _ranks(run: Tried) -> list[int]:
+    return sorted({process.rank for process in run.processes})
 
 
-def _has_saved(run: Tried, start: Ended) -> bool:
-    """Return whether a state file was written after the warning, or there was nothing to save."""
-    assert start.harmed_at is not None
-    earlier = [process for each in run.starts[: start.number] for process in each.processes]
-    if not any(process.steps for process in earlier):
-        return True
-    saves = [save for process in start.processes for save in process.saves]
-    return not start.was_killed and any(save.t >= start.harmed_at for save in saves)
+def _fed(run: Tried, rank: int) -> Counter[str]:
+    """Return how often a rank took each input."""
+    return Counter(each for step in run.course(rank).steps for each in step.fed)
 
 
 def _divergence(run: Tried, reference: Tried) -> Divergence | None:
-    """Return where the weights of a rank differ first; or else where what follows from them does.
-
-    Where several ranks differ first at this step, the likeliest input of any of them comes first.
-    """
-    ranks = sorted({process.rank for process in reference.processes})
+    """Return the first divergence, where several ranks have one with the inputs of all of them."""
+    ranks = _ranks(reference)
     found = [_of_rank(run.course(rank).steps, reference.course(rank).steps) for rank in ranks]
     known = [each for each in found if each is not None]
     if not known:
@@ -152,79 +201,38 @@ def _divergence(run: Tried, reference: Tried) -> Divergence | None:
 
 def _of_rank(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence | None:
     pairs = list(enumerate(zip(steps, expected, strict=False), 1))
-    for place, (ours, theirs) in pairs:
-        if ours.ended.weights != theirs.ended.weights:
-            return _diverging(place, ours, expected)
-    for place, (ours, theirs) in pairs:
-        if (ours.ended, ours.scale, ours.lr) != (theirs.ended, theirs.scale, theirs.lr):
-            return _diverging(place, ours, expected)
-    return None
+    weights = [place for place, (a, b) in pairs if a.ended.weights != b.ended.weights]
+    rest = [
+        place for place, (a, b) in pairs if (a.ended, a.scale, a.lr) != (b.ended, b.scale, b.lr)
+    ]
+    place = next(iter(weights or rest), None)
+    return None if place is None else _diverging(place, steps[place - 1], expected)
 
 
 def _diverging(place: int, ours: Update, expected: Sequence[Update]) -> Divergence:
-    used = _used(expected)
-    alike = [step for step in expected if step.fed == ours.fed]
-    mine = _random(ours, used)
-    is_replayed = bool(mine) and mine in [_random(step, used) for step in alike]
-    inputs = _inputs(ours, expected[place - 1], expected)
-    return Divergence(place, tuple(inputs), is_replayed and "random" in inputs)
+    theirs = expected[place - 1]
+    generators = list(map(_generators, expected))
+    # Those whose states change: the training draws from them.
+    states = zip(*filter(None, generators), strict=False)
+    used = [number for number, each in enumerate(states) if len({*each}) > 1]
 
+    def drawn(step: Update) -> list[str]:
+        own = _generators(step)
+        return [own[number] for number in used if number < len(own)]
 
-def _inputs(ours: Update, theirs: Update, expected: Sequence[Update]) -> list[str]:
-    """Return which inputs of a step differ, the likeliest first."""
-    used, mine, other = _used(expected), ours.fed, theirs.fed
     known = {each for step in expected for each in step.fed}
-    is_elsewhere = bool(mine) and {*mine} <= known
-    is_random = _random(ours, used) != _random(theirs, used)
+    is_elsewhere = bool(ours.fed) and {*ours.fed} <= known
     differ = {
         "optimizer": ours.began.optimizer != theirs.began.optimizer,
         "scale": ours.scale != theirs.scale,
         "lr": ours.lr != theirs.lr,
-        "position": mine != other and is_elsewhere,
-        "random": is_random or (mine != other and not is_elsewhere),
+        "position": ours.fed != theirs.fed and is_elsewhere,
+        "random": drawn(ours) != drawn(theirs) or (ours.fed != theirs.fed and not is_elsewhere),
     }
-    return [name for name, is_different in differ.items() if is_different]
+    alike = [drawn(step) for step in expected if step.fed == ours.fed]
+    is_replayed = differ["random"] and bool(drawn(ours)) and drawn(ours) in alike
+    return Divergence(place, tuple(name for name in INPUTS if differ[name]), is_replayed)
 
 
 def _generators(step: Update) -> list[str]:
     return step.random.split(".") if step.random else []
-
-
-def _used(expected: Sequence[Update]) -> list[int]:
-    """Return which random generators the training draws from: their states change."""
-    states = zip(*filter(None, map(_generators, expected)), strict=False)
-    return [number for number, each in enumerate(states) if len({*each}) > 1]
-
-
-def _random(step: Update, used: Sequence[int]) -> list[str]:
-    states = _generators(step)
-    return [states[number] for number in used if number < len(states)]
-
-
-def _fed(run: Tried, rank: int) -> Counter[str]:
-    """Return how often a rank took each input."""
-    return Counter(each for step in run.course(rank).steps for each in step.fed)
-
-
-def _samples(run: Tried, reference: Tried) -> tuple[int, int] | None:
-    """Return how many inputs all ranks took too often, and how many too rarely.
-
-    None without inputs; and if all those too often are new, as where random numbers change samples.
-    """
-    if not _fed(reference, 0):
-        return None
-    ranks = sorted({process.rank for process in reference.processes})
-    pairs = [(_fed(run, rank), _fed(reference, rank)) for rank in ranks]
-    added = sum((ours - theirs for ours, theirs in pairs), Counter[str]())
-    known = {each for _, theirs in pairs for each in theirs}
-    if added and not known & {*added}:
-        return None
-    return added.total(), sum((theirs - ours).total() for ours, theirs in pairs)
-
-
-def _ends_early(run: Tried, reference: Tried) -> bool:
-    """Return whether a run took fewer inputs; a GradScaler may have skipped more or fewer steps."""
-    if run.scenario.ranks:  # with other ranks there are other steps
-        return not any(process.steps for process in run.starts[-1].processes)
-    taken, wanted = (_fed(each, 0).total() or len(each.course().steps) for each in (run, reference))
-    return taken < wanted

@@ -16,19 +16,12 @@ from pathlib import Path
 
 from ...commands import arguments
 from ...config import load
-from ...console import print_line
 from ...errors import FailedError, UserError
 from ...runs import lookup, spec_changes
 from . import controls, final_state, judge, metrics, traces
-from .scenarios import UNDISTURBED, Rehearsal, Tried
-from .subjects import CommandSubject, SpecSubject, patterns_of
-from .verdict import (
-    Observed,
-    Verdict,
-    is_comparable,
-    junit_of_error,
-    verdict,
-)
+from .scenarios import MIDDLE, UNDISTURBED, Rehearsal, Tried
+from .subjects import CommandSubject, SpecSubject, Subject, patterns_of
+from .verdict import Verdict, junit_of_error
 
 RANKS = 2
 GRACE_S = 30.0
@@ -106,9 +99,9 @@ def self_test(folder: Path, limits: tuple[float, float]) -> int:
             print(f"{name:13} not tried    {subject}")
             continue
         with closing(subject):
-            for each in controls.control(name, subject, limits, print_line):
-                print(each, flush=True)
-                wrong += not each.is_right
+            for spoil, found, is_right in controls.control(subject, limits):
+                print(f"{name:13} {spoil or 'not spoiled':12} {found}", flush=True)
+                wrong += not is_right
     print(f"{wrong} wrong" if wrong else "each verdict is right")
     return 1 if wrong else 0
 
@@ -162,7 +155,10 @@ def _command(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Co
     missing = next((each for each in args.link if not each.exists()), None)
     if missing is not None:
         raise UserError(f"--link {missing}: no such file")
-    return CommandSubject(words, _again(args), args.ranks, folder, args.link)
+    again = _again(args)
+    return CommandSubject(
+        words=words, again=again, ranks=args.ranks, folder=folder, links=args.link
+    )
 
 
 # What makes a training of the kit small; the user's own KEY=VALUE come after them. Its ranks agree
@@ -194,13 +190,16 @@ def _kit_run(args: argparse.Namespace, folder: Path) -> SpecSubject:
     if spec.launch.is_trainer:
         few += FEW_STEPS
         few.append(f"train.warmup_steps={min(spec.train.warmup_steps, MOST_WARMUP_STEPS)}")
-    return SpecSubject(config, [*few, *loaded.overrides], args.ranks, folder, cwd)
+    few += loaded.overrides
+    return SpecSubject(
+        config=config, overrides=few, ranks=args.ranks, folder=folder, started_in=cwd
+    )
 
 
-def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) -> Verdict:
+def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     """Run all scenarios and return the verdict."""
     begun = time.monotonic()
-    rehearsal = Rehearsal(subject, args.grace, args.limit, args.final, print_line)
+    rehearsal = Rehearsal(subject, (args.grace, args.limit), args.final)
     first, again = rehearsal.undisturbed()
     runs = [*rehearsal.disturbed(first, args.resize, args.only)]
     tried = [run for run in runs if not run.untried]
@@ -214,23 +213,21 @@ def rehearse(subject: CommandSubject | SpecSubject, args: argparse.Namespace) ->
         difference = differences[run.scenario.name].without(varying.values)
         if run.scenario.ranks or repeats:  # other ranks give other bits
             difference = final_state.Difference()
-        judgements.append(judge.judge(run, first, difference))
-    finished = [each.run for each in judgements if is_comparable(each)]
-    seen = Observed(
+        judgements.append(judge.Judgement(run, first, difference))
+    middle = next((each for each in judgements if each.run.scenario.name == MIDDLE), None)
+    for each in judgements:
+        each.middle = middle
+    finished = [each.run for each in judgements if each.is_comparable]
+    left_out = f"not tried, for --only: harms without {' or '.join(args.only)} in their name"
+    return Verdict(
         reference=first,
         judgements=judgements,
         untried={run.scenario.name: run.untried for run in runs if run.untried},
         repeats=repeats,
         metrics=metrics.compare(first, again, finished),
         seconds=time.monotonic() - begun,
-        notes=[*_notes([first, again, *tried], varying), *_left_out(args.only)],
+        notes=[*_notes([first, again, *tried], varying), *([left_out] if args.only else [])],
     )
-    return verdict(seen)
-
-
-def _left_out(only: Sequence[str]) -> list[str]:
-    words = " or ".join(only)
-    return [f"not tried, for --only: harms without {words} in their name"] if only else []
 
 
 def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -> str:
@@ -242,8 +239,8 @@ def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -
         )
     if not varying.tensors:
         return ""
-    other = judge.judge(again, first, varying).divergence
-    return f"differs from step {other.step} on: {varying}" if other else str(varying)
+    since = judge.Judgement(again, first, varying).since
+    return f"differs{since}: {varying}" if since else str(varying)
 
 
 def _notes(runs: Sequence[Tried], varying: final_state.Difference) -> list[str]:

@@ -6,17 +6,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...console import quantity
+from ...console import print_line, quantity
 from ...errors import PEER_TEXTS, UserError
 from ...kinds import KINDS
 from ...known_causes import known_cause
 from ...log_text import first_line, visible
 from . import final_state, harming
-from .harming import Ended, Harm
+from .harming import Harm, Start
 from .subjects import CommandSubject, Subject
 from .traces import Course, Process, course
 
@@ -27,6 +27,7 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # CUDA and ROCm do not work in a f
 _ERROR = re.compile(r"(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)")
 # torchrun's report of a failed rank, behind the errors of the ranks.
 _REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
+MIDDLE = "stop in the middle"
 UNDISTURBED = ("undisturbed", "undisturbed again")
 
 
@@ -49,7 +50,7 @@ class Tried:
     """What a scenario gave: its starts, and the folders of what the training wrote."""
 
     scenario: Scenario
-    starts: list[Ended] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
     home: Path = Path()
     cwd: Path = Path()
     final: list[str] = field(default_factory=list)
@@ -86,7 +87,7 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     no_evaluation = "" if evaluation else "no evaluation between two steps was seen"
     no_save = "" if save else "no save between two steps was seen"
     found = [
-        Scenario("stop in the middle", (Harm(middle),)),
+        Scenario(MIDDLE, (Harm(middle),)),
         Scenario(
             "stop after the start-up",
             (Harm("start 1"),),
@@ -125,10 +126,8 @@ def _by_rank(reference: Tried) -> list[Process]:
 
 def _evaluation(reference: Tried, steps: int) -> str:
     """Return the moment of a late evaluation between two steps; empty without one."""
-    for process in _by_rank(reference):
-        if moment := _late("evaluation", [after for _, after in process.evaluations], steps):
-            return moment
-    return ""
+    moments = (_late("evaluation", each.evaluations, steps) for each in _by_rank(reference))
+    return next(filter(None, moments), "")
 
 
 def _save(reference: Tried, steps: int) -> tuple[str, str, str]:
@@ -166,41 +165,34 @@ def _late(name: str, after: Sequence[int], steps: int) -> str:
 
 @dataclass
 class Rehearsal:
-    """Runs the scenarios of a subject. `show` gets a line for each."""
+    """Runs the scenarios of a subject. limits: grace and the whole of a start, in s."""
 
     subject: Subject
-    grace_s: float
-    limit_s: float
-    final: str | None
-    show: Callable[[str], None]
+    limits: tuple[float, float]
+    final: str | None = None
     inputs: Sequence[int] = field(default=(), init=False)
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
         first = self.run(Scenario(UNDISTURBED[0]))
         try:
-            _check(first, self.limit_s)
-            self._find_final(first)
+            _check(first, self.limits[1])
+            last = max(process.last for process in first.processes)
+            begun = first.processes[0].t
+            first.final = final_state.find(first.home, first.cwd, self.final, begun, last)
         except UserError as error:
             outside = sorted({path for each in first.processes for path in each.outside})
             notes = [f"\n  it wrote outside of its directory: {path}" for path in outside]
             raise UserError(f"{error}{''.join(notes)}") from None
         self.inputs = [len(step.fed) for step in first.course().steps]
-        if isinstance(self.subject, CommandSubject):
-            self.subject.is_forked = not any(map(os.path.exists, GPU_DEVICES))
+        self.subject.is_forked = not any(map(os.path.exists, GPU_DEVICES))
         again = self.run(Scenario(UNDISTURBED[1]))
-        if isinstance(self.subject, CommandSubject) and not _is_same(first, again):
+        if self.subject.is_forked and not _is_same(first, again):
             # A fork may be what differs: a second process of its own decides.
             self.subject.is_forked = False
-            shutil.rmtree(again.home.parent, ignore_errors=True)
             again = self.run(Scenario(UNDISTURBED[1]))
             self.subject.is_forked = not _is_same(first, again)
         return first, again
-
-    def _find_final(self, first: Tried) -> None:
-        last = max(process.last for process in first.processes)
-        begun = first.processes[0].t
-        first.final = final_state.find(first.home, first.cwd, self.final, begun, last)
 
     def disturbed(
         self, reference: Tried, resize: int | None, only: Sequence[str] = ()
@@ -209,45 +201,41 @@ class Rehearsal:
         known = scenarios(reference, resize)
         if not isinstance(self.subject, CommandSubject):  # the kit warns all of its ranks
             known = [each for each in known if each.harms[0].kind != "stop apart"]
-        chosen = [each for each in known if not only or any(word in each.name for word in only)]
         for word in only:
             if not any(word in each.name for each in known):
                 names = ", ".join(each.name for each in known)
                 raise UserError(f"--only {word}: not in the name of a scenario; they are {names}")
-        for scenario in chosen:
+        for scenario in known:
+            if only and not any(word in scenario.name for word in only):
+                continue
             if scenario.untried:
-                self.show(f"{scenario.name}: not tried: {scenario.untried}")
+                print_line(f"{scenario.name}: not tried: {scenario.untried}")
                 yield Tried(scenario)
             else:
                 yield self.run(scenario)
 
     def run(self, scenario: Scenario) -> Tried:
         """Run a scenario, and move what the training wrote to the folder of the scenario."""
-        done, begun = Tried(scenario, inputs=self.inputs), time.time()
-        folder = self.subject.place.parent / scenario.name.replace(" ", "-")
+        done, begun, subject = Tried(scenario, inputs=self.inputs), time.time(), self.subject
+        folder = subject.folder / scenario.name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self.subject.place, ignore_errors=True)
-        self.subject.prepare()
+        shutil.rmtree(subject.place, ignore_errors=True)
+        subject.prepare()
         for number, harm in enumerate([*scenario.harms, None], 1):
-            ranks = self.subject.ranks if number == 1 else scenario.ranks or self.subject.ranks
+            ranks = scenario.ranks if scenario.ranks and number > 1 else subject.ranks
+            start = Start(number, harm)
             spoil = scenario.spoil if number > 1 else ""
-            limits = (self.grace_s, self.limit_s)
-            ended = harming.run(self.subject, number, harm, folder, ranks, limits, spoil)
-            done.starts.append(ended)
-            is_missed = harm is not None and ended.harmed_at is None
-            if is_missed or ended.marker == "completed" or ended.is_over_limit:
+            harming.run(subject, start, folder, ranks, self.limits, spoil)
+            done.starts.append(start)
+            is_missed = harm is not None and start.harmed_at is None
+            if is_missed or start.marker == "completed" or start.is_over_limit:
                 break
-        self._keep(done, folder, begun)
+        home, cwd = (each.relative_to(subject.place) for each in (subject.home, subject.cwd))
+        shutil.move(subject.place, folder / "work")
+        done.home, done.cwd = folder / "work" / home, folder / "work" / cwd
+        number_of_starts = quantity(len(done.starts), "start")
+        print_line(f"{scenario.name}: {number_of_starts}, {time.time() - begun:.0f} s")
         return done
-
-    def _keep(self, done: Tried, folder: Path, begun: float) -> None:
-        home = self.subject.home
-        place, cwd = self.subject.place, self.subject.cwd
-        shutil.move(place, folder / "work")
-        done.home, done.cwd = (folder / "work" / each.relative_to(place) for each in (home, cwd))
-        seconds = f"{time.time() - begun:.0f} s"
-        number = quantity(len(done.starts), "start")
-        self.show(f"{done.scenario.name}: {number}, {seconds}")
 
 
 def _check(first: Tried, limit_s: float) -> None:
@@ -275,7 +263,7 @@ def _check(first: Tried, limit_s: float) -> None:
         )
 
 
-def failure(start: Ended) -> str:
+def failure(start: Start) -> str:
     """Return in one line why a start failed."""
     lines = [visible(each) for each in _REPORT.split(start.output, maxsplit=1)[0].splitlines()]
     words = _error(lines)

@@ -39,41 +39,57 @@ class Running(Protocol):
         """Return the exit code; None while it runs."""
 
 
-class Subject(Protocol):
-    """A training that is rehearsed. All its runs have the same path, one after the other."""
+@dataclass(kw_only=True)
+class Subject:
+    """A training that is rehearsed. All its runs have the same path, one after the other.
+
+    ranks: of a start. folder: of the rehearsal. started_in: where the user started it.
+    """
 
     ranks: int
+    folder: Path
+    started_in: Path = field(default_factory=Path.cwd)
+    is_forked: bool = False
+    launcher: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
     def place(self) -> Path:
         """The folder of the run, which is moved away after it."""
-
-    def prepare(self) -> None:
-        """Make what a run needs before its first start."""
-
-    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
-        """Start the run, or start it again, from `number` 2 on."""
-
-    def stop(self, running: Running, processes: Iterable[Process]) -> None:
-        """Warn the training, as a site does before it kills."""
-
-    def marker(self, number: int) -> str:
-        """Return what the training recorded at its end: stopped, completed, or nothing."""
-
-    def close(self) -> None:
-        """End what runs between the starts."""
-
-    @property
-    def home(self) -> Path:
-        """The folder of the files that the training writes."""
-
-    @property
-    def cwd(self) -> Path:
-        """The folder that relative paths of the training begin in."""
+        return self.folder / "work"
 
     @property
     def python(self) -> str:
         """The interpreter of the training."""
+        return sys.executable
+
+    @property
+    def home(self) -> Path:
+        """The folder of the files that the training writes."""
+        return self.place
+
+    @property
+    def cwd(self) -> Path:
+        """The folder that relative paths of the training begin in."""
+        return self.home
+
+    def prepare(self) -> None:
+        """Make what a run needs before its first start."""
+        self.place.mkdir(parents=True)
+
+    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
+        """Start the run, or start it again, from `number` 2 on."""
+        raise NotImplementedError
+
+    def stop(self, running: Running, processes: Iterable[Process]) -> None:
+        """Warn the training, as a site does before it kills."""
+        raise NotImplementedError
+
+    def marker(self, number: int) -> str:
+        """Return what the training recorded at its end: stopped, completed, or nothing."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what runs between the starts."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +104,8 @@ class ForkedTorchrun:
         return int(self.code.read_text()) if self.code.exists() else None
 
 
-@dataclass
-class CommandSubject:
+@dataclass(kw_only=True)
+class CommandSubject(Subject):
     """A command that knows nothing of the kit: `python SCRIPT WORDS`, started by torchrun.
 
     again: words for the later starts; `{newest:PATTERN}` is the newest file that fits, and
@@ -97,14 +113,9 @@ class CommandSubject:
     """
 
     words: Sequence[str]
-    again: Sequence[str]
-    ranks: int
-    folder: Path
+    again: Sequence[str] = ()
     links: Sequence[Path] = ()
-    started_in: Path = field(default_factory=Path.cwd)
     search_path: str = field(default_factory=lambda: os.environ.get("PYTHONPATH", ""))
-    is_forked: bool = False
-    launcher: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Check the words. Raises: UserError."""
@@ -128,16 +139,6 @@ class CommandSubject:
             raise UserError(f"{script}: no such file")
         if script.startswith("-") and script != "-m":
             raise UserError(f"python's option {script} does not go through torchrun; leave it out")
-
-    @property
-    def place(self) -> Path:
-        """The folder of the run: `code`, the working directory, and `kit`."""
-        return self.folder / "work"
-
-    @property
-    def home(self) -> Path:
-        """The same folder."""
-        return self.place
 
     @cached_property
     def _source(self) -> tuple[Path, dict[str, Path]]:
@@ -176,33 +177,24 @@ class CommandSubject:
         """Start torchrun, as a fork of the launcher or by exec."""
         attempt = self._attempt(number)
         attempt.mkdir()
-        own = {
+        env = {
+            **env,
             "KIT_RUN_DIR": str(self.place / "kit"),
             "KIT_CHECKPOINT_DIR": str(self.place / "kit/checkpoints"),
             "KIT_WORK_DIR": str(self.cwd),
             "KIT_ATTEMPT": str(number),
             "KIT_STOP_FILE": str(attempt / "stop_requested"),
             "KIT_DEADLINE": "",
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as torchrun does
+            "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": self.search_path,
         }
-        env = {**os.environ, **env, **own}
-        options = ["--standalone", f"--nproc-per-node={ranks}"]
-        words = [*self.words[1:], *(self._again() if number > 1 else ())]
-        if self.is_forked and (forked := self._fork([*options, *words], env, log)):
+        argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words[1:]]
+        argv += self._again() if number > 1 else ()
+        if self.is_forked and (forked := self._fork(argv, env, log)):
             return forked
-        command = [self.words[0], "-m", "torch.distributed.run", *options, *words]
-        with open(log, "ab") as output:
-            return subprocess.Popen(
-                command,
-                cwd=self.cwd,
-                env=env | _probe_path(self.search_path),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        command = [self.words[0], "-m", "torch.distributed.run", *argv]
+        return _popen(command, self.cwd, env, log)
 
     def _fork(self, argv: list[str], env: Mapping[str, str], log: Path) -> ForkedTorchrun | None:
         if self.launcher is None:
@@ -215,12 +207,11 @@ class CommandSubject:
                     env={**env, "KIT_REHEARSE": str(self.folder)},
                     start_new_session=True,
                 )
-        pid, code = (Path(env["KIT_REHEARSE"], name) for name in ("pid", "code"))
-        call = {"argv": argv, "env": dict(env), "cwd": str(self.cwd), "log": str(log)}
-        line = json.dumps({**call, "pid": str(pid), "code": str(code)})
+        pid, code = (log.with_name(name) for name in ("pid", "code"))
+        call = {"argv": argv, "env": env, "cwd": self.cwd, "log": log, "pid": pid, "code": code}
         assert self.launcher.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.launcher.stdin.write(line.encode() + b"\n")
+            self.launcher.stdin.write(json.dumps(call, default=str).encode() + b"\n")
             self.launcher.stdin.flush()
         while not pid.exists():
             if self.launcher.poll() is not None:
@@ -250,9 +241,7 @@ class CommandSubject:
         """Create KIT_STOP_FILE, and send SIGTERM to the ranks, not to their torchrun."""
         attempts = [int(each.name.partition("-")[2]) for each in self.place.glob("kit/attempt-*")]
         (self._attempt(max(attempts)) / "stop_requested").touch()
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGTERM)
+        send(signal.SIGTERM, [process.pid for process in processes])
 
     def marker(self, number: int) -> str:
         """Return the marker of kit_stop."""
@@ -266,62 +255,26 @@ class CommandSubject:
             self.launcher.wait()
 
 
-@dataclass
-class SpecSubject:
+@dataclass(kw_only=True)
+class SpecSubject(Subject):
     """A spec of the kit: `submit --cluster local`, and later `resume`."""
 
     config: Path
-    overrides: Sequence[str]
-    ranks: int
-    folder: Path
-    started_in: Path
-
-    @property
-    def place(self) -> Path:
-        """The runs root of the run."""
-        return self.folder / "work"
-
-    def prepare(self) -> None:
-        """Make the runs root."""
-        self.place.mkdir(parents=True)
+    overrides: Sequence[str] = ()
 
     @property
     def home(self) -> Path:
         """The run directory; the runs root before there is one."""
         return next(self.place.glob("[!.]*/*/spec.json"), self.place / "x").parent.resolve()
 
-    @property
-    def python(self) -> str:
-        """The interpreter of the kit."""
-        return sys.executable
-
-    @property
-    def cwd(self) -> Path:
-        """The run directory."""
-        return self.home
-
     def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
         """Submit the spec, or resume the run."""
-        if number == 1:
-            words = ["submit", str(self.config), *self.overrides]
-        else:
+        words = ["submit", str(self.config), *self.overrides]
+        if number > 1:
             words = ["resume", str(self.home)]
             words += [] if ranks == self.ranks else [f"slurm.nodes={ranks}", "--yes"]
-        with open(log, "ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"],
-                cwd=self.started_in,
-                env={
-                    **os.environ,
-                    **env,
-                    **_probe_path(os.environ.get("PYTHONPATH", "")),
-                    "KIT_RUNS": str(self.place),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        command = [sys.executable, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"]
+        return _popen(command, self.started_in, {**env, "KIT_RUNS": str(self.place)}, log)
 
     def stop(self, running: Running, processes: Iterable[Process]) -> None:
         """Do what Ctrl-C does."""
@@ -331,18 +284,32 @@ class SpecSubject:
         """Return how the run ended."""
         return _status(self.home / "result.json") or "stopped"
 
-    def close(self) -> None:
-        """Nothing of it runs between two starts."""
-
 
 def patterns_of(words: Sequence[str]) -> list[str]:
     """Return the patterns in words for later starts."""
     return [found["pattern"] for word in words if (found := _PATTERN.search(word))]
 
 
-def _probe_path(search_path: str) -> dict[str, str]:
-    """Return the variable by which the training's processes find the probe."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PROBE), search_path]))}
+def send(number: int, pids: Iterable[int]) -> None:
+    """Send a signal to processes of the rehearsal, which may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _popen(command: list[str], cwd: Path, env: Mapping[str, str], log: Path) -> Running:
+    """Start a command whose processes find the probe."""
+    search_path = os.pathsep.join(filter(None, [str(PROBE), env.get("PYTHONPATH")]))
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**env, "PYTHONPATH": search_path},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 def _status(path: Path) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """Check sums of the weights and of the optimizer's state."""
 
     weights: str
@@ -30,10 +29,10 @@ class Update:
     t: float
     began: State
     ended: State
-    lr: tuple[float, ...]
+    lr: Sequence[float]
     scale: float | None
     random: str | None
-    fed: tuple[str, ...]
+    fed: Sequence[str]
     has_handler: bool
     optimizer: int
 
@@ -61,7 +60,7 @@ class Process:
     t: float
     steps: list[Update] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
-    evaluations: list[tuple[float, int]] = field(default_factory=list)  # time, steps before
+    evaluations: list[int] = field(default_factory=list)  # after so many steps
     outside: list[str] = field(default_factory=list)
     has_group: bool = False
 
@@ -91,29 +90,26 @@ def _process(path: Path) -> Process | None:
         if not line.endswith("\n"):  # being written, or cut off by a kill
             break
         values = json.loads(line)
+        event, pid = values.pop("event"), values.pop("pid")
         if process is None:
             rank = int(path.name.removeprefix("rank-").partition(".")[0])
-            process = Process(rank, values["pid"], values["t"])
-        _add(process, values)
+            process = Process(rank, pid, values["t"])
+        _add(process, event, values)
     if process is not None and any(step.fed for step in process.steps):
         # To load a state, torch's DCP first takes a step that makes the optimizer's state.
         process.steps = list(dropwhile(lambda step: not step.fed, process.steps))
     return process
 
 
-def _add(process: Process, values: dict[str, Any]) -> None:
-    at, after = values["t"], len(process.steps)
-    match values["event"]:
+def _add(process: Process, event: str, values: dict[str, Any]) -> None:
+    match event:
         case "step":
-            began, ended = State(*values["began"]), State(*values["ended"])
-            rest = (values["scale"], values["random"], tuple(values["fed"]))
-            lr, has_handler = tuple(values["lr"]), values["has_handler"]
-            optimizer = values.get("optimizer", 0)
-            process.steps.append(Update(at, began, ended, lr, *rest, has_handler, optimizer))
+            values |= {name: State(*values[name]) for name in ("began", "ended")}
+            process.steps.append(Update(**values))
         case "save":
-            process.saves.append(Save(at, values["path"], values["kind"], after))
+            process.saves.append(Save(**values, after=len(process.steps)))
         case "eval":
-            process.evaluations.append((at, after))
+            process.evaluations.append(len(process.steps))
         case "outside":
             process.outside.append(values["path"])
         case "group":
@@ -157,7 +153,7 @@ def course(processes: Iterable[Process], rank: int, inputs: Sequence[int] = ()) 
         if initial is None:
             initial = began
         else:
-            place, is_certain = position(initial, process, path.steps)
+            place, is_certain = _position(initial, process, path.steps)
             own = Continuation(place, len(path.steps), process.t, is_certain)
             path.continuations.append(own)
             path.steps = path.steps[: len(path.steps) if place is None else place]
@@ -168,7 +164,7 @@ def course(processes: Iterable[Process], rank: int, inputs: Sequence[int] = ()) 
     return path
 
 
-def position(initial: State, process: Process, steps: Sequence[Update]) -> tuple[int | None, bool]:
+def _position(initial: State, process: Process, steps: Sequence[Update]) -> tuple[int | None, bool]:
     """Return the last place of the state with which a process goes on, and whether it is the only.
 
     Of several optimizers the one that steps first counts. Of the weights alone if the optimizer's

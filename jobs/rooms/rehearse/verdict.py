@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from ...console import quantity
-from .causes import Fault, leaves_as_done, ran_on, recognised
+from .causes import BITS, CONTINUES, SAMPLES, SAVES, STOPS, recognised
 from .final_state import visible_name
 from .judge import Judgement
 from .metrics import Compared
 from .scenarios import Tried, failure
 
-REPEATS = "repeats itself undisturbed"
+REPEATS, METRICS, SITE = "repeats itself undisturbed", "writes the same metrics", "a site must give"
 YES, NO, NOT_TRIED = "yes", "no", "not tried"
 GRACE_MARGIN = 2  # what a site should give, over what was measured here
+NOT_REPEATED = "it does not repeat itself without any stop"
+UNFINISHED = "no disturbed run with the same ranks came to its end"
+LOST_LINES = (
+    "lines of the first start are gone: open the file to append, and flush it with each save"
+)
+NEW_INPUTS = "other samples, or the same ones changed by other random numbers: that cannot be seen"
+UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps what was recorded",)
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """The answer to one question. changes: what to change, a line for each cause."""
 
     question: str
@@ -31,14 +38,43 @@ class Reply:
     changes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verdict:
-    """All answers, the scenarios behind them, and what was noticed beside."""
+    """All answers, the scenarios behind them, and what was noticed beside.
 
-    answers: tuple[Reply, ...]
-    scenarios: dict[str, dict[str, Any]]
-    notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    untried: why, by the names of scenarios. repeats: how the second undisturbed run differs.
+    """
+
+    reference: Tried
+    judgements: Sequence[Judgement]
+    untried: Mapping[str, str]
+    repeats: str
+    metrics: Compared | None
+    seconds: float
+    notes: Sequence[str]
+
+    @cached_property
+    def stopped(self) -> list[Judgement]:
+        """Those with a stop."""
+        return [each for each in self.judgements if each.stopped]
+
+    @cached_property
+    def comparable(self) -> list[Judgement]:
+        """Those that came to their end, with the ranks of the undisturbed run."""
+        return [each for each in self.judgements if each.is_comparable]
+
+    @cached_property
+    def answers(self) -> list[Reply]:
+        """The answers to all questions."""
+        no_stop = next(iter(self.untried.values()), "no stop was asked for")
+        no_end = NOT_REPEATED if self.repeats else UNFINISHED
+        untried = {} if self.stopped else dict.fromkeys((STOPS, SAVES, SITE), no_stop)
+        if self.repeats or not self.comparable:
+            untried |= dict.fromkeys((BITS, SAMPLES, METRICS), no_end)
+        return [
+            Reply(question, NOT_TRIED, untried[question]) if question in untried else answer(self)
+            for question, answer in QUESTIONS.items()
+        ]
 
     @property
     def is_good(self) -> bool:
@@ -52,13 +88,23 @@ class Verdict:
         for each in self.answers:
             lines.append(f"{each.question:{width}}  {each.answer:9}  {each.detail}".rstrip())
             lines += [f"{'':{width}}  - {change}" for change in each.changes]
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *self._notes()])
+
+    def _notes(self) -> list[str]:
+        untried = [f"not tried: {name}: {why}" for name, why in self.untried.items()]
+        return [*self.notes, *untried]
 
     def json(self) -> dict[str, Any]:
         """Return the verdict as JSON."""
-        answers = [asdict(each) for each in self.answers]
-        rest = {"scenarios": self.scenarios, "notes": self.notes, "seconds": round(self.seconds, 1)}
-        return {"good": self.is_good, "answers": answers, **rest}
+        scenarios = {each.run.scenario.name: _scenario(each) for each in self.judgements}
+        scenarios |= {name: {"untried": why} for name, why in self.untried.items()}
+        return {
+            "good": self.is_good,
+            "answers": [each._asdict() for each in self.answers],
+            "scenarios": scenarios,
+            "notes": self._notes(),
+            "seconds": round(self.seconds, 1),
+        }
 
     def junit(self) -> str:
         """Return the verdict as JUnit XML: a test case for each question."""
@@ -91,115 +137,60 @@ def _xml(suite: ElementTree.Element) -> str:
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", text)
 
 
-@dataclass
-class Observed:
-    """All that was tried. repeats: whether the undisturbed training repeats itself, or why not."""
-
-    reference: Tried
-    judgements: Sequence[Judgement]
-    untried: dict[str, str]
-    repeats: str
-    metrics: Compared | None
-    seconds: float
-    notes: Sequence[str] = field(default_factory=tuple)
-
-
-def verdict(seen: Observed) -> Verdict:
-    """Return the answers to all questions."""
-    answers = [
-        _repeats(seen),
-        _stops(seen),
-        _saves(seen),
-        _continues(seen),
-        _bits(seen),
-        _samples(seen),
-        _metrics(seen),
-        _site(seen),
-    ]
-    scenarios = {
-        each.run.scenario.name: _scenario(each, seen.judgements) for each in seen.judgements
-    }
-    scenarios |= {name: {"untried": why} for name, why in seen.untried.items()}
-    notes = [*seen.notes, *_untried(seen)]
-    return Verdict(tuple(answers), scenarios, tuple(notes), seen.seconds)
-
-
-def _untried(seen: Observed) -> list[str]:
-    return [f"not tried: {name}: {why}" for name, why in seen.untried.items()]
-
-
-def _scenario(shown: Judgement, judgements: Sequence[Judgement]) -> dict[str, Any]:
-    differs = bool(shown.difference)
+def _scenario(shown: Judgement) -> dict[str, Any]:
+    difference = shown.difference
     return {
         "starts": [
-            {"exit_code": each.code, "seconds": round(each.seconds, 2), "killed": each.was_killed}
+            {
+                "exit_code": each.code,
+                "seconds": round(each.ended - each.begun, 2),
+                "killed": each.was_killed,
+            }
             for each in shown.run.starts
         ],
-        "stop_s": round(shown.stop_s, 2) if shown.stopped else None,
-        "continued_after_step": shown.positions,
+        "stop_s": round(_stop_s([shown]), 2) if shown.stopped else None,
+        "continued_after_step": [each.position for each in shown.continuations],
         "steps_redone": shown.redone,
-        "differs": str(shown.difference) if differs else None,
-        "differs_from_step": shown.divergence.step if differs and shown.divergence else None,
-        "causes": [cause.name for cause in recognised(shown, judgements)],
+        "differs": str(difference) if difference else None,
+        "differs_from_step": shown.divergence.step if difference and shown.divergence else None,
+        "causes": [cause.name for cause in recognised(shown)],
     }
-
-
-def is_comparable(shown: Judgement) -> bool:
-    """Return whether a run came to its end, with the ranks of the undisturbed one."""
-    return shown.is_complete and not shown.run.scenario.ranks
 
 
 def _names(judgements: Sequence[Judgement]) -> str:
     return ", ".join(each.run.scenario.name for each in judgements)
 
 
-def _changes(seen: Observed, bad: Sequence[Judgement], names: Sequence[str]) -> tuple[str, ...]:
-    """Return a line for each of these causes that the scenarios show."""
-    found: dict[str, Fault] = {}
-    for each in bad:
-        causes = recognised(each, seen.judgements)
-        found |= {cause.name: cause for cause in causes if cause.name in names}
-    return tuple(f"{cause.what}: {cause.change}" for cause in found.values())
+def _stop_s(judgements: Sequence[Judgement]) -> float:
+    """Return the longest time from a warning to the end, in seconds."""
+    return max(start.stop_s for each in judgements for start in each.stopped)
 
 
-OF_STOPS = (
-    *("does not stop", "flag read in steps only", "ranks do not agree"),
-    "exit code 0 before the end",
-)
-OF_SAVES = (
-    *("no handler", "handler on some ranks", "ranks do not agree", "stops without a save"),
-    *("does not stop", "flag read in steps only"),
-)
-OF_CONTINUING = ("checkpoint is not loaded", "saved to the final name")
-OF_BITS = (
-    *("optimizer not saved", "scheduler not saved", "loss scale not saved"),
-    *("position in the data not kept", "random state not saved"),
-)
-NOT_REPEATED = "it does not repeat itself without any stop"
-UNFINISHED = "no disturbed run with the same ranks came to its end"
-LOST_LINES = (
-    "lines of the first start are gone: open the file to append, and flush it with each save"
-)
-NEW_INPUTS = "other samples, or the same ones changed by other random numbers: that cannot be seen"
-UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps what was recorded",)
+def _stop_steps(judgements: Sequence[Judgement]) -> int:
+    """Return the most steps that a rank took from a warning to the end."""
+    return max(start.later_steps for each in judgements for start in each.stopped)
 
 
-def _repeats(seen: Observed) -> Reply:
-    question = REPEATS
+def _no(
+    question: str, detail: str, bad: Sequence[Judgement], unknown: tuple[str, ...] = ()
+) -> Reply:
+    """Return the answer no, with a line for each cause that the scenarios show."""
+    causes = [cause for each in bad for cause in recognised(each) if question in cause.questions]
+    changes = dict.fromkeys(f"{cause.what}: {cause.change}" for cause in causes)
+    return Reply(question, NO, detail, tuple(changes) or unknown)
+
+
+def _repeats(seen: Verdict) -> Reply:
     if not seen.repeats:
-        return Reply(question, YES, f"{len(seen.reference.course().steps)} steps, twice")
+        return Reply(REPEATS, YES, f"{len(seen.reference.course().steps)} steps, twice")
     change = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
-    return Reply(question, NO, seen.repeats, (change,))
+    return Reply(REPEATS, NO, seen.repeats, (change,))
 
 
-def _stops(seen: Observed) -> Reply:
-    question = "stops when asked"
-    tried = [each for each in seen.judgements if each.stopped]
-    if not tried:
-        return Reply(question, NOT_TRIED, _untried_why(seen))
-    killed = [each for each in tried if any(start.was_killed for start in each.stopped)]
-    early = [each for each in tried if any(leaves_as_done(each, start) for start in each.stopped)]
-    on = [each for each in tried if any(ran_on(each, start) for start in each.stopped)]
+def _stops(seen: Verdict) -> Reply:
+    killed = [each for each in seen.stopped if each.is_killed]
+    early = [each for each in seen.stopped if each.leaves_as_done]
+    on = [each for each in seen.stopped if each.ran_on]
     if killed:
         detail = f"was killed at the end of the grace: {_names(killed)}"
     elif on:
@@ -207,49 +198,37 @@ def _stops(seen: Observed) -> Reply:
     elif early:
         detail = f"looks complete to the site: {_names(early)}"
     else:
-        seconds, steps = max(each.stop_s for each in tried), max(each.stop_steps for each in tried)
+        steps = _stop_steps(seen.stopped)
         later = f", {steps} steps later" if steps > 1 else ""
-        return Reply(question, YES, f"after at most {seconds:.1f} s{later}")
-    return Reply(question, NO, detail, _changes(seen, [*killed, *on, *early], OF_STOPS) or UNKNOWN)
+        return Reply(STOPS, YES, f"after at most {_stop_s(seen.stopped):.1f} s{later}")
+    return _no(STOPS, detail, [*killed, *on, *early], UNKNOWN)
 
 
-def _untried_why(seen: Observed) -> str:
-    return next(iter(seen.untried.values()), "no stop was asked for")
-
-
-def _saves(seen: Observed) -> Reply:
-    question = "saves when asked"
-    stopped = [each for each in seen.judgements if each.stopped]
-    tried = [each for each in stopped if not any(ran_on(each, start) for start in each.stopped)]
+def _saves(seen: Verdict) -> Reply:
+    tried = [each for each in seen.stopped if not each.ran_on]
     bad = [each for each in tried if not each.saved]
     if not tried:
-        return Reply(question, NOT_TRIED, _untried_why(seen))
-    if not bad:
-        return Reply(question, YES)
-    return Reply(question, NO, _names(bad), _changes(seen, bad, OF_SAVES))
+        return Reply(SAVES, NOT_TRIED, "no stop was asked for")
+    return _no(SAVES, _names(bad), bad) if bad else Reply(SAVES, YES)
 
 
-def _continues(seen: Observed) -> Reply:
-    question = "continues"
+def _continues(seen: Verdict) -> Reply:
     tried = seen.judgements
     bad = [each for each in tried if not each.is_complete or each.begins_again]
-    if not tried:
-        return Reply(question, NOT_TRIED, _untried_why(seen))
     if bad:
-        changes = _changes(seen, bad, OF_CONTINUING) or UNKNOWN
-        return Reply(question, NO, _why_not(bad[0]), changes)
-    redone = {each.run.scenario.name: each.redone for each in tried}
-    most = max(redone, key=lambda name: redone[name])
+        return _no(CONTINUES, _why_not(bad[0]), bad, UNKNOWN)
+    places = [place for each in tried for place in each.continuations]
+    if any(place.position is None for place in places):
+        return Reply(CONTINUES, NOT_TRIED, "a start goes on from a state that no step had")
+    most = max(tried, key=lambda each: each.redone)
     detail = "no step is redone"
-    if redone[most]:
-        detail = f"at most {quantity(redone[most], 'step')} redone ({most})"
-    if not all(each.is_certain for each in tried):
+    if most.redone:
+        detail = f"at most {quantity(most.redone, 'step')} redone ({most.run.scenario.name})"
+    if not all(place.is_certain for place in places):
         detail = "the steps that are redone cannot be counted: steps end with the same state"
-    if None in [place for each in tried for place in each.positions]:
-        return Reply(question, NOT_TRIED, "a start goes on from a state that no step had")
-    if any(0 in each.positions for each in tried if each.redone):
+    if any(place.position == 0 for each in tried if each.redone for place in each.continuations):
         detail += ", from the beginning: nothing had been saved yet"
-    return Reply(question, YES, detail)
+    return Reply(CONTINUES, YES, detail)
 
 
 def _why_not(shown: Judgement) -> str:
@@ -263,76 +242,64 @@ def _why_not(shown: Judgement) -> str:
     return f"{name}: it begins again at the first step"
 
 
-def _bits(seen: Observed) -> Reply:
-    question = "ends with the same bits"
-    tried = [each for each in seen.judgements if is_comparable(each)]
-    if seen.repeats:
-        return Reply(question, NOT_TRIED, NOT_REPEATED)
-    if not tried:
-        return Reply(question, NOT_TRIED, UNFINISHED)
-    bad = [each for each in tried if each.difference]
-    other = [each.run.scenario.name for each in tried if each.ends_with_other_weights]
-    if not bad and other:
+def _bits(seen: Verdict) -> Reply:
+    bad = [each for each in seen.comparable if each.difference]
+    other = [each for each in seen.comparable if each.ends_with_other_weights]
+    if bad:
+        first = next((each for each in bad if each.divergence), bad[0])
+        detail = f"{first.run.scenario.name}: differs{first.since}: {first.difference}"
+        return _no(BITS, detail, bad, UNKNOWN)
+    if other:
         why = "the files are the same, but the last step ended with other weights: see --final"
-        return Reply(question, NO, f"{other[0]}: {why}")
-    if not bad:
-        return Reply(question, YES, ", ".join(map(visible_name, seen.reference.final)))
-    first = next((each for each in bad if each.divergence), bad[0])
-    since = f" from step {first.divergence.step} on" if first.divergence else ""
-    detail = f"{first.run.scenario.name}: differs{since}: {first.difference}"
-    known = (*OF_BITS, *OF_CONTINUING)
-    return Reply(question, NO, detail, _changes(seen, bad, known) or UNKNOWN)
+        return Reply(BITS, NO, f"{other[0].run.scenario.name}: {why}")
+    return Reply(BITS, YES, ", ".join(map(visible_name, seen.reference.final)))
 
 
-def _samples(seen: Observed) -> Reply:
-    question = "takes the same samples"
-    tried = [each for each in seen.judgements if is_comparable(each)]
-    known = [each for each in tried if each.samples is not None]
+def _samples(seen: Verdict) -> Reply:
+    known = [each for each in seen.comparable if each.samples is not None]
     bad = [each for each in known if each.samples != (0, 0)]
-    if not tried:
-        return Reply(question, NOT_TRIED, UNFINISHED)
-    if seen.repeats:
-        return Reply(question, NOT_TRIED, NOT_REPEATED)
-    if not bad and len(known) < len(tried):
+    if bad:
+        more, less = max(each.samples or (0, 0) for each in bad)
+        detail = f"{more} {'batch' if more == 1 else 'batches'} too often, {less} too rarely"
+        return _no(SAMPLES, f"{detail} ({_names(bad)})", bad)
+    if len(known) < len(seen.comparable):
         is_fed = any(step.fed for step in seen.reference.course().steps)
-        return Reply(question, NOT_TRIED, NEW_INPUTS if is_fed else "no input of a model was seen")
-    if not bad:
-        return Reply(question, YES)
-    more, less = max(each.samples or (0, 0) for each in bad)
-    detail = f"{quantity(more, 'batch')} too often, {less} too rarely ({_names(bad)})"
-    return Reply(question, NO, detail.replace("batchs", "batches"), _changes(seen, bad, OF_BITS))
+        return Reply(SAMPLES, NOT_TRIED, NEW_INPUTS if is_fed else "no input of a model was seen")
+    return Reply(SAMPLES, YES)
 
 
-def _metrics(seen: Observed) -> Reply:
-    question, found = "writes the same metrics", seen.metrics
-    if not any(map(is_comparable, seen.judgements)):
-        return Reply(question, NOT_TRIED, UNFINISHED)
-    if seen.repeats:
-        return Reply(question, NOT_TRIED, NOT_REPEATED)
+def _metrics(seen: Verdict) -> Reply:
+    found = seen.metrics
     if found is None:
-        return Reply(question, NOT_TRIED, "no line with a number is the same in both runs")
+        return Reply(METRICS, NOT_TRIED, "no line with a number is the same in both runs")
     if found.wrong:
         first = next(iter(found.wrong.values()))
         detail = f"{len(found.wrong)} of {found.lines} lines have other numbers, first: {first}"
-        return Reply(question, NO, detail)
+        return Reply(METRICS, NO, detail)
     if found.lost:
-        return Reply(question, NO, found.lost, (LOST_LINES,))
+        return Reply(METRICS, NO, found.lost, (LOST_LINES,))
     if found.absent == found.lines:
-        return Reply(question, NOT_TRIED, "a stopped run has other lines")
+        return Reply(METRICS, NOT_TRIED, "a stopped run has other lines")
     rest = f"; {found.absent} of them a stopped run does not have" if found.absent else ""
-    return Reply(question, YES, quantity(found.lines, "line") + rest)
+    return Reply(METRICS, YES, quantity(found.lines, "line") + rest)
 
 
-def _site(seen: Observed) -> Reply:
-    question = "a site must give"
-    tried = [each for each in seen.judgements if each.stopped]
-    killed = [start for each in tried for start in each.stopped if start.was_killed]
-    if not tried:
-        return Reply(question, NOT_TRIED)
-    if killed:
-        return Reply(question, NO, "it was killed at the end of the grace")
-    seconds = math.ceil(GRACE_MARGIN * max(each.stop_s for each in tried))
-    steps = max(each.stop_steps for each in tried)
+def _site(seen: Verdict) -> Reply:
+    if any(each.is_killed for each in seen.stopped):
+        return Reply(SITE, NO, "it was killed at the end of the grace")
+    steps = _stop_steps(seen.stopped)
     detail = "of grace, twice what was measured here"
     detail += f" in {steps} steps; yours may be longer" if steps > 1 else ""
-    return Reply(question, f"{seconds} s", detail)
+    return Reply(SITE, f"{math.ceil(GRACE_MARGIN * _stop_s(seen.stopped))} s", detail)
+
+
+QUESTIONS: dict[str, Callable[[Verdict], Reply]] = {
+    REPEATS: _repeats,
+    STOPS: _stops,
+    SAVES: _saves,
+    CONTINUES: _continues,
+    BITS: _bits,
+    SAMPLES: _samples,
+    METRICS: _metrics,
+    SITE: _site,
+}

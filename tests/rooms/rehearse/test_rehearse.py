@@ -350,17 +350,6 @@ def test_a_start_does_not_hang_where_torch_ends_its_groups(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_place_of_a_start_that_must_be_killed_is_shown(tmp_path):
-    """A rank hangs after a warning, in a save."""
-    text = GOOD.replace("    is_asked = True\n", "    time.sleep(100)\n")
-    text = text.replace("import sys\n", "import sys, time\n")
-    _, verdict = rehearse(tmp_path, text, *only("stop during"), "--grace", "2")
-    (stops,) = [each for each in verdict["answers"] if each["question"] == "stops when asked"]
-    place = text.splitlines().index("    time.sleep(100)") + 1
-    assert f"train.py:{place} note" in stops["detail"]
-
-
-@pytest.mark.slow
 def test_lost_lines_of_a_file_are_named(tmp_path):
     """It opens its metrics anew in each start."""
     text = GOOD.replace("EPOCHS, STEPS", "metrics = open('loss.csv', 'w')\nEPOCHS, STEPS")

@@ -11,7 +11,7 @@ def test_rank_0_decides_where_a_save_and_an_evaluation_are():
     place: Any = "x.pt"
     other = Process(1, 11, 0.0, saves=[Save(1.0, place, "save", 2)])
     first = Process(0, 10, 0.5, saves=[Save(1.0, place, "save", 2), Save(2.0, place, "save", 2)])
-    first.evaluations = [(1.5, 2)]
+    first.evaluations = [2]
     start: Any = type("Start", (), {"processes": [other, first]})
     reference = scenarios.Tried(scenarios.Scenario("undisturbed"), [start])
     assert scenarios._save(reference, 9) == ("save 1", "save 2", "save 2")

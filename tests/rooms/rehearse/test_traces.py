@@ -115,5 +115,5 @@ def test_an_input_of_a_trial_before_the_state_is_loaded_is_left_out(tmp_path):
     write(tmp_path, 1, states("abc"))
     (process,) = traces.read(tmp_path)
     first = process.steps[0]
-    process.steps[0] = dataclasses.replace(first, fed=("trial", *first.fed))
+    process.steps[0] = dataclasses.replace(first, fed=["trial", *first.fed])
     assert traces.course([process], 0, inputs=[1]).steps[0].fed == first.fed

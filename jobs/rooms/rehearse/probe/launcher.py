@@ -3,14 +3,17 @@
     python -u launcher.py
 
 reads on stdin one JSON line for each start: argv (the options of torchrun, the script, its words),
-env, cwd, log, pid and code. The files `pid` and `code` get the process id, and at the end the exit
-code. torchrun's ranks are forks, too. So a start takes the time of no import of torch. What a fork
+env, cwd, log, and the files that get the process id (pid) and at the end the exit code (code).
+torchrun's ranks are forks, too. So a start takes the time of no import of torch. What a fork
 changes: the ranks of all starts have one hash seed, and NumPy's generator is seeded here.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import gc
 import importlib
 import json
 import os
@@ -18,7 +21,7 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -37,7 +40,7 @@ _spec.loader.exec_module(probe)
 
 
 def run(become: Callable[[], Any]) -> NoReturn:
-    """Run a function as the whole process, and end it as Python would."""
+    """Run a function as the whole process, and end as Python ends: its threads, and atexit."""
     code = 0
     try:
         become()
@@ -51,15 +54,8 @@ def run(become: Callable[[], Any]) -> NoReturn:
             trace = trace.tb_next  # without the frames of this file
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         code = 1
-    finish(code)
-
-
-def finish(code: int) -> NoReturn:
-    """End this fork as Python ends: its threads, and what is registered with atexit."""
-    import atexit
-
-    threading: Any = importlib.import_module("threading")
-    threading._shutdown()  # it ends the workers of executors, and waits for other threads
+    threads: Any = threading
+    threads._shutdown()  # it ends the workers of executors, and waits for other threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(ValueError):  # it is closed
@@ -67,48 +63,42 @@ def finish(code: int) -> NoReturn:
     os._exit(code)
 
 
-class ForkedProcess:
-    """A rank as a fork of its torchrun, in place of subprocess.Popen."""
+def open_files() -> set[int]:
+    """Return the numbers of the files that this process has open."""
+    numbers = os.listdir("/proc/self/fd")  # one of them is of this list
+    return {int(each) for each in numbers if os.path.exists(f"/proc/self/fd/{each}")}
 
-    def __init__(self, args: Sequence[str], env: Mapping[str, str], **options: Any) -> None:
-        self.args = args
-        self.returncode: int | None = None
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.setsid()
-            for stream, fd in ((options.get("stdout"), 1), (options.get("stderr"), 2)):
-                if stream is not None:
-                    os.dup2(stream if isinstance(stream, int) else stream.fileno(), fd)
-            os.environ.clear()
-            os.environ.update(env)
-            probe.forget()
-            run(lambda: run_script([*args][1:]))
 
-    def poll(self) -> int | None:
-        """Return the exit code; None while the rank runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
+def fork(
+    args: Sequence[str], become: Callable[[], Any], env: Mapping[str, str], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a fork of this process that runs a function in place of the program `args`."""
+    known = open_files()
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end of the rank. Raises: TimeoutExpired."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired([*self.args], timeout or 0)
-            time.sleep(0.01)
-        return code
+    def begin() -> None:
+        gc.enable()  # Popen disables it
+        for fd in open_files() - known - {0, 1, 2}:
+            os.close(fd)  # Popen waits for that: an exec does it
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(env)
+        run(become)
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal to the rank while it runs."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+    return subprocess.Popen(args, preexec_fn=begin, **options)
+
+
+def fork_rank(args: Sequence[str], env: Mapping[str, str], **options: Any) -> Any:
+    """Start a rank as a fork of its torchrun, in place of subprocess.Popen."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+    def become() -> None:
+        probe.forget()
+        run_script([*args][1:])
+
+    return fork(args, become, env, **options)
 
 
 def run_script(words: list[str]) -> None:
@@ -124,28 +114,11 @@ def run_script(words: list[str]) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
-def start(call: dict[str, Any]) -> None:
+def run_torchrun(argv: Sequence[str]) -> None:
     """Be the torchrun of one start."""
-    os.environ.clear()
-    os.environ.update(call["env"])
-    os.chdir(call["cwd"])
-    log = os.open(call["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, fd in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, fd)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
-    torchrun.main(call["argv"])
-
-
-def wait_for(call: dict[str, Any]) -> None:
-    """Start a torchrun in a session of its own, and write its pid and its exit code."""
-    os.setsid()
-    if (pid := os.fork()) == 0:
-        os.setsid()
-        run(lambda: start(call))
-    write(call["pid"], pid)
-    write(call["code"], os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    torchrun.main(argv)
 
 
 def write(path: str, number: int) -> None:
@@ -155,16 +128,18 @@ def write(path: str, number: int) -> None:
 
 
 def main() -> None:
-    """Start what each line of stdin asks for."""
+    """Start what each line of stdin asks for, and wait for its end."""
     handler: Any = importlib.import_module(HANDLER)
-    handler.Popen = ForkedProcess
+    handler.Popen = fork_rank
     probe.arm()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            wait_for(json.loads(line))
-            os._exit(0)
+        call = json.loads(line)
+        become = functools.partial(run_torchrun, call["argv"])
+        options = {"cwd": call["cwd"], "stdin": subprocess.DEVNULL, "start_new_session": True}
+        with open(call["log"], "ab") as log:
+            process = fork(["torchrun"], become, call["env"], stdout=log, stderr=log, **options)
+        write(call["pid"], process.pid)
+        write(call["code"], process.wait())
 
 
 if __name__ == "__main__":
