@@ -26,14 +26,15 @@ _OF_THE_START = re.compile(
 class Difference:
     """How the final files of a run differ from those of the undisturbed run.
 
-    tensors: how many differ; most: the one that differs most, and by how much.
+    tensors: how many differ; most: the one that differs most, and by how much; values: the keys of
+    others that differ; missing: the first file that it did not write.
     """
 
     tensors: int = 0
     most: str = ""
     by: float = 0.0
     values: frozenset[str] = frozenset()
-    missing: tuple[str, ...] = ()
+    missing: str = ""
 
     def __bool__(self) -> bool:
         """Return whether there is any difference."""
@@ -49,7 +50,7 @@ class Difference:
 
     def __str__(self) -> str:
         if self.missing:
-            return f"it did not write {self.missing[0]}"
+            return f"it did not write {self.missing}"
         if self.tensors:
             by = "" if self.by == float("inf") else f" by {self.by:.2g}"
             number = "one tensor differs" if self.tensors == 1 else f"{self.tensors} tensors differ"
@@ -105,27 +106,23 @@ def compare(
         for name in names
     ]
     command = [python, str(PROBE / "compare_files.py")]
-    request = json.dumps({"pairs": pairs})
+    request = json.dumps(pairs)
     done = subprocess.run(command, input=request, capture_output=True, text=True, check=False)
     if done.returncode:
         raise FailedError(f"the final files cannot be compared:\n{done.stderr[-2000:]}")
-    answers = json.loads(done.stdout)
     found: dict[str, Difference] = {run: Difference() for run in homes}
-    for key, answer in answers.items():
+    for key, answer in json.loads(done.stdout).items():
         run, name = json.loads(key)
-        found[run] = _with(found[run], name, answer)
+        found[run] = _with(found[run], visible_name(name), answer)
     return found
 
 
-def _with(known: Difference, name: str, answer: dict[str, Any]) -> Difference:
+def _with(known: Difference, name: str, answer: dict[str, Any] | None) -> Difference:
     """Return a difference with that of one more file."""
-    name = visible_name(name)
+    if answer is None:
+        return replace(known, missing=known.missing or name)
     count, most, by = answer["tensors"]
-    is_more = bool(count) and (by > known.by or not known.tensors)
-    return Difference(
-        tensors=known.tensors + count,
-        most=f"{name}: {most}" if is_more else known.most,
-        by=by if is_more else known.by,
-        values=known.values | {f"{name}: {key}" for key, _, _ in answer["values"]},
-        missing=(*known.missing, *([name] if answer["how"] == "missing" else ())),
-    )
+    values = known.values | {f"{name}: {key}" for key in answer["values"]}
+    if count and (by > known.by or not known.tensors):
+        known = replace(known, most=f"{name}: {most}", by=by)
+    return replace(known, tensors=known.tensors + count, values=values)

@@ -234,7 +234,7 @@ def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -
     """Return how the second undisturbed run differs; empty if it ends with the same bits."""
     if varying.missing:
         raise UserError(
-            f"the second undisturbed run wrote no {varying.missing[0]}\n"
+            f"the second undisturbed run wrote no {varying.missing}\n"
             "  hint: --final PATTERN names the files of the final state, such as 'out/*/final.pt'"
         )
     if not varying.tensors:

@@ -2,9 +2,9 @@
 
     python compare_files.py < REQUEST
 
-REQUEST, in JSON: `pairs`, a list of [name, path, path of the reference]. The answer, in JSON, has
-for each name: `how` (tensors or bytes), `tensors`: the number of those that differ, the one that
-differs most, and by how much; `values`: what else differs, as [key, value, value of the reference].
+REQUEST, in JSON: a list of [name, path, path of the reference]. The answer, in JSON, has for each
+name null without a file, or `tensors`: the number of those that differ, the one that differs most,
+and by how much; and `values`: the keys of what else differs.
 """
 
 from __future__ import annotations
@@ -68,51 +68,47 @@ def is_array(value: Any) -> bool:
     return type(value).__name__ == "ndarray" and str(value.dtype).startswith(known)
 
 
-def distance(ours: Any, theirs: Any) -> float:
-    """Return the largest difference of two tensors; infinite if they cannot be compared."""
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return float("inf")
-    ours, theirs = (getattr(each, "to_local", lambda each=each: each)() for each in (ours, theirs))
-    difference = (ours.double() - theirs.double()).abs().max().item()
-    return float("inf") if difference != difference else float(difference)
+def difference(ours: Any, theirs: Any) -> tuple[bool, float] | None:
+    """Return whether two tensors are of numbers with a fraction, and how much they differ at most.
 
-
-def is_equal(ours: Any, theirs: Any) -> bool:
-    """Return whether two tensors have the same bits."""
+    None if they have the same bits; infinite if they cannot be compared.
+    """
     torch = import_module("torch")
+    is_fraction = ours.is_floating_point()
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return False
-    pair = [each.contiguous().reshape(-1).view(torch.uint8) for each in (ours, theirs)]
-    return bool(torch.equal(*pair))
+        return is_fraction, float("inf")
+    pair = [getattr(each, "to_local", lambda each=each: each)() for each in (ours, theirs)]
+    if torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in pair)):
+        return None
+    ours, theirs = (each.double() for each in pair)
+    by = (ours - theirs).abs().max().item()
+    return is_fraction, float("inf") if by != by else float(by)
 
 
-def compare(path: Path, reference: Path) -> dict[str, Any]:
+def compare(path: Path, reference: Path) -> dict[str, Any] | None:
     """Return how a file differs from that of the reference."""
     if not path.exists():
-        return {"how": "missing", "tensors": [0, "", 0.0], "values": []}
+        return None
     if path.read_bytes() == reference.read_bytes():
-        return {"how": "bytes", "tensors": [0, "", 0.0], "values": []}
+        return {"tensors": [0, "", 0.0], "values": []}
     try:
         ours, theirs = load(path), load(reference)
-    except Exception as error:
-        why = f"compared by bytes: {type(error).__name__}"
-        return {"how": why, "tensors": [1, "the bytes", float("inf")], "values": []}
+    except Exception:  # then the bytes are compared
+        return {"tensors": [1, "the bytes", float("inf")], "values": []}
     differing, values = [], []
     for key in {**ours, **theirs}:
         mine: Any = ours.get(key)
         other: Any = theirs.get(key)
         if hasattr(mine, "untyped_storage") and hasattr(other, "untyped_storage"):
-            if not is_equal(mine, other):
+            if (found := difference(mine, other)) is not None:
                 # A check sum in a tensor of bytes is not what differs most.
-                differing.append((mine.is_floating_point(), distance(mine, other), key))
+                differing.append((*found, key))
         elif repr(mine) != repr(other):
-            values.append([key, repr(mine)[:60], repr(other)[:60]])
+            values.append(key)
     _, by, most = max(differing, default=(False, 0.0, ""))
-    tensors = [len(differing), most, by]
-    return {"how": "tensors", "tensors": tensors, "values": values[:MAX_VALUES]}
+    return {"tensors": [len(differing), most, by], "values": values[:MAX_VALUES]}
 
 
 if __name__ == "__main__":
-    request = json.load(sys.stdin)
-    pairs = request["pairs"]
+    pairs = json.load(sys.stdin)
     json.dump({name: compare(Path(path), Path(other)) for name, path, other in pairs}, sys.stdout)

@@ -40,13 +40,11 @@ from types import ModuleType
 from typing import Any
 
 HERE = str(Path(__file__).resolve().parent)
-FOLDER = os.environ.get("KIT_REHEARSE", "")
 STATE_SUFFIXES = (
     *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".pkl", ".pickle"),
     *(".distcp", ".tar", ".model", ".state"),
 )
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-INSIDE = tuple(filter(None, os.environ.get("KIT_REHEARSE_INSIDE", "").split(os.pathsep)))
 MAX_OUTSIDE = 20
 LEAVE_S = 0.1  # for gloo's threads to free what they hold, before the interpreter ends
 
@@ -56,24 +54,24 @@ class EventLog:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        name = f"rank-{os.environ['RANK']}.{self.pid}.jsonl"
+        self.folder = Path(os.environ["KIT_REHEARSE"])
+        self.name = f"{os.environ['RANK']}.{self.pid}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self.file = os.open(os.path.join(FOLDER, name), flags, 0o600)
-        self.moment = os.environ.get("KIT_REHEARSE_MOMENT", "")
-        self.spoil = os.environ.get("KIT_REHEARSE_SPOIL", "")
+        self.file = os.open(self.folder / f"rank-{self.name}.jsonl", flags, 0o600)
+        self.moment = os.environ["KIT_REHEARSE_MOMENT"]
+        self.spoil = os.environ["KIT_REHEARSE_SPOIL"]
+        self.inside = tuple(os.environ["KIT_REHEARSE_INSIDE"].split(os.pathsep))
         self.counts: dict[str, int] = {}
         self.begun: dict[int, tuple[str, str]] = {}  # of each optimizer, before its first step
+        self.numbers: dict[int, int] = {}  # of the optimizers
         self.fed: list[str] = []
         self.random: str | None = None
         self.scale: float | None = None
-        self.numbers: dict[int, int] = {}  # of the optimizers
         self.stepping: Any = None
-        self.steps = 0
-        self.depth = 0
-        self.is_evaluating = False
+        self.steps = self.depth = 0
+        self.is_evaluating = self.is_opening = False
         self.outside: set[str] = set()
-        self.is_opening = False
-        self.event("begin", world=int(os.environ.get("WORLD_SIZE", "1")))
+        self.event("begin")
 
     def event(self, name: str, **values: Any) -> None:
         line = {"t": time.time(), "event": name, "pid": self.pid, **values}
@@ -83,8 +81,8 @@ class EventLog:
         """Count a moment of this name; hold the rank there if it is the chosen one."""
         self.counts[name] = self.counts.get(name, 0) + 1
         if self.moment == f"{name} {self.counts[name]}":
-            Path(FOLDER, f"held-{os.environ['RANK']}.{self.pid}").touch()
-            while os.path.isdir(FOLDER) and not os.path.exists(os.path.join(FOLDER, "go")):
+            (self.folder / f"held-{self.name}").touch()
+            while self.folder.is_dir() and not (self.folder / "go").exists():
                 time.sleep(0.01)
 
     def is_at(self, name: str) -> bool:
@@ -105,9 +103,8 @@ def recorder() -> EventLog | None:
 
 def forget() -> None:
     """Let a fork of this process have a recorder of its own."""
-    global _recorder, FOLDER, INSIDE
-    _recorder, FOLDER = None, os.environ["KIT_REHEARSE"]
-    INSIDE = tuple(os.environ["KIT_REHEARSE_INSIDE"].split(os.pathsep))
+    global _recorder
+    _recorder = None
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
@@ -245,7 +242,8 @@ def watch_forward(torch: ModuleType) -> None:
         if torch.is_grad_enabled() and is_in_training(called):
             spoil_inputs(torch, own, inputs)
             own.random = own.random or random_states(torch)
-            own.fed.append(check_sum(each for each in tensors_in(inputs) if is_data(each)))
+            data = [each for each in tensors_in(inputs) if not each.requires_grad]
+            own.fed.append(check_sum(data))  # else it comes from another module
         elif not own.is_evaluating:
             own.is_evaluating = True
             own.event("eval")
@@ -257,11 +255,6 @@ def watch_forward(torch: ModuleType) -> None:
 def is_in_training(called: Any) -> bool:
     """Return whether a layer is in training; a wrapper around the model may keep another mode."""
     return any(each.training for each in called.modules() if not each._modules)
-
-
-def is_data(tensor: Any) -> bool:
-    """Return whether a tensor comes from the data, and not from another module."""
-    return not tensor.requires_grad
 
 
 def spoil_inputs(torch: ModuleType, own: EventLog, inputs: Any) -> None:
@@ -308,35 +301,29 @@ def watch_group(torch: ModuleType) -> None:
     distributed.init_process_group = init_process_group
 
 
-def save_and_note(whole: Callable[[], bytes], save: Callable[[], Any], target: Any) -> Any:
-    """Save, and record when the file is whole."""
-    result = save_in_two(whole, save, target)
-    if (path := path_of(target)) is not None and (own := recorder()) is not None:
-        own.event("save", kind="done", path=path)
-    return result
-
-
-def save_in_two(whole: Callable[[], bytes], save: Callable[[], Any], target: Any) -> Any:
-    """Save; at the chosen moment hold the rank while only half of the bytes are in the file."""
+def note_save(save: Callable[[], Any], target: Any) -> Any:
+    """Save, and record it; at the chosen moment first hold the rank with half of the bytes."""
     path = path_of(target)
     if path is None or (own := recorder()) is None:
         return save()
     own.event("save", kind="save", path=path)
-    if own.is_at("save"):
-        half = whole()
-        half = half[: len(half) // 2]
-        if isinstance(target, (str, os.PathLike)):
-            Path(path).write_bytes(half)
-        elif isinstance(target, (io.BufferedWriter, io.BufferedRandom, io.FileIO)):
-            place = target.tell()
-            target.write(half)
+    is_open = isinstance(target, (io.BufferedWriter, io.BufferedRandom, io.FileIO))
+    is_half = own.is_at("save") and (is_open or isinstance(target, (str, os.PathLike)))
+    begin = target.tell() if is_open and is_half else 0
+    if is_half:
+        save()
+        place = path
+        if is_open:
             target.flush()
-            own.reach("save")
-            target.seek(place)
-            target.truncate()
-            return save()
+            place = target.fileno()
+        os.truncate(place, (begin + os.stat(place).st_size) // 2)
     own.reach("save")
-    return save()
+    if is_half and is_open:
+        target.seek(begin)
+        target.truncate()
+    result = save()
+    own.event("save", kind="done", path=path)
+    return result
 
 
 def path_of(target: Any) -> str | None:
@@ -354,27 +341,18 @@ def watch_saves(torch: Any) -> None:
     """Record each torch.save."""
     original = torch.save
 
-    def torch_save(obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
-        def whole() -> bytes:
-            buffer = io.BytesIO()
-            original(obj, buffer, *arguments, **options)
-            return buffer.getvalue()
+    def save(obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
+        return note_save(lambda: original(obj, f, *arguments, **options), f)
 
-        return save_and_note(whole, lambda: original(obj, f, *arguments, **options), f)
-
-    torch.save = torch_save
+    torch.save = save
 
 
 def watch_safetensors(safetensors: Any) -> None:
     """Record each save_file."""
-    original, whole = safetensors.save_file, safetensors.save
+    original = safetensors.save_file
 
     def save_file(tensors: Any, filename: Any, metadata: Any = None) -> Any:
-        return save_and_note(
-            lambda: whole(tensors, metadata),
-            lambda: original(tensors, filename, metadata),
-            filename,
-        )
+        return note_save(lambda: original(tensors, filename, metadata), filename)
 
     safetensors.save_file = save_file
 
@@ -451,7 +429,7 @@ def note_open(own: EventLog, path: str, flags: int) -> None:
     place = os.path.realpath(path)
     if "/__pycache__/" in place:
         return
-    if not place.startswith(INSIDE):
+    if not place.startswith(own.inside):
         if len(own.outside) < MAX_OUTSIDE and place not in own.outside:
             own.outside.add(place)
             own.event("outside", path=place)
@@ -486,6 +464,6 @@ def arm() -> None:
 
 
 if __name__ == "sitecustomize":
-    if FOLDER:
+    if "KIT_REHEARSE" in os.environ:
         arm()
     run_next()
