@@ -42,11 +42,9 @@ class Difference:
 
     def without(self, values: frozenset[str]) -> Difference:
         """Return the difference without `values`, times, and words of the start."""
-        names = (
-            (each, each.partition(": ")[2]) for each in self.values - values
-        )  # without the file
-        kept = [each for each, name in names if not _OF_THE_START.search(name)]
-        return replace(self, values=frozenset(kept))
+        names = {each: each.partition(": ")[2] for each in self.values - values}  # in the file
+        kept = frozenset(each for each in names if not _OF_THE_START.search(names[each]))
+        return replace(self, values=kept)
 
     def __str__(self) -> str:
         if self.missing:

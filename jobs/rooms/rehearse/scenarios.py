@@ -83,21 +83,18 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     first_file, save, end = _save(reference, steps)
     # A data worker may think that it is a rank.
     has_group = all(each.has_group for each in reference.processes if each.steps)
-    apart = "" if len({each.rank for each in reference.processes}) > 1 else "there is one rank"
+    no_group = "" if has_group else "no process group is made"
+    one_rank = "" if len({each.rank for each in reference.processes}) > 1 else "there is one rank"
     no_evaluation = "" if evaluation else "no evaluation between two steps was seen"
     no_save = "" if save else "no save between two steps was seen"
     found = [
         Scenario(MIDDLE, (Harm(middle),)),
-        Scenario(
-            "stop after the start-up",
-            (Harm("start 1"),),
-            "" if has_group else "no process group is made",
-        ),
+        Scenario("stop after the start-up", (Harm("start 1"),), no_group),
         Scenario("stop in the first step", (Harm("step 1"),)),
         Scenario("stop in an evaluation", (Harm(evaluation),), no_evaluation),
         Scenario("stop during a save", (Harm(save),), no_save),
         Scenario("stop twice in a row", (Harm(middle, "stop twice"), Harm("step 2"))),
-        Scenario("stop of one rank after the others", (Harm(middle, "stop apart"),), apart),
+        Scenario("stop of one rank after the others", (Harm(middle, "stop apart"),), one_rank),
         # After a step: the others may end the step of a rank that is killed in it.
         Scenario("SIGKILL of one rank", (Harm(middle.replace("step", "end"), "kill"),)),
         Scenario("SIGKILL during a save", (Harm(save, "kill"),), no_save),
@@ -242,25 +239,21 @@ def _check(first: Tried, limit_s: float) -> None:
     """Refuse what cannot be rehearsed. Raises: UserError."""
     start, steps = first.starts[0], len(first.course().steps)
     if start.is_over_limit:
-        raise UserError(
-            f"undisturbed it takes longer than --limit {limit_s:.0f} s\n"
-            "  hint: give the training flags with which it takes few steps, or a higher limit"
-        )
-    if start.code:
-        raise UserError(
-            f"undisturbed it fails: {failure(start)}\n  hint: --keep DIR keeps what it printed; "
-            "--link PATH gives the copy what git ignores"
-        )
-    if not first.processes or not steps:
-        raise UserError(
-            "undisturbed it ends without a step of a torch optimizer; nothing can be rehearsed\n"
-            "  hint: a checkpoint of a complete training in its folder is copied, too"
-        )
-    if steps < FEWEST_STEPS:
-        raise UserError(
-            f"undisturbed it takes {quantity(steps, 'optimizer step')}, and a stop in the middle "
-            f"needs {FEWEST_STEPS}\n  hint: give it flags with which it takes more"
-        )
+        what = f"it takes longer than --limit {limit_s:.0f} s"
+        hint = "give the training flags with which it takes few steps, or a higher limit"
+    elif start.code:
+        what = f"it fails: {failure(start)}"
+        hint = "--keep DIR keeps what it printed; --link PATH gives the copy what git ignores"
+    elif not steps:
+        what = "it ends without a step of a torch optimizer; nothing can be rehearsed"
+        hint = "a checkpoint of a complete training in its folder is copied, too"
+    elif steps < FEWEST_STEPS:
+        what = f"it takes {quantity(steps, 'optimizer step')}"
+        what += f", and a stop in the middle needs {FEWEST_STEPS}"
+        hint = "give it flags with which it takes more"
+    else:
+        return
+    raise UserError(f"undisturbed {what}\n  hint: {hint}")
 
 
 def failure(start: Start) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from ... import installation
 from ...errors import UserError
@@ -28,15 +27,19 @@ _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
 MARK = "KIT_REHEARSAL"  # a variable of all processes of a rehearsal
 
 
-class Running(Protocol):
-    """A start that runs, like subprocess.Popen."""
+@dataclass(frozen=True)
+class ForkedTorchrun:
+    """A torchrun that the launcher has forked."""
 
-    @property
-    def pid(self) -> int:
-        """The process that was started."""
+    pid: int
+    code: Path
 
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
+        return int(self.code.read_text()) if self.code.exists() else None
+
+
+Running = subprocess.Popen[bytes] | ForkedTorchrun
 
 
 @dataclass(kw_only=True)
@@ -49,18 +52,14 @@ class Subject:
     ranks: int
     folder: Path
     started_in: Path = field(default_factory=Path.cwd)
-    is_forked: bool = False
+    is_forked: bool = False  # later starts, of a command
     launcher: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    python: str = field(default=sys.executable, init=False)
 
     @property
     def place(self) -> Path:
         """The folder of the run, which is moved away after it."""
         return self.folder / "work"
-
-    @property
-    def python(self) -> str:
-        """The interpreter of the training."""
-        return sys.executable
 
     @property
     def home(self) -> Path:
@@ -92,18 +91,6 @@ class Subject:
         """End what runs between the starts."""
 
 
-@dataclass(frozen=True)
-class ForkedTorchrun:
-    """A torchrun that the launcher has forked."""
-
-    pid: int
-    code: Path
-
-    def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
-        return int(self.code.read_text()) if self.code.exists() else None
-
-
 @dataclass(kw_only=True)
 class CommandSubject(Subject):
     """A command that knows nothing of the kit: `python SCRIPT WORDS`, started by torchrun.
@@ -126,15 +113,14 @@ class CommandSubject(Subject):
                 "\n  hint: write the script and its flags as in\n"
                 "    rehearse --ranks 2 -- python train.py --epochs 2"
             )
-        python = shutil.which(self.words[0])
+        command, script, *words = self.words
+        python = shutil.which(command)
         if python is None:
-            raise UserError(f"{self.words[0]}: command not found")
-        self.words = [os.path.abspath(python), *self.words[1:]]
-        if Path(self.words[1]).is_absolute() and self.started_in in Path(self.words[1]).parents:
+            raise UserError(f"{command}: command not found")
+        if Path(script).is_absolute() and self.started_in in Path(script).parents:
             # Its copy, so that what it writes beside itself is in the copy, too.
-            script = os.path.relpath(self.words[1], self.started_in)
-            self.words = [self.words[0], script, *self.words[2:]]
-        script = self.words[1]
+            script = os.path.relpath(script, self.started_in)
+        self.python, self.words = os.path.abspath(python), [script, *words]
         if not script.startswith("-") and not (self.started_in / script).exists():
             raise UserError(f"{script}: no such file")
         if script.startswith("-") and script != "-m":
@@ -144,15 +130,9 @@ class CommandSubject(Subject):
     def _source(self) -> tuple[Path, dict[str, Path]]:
         """The top of the repository, or the working directory, and its files. Raises: UserError."""
         top = installation.top_of(self.started_in) or self.started_in
-        if top in (Path.home(), Path("/")):
-            raise UserError(f"{top} is no repository\n  hint: run it in the folder of your code")
+        code_snapshot.refuse_home(top)
         links = [os.path.relpath(self.started_in / link, top) for link in self.links]
         return top, code_snapshot.source_files(top, self.folder, links)
-
-    @property
-    def python(self) -> str:
-        """The interpreter that the command names."""
-        return self.words[0]
 
     @property
     def cwd(self) -> Path:
@@ -189,18 +169,18 @@ class CommandSubject(Subject):
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": self.search_path,
         }
-        argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words[1:]]
+        argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words]
         argv += self._again() if number > 1 else ()
         if self.is_forked and (forked := self._fork(argv, env, log)):
             return forked
-        command = [self.words[0], "-m", "torch.distributed.run", *argv]
+        command = [self.python, "-m", "torch.distributed.run", *argv]
         return _popen(command, self.cwd, env, log)
 
     def _fork(self, argv: list[str], env: Mapping[str, str], log: Path) -> ForkedTorchrun | None:
         if self.launcher is None:
             with open(self.folder / "launcher.log", "wb") as output:
                 self.launcher = subprocess.Popen(
-                    [self.words[0], "-u", str(PROBE / "launcher.py")],
+                    [self.python, "-u", str(PROBE / "launcher.py")],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,

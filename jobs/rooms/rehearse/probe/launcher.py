@@ -93,12 +93,7 @@ def fork_rank(args: Sequence[str], env: Mapping[str, str], **options: Any) -> An
     """Start a rank as a fork of its torchrun, in place of subprocess.Popen."""
     sys.stdout.flush()
     sys.stderr.flush()
-
-    def become() -> None:
-        probe.forget()
-        run_script([*args][1:])
-
-    return fork(args, become, env, **options)
+    return fork(args, functools.partial(run_script, [*args][1:]), env, **options)
 
 
 def run_script(words: list[str]) -> None:

@@ -101,12 +101,6 @@ def recorder() -> EventLog | None:
     return _recorder if _recorder is not None and _recorder.pid == os.getpid() else None
 
 
-def forget() -> None:
-    """Let a fork of this process have a recorder of its own."""
-    global _recorder
-    _recorder = None
-
-
 def tensors_in(value: Any) -> Iterator[Any]:
     """Yield the tensors in nested lists, tuples, mappings and objects like a mapping."""
     if hasattr(value, "untyped_storage"):
@@ -188,8 +182,10 @@ def watch_steps(torch: ModuleType) -> None:
 def begin_step(own: EventLog, optimizer: Any) -> None:
     """Note the state that the first step of an optimizer begins with."""
     if id(optimizer) not in own.begun:
-        if own.spoil == "momentum":
-            zero_momentum(optimizer)
+        for values in optimizer.state.values() if own.spoil == "momentum" else ():
+            for each in (values.get("exp_avg"), values.get("momentum_buffer")):
+                if each is not None:
+                    each.zero_()
         own.begun[id(optimizer)] = sums(optimizer)
 
 
@@ -211,14 +207,6 @@ def end_step(own: EventLog, optimizer: Any) -> None:
     )
     own.fed, own.random, own.is_evaluating = [], None, False
     own.steps += 1
-
-
-def zero_momentum(optimizer: Any) -> None:
-    """Spoil a restored state: momentum of 0."""
-    for values in optimizer.state.values():
-        for name in values.keys() & {"exp_avg", "momentum_buffer"}:
-            if values[name] is not None:
-                values[name].zero_()
 
 
 def watch_forward(torch: ModuleType) -> None:
@@ -357,17 +345,9 @@ def watch_safetensors(safetensors: Any) -> None:
     safetensors.save_file = save_file
 
 
-def watch_torch(torch: ModuleType) -> None:
-    """Record all that goes through torch."""
-    watch_steps(torch)
-    watch_forward(torch)
-    watch_group(torch)
-    watch_saves(torch)
-
-
-WATCHED: dict[str, Callable[[ModuleType], None]] = {
-    "torch": watch_torch,
-    "safetensors.torch": watch_safetensors,
+WATCHED: dict[str, tuple[Callable[[ModuleType], None], ...]] = {
+    "torch": (watch_steps, watch_forward, watch_group, watch_saves),
+    "safetensors.torch": (watch_safetensors,),
 }
 
 
@@ -390,7 +370,8 @@ class Watch(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                WATCHED[name](module)
+                for watch in WATCHED[name]:
+                    watch(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -456,8 +437,8 @@ def run_next() -> None:
 
 def arm() -> None:
     """Begin to record, in this process and in its forks."""
-    for name, watch in WATCHED.items():
-        if name in sys.modules:
+    for name in WATCHED.keys() & sys.modules.keys():
+        for watch in WATCHED[name]:
             watch(sys.modules[name])
     sys.meta_path.insert(0, Watch())
     watch_files()
