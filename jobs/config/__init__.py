@@ -6,7 +6,7 @@
 - resolve: fills in paths, variables and canonical forms.
 - validate: values against the dataclasses of jobs.spec.
 - check_launch: what the types of slurm and launch cannot express.
-- check_train: what the types of train, checkpoint and log cannot express.
+- check_train: batch sizes and DDP; the room check has what else types cannot express of train.
 - keys: the names of all keys, and the nearest one to a typing error.
 - reserved: options of sbatch and srun that the kit sets itself.
 """

@@ -1,6 +1,6 @@
-"""Checks of train that types cannot express: keys that exclude or need each other.
+"""Checks of train that types cannot express, and without which a training would go wrong.
 
-Pure: each check takes a part of a spec of correct types and yields problems.
+Pure: each check takes a spec of correct types and yields problems. The room check has more.
 """
 
 from __future__ import annotations
@@ -8,87 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..batch_sizes import global_batch_size, uneven
-from ..problems import Problem, format_value
-from ..spec import (
-    DATASETS,
-    METRIC_MODES,
-    MODELS,
-    OBJECTIVES,
-    OPTIMIZERS,
-    SCHEDULES,
-    STRATEGIES,
-    TRANSFORMS,
-    Spec,
-    Train,
-)
-from .check_launch import is_dotted
-from .keys import list_hint, nearest
-
-# Names of other libraries for what the kit has.
-_OTHER_STRATEGIES = {
-    **dict.fromkeys(("zero", "zero1", "zero2"), "write fsdp, with reshard_after_forward: false"),
-    **dict.fromkeys(("fsdp2", "zero3", "deepspeed"), "write fsdp, which divides the same"),
-}
-_KEYS_OF_OPTIMIZERS = ("momentum", "nesterov", "weight_decay")
+from ..problems import Problem
+from ..spec import Spec
 
 
 def check(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the section train."""
-    yield from _strategy(spec.train.strategy)
-    yield from _plugins(spec.train)
+    """Yield what is wrong with the batch size and with DDP."""
     yield from _batch(spec)
     yield from _ddp(spec)
-    yield from _optimizer(spec.train)
-    yield from _schedule(spec.train)
-    yield from _objective(spec.train)
-    yield from _best(spec)
 
 
-def _key(name: str, what: str, hint: str, *also: str) -> Problem:
+def problem(name: str, what: str, hint: str, *also: str) -> Problem:
     """Return a problem with a key of the section train; `also`: the dotted keys it depends on."""
     others = tuple(tuple(other.split(".")) for other in also)
     return Problem(("train", name), what, hint, others)
-
-
-def _strategy(strategy: str) -> Iterator[Problem]:
-    if strategy not in STRATEGIES:
-        guess = nearest(strategy.lower(), STRATEGIES)
-        hint = _OTHER_STRATEGIES.get(strategy.lower(), f"did you mean {guess}?" if guess else "")
-        hint = list_hint(strategy, STRATEGIES.__contains__) or hint
-        yield _key(
-            "strategy",
-            f"must be one of {', '.join(STRATEGIES)}, not {format_value(strategy)}",
-            hint,
-        )
-
-
-def _plugins(train: Train) -> Iterator[Problem]:
-    yield from _plugin("model", train.model, MODELS)
-    yield from _plugin("dataset", train.dataset, DATASETS)
-    yield from _plugin("objective", train.objective, OBJECTIVES)
-    yield from _plugin("optimizer", train.optimizer, OPTIMIZERS)
-    yield from _plugin("schedule", train.schedule, SCHEDULES)
-    if train.collate is not None:
-        yield from _plugin("collate", train.collate, ())
-    if train.transform is not None:
-        yield from _plugin("transform", train.transform, TRANSFORMS)
-    elif train.transform_args:
-        hint = "write transform: image, or leave transform_args out"
-        yield _key("transform_args", "needs a train.transform", hint, "train.transform")
-
-
-def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
-    module, colon, attribute = name.partition(":")
-    if name in known or (colon and is_dotted(module) and is_dotted(attribute)):
-        return
-    if hint := list_hint(name, known.__contains__):
-        yield _key(kind, f"there is no {kind} {format_value(name)}", hint)
-        return
-    guess = nearest(name, known)
-    known_names = f"known: {', '.join(known)}; or " if known else ""
-    hint = f"{known_names}your own package.module:callable"
-    hint = f"did you mean {guess}? {hint}" if guess else hint
-    yield _key(kind, f"there is no {kind} {format_value(name)}", hint)
 
 
 def _batch(spec: Spec) -> Iterator[Problem]:
@@ -100,18 +33,18 @@ def _batch(spec: Spec) -> Iterator[Problem]:
             what = f"is needed with slurm.nodes {slurm.nodes}, so that each step has one size"
             hint = f"write global_batch_size: {global_batch_size(spec)}"
             hint += ", without grad_accum_steps" if train.grad_accum_steps > 1 else ""
-            yield _key("global_batch_size", what, hint, "slurm.nodes")
+            yield problem("global_batch_size", what, hint, "slurm.nodes")
         return
     if train.grad_accum_steps != 1:
         what = f"excludes train.global_batch_size {total}, from which the trainer computes it"
-        yield _key("grad_accum_steps", what, "keep one of them", "train.global_batch_size")
+        yield problem("grad_accum_steps", what, "keep one of them", "train.global_batch_size")
     world_size = 1 if spec.launch.nproc_per_node == "auto" else spec.num_ranks
     also = ("slurm.nodes", "launch.nproc_per_node")
     if slurm.is_range and total < world_size:
         what = f"{total} is less than one sample for each of {world_size} ranks"
-        yield _key("global_batch_size", what, f"write {world_size} or more", *also)
+        yield problem("global_batch_size", what, f"write {world_size} or more", *also)
     elif not slurm.is_range and world_size > 0 and total % world_size:
-        yield _key("global_batch_size", *uneven(total, world_size), *also)
+        yield problem("global_batch_size", *uneven(total, world_size), *also)
 
 
 def _ddp(spec: Spec) -> Iterator[Problem]:
@@ -120,67 +53,11 @@ def _ddp(spec: Spec) -> Iterator[Problem]:
     if train.static_graph and train.grad_accum_steps > 1:
         what = f"excludes train.grad_accum_steps {train.grad_accum_steps}: DDP loses gradients"
         hint = "leave one of them out"
-        yield _key("static_graph", what, hint, "train.grad_accum_steps")
+        yield problem("static_graph", what, hint, "train.grad_accum_steps")
     elif train.static_graph and train.global_batch_size is not None:
         what = "excludes train.global_batch_size, which may accumulate: DDP loses gradients then"
-        yield _key("static_graph", what, "leave one of them out", "train.global_batch_size")
+        yield problem("static_graph", what, "leave one of them out", "train.global_batch_size")
     if train.sync_batchnorm and not spec.slurm.num_gpus:
         what = "needs GPUs, and slurm.gpus_per_node is 0"
         hint = "set slurm.gpus_per_node, or leave sync_batchnorm out"
-        yield _key("sync_batchnorm", what, hint, "slurm.gpus_per_node")
-
-
-def _optimizer(train: Train) -> Iterator[Problem]:
-    # The loop sets the learning rate; the others would win over the key, or lose to it.
-    taken = {"lr"} | (set(_KEYS_OF_OPTIMIZERS) if train.optimizer in OPTIMIZERS else set())
-    for name in sorted(taken & set(train.optimizer_args)):
-        hint = f"write train.{name}: {format_value(train.optimizer_args[name])}"
-        yield _key("optimizer_args", f"{name} has a key of its own", hint, f"train.{name}")
-    if train.nesterov and train.optimizer == "adamw":
-        hint = "write optimizer: sgd, or leave nesterov out"
-        what = f"needs train.optimizer sgd, not {train.optimizer}"
-        yield _key("nesterov", what, hint, "train.optimizer")
-
-
-def _schedule(train: Train) -> Iterator[Problem]:
-    steps, is_step = train.lr_milestones, train.schedule == "step"
-    also = ("train.schedule", "train.epochs")
-    if is_step and not steps:
-        hint = "such as lr_milestones: [30, 60], in epochs"
-        yield _key("schedule", "step needs train.lr_milestones", hint, "train.lr_milestones")
-    elif steps and not is_step:
-        hint = "write schedule: step, or leave lr_milestones out"
-        what = f"needs train.schedule step, not {train.schedule}"
-        yield _key("lr_milestones", what, hint, *also)
-    elif steps and train.max_steps is None and not 1 <= steps[0] <= steps[-1] < train.epochs:
-        what = f"{format_value(steps)} is not all within 1 to {train.epochs - 1}"
-        hint = f"name epochs after the first and before the end, train.epochs {train.epochs}"
-        yield _key("lr_milestones", what, hint, *also)
-    if train.max_steps is not None and train.warmup_steps > train.max_steps:
-        what = f"{train.warmup_steps} is more than train.max_steps {train.max_steps}"
-        yield _key("warmup_steps", what, "write fewer steps", "train.max_steps")
-
-
-def _objective(train: Train) -> Iterator[Problem]:
-    if train.label_smoothing and train.objective != "classification":
-        what = f"is for train.objective classification, not {train.objective}"
-        hint = "leave it out; your own objective can take it from objective_args"
-        yield _key("label_smoothing", what, hint, "train.objective")
-
-
-def _best(spec: Spec) -> Iterator[Problem]:
-    """Check the metric that chooses the best checkpoint, and what depends on it."""
-    best, mode = spec.checkpoint.best, spec.checkpoint.best_mode
-    where, also = ("checkpoint", "best"), (("checkpoint", "best_mode"),)
-    if best is None:
-        if spec.train.early_stop_patience is not None:
-            hint = "name a metric there, such as eval_loss"
-            what = "needs checkpoint.best, which is null"
-            yield _key("early_stop_patience", what, hint, "checkpoint.best")
-    elif best != "auto" and not best.startswith("eval_"):
-        hint = f"write eval_{best.removeprefix('train_')}; training metrics choose no checkpoint"
-        yield Problem(where, f"{format_value(best)} is no held-out metric", hint)
-    elif best != "auto" and best not in METRIC_MODES and mode == "auto":
-        hint = "write best_mode: min, or best_mode: max"
-        what = f"{format_value(best)} is not built in: the kit does not know which value is better"
-        yield Problem(where, what, hint, also)
+        yield problem("sync_batchnorm", what, hint, "slurm.gpus_per_node")

@@ -26,6 +26,7 @@ class Room(NamedTuple):
 
 # In the order in which their hooks are called.
 ROOMS: dict[str, Room] = {
+    "check": Room(hooks=("problems", "before_queue")),
     "weights": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
     "sharded": Room(hooks=("problems",), trainer_hooks=("parts",)),
     "zoo": Room(trainer_hooks=("parts",)),
@@ -51,7 +52,6 @@ ROOMS: dict[str, Room] = {
     "rehearse": Room(
         commands={"rehearse": "stop, kill and start again any training, and compare how it ends"}
     ),
-    "check": Room(hooks=("before_queue",)),
     "notify": Room(hooks=("end",)),
     "health": Room(trainer_hooks=("callbacks",)),
     "trackers": Room(trainer_hooks=("callbacks",)),

@@ -1,5 +1,6 @@
-"""Adds a check before the queue: the parts of a run are built once on this host, or --no-check.
+"""Adds checks before the queue: the keys of a training, and its parts, built once; or --no-check.
 
-- hooks: starts it in a process of its own, and shows what it found like mistakes in the spec.
+- hooks: builds the parts in a process of its own; what it found is shown like mistakes in the spec.
 - finding: what that process found.
+- train_keys: what the types of train and checkpoint.best cannot express.
 """

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ... import hooks, records
@@ -24,6 +24,7 @@ from ...environment import Door
 from ...problems import Problem, SpecError
 from ...rundir import RunDir
 from ...spec import Launch, Spec
+from . import train_keys
 from .finding import Finding
 
 LIMIT_S = 60.0
@@ -32,6 +33,11 @@ SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
 
 class NotChecked(Exception):
     """The run cannot be checked on this host; the text is the reason."""
+
+
+def problems(spec: Spec) -> Iterator[Problem]:
+    """Yield what is wrong with the keys of the training."""
+    return train_keys.problems(spec)
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:

@@ -42,8 +42,6 @@ def test_an_override_replaces_an_option_in_either_spelling(take):
         ("slurm.nodes", "override slurm.nodes: is not KEY=VALUE\n  hint: write slurm.nodes=VALUE"),
         ("0.1", "override 0.1: is not KEY=VALUE\n  hint: write KEY=VALUE without spaces"),
         ("train.lr=0.1,0.2", 'not "0.1,0.2"\n  hint: the command sweep takes several values'),
-        ("train.optimizer=sgd,adamw", "hint: the command sweep takes several values"),
-        ("train.strategy=ddp, fsdp", "hint: the command sweep takes several values"),
         ("train.precision=fp16,bf16", "hint: the command sweep takes several values"),
         ("train.precision=fp16,x", "must be one of fp32, tf32, bf16, fp16"),
         ("slurm.sbatch_args.hold", "hint: write slurm.sbatch_args.hold=VALUE"),

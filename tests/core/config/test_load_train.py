@@ -21,26 +21,6 @@ import pytest
             "  hint: write 15 or 18, or take 2 or 4 ranks",
         ),
         (
-            "train: {nesterov: true, optimizer: adamw}",
-            "train.nesterov: needs train.optimizer sgd, not adamw\n"
-            "  hint: write optimizer: sgd, or leave nesterov out",
-        ),
-        (
-            "train: {schedule: step, epochs: 3}",
-            "train.schedule: step needs train.lr_milestones\n  hint: such as lr_milestones: [30",
-        ),
-        (
-            "train: {lr_milestones: [2], epochs: 3}",
-            "train.lr_milestones: needs train.schedule step, not constant\n"
-            "  hint: write schedule: step, or leave lr_milestones out",
-        ),
-        (
-            "train: {schedule: step, epochs: 9, lr_milestones: [0, 2]}",
-            "train.lr_milestones: [0, 2] is not all within 1 to 8\n"
-            "  hint: name epochs after the first",
-        ),
-        ("train: {schedule: step, epochs: 9, lr_milestones: [9]}", "[9] is not all within 1 to 8"),
-        (
             "train: {global_batch_size: 64, grad_accum_steps: 2}",
             "train.grad_accum_steps: excludes train.global_batch_size 64, from which",
         ),
@@ -56,10 +36,6 @@ import pytest
         (
             "train: {sync_batchnorm: true}",
             "train.sync_batchnorm: needs GPUs, and slurm.gpus_per_node is 0\n  hint: set slurm",
-        ),
-        (
-            "train: {transform_args: {size: 32}}",
-            "train.transform_args: needs a train.transform\n  hint: write transform: image, or",
         ),
         (
             "launch: {stop_signal: TERM}",
@@ -90,14 +66,11 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
     [
         "train: {static_graph: true}",
         "train: {static_graph: true, channels_last: true, bucket_cap_mb: 50}",
-        "train: {nesterov: true}",
-        "train: {schedule: step, epochs: 9, lr_milestones: [1, 8]}",
         "{train: {global_batch_size: 66}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
         # As many ranks as GPUs: that number is known where they are.
         "{train: {global_batch_size: 64}, slurm: {nodes: 3, gpus_per_node: 2}}",
         "{train: {global_batch_size: 64}, slurm: {nodes: 3}}",
         "{train: {sync_batchnorm: true}, slurm: {gpus_per_node: 1}}",
-        "train: {transform: 'a.b:c', transform_args: {size: 32}}",
         "log: {wandb: off}",
         "launch: {stop_signal: USR1, script: mine.py}",
         "launch: {stop_signal: TERM, module: my.train}",
@@ -106,44 +79,3 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
 )
 def test_keys_that_fit_each_other_are_accepted(take, text):
     take(text)
-
-
-def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):
-    problem = mistake("train: {nesterov: true, optimizer: adam}\n")
-    assert problem.path == ("train", "optimizer") and 'no optimizer "adam"' in problem.what
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("train: {objective: regresion}", "hint: did you mean regression?"),
-        ("train: {optimizer_args: {lr: 3}}", "lr has a key of its own\n  hint: write train.lr: 3"),
-        ("train: {optimizer_args: {momentum: 0.8}}", "momentum has a key of its own"),
-        ("train: {optimizer: 'a.b:c', optimizer_args: {lr: 3}}", "lr has a key of its own"),
-        ("train: {schedule: cosin}", "hint: did you mean cosine?"),
-        ("train: {max_steps: 5, warmup_steps: 6}", "6 is more than train.max_steps 5"),
-        ("train: {collate: pad}", "hint: your own package.module:callable"),
-        (
-            "{train: {early_stop_patience: 2}, checkpoint: {best: null}}",
-            "needs checkpoint.best, which is null",
-        ),
-        ("checkpoint: {best: train_loss}", "is no held-out metric\n  hint: write eval_loss"),
-        ("checkpoint: {best: eval_f1}", "hint: write best_mode: min, or best_mode: max"),
-    ],
-)
-def test_objective_schedule_and_best_are_checked(refuse, text, problem):
-    assert problem in refuse(f"{text}\n")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "checkpoint: {best: eval_f1, best_mode: max}",
-        "train: {schedule: wsd, max_steps: 10}",
-        "train: {optimizer: mine.optim:lion, optimizer_args: {betas: [0.9, 0.99]}}",
-        "train: {optimizer: mine.optim:lion, optimizer_args: {momentum: 0.9}}",
-        "train: {schedule: step, lr_milestones: [3], max_steps: 100}",
-    ],
-)
-def test_own_metrics_optimizers_and_steps_are_taken(take, text):
-    take(f"{text}\n")

@@ -1,0 +1,136 @@
+"""Checks of train that types cannot express: names, and keys that exclude or need each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...config.check_launch import is_dotted
+from ...config.check_train import problem
+from ...config.keys import list_hint, nearest
+from ...problems import Problem, format_value
+from ...spec import (
+    DATASETS,
+    METRIC_MODES,
+    MODELS,
+    OBJECTIVES,
+    OPTIMIZERS,
+    SCHEDULES,
+    STRATEGIES,
+    TRANSFORMS,
+    Spec,
+    Train,
+)
+
+# Names of other libraries for what the kit has.
+_OTHER_STRATEGIES = {
+    **dict.fromkeys(("zero", "zero1", "zero2"), "write fsdp, with reshard_after_forward: false"),
+    **dict.fromkeys(("fsdp2", "zero3", "deepspeed"), "write fsdp, which divides the same"),
+}
+_KEYS_OF_OPTIMIZERS = ("momentum", "nesterov", "weight_decay")
+
+
+def problems(spec: Spec) -> Iterator[Problem]:
+    """Yield what is wrong with the section train, and with checkpoint.best."""
+    yield from _strategy(spec.train.strategy)
+    yield from _plugins(spec.train)
+    yield from _optimizer(spec.train)
+    yield from _schedule(spec.train)
+    yield from _objective(spec.train)
+    yield from _best(spec)
+
+
+def _strategy(strategy: str) -> Iterator[Problem]:
+    if strategy not in STRATEGIES:
+        guess = nearest(strategy.lower(), STRATEGIES)
+        hint = _OTHER_STRATEGIES.get(strategy.lower(), f"did you mean {guess}?" if guess else "")
+        hint = list_hint(strategy, STRATEGIES.__contains__) or hint
+        yield problem(
+            "strategy",
+            f"must be one of {', '.join(STRATEGIES)}, not {format_value(strategy)}",
+            hint,
+        )
+
+
+def _plugins(train: Train) -> Iterator[Problem]:
+    yield from _plugin("model", train.model, MODELS)
+    yield from _plugin("dataset", train.dataset, DATASETS)
+    yield from _plugin("objective", train.objective, OBJECTIVES)
+    yield from _plugin("optimizer", train.optimizer, OPTIMIZERS)
+    yield from _plugin("schedule", train.schedule, SCHEDULES)
+    if train.collate is not None:
+        yield from _plugin("collate", train.collate, ())
+    if train.transform is not None:
+        yield from _plugin("transform", train.transform, TRANSFORMS)
+    elif train.transform_args:
+        hint = "write transform: image, or leave transform_args out"
+        yield problem("transform_args", "needs a train.transform", hint, "train.transform")
+
+
+def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
+    module, colon, attribute = name.partition(":")
+    if name in known or (colon and is_dotted(module) and is_dotted(attribute)):
+        return
+    if hint := list_hint(name, known.__contains__):
+        yield problem(kind, f"there is no {kind} {format_value(name)}", hint)
+        return
+    guess = nearest(name, known)
+    known_names = f"known: {', '.join(known)}; or " if known else ""
+    hint = f"{known_names}your own package.module:callable"
+    hint = f"did you mean {guess}? {hint}" if guess else hint
+    yield problem(kind, f"there is no {kind} {format_value(name)}", hint)
+
+
+def _optimizer(train: Train) -> Iterator[Problem]:
+    # The loop sets the learning rate; the others would win over the key, or lose to it.
+    taken = {"lr"} | (set(_KEYS_OF_OPTIMIZERS) if train.optimizer in OPTIMIZERS else set())
+    for name in sorted(taken & set(train.optimizer_args)):
+        hint = f"write train.{name}: {format_value(train.optimizer_args[name])}"
+        yield problem("optimizer_args", f"{name} has a key of its own", hint, f"train.{name}")
+    if train.nesterov and train.optimizer == "adamw":
+        hint = "write optimizer: sgd, or leave nesterov out"
+        what = f"needs train.optimizer sgd, not {train.optimizer}"
+        yield problem("nesterov", what, hint, "train.optimizer")
+
+
+def _schedule(train: Train) -> Iterator[Problem]:
+    steps, is_step = train.lr_milestones, train.schedule == "step"
+    also = ("train.schedule", "train.epochs")
+    if is_step and not steps:
+        hint = "such as lr_milestones: [30, 60], in epochs"
+        yield problem("schedule", "step needs train.lr_milestones", hint, "train.lr_milestones")
+    elif steps and not is_step:
+        hint = "write schedule: step, or leave lr_milestones out"
+        what = f"needs train.schedule step, not {train.schedule}"
+        yield problem("lr_milestones", what, hint, *also)
+    elif steps and train.max_steps is None and not 1 <= steps[0] <= steps[-1] < train.epochs:
+        what = f"{format_value(steps)} is not all within 1 to {train.epochs - 1}"
+        hint = f"name epochs after the first and before the end, train.epochs {train.epochs}"
+        yield problem("lr_milestones", what, hint, *also)
+    if train.max_steps is not None and train.warmup_steps > train.max_steps:
+        what = f"{train.warmup_steps} is more than train.max_steps {train.max_steps}"
+        yield problem("warmup_steps", what, "write fewer steps", "train.max_steps")
+
+
+def _objective(train: Train) -> Iterator[Problem]:
+    if train.label_smoothing and train.objective != "classification":
+        what = f"is for train.objective classification, not {train.objective}"
+        hint = "leave it out; your own objective can take it from objective_args"
+        yield problem("label_smoothing", what, hint, "train.objective")
+
+
+def _best(spec: Spec) -> Iterator[Problem]:
+    """Check the metric that chooses the best checkpoint, and what depends on it."""
+    best, mode = spec.checkpoint.best, spec.checkpoint.best_mode
+    where, also = ("checkpoint", "best"), (("checkpoint", "best_mode"),)
+    if best is None:
+        if spec.train.early_stop_patience is not None:
+            hint = "name a metric there, such as eval_loss"
+            what = "needs checkpoint.best, which is null"
+            yield problem("early_stop_patience", what, hint, "checkpoint.best")
+    elif best != "auto" and not best.startswith("eval_"):
+        hint = f"write eval_{best.removeprefix('train_')}; training metrics choose no checkpoint"
+        yield Problem(where, f"{format_value(best)} is no held-out metric", hint)
+    elif best != "auto" and best not in METRIC_MODES and mode == "auto":
+        hint = "write best_mode: min, or best_mode: max"
+        what = f"{format_value(best)} is not built in: the kit does not know which value is better"
+        yield Problem(where, what, hint, also)

@@ -1,0 +1,93 @@
+"""Keys of a training that exclude or need each other: refused at load, with a hint."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "train: {optimizer: adam}",
+            'there is no optimizer "adam"\n  hint: did you mean adamw? known: sgd, adamw; or',
+        ),
+        ("train: {strategy: deepspeed}", 'not "deepspeed"\n  hint: write fsdp, which'),
+        ("train: {strategy: ZeRO2}", "hint: write fsdp, with reshard_after_forward: false"),
+        ("train: {strategy: zero3}", "hint: write fsdp, which divides the same"),
+        ("train: {strategy: dpp}", 'not "dpp"\n  hint: did you mean ddp?'),
+        ("train: {model: mini_renet}", 'no model "mini_renet"\n  hint: did you mean mini_resnet?'),
+        ("train: {model: 'os:'}", "resnet50, mlp, gpt; or your own package.module:callable"),
+        ("train: {model: 'a b:c'}", 'there is no model "a b:c"'),
+        ("train: {dataset: cifar}", 'there is no dataset "cifar"\n  hint: did you mean cifar10?'),
+        ("train: {dataset: mnist}", 'there is no dataset "mnist"\n  hint: known: digits, breast_'),
+        ("train: {transform: x}", 'there is no transform "x"\n  hint: known: image; or your own'),
+        ("checkpoint: {best: accuracy}", "hint: write eval_accuracy; training metrics"),
+        (
+            "train: {nesterov: true, optimizer: adamw}",
+            "train.nesterov: needs train.optimizer sgd, not adamw\n"
+            "  hint: write optimizer: sgd, or leave nesterov out",
+        ),
+        (
+            "train: {schedule: step, epochs: 3}",
+            "train.schedule: step needs train.lr_milestones\n  hint: such as lr_milestones: [30",
+        ),
+        (
+            "train: {lr_milestones: [2], epochs: 3}",
+            "train.lr_milestones: needs train.schedule step, not constant\n"
+            "  hint: write schedule: step, or leave lr_milestones out",
+        ),
+        (
+            "train: {schedule: step, epochs: 9, lr_milestones: [0, 2]}",
+            "train.lr_milestones: [0, 2] is not all within 1 to 8\n"
+            "  hint: name epochs after the first",
+        ),
+        ("train: {schedule: step, epochs: 9, lr_milestones: [9]}", "[9] is not all within 1 to 8"),
+        (
+            "train: {transform_args: {size: 32}}",
+            "train.transform_args: needs a train.transform\n  hint: write transform: image, or",
+        ),
+        ("train: {objective: regresion}", "hint: did you mean regression?"),
+        ("train: {optimizer_args: {lr: 3}}", "lr has a key of its own\n  hint: write train.lr: 3"),
+        ("train: {optimizer_args: {momentum: 0.8}}", "momentum has a key of its own"),
+        ("train: {optimizer: 'a.b:c', optimizer_args: {lr: 3}}", "lr has a key of its own"),
+        ("train: {schedule: cosin}", "hint: did you mean cosine?"),
+        ("train: {max_steps: 5, warmup_steps: 6}", "6 is more than train.max_steps 5"),
+        ("train: {collate: pad}", "hint: your own package.module:callable"),
+        (
+            "{train: {early_stop_patience: 2}, checkpoint: {best: null}}",
+            "needs checkpoint.best, which is null",
+        ),
+        ("checkpoint: {best: train_loss}", "is no held-out metric\n  hint: write eval_loss"),
+        ("checkpoint: {best: eval_f1}", "hint: write best_mode: min, or best_mode: max"),
+    ],
+)
+def test_what_cannot_train_is_refused_with_a_hint(refuse, text, message):
+    errors = refuse(f"{text}\n")
+    assert message in errors
+    assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+@pytest.mark.parametrize("override", ["train.optimizer=sgd,adamw", "train.strategy=ddp, fsdp"])
+def test_a_list_of_names_is_for_a_sweep(refuse, override):
+    assert "hint: the command sweep takes several values" in refuse("name: x\n", override)
+
+
+def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):
+    problem = mistake("train: {nesterov: true, optimizer: adam}\n")
+    assert problem.path == ("train", "optimizer") and 'no optimizer "adam"' in problem.what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "checkpoint: {best: eval_f1, best_mode: max}",
+        "train: {nesterov: true}",
+        "train: {schedule: wsd, max_steps: 10}",
+        "train: {schedule: step, epochs: 9, lr_milestones: [1, 8]}",
+        "train: {schedule: step, lr_milestones: [3], max_steps: 100}",
+        "train: {transform: 'a.b:c', transform_args: {size: 32}}",
+        "train: {optimizer: mine.optim:lion, optimizer_args: {betas: [0.9, 0.99]}}",
+        "train: {optimizer: mine.optim:lion, optimizer_args: {momentum: 0.9}}",
+    ],
+)
+def test_what_can_train_is_taken(take, text):
+    take(f"{text}\n")
