@@ -80,9 +80,6 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         also = (("slurm", "time"),)
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
-    if slurm.spare_nodes > (most := slurm.most_nodes):
-        what = f"{slurm.spare_nodes} are more than the {most} nodes that train (slurm.nodes)"
-        yield Problem(("slurm", "spare_nodes"), what, "1 or 2 are enough for 64 nodes")
     for name, value in slurm.sbatch_args.items():
         if (name, value) != ("requeue", reserved.EXPEDITE):
             yield from _sbatch_arg(name, value)

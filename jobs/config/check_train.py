@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..batch_sizes import global_batch_size, uneven
+from ..batch_sizes import uneven
 from ..problems import Problem
 from ..spec import Spec
 
@@ -26,24 +26,15 @@ def problem(name: str, what: str, hint: str, *also: str) -> Problem:
 
 def _batch(spec: Spec) -> Iterator[Problem]:
     """Check the batch size. With launch.nproc_per_node auto the ranks may share it unevenly."""
-    train = spec.train
-    total, slurm = train.global_batch_size, spec.slurm
+    train, total = spec.train, spec.train.global_batch_size
     if total is None:
-        if slurm.is_range and spec.launch.is_trainer:
-            what = f"is needed with slurm.nodes {slurm.nodes}, so that each step has one size"
-            hint = f"write global_batch_size: {global_batch_size(spec)}"
-            hint += ", without grad_accum_steps" if train.grad_accum_steps > 1 else ""
-            yield problem("global_batch_size", what, hint, "slurm.nodes")
         return
     if train.grad_accum_steps != 1:
         what = f"excludes train.global_batch_size {total}, from which the trainer computes it"
         yield problem("grad_accum_steps", what, "keep one of them", "train.global_batch_size")
     world_size = 1 if spec.launch.nproc_per_node == "auto" else spec.num_ranks
     also = ("slurm.nodes", "launch.nproc_per_node")
-    if slurm.is_range and total < world_size:
-        what = f"{total} is less than one sample for each of {world_size} ranks"
-        yield problem("global_batch_size", what, f"write {world_size} or more", *also)
-    elif not slurm.is_range and world_size > 0 and total % world_size:
+    if not spec.slurm.is_range and world_size > 0 and total % world_size:
         yield problem("global_batch_size", *uneven(total, world_size), *also)
 
 

@@ -103,9 +103,9 @@ def _missing_rooms(values: dict[str, Any]) -> Iterator[Problem]:
         section = values if len(path) == 1 else values.get(str(path[0]), {})
         value = section.get(str(path[-1]), key.default)
         is_own = isinstance(value, str) and ":" in value
-        rooms = {} if isinstance(key.room, str) else key.room
-        of_value = (name for values, name in rooms.items() if re.fullmatch(values, str(value)))
-        room = next(of_value, "") if rooms else key.room
+        if isinstance(room := key.room, dict):
+            of_value = (name for text, name in room.items() if re.fullmatch(text, str(value)))
+            room = next(of_value, "")
         if room and room not in ROOMS and value != key.default and not is_own:
             yield Problem(path, missing(room), "leave it out, or add the folder of the room")
 

@@ -60,7 +60,7 @@ ROOMS: dict[str, Room] = {
     "gpus": Room(hooks=("start", "problems")),
     "fast_start": Room(hooks=("start",)),
     "compile_cache": Room(trainer_hooks=("callbacks",)),
-    "nodes": Room(hooks=("exclude", "begin", "evidence", "decide")),
+    "nodes": Room(hooks=("problems", "exclude", "begin", "evidence", "decide")),
 }
 
 

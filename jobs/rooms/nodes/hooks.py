@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from ...attempt import decision as rules
 from ...attempt import srun_step
 from ...attempt.decision import Decision
+from ...batch_sizes import global_batch_size
+from ...problems import Problem
 from ...records import with_room
 from ...records.ended import AttemptRecord, Evidence
 from ...records.nodes import Chosen
@@ -32,6 +34,27 @@ from .signs import is_failure, signs_of
 # What the clocks of a node and of slurmctld may differ by: munge refuses messages that are older.
 # Source: munged(8), default time-to-live of a credential.
 CLOCK_SKEW_S = 300.0
+
+
+def problems(spec: Spec) -> Iterator[Problem]:
+    """Yield too many spare nodes, and a range of nodes whose steps would differ in size."""
+    slurm, train, most = spec.slurm, spec.train, spec.slurm.most_nodes
+    if slurm.spare_nodes > most:
+        what = f"{slurm.spare_nodes} are more than the {most} nodes that train (slurm.nodes)"
+        yield Problem(("slurm", "spare_nodes"), what, "1 or 2 are enough for 64 nodes")
+    if not slurm.is_range or not spec.launch.is_trainer:
+        return
+    path, nodes = ("train", "global_batch_size"), ("slurm", "nodes")
+    ranks = 1 if spec.launch.nproc_per_node == "auto" else spec.num_ranks
+    if train.global_batch_size is None:
+        what = f"is needed with slurm.nodes {slurm.nodes}, so that each step has one size"
+        hint = f"write global_batch_size: {global_batch_size(spec)}"
+        hint += ", without grad_accum_steps" if train.grad_accum_steps > 1 else ""
+        yield Problem(path, what, hint, (nodes,))
+    elif train.global_batch_size < ranks:
+        what = f"{train.global_batch_size} is less than one sample for each of {ranks} ranks"
+        also = (nodes, ("launch", "nproc_per_node"))
+        yield Problem(path, what, f"write {ranks} or more", also)
 
 
 def exclude(

@@ -12,11 +12,9 @@ import pytest
         ),
         ("train: {strategy: deepspeed}", 'not "deepspeed"\n  hint: write fsdp, which'),
         ("train: {strategy: ZeRO2}", "hint: write fsdp, with reshard_after_forward: false"),
-        ("train: {strategy: zero3}", "hint: write fsdp, which divides the same"),
         ("train: {strategy: dpp}", 'not "dpp"\n  hint: did you mean ddp?'),
         ("train: {model: mini_renet}", 'no model "mini_renet"\n  hint: did you mean mini_resnet?'),
         ("train: {model: 'os:'}", "resnet50, mlp, gpt; or your own package.module:callable"),
-        ("train: {model: 'a b:c'}", 'there is no model "a b:c"'),
         ("train: {dataset: cifar}", 'there is no dataset "cifar"\n  hint: did you mean cifar10?'),
         ("train: {dataset: mnist}", 'there is no dataset "mnist"\n  hint: known: digits, breast_'),
         ("train: {transform: x}", 'there is no transform "x"\n  hint: known: image; or your own'),
@@ -49,7 +47,6 @@ import pytest
         ("train: {optimizer_args: {lr: 3}}", "lr has a key of its own\n  hint: write train.lr: 3"),
         ("train: {optimizer_args: {momentum: 0.8}}", "momentum has a key of its own"),
         ("train: {optimizer: 'a.b:c', optimizer_args: {lr: 3}}", "lr has a key of its own"),
-        ("train: {schedule: cosin}", "hint: did you mean cosine?"),
         ("train: {max_steps: 5, warmup_steps: 6}", "6 is more than train.max_steps 5"),
         ("train: {collate: pad}", "hint: your own package.module:callable"),
         (
@@ -80,7 +77,6 @@ def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):
     "text",
     [
         "checkpoint: {best: eval_f1, best_mode: max}",
-        "train: {nesterov: true}",
         "train: {schedule: wsd, max_steps: 10}",
         "train: {schedule: step, epochs: 9, lr_milestones: [1, 8]}",
         "train: {schedule: step, lr_milestones: [3], max_steps: 100}",
