@@ -50,16 +50,10 @@ def open_attempt(
     Raises: OwnedError, AllocationError, RendezvousError, InterfaceError, HeldError, EndedError,
         RecordError.
     """
-    newest = fact_reader.newest_opened(run_dir)
-    claimed = newest + 1
+    claimed = fact_reader.newest_opened(run_dir) + 1
     run_lock.claim(run_dir, me, claimed)
     try:
-        revision.complete(run_dir)
-        with shared_files.one_look():
-            # Until the claim another job may have opened attempts.
-            if run_dir.attempt(claimed).path.name in shared_files.listdir(run_dir.path):
-                newest = fact_reader.newest_opened(run_dir)
-            facts = fact_reader.read(run_dir, newest, is_for_next=True)
+        facts = _facts_after_claim(run_dir, claimed)
         attempt = interpret.newest_number(facts) + 1
         if attempt != claimed:
             run_lock.claim(run_dir, me, attempt)
@@ -68,6 +62,21 @@ def open_attempt(
         with contextlib.suppress(OSError):
             run_lock.release(run_dir, me)
         raise
+
+
+def _facts_after_claim(run_dir: RunDir, claimed: int) -> AttemptFacts:
+    """Return the facts of the newest attempt, for an attempt with the number `claimed`, or later.
+
+    Until the claim another job may have opened attempts, or a resume have changed the run.
+    """
+    with shared_files.one_look():
+        names = shared_files.listdir(run_dir.path)
+        if run_dir.revision.name not in names:
+            is_opened = run_dir.attempt(claimed).path.name in names
+            newest = fact_reader.newest_opened(run_dir) if is_opened else claimed - 1
+            return fact_reader.read(run_dir, newest, is_for_next=True)
+    revision.complete(run_dir)
+    return _facts_after_claim(run_dir, claimed)
 
 
 def _open(
@@ -106,7 +115,8 @@ def _open(
         code=code.name,
         code_digest=f"{code.name} {kit.name}",
     )
-    _write_plan(run_dir, plan)
+    run_dir.attempt(attempt).path.mkdir(exist_ok=True)
+    records.write(run_dir.attempt(attempt).plan, plan)
     if not me.is_local:
         successor.ensure(run_dir, facts, me.job_id)
     record_writer.note(run_dir, attempt, "open", nodes=list(plan.nodes), job_id=me.job_id)
@@ -150,14 +160,6 @@ def _close_earlier(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> 
         hooks.end(run_dir, facts, me)
         raise refused
     return facts
-
-
-def _write_plan(run_dir: RunDir, plan: AttemptPlan) -> None:
-    """Write the files of an attempt that the agents read."""
-    attempt_dir = run_dir.attempt(plan.attempt)
-    with contextlib.suppress(FileExistsError):
-        attempt_dir.path.mkdir()
-    records.write(attempt_dir.plan, plan)
 
 
 class AllocationError(UserError):

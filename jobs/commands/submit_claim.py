@@ -69,7 +69,7 @@ def _refusal(claim: _SubmitClaim) -> UserError:
     if holder is None:
         return UserError(f"{claim.run_id}: another command has just finished\n  hint: try again")
     hint = "wait for it, then try again"
-    if run_lock.is_alive(holder) is None:
+    if run_lock.life_of(holder).is_alive is None:
         hint += f"; if it has died, delete {claim.owner}"
     who = f"process {holder.pid} on {holder.host}"
     return UserError(f"{claim.run_id}: {who} is submitting or cancelling it\n  hint: {hint}")

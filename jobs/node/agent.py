@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -176,6 +176,7 @@ class Agent:
         """Write the agent's record, which `attempt.close` reads; `exit_code` is torchrun's."""
         kills = self.oom_kills()
         limit = limit_bytes() if kills else None
+        ranks = () if exit_code is None else self.ranks()
         record = AgentRecord(
             host=self.node.host,
             address=self.node.address,
@@ -189,15 +190,21 @@ class Agent:
             interpreter=sys.executable,
             python=platform.python_version(),
             gpus=self.num_gpus or None,
-            errors=() if exit_code is None else self.rank_errors(),
+            ranks=ranks,
+            errors=self.errors_of(ranks),
         )
         with self.best_effort():
             records.write(self.attempt_dir.agent(self.node.rank), record)
 
-    def rank_errors(self) -> tuple[RankError, ...]:
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks that began on this node."""
+        with contextlib.suppress(OSError):
+            return tuple(sorted(int(x) for x in os.listdir(self.ranks_dir) if x.isdecimal()))
+        return ()
+
+    def errors_of(self, ranks: Iterable[int]) -> tuple[RankError, ...]:
         """Return what the ranks of this node recorded, so that `attempt.close` reads one file."""
         with contextlib.suppress(OSError, records.RecordError):  # then that reads them itself
-            ranks = sorted(int(name) for name in os.listdir(self.ranks_dir) if name.isdecimal())
             found = [records.read(RankError, self.attempt_dir.rank_error(rank)) for rank in ranks]
             return tuple(error for error in found if error is not None)
         return ()

@@ -139,7 +139,9 @@ class AgentRecord:
     python: str | None = None  # its version
     # That its ranks see, of those that the job asked for; None: it asked for none.
     gpus: int | None = field(default=None, metadata=OMIT_NONE)
-    errors: tuple[RankError, ...] = ()  # that its ranks recorded, as far as the agent has ended
+    # What its ranks left, once the agent has ended: which of them began, and their error records.
+    ranks: tuple[int, ...] = ()
+    errors: tuple[RankError, ...] = ()
 
 
 @dataclass(frozen=True)

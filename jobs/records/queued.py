@@ -74,18 +74,45 @@ class SlurmSite:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """owner.json: the job that may write into the run directory, and its attempt."""
+class Owner:
+    """A job that may write: a Slurm job with its id, a local one with host, pid and start time.
+
+    restart_count: a requeued job keeps its id, and its earlier start may still run on a node that
+    the network cut off.
+    """
 
     job_id: str
     host: str
     pid: int
-    pid_start: str  # clock ticks since boot, of /proc/PID/stat
-    attempt: int
+    pid_start: str  # clock ticks since boot, of /proc/PID/stat: a new process may get the same pid
     restart_count: int = 0
-    token: str = "unnamed"  # names this claim; see jobs.runs.run_lock
-    uid: int | None = field(default=None, metadata=OMIT_NONE)  # of the job's or process's user
+    uid: int | None = field(default=None, metadata=OMIT_NONE)  # of the user who runs it
     cluster: str | None = field(default=None, metadata=OMIT_NONE)  # of a Slurm job
+
+    @property
+    def is_local(self) -> bool:
+        return self.job_id.startswith("local-")
+
+    @property
+    def job(self) -> RecordedJob:
+        """The Slurm job of an owner that has one."""
+        return RecordedJob(self.job_id, self.uid, self.cluster)
+
+    def is_same_start(self, other: Owner) -> bool:
+        """Return whether both belong to one start of one job; the processes may differ."""
+        return (self.job_id, self.restart_count) == (other.job_id, other.restart_count)
+
+    def is_restarted_as(self, other: Owner) -> bool:
+        """Return whether the other is a later start of the same job."""
+        return self.job_id == other.job_id and self.restart_count < other.restart_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Owner):
+    """owner.json: the job that may write into the run directory, and its attempt."""
+
+    attempt: int
+    token: str = "unnamed"  # names this claim; see jobs.runs.run_lock
 
 
 @dataclass(frozen=True)

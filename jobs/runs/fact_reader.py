@@ -93,7 +93,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         agent_errors=nodes.agent_errors,
         agents=nodes.agents,
         errors=nodes.errors,
-        places=_places(run_dir, attempt, nodes.errors) if spec.launch.is_trainer else (),
+        places=_places(run_dir, attempt, nodes) if spec.launch.is_trainer else (),
         events=tuple(event for event in nodes.events if event.attempt == attempt),
         progress_step=step,
         total_steps=total,
@@ -194,20 +194,19 @@ def _last_words(
     return tuple((host, words) for host, words in words_of if words)
 
 
-def _places(
-    run_dir: RunDir, attempt: int, errors: tuple[RankError, ...]
-) -> tuple[tuple[int, str], ...]:
+def _places(run_dir: RunDir, attempt: int, nodes: _Nodes) -> tuple[tuple[int, str], ...]:
     """Return (rank, host) per started rank; () if a rank's own error says why.
 
-    The timeline of every rank has to be read for it.
+    Where an agent recorded no end, the timelines of its ranks are read for it.
     """
-    first = interpret.first_error(errors)
+    first = interpret.first_error(nodes.errors)
     if first is None or not first.caused_by_peer:
         return ()
-    places = []
+    places = {rank: agent.host for agent in nodes.agents if agent for rank in agent.ranks}
+    known = {run_dir.timeline(f"rank-{rank:05d}").name for rank in places}
     for path in shared_files.files_in(run_dir.timeline("x").parent, "rank-*.jsonl"):
-        of_rank = (each for each in read_events(path) if each.attempt == attempt)
-        host = next((each.host for each in of_rank if each.event == "spawn"), None)
-        if host is not None:
-            places.append((int(path.stem.partition("-")[2]), host))
-    return tuple(sorted(places))
+        of_rank = read_events(path) if path.name not in known else []
+        begun = (each for each in of_rank if each.attempt == attempt and each.event == "spawn")
+        if (spawn := next(begun, None)) is not None:
+            places[int(path.stem.partition("-")[2])] = str(spawn.host)
+    return tuple(sorted(places.items()))

@@ -16,14 +16,15 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 
 from .. import installation, records
 from ..console import user_name
 from ..errors import FailedError, UserError
 from ..procfs import is_hidden, start_of
-from ..records.queued import Claim, RecordedJob
+from ..records.queued import Claim
+from ..records.queued import Owner as Owner
 from ..rundir import RunDir, fsync_directory, write_durable
 from ..slurm import client, job_list
 from ..slurm.client import Life
@@ -31,36 +32,6 @@ from ..slurm.client import Life
 
 class OwnedError(UserError):
     """Another job owns the run directory; the text names the job and has a hint."""
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A job that may write: a Slurm job with its id, a local one with host, pid and start time.
-
-    pid_start: clock ticks since boot; it differs if the kernel gave the pid to a new process.
-    restart_count: a requeued job keeps its id, and its earlier start may still run on a node that
-    the network cut off.
-    """
-
-    job_id: str
-    host: str
-    pid: int
-    pid_start: str
-    restart_count: int = 0
-    uid: int | None = None  # of the user who runs it
-    cluster: str | None = None  # of a Slurm job
-
-    @property
-    def is_local(self) -> bool:
-        return self.job_id.startswith("local-")
-
-    def is_same_start(self, other: Owner) -> bool:
-        """Return whether both belong to one start of one job; the processes may differ."""
-        return (self.job_id, self.restart_count) == (other.job_id, other.restart_count)
-
-    def is_restarted_as(self, other: Owner) -> bool:
-        """Return whether the other is a later start of the same job."""
-        return self.job_id == other.job_id and self.restart_count < other.restart_count
 
 
 def this_process(job_id: str | None) -> Owner:
@@ -77,15 +48,10 @@ def process(pid: int, job_id: str | None = None) -> Owner:
     return Owner(name, host, pid, start_of(pid), restart_count, os.getuid(), cluster)
 
 
-def is_alive(owner: Owner, patience_s: float = 0.0) -> bool | None:
-    """Return whether the owner may still write; None if that cannot be found out on this host."""
-    return life_of(owner, patience_s).is_alive
-
-
 def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
     """Return whether the owner may still write, and why that is unknown where it is."""
     if not owner.is_local:
-        return job_list.life_of(job_of(owner), patience_s)
+        return job_list.life_of(owner.job, patience_s)
     if owner.host != socket.gethostname():
         why = f"this host cannot find out whether process {owner.pid} on {owner.host} still runs"
         return Life(None, why, f"use {owner.host}")
@@ -97,25 +63,9 @@ def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
     return Life(None, why, f"ask user {user}")
 
 
-def job_of(owner: Owner) -> RecordedJob:
-    """Return the Slurm job of an owner."""
-    return RecordedJob(owner.job_id, owner.uid, owner.cluster)
-
-
-def read(run_dir: RunDir) -> Owner | None:
-    """Return the current owner, which may be dead; None without an owner."""
-    current = read_claim(run_dir)
-    return None if current is None else _owner(current)
-
-
-def read_claim(run_dir: RunDir) -> Claim | None:
-    """Return the current owner's claim; None without an owner."""
+def read(run_dir: RunDir) -> Claim | None:
+    """Return the claim of the current owner, which may be dead; None without an owner."""
     return records.read(Claim, run_dir.owner)
-
-
-def _owner(claim: Claim) -> Owner:
-    names = (each.name for each in fields(Owner))
-    return Owner(**{name: getattr(claim, name) for name in names})
 
 
 def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
@@ -123,36 +73,36 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
 
     Raises: OwnedError if another job, or a later start of this one, may write.
     """
-    mine, current = _new_claim(me, attempt), read_claim(run_dir)
+    mine, current = _new_claim(me, attempt), read(run_dir)
     if current is None:
         with _file_of(run_dir, mine) as file:
             if _link(file, run_dir.owner, mine):
                 return
-        current = read_claim(run_dir)
+        current = read(run_dir)
     if current is None:
         # The owner released the run after our _link() and before our read: refuse, although a new
         # try would succeed.
         raise _lost_race(run_dir)
-    _refuse_if_alive(run_dir, _owner(current), me)
+    _refuse_if_alive(run_dir, current, me)
     with _change_lock(run_dir, current, mine) as lock:
         try:
             os.replace(lock, run_dir.owner)  # the lock file holds this process's claim
         except FileNotFoundError:
             # The answer of an NFS server was lost, and the client's repeated call failed.
-            if read_claim(run_dir) != mine:
+            if read(run_dir) != mine:
                 raise
         fsync_directory(run_dir.path)
 
 
 def is_owned_by_attempt(run_dir: RunDir, me: Owner, attempt: int) -> bool:
     """Return whether this attempt of this job still owns the run: no newer one has claimed it."""
-    current = read_claim(run_dir)
+    current = read(run_dir)
     return current is not None and (current.job_id, current.attempt) == (me.job_id, attempt)
 
 
 def is_superseded(run_dir: RunDir, job_id: str, attempt: int) -> bool:
     """Return whether another attempt has claimed the run; False if there is no claim at all."""
-    current = read_claim(run_dir)
+    current = read(run_dir)
     return current is not None and (current.job_id, current.attempt) != (job_id, attempt)
 
 
@@ -176,8 +126,8 @@ def is_owned_by_start(run_dir: RunDir, me: Owner) -> bool:
 
 def release(run_dir: RunDir, me: Owner) -> None:
     """Remove the claim if it belongs to this start of this job."""
-    current = read_claim(run_dir)
-    if current is not None and _owner(current).is_same_start(me):
+    current = read(run_dir)
+    if current is not None and current.is_same_start(me):
         mine = _new_claim(me, current.attempt)
         with contextlib.suppress(OwnedError), _change_lock(run_dir, current, mine) as lock:
             run_dir.owner.unlink()
@@ -185,7 +135,7 @@ def release(run_dir: RunDir, me: Owner) -> None:
 
 
 def _new_claim(me: Owner, attempt: int) -> Claim:
-    return Claim(**asdict(me), attempt=attempt, token=secrets.token_hex(8))
+    return Claim(**asdict(me) | {"attempt": attempt, "token": secrets.token_hex(8)})
 
 
 def _refuse_if_alive(run_dir: RunDir, other: Owner, me: Owner) -> None:
@@ -223,12 +173,12 @@ def _change_lock(run_dir: RunDir, current: Claim, mine: Claim) -> Iterator[Path]
     with _file_of(run_dir, mine) as file:
         while not _link(file, locks[-1], mine):
             holder = records.read(Claim, locks[-1])
-            if holder is None or not _may_take_over(_owner(holder), _owner(mine)):
+            if holder is None or not _may_take_over(holder, mine):
                 raise _lost_race(run_dir)
             locks.append(_lock_path(run_dir, holder))  # `holder` died inside its block
     *abandoned, own = locks
     try:
-        if read_claim(run_dir) != current:
+        if read(run_dir) != current:
             raise _lost_race(run_dir)
         yield own
     except BaseException:
@@ -245,7 +195,7 @@ def _may_take_over(holder: Owner, me: Owner) -> bool:
     """Return whether `me` gets the lock: `holder` is dead or the same job's, of no later start."""
     if holder.job_id == me.job_id:
         return holder.restart_count <= me.restart_count
-    return is_alive(holder) is False
+    return life_of(holder).is_alive is False
 
 
 def _lock_path(run_dir: RunDir, claim: Claim) -> Path:

@@ -84,7 +84,7 @@ class RunFiles:
         known = [] if self.submitted is None else [self.submitted]
         owner = self.owner
         if owner is not None and not owner.is_local and owner.job_id != self.job_id:
-            known.append(run_lock.job_of(owner))
+            known.append(owner.job)
         if self.successor is not None and self.successor not in [job.job_id for job in known]:
             known[1:1] = [replace(known[0], job_id=self.successor)]
         return known

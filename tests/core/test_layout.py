@@ -489,7 +489,6 @@ ASKS_ABOUT_JOBS = {
     "jobs.commands.run_jobs": "jobs of plain sbatch, which no file of a run names",
 }
 ASKING = {"job_list.life_of", "job_list.ask", "job_list.queue", "run_lock.life_of"}
-ASKING |= {"run_lock.is_alive"}
 
 
 def test_only_the_state_of_a_run_says_whether_it_lives():

@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret
 from slurm_job_kit.jobs.spec import Spec
-from tests.core import run_files
+from tests.core import file_operations, run_files
 from tests.core.attempt.attempt_kit import entry, own_script, parsed
 from tests.core.run_files import failed, node, opened
 
@@ -492,26 +492,24 @@ def test_a_bad_node_is_the_cause_and_named_once(run):
     assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
 
 
-def test_the_file_of_a_rank_is_opened_only_where_no_agent_has_read_it(run):
-    attempt = opened(run, 1)
-    failed(attempt, 0, 5.0)
-    failed(attempt, 1, 6.0)
-    node(attempt, 0, torchrun_exit=1, errors=[read_json(attempt.rank_error(0))])
-    attempt.rank_error(0).write_text("is not opened")
-    assert [each.rank for each in fact_reader.read(run, 1).errors] == [0, 1]
-
-
-def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
-    attempt = opened(run, 2)
-    for rank in (0, 1, 2):
-        for number in (1, 2):
-            Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank}")
-    for rank in (0, 2):
-        failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
-    error = interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error
-    assert str(error).startswith("rank 1 on n1 died without an error record")
-    failed(attempt, 1, 9.0)
-    assert (
-        interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error
-        == "rank 1 on n1: ValueError: x"
-    )
+def test_a_close_opens_files_of_ranks_only_where_their_agent_recorded_no_end(run):
+    attempt = opened(run, 2, nodes=["n0", "n1", "n2"])
+    for number in (1, 2):
+        for rank in range(6):
+            Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank // 2}")
+    for rank in (0, 1, 5):
+        failed(attempt, rank, 5.0, caused_by_peer=True)
+    errors = [read_json(attempt.rank_error(rank)) for rank in (0, 1)]
+    node(attempt, 0, torchrun_exit=1, ranks=[0, 1], errors=errors)
+    node(attempt, 1, torchrun_exit=1, ranks=[2, 3])  # both were killed
+    node(attempt, 2, torchrun_exit=None, end=None)
+    with file_operations.watched(run.path) as operations:
+        facts = fact_reader.read(run, 2)
+    error = str(interpret.rank_evidence(facts, "RUNNING").error)
+    assert error.startswith("rank 2 on n1, rank 3 on n1, rank 4 on n2 died without an error record")
+    paths = sorted(path for name, path in operations.elements() if name == "open")
+    agents = [f"attempt-2/agent-{number:05d}.json" for number in range(3)]
+    assert [path for path in paths if "agent" in path] == agents
+    timelines = [f"timeline/rank-{rank:05d}.jsonl" for rank in (0, 4, 5)]  # rank 0: the steps
+    of_ranks = ["attempt-2/rank-00005.error.json", *timelines]
+    assert [path for path in paths if "/rank-" in path] == of_ranks

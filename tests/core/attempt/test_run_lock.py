@@ -48,7 +48,7 @@ def owner_of(run):
 def test_a_claim_says_who_and_which_attempt(run):
     me = run_lock.this_process(None)
     run_lock.claim(run, me, 3)
-    assert run_lock.read(run) == me
+    assert run_lock.is_owned_by_start(run, me)
     assert read_json(run.owner)["attempt"] == 3
     assert os.listdir(run.path) == ["owner.json"]
 
@@ -65,7 +65,7 @@ def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
     monkeypatch.setattr(run_lock, "life_of", dies_just_now)
     with pytest.raises(OwnedError, match="just now"):
         run_lock.claim(run, loser, 2)
-    assert run_lock.read(run) == winner
+    assert run_lock.is_owned_by_start(run, winner)
 
 
 def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
@@ -76,8 +76,8 @@ def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
 
 def test_a_pid_that_was_given_out_again_is_no_living_owner():
     me = run_lock.this_process(None)
-    assert run_lock.is_alive(me) is True
-    assert run_lock.is_alive(replace(me, pid_start="1")) is False
+    assert run_lock.life_of(me).is_alive is True
+    assert run_lock.life_of(replace(me, pid_start="1")).is_alive is False
 
 
 SEE_AS_USER = """
@@ -113,7 +113,7 @@ def test_a_living_owner_refuses(run):
     run_lock.claim(run, first, 1)
     with pytest.raises(OwnedError, match=f"job {first.job_id} is still running it"):
         run_lock.claim(run, replace(first, job_id="local-second"), 2)
-    assert run_lock.read(run) == first
+    assert run_lock.is_owned_by_start(run, first)
 
 
 def test_an_owner_on_another_host_is_not_taken_for_dead(run):
@@ -135,7 +135,7 @@ def test_an_owner_on_another_host_is_not_taken_for_dead(run):
 )
 def test_whether_a_job_lives_is_asked_of_slurm(scontrol, text, status, stream, alive):
     scontrol(text, status, stream)
-    assert run_lock.is_alive(run_lock.this_process("7")) is alive
+    assert run_lock.life_of(run_lock.this_process("7")).is_alive is alive
 
 
 def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, scontrol):
@@ -163,7 +163,7 @@ def test_the_start_before_a_requeue_can_neither_claim_nor_release(run):
     with pytest.raises(OwnedError, match="job 7 was started again meanwhile"):
         run_lock.claim(run, before, 3)
     run_lock.release(run, before)
-    assert run_lock.read(run) == now
+    assert run_lock.is_owned_by_start(run, now)
     assert not run_lock.is_owned_by_attempt(run, before, 1)
 
 
@@ -193,7 +193,7 @@ def test_who_dies_while_it_replaces_an_owner_is_replaced_too(run, dead, num_dead
         write_json(lock, present)
     me = run_lock.this_process(None)
     run_lock.claim(run, me, 2)
-    assert run_lock.read(run) == me
+    assert run_lock.is_owned_by_start(run, me)
     assert os.listdir(run.path) == ["owner.json"]
 
 
@@ -203,7 +203,7 @@ def test_who_replaces_an_owner_right_now_is_left_alone(run, dead):
     write_json(lock, busy | {"attempt": 2, "token": "x"})
     with pytest.raises(OwnedError, match="just now"):
         run_lock.claim(run, run_lock.this_process(None), 2)
-    assert run_lock.read(run) == dead
+    assert run_lock.is_owned_by_start(run, dead)
 
 
 def test_a_link_whose_answer_was_lost_is_a_claim(run, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_link_whose_answer_was_lost_is_a_claim(run, monkeypatch):
 
     monkeypatch.setattr(os, "link", link_twice)
     run_lock.claim(run, run_lock.this_process(None), 1)
-    assert run_lock.read(run) == run_lock.this_process(None)
+    assert run_lock.is_owned_by_start(run, run_lock.this_process(None))
 
 
 def test_a_rename_whose_answer_was_lost_replaces_a_dead_owner(run, dead, monkeypatch):
@@ -228,14 +228,14 @@ def test_a_rename_whose_answer_was_lost_replaces_a_dead_owner(run, dead, monkeyp
 
     monkeypatch.setattr(os, "replace", rename_twice)
     run_lock.claim(run, run_lock.this_process(None), 2)
-    assert run_lock.read(run) == run_lock.this_process(None) != dead
+    assert run_lock.is_owned_by_start(run, run_lock.this_process(None))
 
 
 def test_release_gives_up_what_is_ours_only(run):
     me = run_lock.this_process(None)
     run_lock.claim(run, me, 1)
     run_lock.release(run, replace(me, job_id="local-other"))
-    assert run_lock.read(run) == me
+    assert run_lock.is_owned_by_start(run, me)
     run_lock.release(run, me)
     assert run_lock.read(run) is None
     run_lock.release(run, me)
