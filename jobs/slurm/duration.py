@@ -10,10 +10,8 @@ import re
 
 from ..console import format_duration
 
-FORMS = "M, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 _DIGITS = "([0-9]{1,9})"
-_SHORT = re.compile(rf"{_DIGITS}(?::{_DIGITS})?(?::{_DIGITS})?")
-_DAYS = re.compile(rf"{_DIGITS}-{_DIGITS}(?::{_DIGITS})?(?::{_DIGITS})?")
+_FORM = re.compile(rf"(?:{_DIGITS}-)?{_DIGITS}(?::{_DIGITS})?(?::{_DIGITS})?")
 _ENDLESS = {"unlimited", "infinite", "-1"}
 
 
@@ -24,29 +22,22 @@ def parse(text: str) -> int:
     """
     if text.strip().lower() in _ENDLESS:
         raise ValueError("is not supported: the run must know when to save")
-    seconds = _seconds(text)
-    if seconds is None:
-        raise ValueError(f"is none of Slurm's forms {FORMS}")
+    if _FORM.fullmatch(text) is None:
+        raise ValueError("is none of Slurm's forms M, M:S, H:M:S, D-H, D-H:M or D-H:M:S")
+    seconds = parse_or_zero(text)
     if seconds == 0:
         raise ValueError("is zero seconds")
     return seconds
 
 
-def _seconds(text: str) -> int | None:
-    if match := _DAYS.fullmatch(text):
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    if match := _SHORT.fullmatch(text):
-        first, second, third = match.groups()
-        if third is not None:
-            return (int(first) * 60 + int(second)) * 60 + int(third)
-        return int(first) * 60 + int(second or 0)
-    return None
-
-
 def parse_or_zero(text: str) -> int:
     """Return the seconds of a time text, or 0 if the text has none of Slurm's forms."""
-    return _seconds(text) or 0
+    if (match := _FORM.fullmatch(text)) is None:
+        return 0
+    days, first, second, third = map(int, match.groups("0"))
+    if match[1] is None and match[4] is None:
+        return first * 60 + second
+    return ((days * 24 + first) * 60 + second) * 60 + third
 
 
 def canonical(seconds: int) -> str:
@@ -65,24 +56,11 @@ def misreading(written: str) -> tuple[str, str] | None:
     taken = parse_or_zero(written)
     if match is None or taken == 0:
         return None
-    other = _other_reading(match[1], match[2])
+    # What people mean: 4:30 as H:M, 12 as hours, 14400 as seconds.
+    first, is_seconds = int(match[1]), match[2] is None and int(match[1]) >= 100
+    other = first if is_seconds else first * 3600 + int(match[2] or 0) * 60
+    same, units = re.sub("^00:", "0:", canonical(taken)), "minutes"
+    units += " and seconds" if taken % 60 else ""
     what = f"{written} means {format_duration(taken)} to Slurm"
-    first = f'write "{canonical(other)}" for {format_duration(other)}'
-    second = f'"{_with_hours(taken)}" if you meant {_units(match[2], taken)}'
-    return what, f"{first}, or {second}"
-
-
-def _other_reading(first: str, second: str | None) -> int:
-    """Return what people mean instead: 4:30 as H:M, 12 as hours, 14400 as seconds."""
-    if second is not None:
-        return int(first) * 3600 + int(second) * 60
-    return int(first) * 3600 if int(first) < 100 else int(first)
-
-
-def _with_hours(seconds: int) -> str:
-    text = canonical(seconds)
-    return text[1:] if text.startswith("00:") else text
-
-
-def _units(second: str | None, seconds: int) -> str:
-    return "minutes" if seconds % 60 == 0 or second is None else "minutes and seconds"
+    hint = f'write "{canonical(other)}" for {format_duration(other)}, or "{same}" if you meant'
+    return what, f"{hint} {units}"

@@ -1,14 +1,10 @@
 """Submits an sbatch command line through submitit's executor. Only this file uses submitit.
 
 Its public `submit(function)` does not serve: it pickles a Python function and runs it in the job
-under submitit, which swallows the SIGTERM of a preemption. So this file uses three private methods
-of `SlurmExecutor` (submitit 1.5.4):
-
-- `_make_submission_command`, replaced: submitit's is `sbatch FILE`, with the options as `#SBATCH`
-  lines in FILE. A newline in such a line would end it, and the shell would run the rest. Ours is
-  the command line of `jobs.slurm.sbatch`, with each option as one argument.
-- `_make_submission_file_text`, replaced: the frozen batch script, of which submitit keeps a copy.
-- `_submit_command`, called: writes that file, runs the command and reads the job id.
+under submitit, which swallows the SIGTERM of a preemption. So this file calls `_submit_command` of
+submitit 1.5.4, and replaces the script, the command line and the reading of the job id. submitit
+writes options as `#SBATCH` lines into a file: a newline in such a line would end it, and the shell
+would run the rest. In our command line each option is one argument (`jobs.slurm.sbatch`).
 
 A job queues its successor with the standard library alone, by `jobs.slurm.client.submit`.
 """
@@ -21,7 +17,7 @@ import io
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +70,8 @@ def _executor(argv: Sequence[str], folder: Path, queued: list[str]) -> Any:
 
         @staticmethod
         def _get_job_id_from_submission_command(string: bytes | str) -> str:
-            text = string if isinstance(string, str) else string.decode(errors="replace")
-            job_id = client.submitted_job(text)
-            if job_id is None:
-                raise FailedSubmissionError(text)
+            if (job_id := client.submitted_job(str(string))) is None:
+                raise FailedSubmissionError(string)
             queued.append(job_id)
             return job_id
 
@@ -90,20 +84,16 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
     argv: as of `jobs.slurm.sbatch.sbatch_argv`, the batch script second to last.
     environ: the whole environment of sbatch, and so of the job.
     folder: exists; submitit writes its copy of the batch script there.
-    Raises: SubmissionError, with whether the job may be queued; FailedError if the job was
-        cancelled, because the disk is full.
+    Raises: SubmissionError; FailedError if the job was cancelled, because the disk is full.
     """
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     queued: list[str] = []
-    messages = io.StringIO()
+    messages, before = io.StringIO(), {**os.environ}
     try:
         # submitit prints sbatch's error, and gives sbatch the environment of this process.
-        with (
-            _process_environment(environ),
-            contextlib.redirect_stderr(messages),
-            client.say_if_slow(argv[0]),
-        ):
+        with contextlib.redirect_stderr(messages), client.say_if_slow(argv[0]):
+            _replace_environment({**environ})
             return str(_executor(argv, folder, queued)._submit_command("").job_id)
     except FailedSubmissionError as error:
         raise SubmissionError("sbatch's answer has no job id", argv, str(error), True) from error
@@ -117,6 +107,13 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
         if is_lost or client.NO_CONTACT.search(text):
             what = "Slurm does not answer"
         raise SubmissionError(what, argv, text, may_be_queued=is_lost) from error
+    finally:
+        _replace_environment(before)
+
+
+def _replace_environment(environ: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
 
 
 def cancel_unrecorded(job_id: str, error: OSError | RuntimeError) -> FailedError:
@@ -130,16 +127,3 @@ def cancel_unrecorded(job_id: str, error: OSError | RuntimeError) -> FailedError
     )
     failed.may_be_queued = True
     return failed
-
-
-@contextlib.contextmanager
-def _process_environment(environ: Mapping[str, str]) -> Iterator[None]:
-    """Run the block with `environ` as the environment of this process."""
-    before, after = dict(os.environ), dict(environ)
-    os.environ.clear()
-    os.environ.update(after)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -31,7 +31,6 @@ ACCOUNTING_DELAY_S = 10.0
 _ROW, _SEPARATOR = "\x1e", "\x1f"
 _COLUMNS = ("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U", "%Z", "%o")
 QUEUE_FORMAT = _ROW + _SEPARATOR.join(_COLUMNS)
-_NUM_COLUMNS = len(_COLUMNS)
 # The kit's batch script, and the arguments behind it.
 _OURS = re.compile(rf"(?:^|[/ ]){re.escape(SCRIPT.name)}(?: (.*))?$")
 
@@ -160,7 +159,7 @@ def queue(users: Iterable[int] = ()) -> Queue:
     if answer is None or answer.returncode != 0:
         return Queue(None)
     rows = [row.split(_SEPARATOR) for row in answer.stdout.split(_ROW)[1:]]
-    if any(len(row) != _NUM_COLUMNS for row in rows):
+    if any(len(row) != len(_COLUMNS) for row in rows):
         return Queue(None)  # a job that cannot be read has not ended
     return Queue({row[0]: _job_of(row[1:]) for row in rows})
 
@@ -168,16 +167,14 @@ def queue(users: Iterable[int] = ()) -> Queue:
 def _job_of(row: Sequence[str]) -> Job:
     """Return the job of a line of squeue, without its id."""
     state, start, left, num_nodes, nodes, reason, uid, work_dir, command = row
-    command = command.removesuffix("\n")
-    left_s = duration.parse_or_zero(left)
     return Job(
         state=job_state.read(state),
         reason=reason,
         uid=int(uid) if uid.isdecimal() else None,
         work_dir=work_dir,
-        command=command,
+        command=command.removesuffix("\n"),
         start=float(start) if start.isdecimal() else None,
-        left_s=left_s or None,
+        left_s=duration.parse_or_zero(left) or None,
         num_nodes=int(num_nodes) if num_nodes.isdecimal() else 0,
         nodes=nodes,
     )
