@@ -128,12 +128,8 @@ def forget(folder: Path) -> None:
     ask_again(folder)
     for path in (folder / name for name in listdir(folder)):
         ask_again(path)
-        with contextlib.suppress(OSError), open(path, "rb", opener=_without_waiting) as file:
+        with contextlib.suppress(OSError), open_binary(path) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _without_waiting(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -160,8 +156,15 @@ def read_text(path: Path, errors: str = "strict") -> str:
 
 
 def open_binary(path: Path) -> BufferedReader:
-    """Open a file to read its bytes. Raises: FileNotFoundError if the server has none, OSError."""
-    return _with_retry(lambda each: open(each, "rb"), path)
+    """Open a file to read its bytes. Raises: FileNotFoundError if the server has none, OSError.
+
+    Without blocking: a FIFO without a writer would block for ever.
+    """
+    return _with_retry(lambda each: open(each, "rb", opener=_without_waiting), path)
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK)
 
 
 @contextlib.contextmanager

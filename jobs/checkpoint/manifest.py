@@ -38,6 +38,13 @@ class FileDigest:
     size: int
     sha256: str
 
+    def check(self, name: str, size: int, sha256: str | None = None) -> None:
+        """Raise DamageError where the file has another size, or another digest if it is given."""
+        if size != self.size:
+            raise DamageError(f"{name} has {size} bytes, not {self.size}")
+        if sha256 not in (None, self.sha256):
+            raise DamageError(f"{name} does not agree with its SHA-256")
+
 
 @dataclass(frozen=True)
 class NamedFile:

@@ -139,14 +139,12 @@ class PartFile:
     def __init__(self, path: Path, file: BufferedReader, expected: FileDigest) -> None:
         self._name, self._file = path.name, file
         size = os.fstat(file.fileno()).st_size
-        if size != expected.size:
-            raise DamageError(f"{path.name} has {size} bytes, not {expected.size}")
+        expected.check(path.name, size)
         self._data_bytes = data_bytes(size)
         self._digests = bytearray(size - self._data_bytes)
         self.bytes_read = 0
         self._read(self._data_bytes, memoryview(self._digests))
-        if hashlib.sha256(self._digests).hexdigest() != expected.sha256:
-            raise DamageError(f"{path.name} does not agree with its SHA-256")
+        expected.check(path.name, size, hashlib.sha256(self._digests).hexdigest())
         # The next tensor may begin in the same block. Those of two types may take turns.
         self._block = functools.lru_cache(maxsize=4)(self._read_block)
 

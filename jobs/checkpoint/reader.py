@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, ParamSpec, TypeVar
+from typing import TypeVar
 
 from .. import shared_files
 from . import manifest, part_file
@@ -26,12 +26,10 @@ from .manifest import FileDigest, Manifest
 from .names import MANIFEST
 from .part_file import PartFile
 
-PART_BYTES = 2**20
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
 Value = TypeVar("Value")
-Given = ParamSpec("Given")
 
 
 class Contents:
@@ -67,11 +65,10 @@ class Contents:
         """The bytes that were read of the files of ranks."""
         return sum(part.bytes_read for part in self._parts.values())
 
-    def file(self, name: str) -> BinaryIO:
-        """Return a copy of a file in memory; it is closed with the contents."""
+    def read(self, name: str) -> bytes:
+        """Return the content of a file that is no rank's."""
         with _bad_sectors_are_damage():
-            copy = with_retries(_read, self.directory / name, self._digest(name))
-            return self._opened.enter_context(copy)
+            return with_retries(_read, self.directory / name, self._digest(name))
 
     def places(self, name: str) -> Mapping[str, tuple[int, int]]:
         """Return the first byte of each tensor in a rank's file, and the byte after its last."""
@@ -146,14 +143,14 @@ def check(directory: Path) -> Manifest:
     return manifest
 
 
-def with_retries(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwargs) -> Value:
+def with_retries(call: Callable[..., Value], *args: object) -> Value:
     """Return the result of `call`; repeat it after an OSError, with RETRY_DELAYS_S in between."""
     for delay_s in RETRY_DELAYS_S:
         try:
-            return call(*args, **kwargs)
+            return call(*args)
         except OSError:
             time.sleep(delay_s)
-    return call(*args, **kwargs)
+    return call(*args)
 
 
 @contextlib.contextmanager
@@ -178,23 +175,12 @@ def _manifest(directory: Path) -> Manifest:
         raise DamageError(f"{MANIFEST}: {error}") from error
 
 
-def _read(path: Path, expected: FileDigest) -> BinaryIO:
-    """Copy a file into memory, and compare the copy: the file may fail or change later."""
-    copy, sha256 = os.fdopen(os.memfd_create(path.name), "w+b"), hashlib.sha256()
-    try:
-        with _open(path) as file:
-            _check_size(path, os.fstat(file.fileno()).st_size, expected)
-            while part := file.read(PART_BYTES):
-                sha256.update(part)
-                copy.write(part)
-        copy.flush()
-        copy.seek(0)
-        _check_size(path, os.fstat(copy.fileno()).st_size, expected)
-        _check_sha256(path, sha256.hexdigest(), expected)
-    except BaseException:
-        copy.close()
-        raise
-    return copy
+def _read(path: Path, expected: FileDigest) -> bytes:
+    with _open(path) as file:
+        expected.check(path.name, os.fstat(file.fileno()).st_size)
+        content = file.read()
+    expected.check(path.name, len(content), hashlib.sha256(content).hexdigest())
+    return content
 
 
 def check_file(path: Path, expected: FileDigest) -> None:
@@ -205,31 +191,22 @@ def check_file(path: Path, expected: FileDigest) -> None:
 
 def _check(path: Path, expected: FileDigest) -> None:
     with _open(path) as file:
-        _check_size(path, os.fstat(file.fileno()).st_size, expected)
+        size = os.fstat(file.fileno()).st_size
+        expected.check(path.name, size)
         # It is in the page cache: drop it there, to read from the disk.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if path.suffix == part_file.SUFFIX:
-            sha256 = part_file.sha256_of(file, expected.size) or "other blocks"
+            sha256 = part_file.sha256_of(file, size) or "other blocks"
         else:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        _check_sha256(path, sha256, expected)
-
-
-def _check_size(path: Path, size: int, expected: FileDigest) -> None:
-    if size != expected.size:
-        raise DamageError(f"{path.name} has {size} bytes, not {expected.size}")
-
-
-def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
-    if sha256 != expected.sha256:
-        raise DamageError(f"{path.name} does not agree with its SHA-256")
+        expected.check(path.name, size, sha256)
 
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file to read; a lasting error becomes DamageError."""
     try:
-        with _open_file(path) as file:
+        with shared_files.open_binary(path) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DamageError(f"{path.name} is not a regular file")
             yield file
@@ -238,16 +215,3 @@ def _open(path: Path) -> Iterator[BufferedReader]:
             raise DamageError(f"{path.name}: {error.strerror}") from error
         error.filename = error.filename or str(path)
         raise
-
-
-def _open_file(path: Path) -> BufferedReader:
-    try:
-        return open(path, "rb", opener=_without_waiting)
-    except FileNotFoundError:
-        shared_files.ask_again(path)
-        return open(path, "rb", opener=_without_waiting)
-
-
-def _without_waiting(name: str, flags: int) -> int:
-    """Open a file without blocking: a FIFO without a writer would block for ever."""
-    return os.open(name, flags | os.O_NONBLOCK)

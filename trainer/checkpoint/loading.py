@@ -83,7 +83,7 @@ def _read_newest(context: RankContext, known: recovery.KnownCheckpoints) -> Foun
     run_dir, log = context.run.dir, context.distributed.log
 
     def found(contents: Contents) -> Found:
-        text = contents.file(outline.STATE).read()
+        text = contents.read(outline.STATE)
         if not is_divided(context):
             return Found(outline.whole(outline.from_json(text), contents))
         texts = contents.directory.name.encode(), contents.manifest.to_bytes(), text

@@ -211,7 +211,7 @@ def _stored(name: str, dtype_name: str, shape: list[int], num_parts: int) -> Sto
 
 def read(contents: Contents) -> dict[str, Any]:
     """Return the state in a checkpoint, as `from_json`. Raises: DamageError, OSError."""
-    return from_json(contents.file(STATE).read())
+    return from_json(contents.read(STATE))
 
 
 def tensors_of(model: Mapping[str, Any]) -> dict[str, StoredTensor]:

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.checkpoint.manifest import Manifest, manifest_text
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names
@@ -212,7 +213,7 @@ def test_an_error_that_may_pass_is_retried_and_never_taken_for_damage(
     assert read_newest(tmp_path) == b"seven"
     if number == errno.EIO:
         return
-    failures += [OSError(number, "never")] * 3
+    failures += [OSError(number, "never")] * 30
     with pytest.raises(OSError, match="never"):
         read_newest(tmp_path)
     assert checkpoint_names(tmp_path) == ["step-00000007", "step-00000006"]
@@ -239,7 +240,7 @@ def test_a_sector_that_stays_unreadable_is_damage(tmp_path, monkeypatch):
     save(tmp_path, 6, b"six")
     directory = tmp_path / save(tmp_path, 7)
     bad = open_bad_sectors(PART)
-    monkeypatch.setattr(reader, "open", bad, raising=False)
+    monkeypatch.setattr(shared_files, "open", bad, raising=False)
     for check in (read, reader.check):
         with pytest.raises(reader.DamageError, match=f"^{PART}: Input/output error"):
             check(directory)
@@ -254,7 +255,7 @@ def test_a_server_that_answers_nothing_puts_no_checkpoint_aside(tmp_path, monkey
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reader, "open", open_bad_sectors("manifest.json"), raising=False)
+        patch.setattr(shared_files, "open", open_bad_sectors("manifest.json"), raising=False)
         patch.setattr(os, "rename", fail)
         with pytest.raises(OSError, match="Input/output error"):
             read_newest(tmp_path)

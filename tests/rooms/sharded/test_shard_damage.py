@@ -174,17 +174,17 @@ def harmed_in_turn(folder, rank, world_size, strategy):
 def only_rank_1(folder, rank, world_size, kind):
     """Let rank 1 alone see its shard fail or have other bytes; return each rank's error."""
     me = Rank(folder, rank, world_size, "fsdp")
-    really = reader._without_waiting
+    really = os.open
 
-    def open_elsewhere(name, flags):
-        if not name.endswith(f"{checkpoint_name(NEWEST)}/{shard(1)}"):
-            return really(name, flags)
+    def open_elsewhere(name, flags, *more, **options):
+        if not str(name).endswith(f"{checkpoint_name(NEWEST)}/{shard(1)}"):
+            return really(name, flags, *more, **options)
         if kind == "other bytes":
             return really(name.replace(checkpoint_name(NEWEST), checkpoint_name(OLDER)), flags)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), name)
 
     if rank == 1:
-        reader._without_waiting = open_elsewhere
+        os.open = open_elsewhere
     try:
         me.load()
     except Exception as error:
