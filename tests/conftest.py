@@ -40,13 +40,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --minutes: files with long tests come in an order that differs at each commit.
 
-    So each of these tests comes first some time. The fault tests share no training: one by one.
+    So each of these tests comes first some time. Those that share no training come one by one.
     """
     if config.getoption("--minutes") is None:
         return
     chance, order = random.Random(_part(config)), dict[object, float]()
     for item in items:
-        key = item if item.get_closest_marker("fault") else item.path
+        is_alone = item.get_closest_marker("fault") or item.path.name == "test_core_only.py"
+        key = item if is_alone else item.path
         order.setdefault(key, chance.random() if _is_long(item) else -1.0)
     items.sort(key=lambda item: order.get(item, order.get(item.path, 0.0)))
 
