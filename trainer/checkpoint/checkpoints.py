@@ -17,6 +17,7 @@ from ..contract import (
     BEST,
     DIGEST_BYTES,
     Best,
+    BlockSink,
     FileDigest,
     Manifest,
     Metric,
@@ -69,7 +70,7 @@ class _Save:
         """The optimizer step after which the state was saved."""
         return self.manifest.global_step
 
-    def write_part(self, sink: commit.Sink) -> None:
+    def write_part(self, sink: BlockSink) -> None:
         """Write the content of this rank's file."""
         outline.write_part(self.values, self.sharding, sink)
 
@@ -318,8 +319,7 @@ class Checkpoints:
     ) -> CommittedSave:
         """Commit a checkpoint whose parts are written or in `more`, in the writer's thread."""
         step = pending.step
-        text = outline.to_json(pending.values, pending.sharding)
-        files = {**more, outline.STATE: lambda sink: sink.write(text)}
+        files = {**more, outline.STATE: outline.to_json(pending.values, pending.sharding)}
         check_before_rename = functools.partial(check_owner, self._context.run)
         new = PendingCheckpoint(pending.manifest, files, check_before_rename, parts)
         commit.commit_and_prune(self._root, new, pending.retention)

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING
 
 from ..contract import (
     LATEST,
@@ -32,7 +32,6 @@ from ..contract import (
     checkpoint_names,
     checkpoint_step,
     fsync_directory,
-    part_file,
     point_at_best,
     reader,
     records,
@@ -64,13 +63,7 @@ def check_owner(run: RunHandle) -> None:
     )
 
 
-class Sink(Protocol):
-    """A file that bytes are written to, in order."""
-
-    def write(self, data: bytes) -> int: ...
-
-
-Write = Callable[[Sink], object]  # writes the content of a file
+Write = Callable[[BlockSink], object]  # writes the content of a rank's file
 
 
 @dataclass(frozen=True)
@@ -78,14 +71,14 @@ class PendingCheckpoint:
     """A checkpoint that is not committed yet.
 
     manifest: its manifest, still without the files.
-    files: of rank 0, for each name the function that writes its content.
+    files: of rank 0, by name: the content, or of the file of a rank what writes it.
     parts: the files of the ranks that `write_part` has written before.
     check_before_rename: called directly before each rename that other attempts would see; raises
     if this attempt must not do it.
     """
 
     manifest: Manifest
-    files: Mapping[str, Write]
+    files: Mapping[str, Write | bytes]
     check_before_rename: Callable[[], None]
     parts: tuple[NamedFile, ...] = ()
 
@@ -119,11 +112,8 @@ def write_part(root: Path, step: int, attempt: int, name: str, write: Write) -> 
     doing = f"saving {name} of checkpoint {root / checkpoint_name(step)}"
     try:
         directory.mkdir(exist_ok=True)
-        try:
+        with _discarded_on_error(directory / name):
             return _write(directory / name, write, doing)
-        except BaseException:
-            _discard(directory / name)
-            raise
     except OSError as error:
         raise storage_error(error, doing) from error
 
@@ -155,17 +145,24 @@ def commit(root: Path, pending: PendingCheckpoint) -> None:
     temporary = _temporary_directory(root, pending.step, pending.manifest.attempt)
     with _discarded_on_error(temporary):
         temporary.mkdir(exist_ok=bool(pending.parts))
-        own = [_write(temporary / file, write, doing) for file, write in pending.files.items()]
+        own = [_write(temporary / file, content, doing) for file, content in pending.files.items()]
         text = replace(pending.manifest, files=(*pending.parts, *own)).to_bytes()
-        _write(temporary / MANIFEST, lambda sink: sink.write(text), doing)
+        _write(temporary / MANIFEST, text, doing)
         for part in pending.parts:
             _check_size(temporary / part.name, part.digest, doing)
-        fsync_directory(temporary)
-        pending.check_before_rename()
-        # A checkpoint of this step may exist that was not loaded; a rename replaces no directory.
-        _remove(root / name)
-        os.rename(temporary, root / name)
-    fsync_directory(root)
+        publish(temporary, root / name, pending.check_before_rename)
+
+
+def publish(
+    temporary: Path, checkpoint: Path, check_before_rename: Callable[[], None] = lambda: None
+) -> None:
+    """Give a directory whose files are durable the name of a committed checkpoint."""
+    fsync_directory(temporary)
+    check_before_rename()
+    # A checkpoint of this step may exist that was not loaded; a rename replaces no directory.
+    _remove(checkpoint)
+    os.rename(temporary, checkpoint)
+    fsync_directory(checkpoint.parent)
 
 
 def _temporary_directory(root: Path, step: int, attempt: int) -> Path:
@@ -227,7 +224,7 @@ def _discard(path: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Rename a checkpoint before it is deleted, so that half a directory never has its name."""
+    """Delete a checkpoint, renamed before, so that half a directory never has its name."""
     aside = directory.with_name(f"{TEMPORARY_PREFIX}old-{directory.name}-{secrets.token_hex(4)}")
     shared_files.ask_again(directory)
     with contextlib.suppress(FileNotFoundError):
@@ -235,34 +232,19 @@ def _remove(directory: Path) -> None:
         _discard(aside)
 
 
-class _HashingSink:
-    """Writes to a file and computes size and SHA-256 of the bytes."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._sha256 = hashlib.sha256()
-        self._size = 0
-
-    def write(self, data: bytes) -> int:
-        self._file.write(data)
-        self._sha256.update(data)
-        self._size += len(data)
-        return len(data)
-
-    def finish(self) -> FileDigest:
-        return FileDigest(self._size, self._sha256.hexdigest())
-
-
-def _write(path: Path, write: Write, doing: str) -> NamedFile:
+def _write(path: Path, content: Write | bytes, doing: str) -> NamedFile:
     """Write and fsync one file, and read it back.
 
     Raises: TransientStorageError if it does not read back as it was written; OSError.
     """
     with open(path, "wb") as file:
-        has_blocks = path.name.endswith(part_file.SUFFIX)
-        sink = BlockSink(file) if has_blocks else _HashingSink(file)
-        write(sink)
-        digest = sink.finish()
+        if isinstance(content, bytes):
+            file.write(content)
+            digest = FileDigest(len(content), hashlib.sha256(content).hexdigest())
+        else:
+            sink = BlockSink(file)
+            content(sink)
+            digest = sink.finish()
         file.flush()
         os.fsync(file.fileno())
     try:

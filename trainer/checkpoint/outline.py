@@ -16,9 +16,8 @@ import safetensors
 import safetensors.torch
 import torch
 
-from ..contract import MALFORMED, Contents, DamageError, Entry, header, part_name
+from ..contract import MALFORMED, BlockSink, Contents, DamageError, Entry, header, part_name
 from ..strategy.sharding import Rows, Sharding
-from .commit import Sink
 
 STATE = "state.json"
 # Tensors that are not read into their place, such as those of a GPU, go through such a buffer.
@@ -116,7 +115,7 @@ def _local(leaf: torch.Tensor | Rows) -> torch.Tensor:
     return leaf.local if isinstance(leaf, Rows) else leaf
 
 
-def write_part(tree: Any, sharding: Sharding, sink: Sink) -> None:
+def write_part(tree: Any, sharding: Sharding, sink: BlockSink) -> None:
     """Write the content of this rank's file; the tensors of `tree` are on the CPU."""
     own = [
         (stored.name, _local(leaf))

@@ -1,7 +1,8 @@
 """The checkpoints of a script: each is whole, which a file with check sums shows, or is put aside.
 
 A checkpoint is a folder `checkpoint-STEP` of any files. `whole.json` in it, which is written last,
-has the size and SHA-256 of each other file. Imports no torch.
+has the size and SHA-256 of each other file. Names and renames are those of the kit's own
+checkpoints (`trainer/checkpoint`). Imports no torch.
 """
 
 from __future__ import annotations
@@ -14,20 +15,15 @@ import shutil
 from pathlib import Path
 
 from ....jobs.rundir import write_atomic
-from ...contract import (
-    QUARANTINE_PREFIX,
-    TEMPORARY_PREFIX,
-    free_name,
-    fsync_directory,
-    shared_files,
-)
+from ...checkpoint.commit import publish
+from ...checkpoint.recovery import quarantine
+from ...contract import TEMPORARY_PREFIX, fsync_directory, shared_files
 
 WHOLE = "whole.json"
 # What shows a damage. Any other error of a disk may pass: it ends the attempt.
 _DAMAGES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
 _NAME = re.compile(r"checkpoint-(\d+)")
-_BLOCK_BYTES = 2**20
 
 
 def new_folder(root: Path, step: int) -> Path:
@@ -47,8 +43,7 @@ def commit(root: Path, step: int, keep: int) -> None:
     """Seal the folder of `new_folder`, rename it, and delete all but the `keep` newest ones."""
     folder = temporary_folder(root, step)
     seal(folder)
-    os.rename(folder, root / f"checkpoint-{step}")
-    fsync_directory(root)
+    publish(folder, root / f"checkpoint-{step}")
     for name in names(root)[keep:]:
         shutil.rmtree(root / name)
 
@@ -75,8 +70,7 @@ def newest(root: Path) -> Path | None:
     for name in names(root):
         if (reason := damage(root / name)) is None:
             return root / name
-        aside = free_name(root / name, QUARANTINE_PREFIX)
-        os.rename(root / name, aside)
+        aside = quarantine(root / name, reason)
         print(f"checkpoint {root / name} is not whole and now {aside.name}: {reason}", flush=True)
     return None
 
@@ -105,9 +99,6 @@ def _files(folder: Path) -> list[str]:
 
 
 def _digest(path: Path) -> list[int | str]:
-    sha256, size = hashlib.sha256(), 0
     with shared_files.open_binary(path) as file:
-        while block := file.read(_BLOCK_BYTES):
-            sha256.update(block)
-            size += len(block)
-    return [size, sha256.hexdigest()]
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return [file.tell(), sha256]
