@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import os
@@ -132,19 +131,13 @@ class Agent:
         return torchrun.returncode
 
     def start_torchrun(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start torchrun, with its output in a file."""
-        prepare = partial(prepare_torchrun, os.getpid())
-        with self.torchrun_log(self.attempt_dir.torchrun_log(self.node.rank)) as log:
-            return subprocess.Popen(command, env=env, preexec_fn=prepare, stdout=log, stderr=log)
-
-    @contextlib.contextmanager
-    def torchrun_log(self, path: Path) -> Iterator[int | None]:
-        """Yield a file descriptor of torchrun's output; None (the agent's) if the file fails."""
-        log = None
+        """Start torchrun, with its output in a file; in the agent's output if the file fails."""
+        path, log = self.attempt_dir.torchrun_log(self.node.rank), None
         with self.best_effort():
             log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        prepare = partial(prepare_torchrun, os.getpid())
         try:
-            yield log
+            return subprocess.Popen(command, env=env, preexec_fn=prepare, stdout=log, stderr=log)
         finally:
             if log is not None:
                 os.close(log)
@@ -174,7 +167,8 @@ class Agent:
 
     def write_record(self, exit_code: int | None) -> None:
         """Write the agent's record, which `attempt.close` reads; `exit_code` is torchrun's."""
-        kills = self.oom_kills()
+        now, before = oom_kills(), self.oom_kills_before
+        kills = 0 if now is None or before is None else now - before
         limit = limit_bytes() if kills else None
         ranks = () if exit_code is None else self.ranks()
         record = AgentRecord(
@@ -208,11 +202,6 @@ class Agent:
             found = [records.read(RankError, self.attempt_dir.rank_error(rank)) for rank in ranks]
             return tuple(error for error in found if error is not None)
         return ()
-
-    def oom_kills(self) -> int:
-        """Return how many of this cgroup's processes the OOM killer ended since the agent began."""
-        now, before = oom_kills(), self.oom_kills_before
-        return 0 if now is None or before is None else now - before
 
 
 def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) -> AttemptPlan:
@@ -294,9 +283,9 @@ def end_without_torchrun(attempt_dir: AttemptDir, rank: int, error: Exception) -
     A UserError is a mistake that a retry would repeat; anything else may be a fault of the node.
     """
     reason, host = str(error).partition("\n")[0], node_name()
+    step_id, now = os.environ.get("SLURM_STEP_ID"), round(time.time(), 3)
     with BestEffort(f"agent on {host}")():
         if isinstance(error, UserError):
-            step_id, now = os.environ.get("SLURM_STEP_ID"), round(time.time(), 3)
             record = AgentRecord(host, step_id=step_id, end=now, error=reason)
             records.write(attempt_dir.agent(rank), record)
         else:
@@ -304,32 +293,23 @@ def end_without_torchrun(attempt_dir: AttemptDir, rank: int, error: Exception) -
     sys.exit(with_time(f"error: {error}"))
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments of an agent."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("attempt", type=int)
-    parser.add_argument("--rdzv-endpoint", required=True, metavar="ADDRESS:PORT")
-    parser.add_argument("--node-rank", required=True, type=int)
-    return parser.parse_args(argv)
-
-
 def main(argv: list[str]) -> int:
-    """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
-    args = parse(argv)
-    run_dir = RunDir(args.run_dir)
-    attempt_dir = run_dir.attempt(args.attempt)
+    """Run one node's part of an attempt; returns 0 if its torchrun exited with 0.
+
+    argv: RUN_DIR ATTEMPT --rdzv-endpoint=ADDRESS:PORT --node-rank=N, as slurm/agent.sh has it.
+    """
+    run_dir, options = RunDir(Path(argv[0])), dict(word.split("=", 1) for word in argv[2:])
+    attempt_dir, rank = run_dir.attempt(int(argv[1])), int(options["--node-rank"])
     try:
         spec = Spec.read(run_dir.spec)
         plan = wait_for_plan(attempt_dir)
     except (OSError, UserError) as error:
-        text = f"{node_name()}: the run directory cannot be read: {error}"
-        sys.exit(with_time(text))
+        sys.exit(with_time(f"{node_name()}: the run directory cannot be read: {error}"))
     try:
-        node = this_node(args.node_rank, plan, spec)
-        return run(run_dir, spec, plan, node, args.rdzv_endpoint)
+        node = this_node(rank, plan, spec)
+        return run(run_dir, spec, plan, node, options["--rdzv-endpoint"])
     except (UserError, FailedError) as error:
-        end_without_torchrun(attempt_dir, args.node_rank, error)
+        end_without_torchrun(attempt_dir, rank, error)
 
 
 def run(run_dir: RunDir, spec: Spec, plan: AttemptPlan, node: Node, rdzv_endpoint: str) -> int:

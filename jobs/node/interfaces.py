@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import ipaddress
 import socket
 import struct
 from collections.abc import Iterator
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from .. import installation
@@ -29,7 +29,7 @@ class InterfaceError(UserError):
 def is_reachable(address: str) -> bool:
     """Return whether other hosts could reach this address (not loopback, not link-local)."""
     try:
-        ip = ipaddress.ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return False
     return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
@@ -76,8 +76,8 @@ def list_interfaces() -> tuple[str, ...]:
 
 def interface_of(address: str) -> str | None:
     """Return the name of the network interface that owns an address of this host."""
-    wanted = ipaddress.ip_address(address)
-    return next((name for name, own in addresses() if ipaddress.ip_address(own) == wanted), None)
+    wanted = ip_address(address)
+    return next((name for name, own in addresses() if ip_address(own) == wanted), None)
 
 
 def is_any_here(wanted: str) -> bool:
@@ -108,7 +108,7 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
     named = [pair for pair in usable if pair[0] == wanted]
     named = named or [pair for pair in usable if _begins(pair[0], wanted)]
     if named:
-        return min(named, key=lambda pair: _preference(pair[1]))
+        return min(named, key=lambda pair: (is_ipv6(pair[1]), ip_address(pair[1]).is_global))
     kind = "address" if head is None else f"{'IPv6' if is_ipv6(head) else 'IPv4'} address"
     listed = ", ".join(f"{name} {address}" for name, address in address_list)
     raise InterfaceError(
@@ -123,11 +123,6 @@ def _begins(name: str, wanted: str) -> bool:
     """Return whether an interface's name begins with `wanted`; eth10 does not begin with eth1."""
     rest = name.removeprefix(wanted)
     return name.startswith(wanted) and not (wanted[-1].isdigit() and rest[:1].isdigit())
-
-
-def _preference(address: str) -> tuple[int, bool]:
-    ip = ipaddress.ip_address(address)
-    return ip.version, ip.is_global
 
 
 def _ipv4_address(name: str) -> str | None:
@@ -148,4 +143,4 @@ def _ipv6_addresses() -> Iterator[tuple[str, str]]:
         return
     for digits, _, _, _, flags, name in sorted(lines, key=lambda line: int(line[1], 16)):
         if not int(flags, 16) & UNUSABLE:
-            yield name, str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+            yield name, str(IPv6Address(bytes.fromhex(digits)))

@@ -25,40 +25,33 @@ _NUMBER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 def oom_kills(proc: Path = Path("/proc/self")) -> int | None:
     """Return how many kills this process's cgroup has had so far; None without a counter."""
-    try:
-        mounts = (proc / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-        groups = (proc / "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return None
-    for counter in _counters(mounts, groups):
-        try:
+    for counter in _counters(proc):
+        with contextlib.suppress(OSError, ValueError):
             members = (counter.parent / "cgroup.procs").read_text(encoding="ascii").split()
             match = _NUMBER.search(counter.read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue
-        # In another mount or cgroup namespace the path may lead to the cgroup of other processes.
-        if match and str(os.getpid()) in members:
-            return int(match[1])
+            # In another mount or cgroup namespace the path may be that of other processes' cgroup.
+            if match and str(os.getpid()) in members:
+                return int(match[1])
     return None
 
 
 def limit_bytes(proc: Path = Path("/proc/self")) -> int | None:
     """Return the lowest limit of cgroups around this process; None if none is below the machine."""
-    limits = []
-    with contextlib.suppress(OSError):
-        mounts = (proc / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-        groups = (proc / "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
-        for counter in _counters(mounts, groups):
-            for folder in counter.parents:
-                with contextlib.suppress(OSError, ValueError):
-                    limits.append(int((folder / _LIMITS[counter.name]).read_text("ascii")))
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    lowest = min(limits, default=machine)
+    machine = lowest = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for counter in _counters(proc):
+        for folder in counter.parents:
+            with contextlib.suppress(OSError, ValueError):
+                lowest = min(lowest, int((folder / _LIMITS[counter.name]).read_text("ascii")))
     return lowest if lowest < machine else None
 
 
-def _counters(mounts: str, groups: str) -> Iterator[Path]:
+def _counters(proc: Path) -> Iterator[Path]:
     """Yield possible paths of the counter, one for each mount of a memory controller, v1 first."""
+    try:
+        mounts = (proc / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        groups = (proc / "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return
     entries = [line.split(" - ") for line in mounts.splitlines() if " - " in line]
     for kind, group in sorted(_groups(groups).items()):
         for place, what in entries:

@@ -67,14 +67,11 @@ def head_address(
     if interface is not None:
         name, address = interfaces.choose(interface)
         return address, f"{name} of {nodes[0]}"
-    addresses = []
-    for address, how in _candidates(resolved, nodes, node_addresses):
-        if interfaces.is_own(address):
-            addresses.append((address, how))
-            if not is_ipv6(address):
-                return addresses[-1]
-    if addresses:
-        return addresses[0]
+    own = (
+        each for each in _candidates(resolved, nodes, node_addresses) if interfaces.is_own(each[0])
+    )
+    if (first := next(own, None)) is not None:
+        return next((each for each in (first, *own) if not is_ipv6(each[0])), first)
     if len(nodes) == 1:
         return "127.0.0.1", "loopback: the job has one node"
     raise RendezvousError(
@@ -185,13 +182,11 @@ def choose_port(job_id: str, attempt: int) -> int:
     ephemeral = ephemeral_ports()
     candidates = [port for port in PORTS if port not in ephemeral] or list(PORTS)
     start = zlib.crc32(f"{job_id}/{attempt}".encode()) % len(candidates)
-    for offset in range(PORT_TRIES):
-        port = candidates[(start + offset) % len(candidates)]
-        if is_free(port):
-            return port
-    raise RendezvousError(
-        f"{node_name()}: no free port among {PORT_TRIES} from {candidates[start]} on"
-    )
+    tried = (candidates[(start + n) % len(candidates)] for n in range(PORT_TRIES))
+    if (port := next(filter(is_free, tried), None)) is None:
+        first = candidates[start]
+        raise RendezvousError(f"{node_name()}: no free port among {PORT_TRIES} from {first} on")
+    return port
 
 
 def ephemeral_ports() -> range:

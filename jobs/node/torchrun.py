@@ -58,12 +58,11 @@ class NodeOptions:
 
 def placeholder_options(spec: Spec) -> NodeOptions:
     """Return the first node's options for `submit --dry-run`; names replace a real job's values."""
-    endpoint, rdzv_id = "FIRST_NODE_ADDRESS:FREE_PORT", "JOB_ID-ATTEMPT"
     return NodeOptions(
         nnodes=spec.slurm.most_nodes,
         nproc_per_node=spec.nproc_per_node,
-        rdzv_endpoint=endpoint,
-        rdzv_id=rdzv_id,
+        rdzv_endpoint="FIRST_NODE_ADDRESS:FREE_PORT",
+        rdzv_id="JOB_ID-ATTEMPT",
         is_host=True,
         local_addr="FIRST_NODE_ADDRESS",
         log_dir="TEMPORARY_DIRECTORY",
@@ -139,12 +138,7 @@ class Node:
 
     def environment(self, spec: Spec, run_dir: RunDir, plan: AttemptPlan) -> dict[str, str]:
         """Return the environment of torchrun and ranks; launch.env overrides kit variables."""
-        attempt = plan.attempt
-        env = {
-            **self._socket_variables(),
-            **self._inherited(),
-            **(self._socket_variables() if self.is_interface_chosen else {}),
-        }
+        env = self._with_interface()
         if not spec.launch.is_trainer:
             env["PYTHONPATH"] = search_path(env.get("PYTHONPATH", ""), run_dir)
         return env | {
@@ -153,32 +147,32 @@ class Node:
             "KIT_RUN_DIR": str(run_dir.path),
             "KIT_WORK_DIR": "" if spec.launch.is_trainer else str(run_dir.work),
             "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
-            "KIT_ATTEMPT": str(attempt),
-            "KIT_STOP_FILE": str(run_dir.attempt(attempt).stop_requested),
+            "KIT_ATTEMPT": str(plan.attempt),
+            "KIT_STOP_FILE": str(run_dir.attempt(plan.attempt).stop_requested),
             "KIT_DEADLINE": str(plan.deadline or ""),
             **variables_of_spec(spec),
         }
 
-    def _inherited(self) -> dict[str, str]:
-        """Return what torchrun inherits, without a login node's interfaces that this node lacks."""
-        inherited = {**os.environ}
-        for name, own in self._socket_variables().items():
-            if name in inherited and not interfaces.is_any_here(inherited[name]):
-                what = f"{name}={inherited.pop(name)} names no interface of this node"
-                print_line(f"warning: {self.host}: {what}: {own} is used instead")
-        return inherited
-
-    def _socket_variables(self) -> dict[str, str]:
-        """Return the variables that select the interface of gloo and NCCL.
+    def _with_interface(self) -> dict[str, str]:
+        """Return this environment with the variables that select the interface of gloo and NCCL.
 
         Gloo resolves its own host name, and takes loopback without an error if that gives
-        127.0.1.1. A value that the user has exported stays, unless launch.interface is set. NCCL
-        reads a name as a prefix, but with = before it as the whole name: eth1 is also a prefix of
-        eth10. Source: NCCL, environment variables, NCCL_SOCKET_IFNAME.
+        127.0.1.1. NCCL reads a name as a prefix, but with = before it as the whole name: eth1 is
+        also a prefix of eth10. Source: NCCL, environment variables, NCCL_SOCKET_IFNAME.
+        A value that the user has exported stays, unless launch.interface is set, or it has an
+        interface that only the login node has.
         """
-        if self.interface is None:
-            return {}
-        return {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": f"={self.interface}"}
+        env, own = {**os.environ}, self.interface
+        if own is None:
+            return env
+        for name, value in {"GLOO_SOCKET_IFNAME": own, "NCCL_SOCKET_IFNAME": f"={own}"}.items():
+            if name in env and not self.is_interface_chosen:
+                if interfaces.is_any_here(env[name]):
+                    continue
+                what = f"{name}={env[name]} names no interface of this node"
+                print_line(f"warning: {self.host}: {what}: {value} is used instead")
+            env[name] = value
+        return env
 
 
 def variables_of_spec(spec: Spec) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The node agent: torchrun's command line and environment, and the stop of the ranks."""
 
 import errno
+import importlib.util
 import os
 import re
 import shutil
@@ -116,7 +117,7 @@ def test_an_option_that_this_torch_does_not_have_is_left_out(node, tmp_path, mon
     (tmp_path / "distributed").mkdir()
     (tmp_path / "distributed/run.py").write_text("--log-dir")  # torch 2.11
     found = ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(torchrun.importlib.util, "find_spec", lambda _: found)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
     command = torchrun_command(Spec(), RUN, node().options(PLAN, "127.0.0.1:15001", "/tmp/x"))
     assert "--log-dir=/tmp/x" in command and "--shutdown-timeout=5" not in command
 

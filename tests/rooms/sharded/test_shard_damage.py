@@ -184,7 +184,7 @@ def only_rank_1(folder, rank, world_size, kind):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), name)
 
     if rank == 1:
-        os.open = open_elsewhere
+        pytest.MonkeyPatch().setattr(os, "open", open_elsewhere)
     try:
         me.load()
     except Exception as error:
