@@ -181,6 +181,7 @@ class Launch:
         0,
         "Processes of each rank that read a dataset by sample; results do not depend on it.",
         ge=0,
+        room="workers",
     )
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
         "none",

@@ -46,4 +46,4 @@ from ..jobs.records.training import Best, Metric, Outcome
 from ..jobs.rooms import ROOMS, missing
 from ..jobs.rundir import STEPS_WRITER, AttemptDir, RunDir, Timeline, fsync_directory
 from ..jobs.spec import METRIC_MODES, OPTIMIZERS, Checkpoint, Spec, Train
-from ..jobs.stop_signals import STOP_SIGNALS, block_stop_signals, unblock_stop_signals
+from ..jobs.stop_signals import block_stop_signals

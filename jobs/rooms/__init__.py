@@ -31,6 +31,7 @@ ROOMS: dict[str, Room] = {
     "sharded": Room(hooks=("problems",), trainer_hooks=("parts",)),
     "zoo": Room(trainer_hooks=("parts",)),
     "streams": Room(trainer_hooks=("parts",)),
+    "workers": Room(trainer_hooks=("parts",)),
     "describe": Room(trainer_hooks=("callbacks",)),
     "integrations": Room(),
     "shell": Room(

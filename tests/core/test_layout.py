@@ -84,7 +84,7 @@ WITHOUT_TORCH = [
     "trainer.rooms.integrations.whole",
 ]
 # They handle stop signals before they import anything that takes time, such as the contract.
-SIGNALS_FIRST = ("trainer.stop", "trainer.data.worker_init")
+SIGNALS_FIRST = ("trainer.stop", "trainer.rooms.workers.worker_init")
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
     *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS | CHECKPOINT)),
@@ -291,8 +291,9 @@ def test_the_trainer_imports_of_jobs_only_the_contract_by_one_module():
         for module in modules_of("trainer")
     }
     of_core = [module for module in imported if imported[module] and not deletable(module)]
-    assert {*of_core} == {"trainer.contract", *SIGNALS_FIRST}
-    assert all(imported[module] == {"jobs.stop_signals"} for module in SIGNALS_FIRST)
+    assert {*of_core} == {"trainer.contract", "trainer.stop"}
+    first = present(SIGNALS_FIRST)
+    assert all(imported[module] == {"jobs.stop_signals"} for module in first)
     others = {
         (module, name)
         for module, names in imported.items()
@@ -428,7 +429,6 @@ STARTS_PROCESSES = {
     "jobs.runs.code_snapshot": "git, which lists the files to freeze",
     "jobs.commands.make_words": "becomes torchrun, for make train",
     "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
-    "trainer.data.loader": "the worker processes of a rank",
 }
 STARTER_MODULES = {"subprocess", "multiprocessing", "pty"}
 STARTER_FUNCTIONS = re.compile(r"exec[lv]|spawn|posix_spawn|fork|system$|popen$")

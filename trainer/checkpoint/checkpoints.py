@@ -319,7 +319,8 @@ class Checkpoints:
     ) -> CommittedSave:
         """Commit a checkpoint whose parts are written or in `more`, in the writer's thread."""
         step = pending.step
-        files = {**more, outline.STATE: outline.to_json(pending.values, pending.sharding)}
+        text = outline.to_json(pending.values, pending.sharding)
+        files: dict[str, commit.Write | bytes] = {**more, outline.STATE: text}
         check_before_rename = functools.partial(check_owner, self._context.run)
         new = PendingCheckpoint(pending.manifest, files, check_before_rename, parts)
         commit.commit_and_prune(self._root, new, pending.retention)

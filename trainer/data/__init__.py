@@ -6,8 +6,7 @@
 - feed: training and held-out batches of samples that are looked up by index.
 - to_device: moves a batch to the device and transforms it there.
 - collate: makes a batch of samples.
-- loader: reads a per-sample data set in worker processes.
-- worker_init: the first import of the workers' fork server.
+- loader: reads a per-sample data set.
 - transforms: creates the transform of a spec.
 - sample_rng: random numbers by seed, step and sample.
 """

@@ -1,33 +1,25 @@
-"""Reads a per-sample set in worker processes, which ignore stop signals and die with their rank."""
+"""Reads a per-sample set by batches, in the rank or in worker processes."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import multiprocessing
-import os
-import pickle
 import random
-import signal
-import threading
 from collections.abc import Iterable, Iterator
-from multiprocessing import forkserver, resource_tracker
-from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
-from ..contract import STOP_SIGNALS, Train, block_stop_signals, unblock_stop_signals
-from ..errors import CodeError, UserError, in_one_line
+from .. import hooks
+from ..contract import Train
+from ..errors import CodeError, UserError
 from ..process.run_handle import RankContext
 from ..seeds import mix, seed_all
 from ..user_code import with_key
 from .collate import Collate
 from .sources import Batch, PerSampleSet, check_labels
-
-PREFETCHED_BATCHES = 2  # per worker
 
 
 class BatchIndices(NamedTuple):
@@ -66,7 +58,7 @@ class Reader(Dataset[Any]):
         return len(self._samples)
 
     def __getitems__(self, batch: tuple[int, list[int]]) -> RawBatch | UserError | CodeError:
-        """Return the samples of (step, indices), or the error; torch's DataLoader calls this."""
+        """Return the samples of (step, indices), or the error; torch's DataLoader calls it, too."""
         step, indices = batch
         try:
             return self.read(step, indices)
@@ -91,9 +83,9 @@ class Reader(Dataset[Any]):
         content = self._collate(samples, indices)
         num_classes = getattr(self._samples, "num_classes", None)
         is_pair = isinstance(content, (tuple, list)) and len(content) == 2
-        labels: Any = content[1] if is_pair and num_classes is not None else None
+        labels: Any = content[1] if is_pair else None
         is_vector = isinstance(labels, torch.Tensor) and labels.ndim == 1 and len(labels) > 0
-        if is_vector and not labels.is_floating_point():
+        if num_classes is not None and is_vector and not labels.is_floating_point():
             lowest, highest = labels.aminmax()
             check_labels(int(lowest), int(highest), num_classes)
         return RawBatch(content, torch.tensor(indices))
@@ -132,24 +124,30 @@ class PerSample:
         self._num_workers = context.run.spec.launch.num_workers
         self._is_pinned = context.device.type == "cuda"
         self._schedule: Iterable[BatchIndices] = ()
-        self._loader: DataLoader[Any] | None = None
+        self._ahead: Iterable[Any] | None = None
 
     def read(self, schedule: Iterable[BatchIndices]) -> Iterator[RawBatch]:
         """Yield the batches of a schedule; the workers stay alive until another one is read."""
-        if self._loader is None or schedule is not self._schedule:
+        # No variable holds the iterator: a traceback's frame would keep the workers alive.
+        for batch in self._read_ahead(schedule) if self._num_workers else self._read(schedule):
+            if isinstance(batch, Exception):
+                raise batch
+            yield batch
+
+    def _read(self, schedule: Iterable[BatchIndices]) -> Iterable[Any]:
+        return (self._reader.__getitems__((step, at.tolist())) for step, at in schedule)
+
+    def _read_ahead(self, schedule: Iterable[BatchIndices]) -> Iterable[Any]:
+        if self._ahead is None or schedule is not self._schedule:
             self._schedule = schedule
-            self._loader = data_loader(
+            self._ahead = read_ahead(
                 self._reader,
                 self._num_workers,
                 batch_sampler=_IndexLists(schedule),
                 pin_memory=self._is_pinned,
-                persistent_workers=self._num_workers > 0,
+                persistent_workers=True,
             )
-        # No variable holds DataLoader's iterator: a traceback's frame would keep the workers alive.
-        for batch in start_workers(self._loader):
-            if isinstance(batch, Exception):
-                raise batch
-            yield batch
+        return self._ahead
 
     def first(self, n: int) -> RawBatch:
         """Return a batch of `n` copies of the first sample."""
@@ -165,35 +163,16 @@ class PerSample:
         The garbage collector might free the queues first; then the workers would never get the
         message to stop.
         """
-        self._loader = None
+        self._ahead = None
 
 
-def data_loader(dataset: Dataset[Any], num_workers: int, **options: Any) -> DataLoader[Any]:
-    """Return a loader of batches that `dataset` makes itself, with our worker processes."""
-    return DataLoader(
-        dataset,
-        num_workers=num_workers,
-        collate_fn=_unchanged,
-        worker_init_fn=_start_worker,
-        multiprocessing_context=_worker_context() if num_workers else None,
-        # Without its own generator, DataLoader draws from the global one at each start.
-        generator=torch.Generator(),
-        prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
-        **options,
-    )
+def read_ahead(dataset: Dataset[Any], num_workers: int, **options: Any) -> Iterable[Any]:
+    """Return the batches that `dataset` makes itself, read by worker processes: those of a room.
 
-
-def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Start the workers of a loader; raises UserError where the data set cannot be pickled."""
-    try:
-        return iter(loader)
-    # NotImplementedError: torch's own iterators, which a StatefulDataLoader keeps.
-    except (pickle.PicklingError, AttributeError, TypeError, NotImplementedError) as error:
-        raise UserError(
-            f"train.dataset cannot be sent to a worker process: {in_one_line(error)}: define "
-            "its class at the top of a module, or set launch.num_workers to 0 (a DataLoader has "
-            "workers of its own)"
-        ) from error
+    options: of torch's DataLoader.
+    """
+    batches: Iterable[Any] = hooks.parts("workers")["read_ahead"](dataset, num_workers, **options)
+    return batches
 
 
 class _IndexLists:
@@ -205,46 +184,3 @@ class _IndexLists:
     def __iter__(self) -> Iterator[Any]:
         for step, indices in self._schedule:
             yield step, indices.tolist()
-
-
-def _unchanged(batch: Any) -> Any:
-    """Return the batch; the data set has made it already. Pickled, so not a lambda."""
-    return batch
-
-
-def _worker_context() -> BaseContext:
-    """Return the context that starts workers: a process without threads forks them.
-
-    Why: see `trainer.data.worker_init`.
-    """
-    context = multiprocessing.get_context("forkserver")
-    # worker_init first: it ignores the stop signals, and the import of torch takes seconds.
-    context.set_forkserver_preload([f"{__package__}.worker_init", __name__])
-    # Some sites signal the whole process tree. A stop signal during Python's start would kill
-    # these two processes, so they inherit a mask that blocks it.
-    for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):
-        # Block before each call: the first ensure_running unblocks the signals.
-        block_stop_signals()
-        ensure_running()
-    unblock_stop_signals()
-    return context
-
-
-def _start_worker(worker: int) -> None:
-    """Set up a worker process: it ends at a message from its rank, or when its rank dies."""
-    # torch has just installed a SIGTERM handler that ends the worker.
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_die_with_rank, daemon=True).start()
-    torch.set_num_threads(1)
-
-
-def _die_with_rank() -> None:
-    """Wait for the rank's end, then kill this worker.
-
-    PR_SET_PDEATHSIG does not serve here: the worker's parent is the fork server, not the rank.
-    """
-    rank = multiprocessing.parent_process()
-    assert rank is not None
-    rank.join()
-    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,6 @@
-"""The batches of a rank: from any step on, of any kind of data set, with any number of workers."""
+"""The batches of a rank: from any step on, of any kind of data set."""
 
 import contextlib
-import os
 import random
 from typing import Any
 
@@ -35,14 +34,6 @@ def assert_same(found, expected):
         assert torch.equal(batch[0], other[0]) and torch.equal(batch[1], other[1])
 
 
-def test_bits_do_not_depend_on_the_number_of_workers():
-    steps = range(3, 12)  # from within an epoch, over the edge, to the end
-    none, one, two = (stream(feed_of(Chancy(30), workers=n, **SIZE), steps) for n in (0, 1, 2))
-    assert [len(step) for step in none] == [1, 2, 2, 2, 1, 2, 2, 2, 1]
-    assert_same(one, none)
-    assert_same(two, none)
-
-
 def test_random_numbers_in_a_data_set_depend_on_seed_step_and_sample():
     size = {"global_batch_size": 12, "epochs": 2}
     one = pixels_by_sample(feed_of(Chancy(), **size), range(6))
@@ -71,8 +62,7 @@ def test_reading_in_the_rank_process_does_not_change_its_generators():
     assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_batches_start_at_any_step_and_may_jump(workers):
+def test_batches_start_at_any_step_and_may_jump(workers=0):
     feed = feed_of(Chancy(30), workers=workers, **SIZE)
     straight = stream(feed_of(Chancy(30), **SIZE), range(8))
     jumps = [6, 7, 1, 2, 2]
@@ -144,11 +134,7 @@ def test_an_example_has_the_form_of_a_micro_batch(source):
         assert inputs.shape == (4, 3, 4, 4) and inputs.dtype == torch.float32
         assert inputs.is_contiguous(memory_format=torch.channels_last)
         assert labels.shape == (4,) and labels.dtype == torch.int64
-
-
-def test_bytes_of_a_per_sample_set_go_from_zero_to_one():
-    inputs, _ = feed_of(Given(of_bytes), micro_batch_size=4).example()
-    assert torch.allclose(inputs, torch.tensor(0.2))
+        assert isinstance(source, Samples) or torch.allclose(inputs, torch.tensor(0.2))  # 51 / 255
 
 
 def mislabelled(index):
@@ -179,7 +165,6 @@ def wrong(index):
 ALIKE = "make them alike, or name a function of your own in train.collate"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -190,7 +175,7 @@ ALIKE = "make them alike, or name a function of your own in train.collate"
         (wrong, r"^train.dataset returns inputs as torch.float64: make them float32"),
     ],
 )
-def test_a_wrong_sample_is_a_user_error_in_one_line(make, words, workers):
+def test_a_wrong_sample_is_a_user_error_in_one_line(make, words, workers=0):
     with pytest.raises(UserError, match=words) as caught:
         stream(feed_of(Given(make, 40), micro_batch_size=40, workers=workers), range(1))
     assert "\n" not in str(caught.value)
@@ -203,8 +188,7 @@ def broken(index):
     return torch.zeros(1), 0
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers):
+def test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers=0):
     feed = feed_of(Given(broken, 8), micro_batch_size=8, workers=workers, dataset="x")
     with pytest.raises(CodeError) as caught:
         stream(feed, range(1))
@@ -344,8 +328,7 @@ def test_the_spec_limits_the_held_out_samples_of_a_forward_pass():
     assert [size for _, size in HeldOut(Chancy(300), None, job_of()).batches()] == [256, 44]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers):
+def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers=0):
     held_out = HeldOut(Chancy(600), None, job_of(workers=workers))
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
     beats, results = [], []
@@ -372,26 +355,3 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers
 def test_unused_workers_are_reported_in_the_log(capsys):
     feed_of(Samples(torch.zeros(8, 1), torch.zeros(8).long()), workers=2, micro_batch_size=4)
     assert "launch.num_workers is not used" in capsys.readouterr().out
-
-
-def parent(index):
-    """Samples that hold the pid of the reading process's parent."""
-    return torch.tensor([float(os.getppid())]), index % 3
-
-
-def test_a_rank_with_threads_forks_no_worker_itself(no_reader_left):
-    """A forked child waits for ever if a native thread held CPython's lock over its threads."""
-    feed = feed_of(Given(parent), workers=1, micro_batch_size=2)
-    ((inputs, _),) = feed.micro_batches(0)
-    assert int(inputs[0]) != os.getpid()
-    feed.close()
-
-
-@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch warns, too
-def test_a_data_set_that_cannot_be_pickled_is_a_user_error(no_reader_left):
-    class Local(Chancy):
-        pass
-
-    feed = feed_of(Local(), workers=1, micro_batch_size=2)
-    with pytest.raises(UserError, match="cannot be sent to a worker process.*num_workers to 0"):
-        next(feed.micro_batches(0))

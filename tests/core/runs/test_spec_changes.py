@@ -63,7 +63,7 @@ FREE = [
     "slurm.signal_lead_s=9",
 ]
 FREE += ["checkpoint.every_steps=5", "log.every_steps=5"]
-FREE += ["launch.num_workers=2", "launch.stop_check_steps=1"]
+FREE += ["launch.stop_check_steps=1"]
 FREE += ["launch.allow_public_rendezvous=true", "launch.interface=ib0"]
 
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.batches import Batches
 from tests.checkout import copy_checkout
@@ -90,6 +93,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
     assert re.fullmatch(words, result["exactness_reason"]), result
 
 
+@pytest.mark.skipif("workers" not in ROOMS, reason="the room workers is not here")
 def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     by_sample = "train.dataset=tests.slurm.faults.by_sample:images"
     paced = begin(kit, row, by_sample, "launch.num_workers=0", step=3)

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from ....jobs.batch_sizes import uneven
 from ...contract import BatchSizes, Train
 from ...data.batches import TrainingLength
 from ...data.collate import Collate
 from ...data.feed import TrainBatches
-from ...data.loader import RawBatch, as_in_worker, data_loader, start_workers
+from ...data.loader import RawBatch, as_in_worker, read_ahead
 from ...data.sources import Batch, Stream, check_plain, content_sha256
 from ...data.transforms import Transform
 from ...errors import CodeError, UserError
@@ -209,7 +209,7 @@ class StreamBatches(TrainBatches):
         length = TrainingLength.of_stream(train.max_steps, sizes.global_batch_size)
         super().__init__(sizes, length, transform, context)
         self._train, self._share = train, share
-        self._num_workers = min(1, context.run.spec.launch.num_workers)
+        self._is_ahead = context.run.spec.launch.num_workers > 0
         if share.is_own_stream and (slurm := context.run.spec.slurm).is_range:
             raise UserError(
                 f"slurm.nodes {slurm.nodes} lets the number of ranks change, and each rank has a "
@@ -227,7 +227,6 @@ class StreamBatches(TrainBatches):
         self._reader = StreamReader(stream, self._train, share, self.sizes, start, position)
         self._last: tuple[Position, _Reading] | None = None  # the position before it
         self._batches: Iterator[Any] | None = None
-        self._loader: DataLoader[Any] | None = None
         if context.run.spec.launch.num_workers > 1:
             context.distributed.log("one process reads a stream: launch.num_workers counts as 1")
 
@@ -290,8 +289,10 @@ class StreamBatches(TrainBatches):
 
     def _next(self) -> _Reading:
         if self._batches is None:
-            self._loader = data_loader(self._reader, self._num_workers, batch_size=None)
-            self._batches = start_workers(self._loader)
+            reader = self._reader
+            self._batches = iter(
+                read_ahead(reader, 1, batch_size=None) if self._is_ahead else reader
+            )
         reading = next(self._batches)
         if isinstance(reading, Exception):
             raise reading
@@ -301,4 +302,3 @@ class StreamBatches(TrainBatches):
     def close(self) -> None:
         """End the worker process."""
         self._batches = None
-        self._loader = None

@@ -80,7 +80,7 @@ if any("multiprocessing" in word for word in sys.orig_argv):
 
 RANK = """
 import signal, time
-import tests.core.data.test_feed_workers as t
+import tests.rooms.workers.test_processes as t
 feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)
 print(t.readers(feed, range(3))[0][0], signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
 feed.close()

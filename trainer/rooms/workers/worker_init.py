@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 
-from ...jobs.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from ....jobs.stop_signals import STOP_SIGNALS, unblock_stop_signals
 
 for number in STOP_SIGNALS:
     signal.signal(number, signal.SIG_IGN)
