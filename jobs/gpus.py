@@ -37,7 +37,9 @@ def allocated_gpus(environ: Mapping[str, str]) -> int | None:
         if environ.get(name):
             return in_number(environ[name]) or None
     is_step = "SLURM_STEP_ID" in environ
-    return None if is_step else _count_items(environ.get("SLURM_JOB_GPUS", "")) or None
+    ids = "" if is_step else environ.get("SLURM_JOB_GPUS", "")  # `0,1` or `0-3`
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", ids)
+    return sum(int(last or first) - int(first) + 1 for first, last in ranges) or None
 
 
 def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:
@@ -50,15 +52,6 @@ def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:
         return f"{quantity(total, 'GPU')} on {quantity(nodes, 'node')}"
     here = allocated_gpus(environ)
     return f"{quantity(here, 'GPU')} on each node" if here is not None and here < wanted else None
-
-
-def _count_items(text: str) -> int:
-    """Return the number of items of `0,1` or `0-3`."""
-    total = 0
-    for item in filter(None, text.split(",")):
-        match = re.search(r"(\d+)-(\d+)$", item)
-        total += int(match[2]) - int(match[1]) + 1 if match else 1
-    return total
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, list[str]] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import BinaryIO
 
 from . import shared_files
 
@@ -75,52 +74,34 @@ def first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "")
 
 
-def behind_first_line(text: str, more: str) -> str:
-    """Return a text, perhaps of several lines, with more at the end of its first line."""
-    first, newline, rest = text.partition("\n")
-    return f"{first}{more}{newline}{rest}"
-
-
 def read_end(path: Path, max_lines: int = 1000) -> list[str]:
     """Return the last lines of a log as a screen shows them, at most MAX_BYTES of the file.
 
     [] if it cannot be read.
     """
+    blocks: list[bytes] = []
     try:
         with shared_files.open_binary(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            start = _start_of(file, size, max_lines)
-            file.seek(start)
-            data = file.read(size - start)
+            size = position = file.seek(0, os.SEEK_END)
+            num_lines = 0
+            while position and size - position < MAX_BYTES and num_lines <= max_lines:
+                begin = max(0, position - BLOCK_BYTES)
+                file.seek(begin)
+                blocks.append(file.read(position - begin))
+                num_lines += blocks[-1].count(b"\n")
+                position = begin
     except OSError:
         return []
-    raw = data.split(b"\n")
-    if raw and not raw[-1]:
-        raw.pop()  # the file ends with a newline
-    return [*map(_decoded, raw)]
+    lines = b"".join(reversed(blocks)).split(b"\n")
+    if not lines[-1]:
+        lines.pop()  # the file ends with a newline
+    return [*map(_decoded, lines[-max_lines:])]
 
 
 def last_lines(path: Path, number: int = 20) -> list[str]:
     """Return the last lines of a log that are not empty, each cut; [] if it cannot be read."""
     lines = read_end(path, number)
     return [shorten_line(line, SCREEN_LINE_CHARS) for line in lines if line.strip()]
-
-
-def _start_of(file: BinaryIO, size: int, lines: int) -> int:
-    position, ends, stop = size, 0, max(0, size - MAX_BYTES)
-    while position > stop and lines:
-        begin = max(stop, position - BLOCK_BYTES)
-        file.seek(begin)
-        block = file.read(position - begin)
-        at = len(block)
-        while (at := block.rfind(b"\n", 0, at)) >= 0:
-            if begin + at + 1 == size:
-                continue  # it ends the last line
-            ends += 1
-            if ends == lines:
-                return begin + at + 1
-        position = begin
-    return stop if lines else size
 
 
 def _decoded(raw: bytes) -> str:

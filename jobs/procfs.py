@@ -1,4 +1,4 @@
-"""Reads from /proc who started a process, which processes it started, when, with which variables.
+"""Reads from /proc who started a process, when, and which processes it started.
 
 Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this module.
 """
@@ -45,28 +45,6 @@ def is_hidden(pid: int) -> bool:
     except OSError:
         pass
     return False
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether a process is gone, or ends and has no memory any more."""
-    try:
-        os.readlink(f"/proc/{pid}/exe")
-    except FileNotFoundError:
-        return True
-    except OSError:  # another user's
-        pass
-    return False
-
-
-def environment(pid: int) -> list[bytes]:
-    """Return `NAME=VALUE` for each variable that a process was started with; [] if unreadable."""
-    return _read(f"/proc/{pid}/environ").split(b"\0")
-
-
-def command_line(pid: int) -> list[str]:
-    """Return the words with which a process was started; [] if it is gone or unreadable."""
-    text = _read(f"/proc/{pid}/cmdline").decode("utf-8", "replace")
-    return text.rstrip("\0").split("\0") if text else []
 
 
 def _stat(pid: int) -> list[str]:

@@ -13,7 +13,6 @@ from ..console import quantity
 from ..errors import HINT, UserError
 from ..kinds import OF_MEMORY, Kind
 from ..known_causes import REPEATED, known_cause
-from ..log_text import behind_first_line
 from ..records.ended import FINAL, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
@@ -196,10 +195,10 @@ def format_agent_errors(errors: Sequence[str]) -> str | None:
     """Return the first reason for which an agent did not start torchrun; None where all did."""
     if not errors:
         return None
-    others = (
-        f"; {quantity(len(errors) - 1, 'other node')} failed as well" if len(errors) > 1 else ""
-    )
-    return behind_first_line(errors[0], others)
+    first, *others = errors[0].splitlines()
+    if len(errors) > 1:
+        first += f"; {quantity(len(errors) - 1, 'other node')} failed as well"
+    return "\n".join([first, *others])
 
 
 def format_agent_exits(facts: AttemptFacts) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ... import procfs
 from . import traces
 from .subjects import MARK, Running, Subject, send
 from .traces import Process
@@ -163,11 +163,14 @@ def _marked(subject: Subject) -> list[int]:
     mark = f"{MARK}={subject.folder}".encode()
     waiting = (os.getpid(), subject.launcher and subject.launcher.pid)
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return [
-        pid
-        for pid in pids
-        if pid not in waiting and mark in procfs.environment(pid) and not procfs.has_ended(pid)
-    ]
+    return [pid for pid in pids if pid not in waiting and mark in _words(pid, "environ")]
+
+
+def _words(pid: int, name: str) -> list[bytes]:
+    """Return the words of /proc/PID/environ or cmdline; none once a process has no memory."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
+    return []
 
 
 def _end(subject: Subject, number: int) -> list[int]:
@@ -182,6 +185,6 @@ def _end(subject: Subject, number: int) -> list[int]:
 def _end_left(subject: Subject) -> list[str]:
     """Kill the processes that a start has left behind; returns their commands."""
     pids = _end(subject, 0)
-    commands = [" ".join(procfs.command_line(pid)) for pid in pids]
+    commands = [b" ".join(_words(pid, "cmdline")).decode("utf-8", "replace") for pid in pids]
     send(signal.SIGKILL, pids)
-    return [FORK if LAUNCHER in each else each for each in commands if each]
+    return [FORK if LAUNCHER in each else each.strip() for each in commands if each]
