@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 from ..contract import (
     BEST,
-    DIGEST_BYTES,
     Best,
     BlockSink,
     FileDigest,
@@ -29,7 +28,7 @@ from ..contract import (
 from ..errors import NotFinite, storage_error
 from ..model.replica import Replica
 from ..model.training_data import Data
-from ..process.context import gather, of_first
+from ..process.context import gather, gather_texts, of_first
 from ..process.run_handle import RankContext
 from ..strategy.sharding import Rows, Sharding
 from . import commit, outline
@@ -74,16 +73,17 @@ class _Save:
         """Write the content of this rank's file."""
         outline.write_part(self.values, self.sharding, sink)
 
-    def layout_sha256(self) -> bytes:
+    def layout_sha256(self) -> str:
         """Return a digest of name, type and shape of all tensors, which all ranks must have."""
-        return hashlib.sha256(repr(outline.lay_out(self.values, self.sharding)).encode()).digest()
+        layout = repr(outline.lay_out(self.values, self.sharding))
+        return hashlib.sha256(layout.encode()).hexdigest()
 
 
 class _Part(NamedTuple):
     """The file that a rank has written, and the digest of the tensors that it saves."""
 
     digest: FileDigest
-    layout_sha256: bytes
+    layout_sha256: str
 
 
 def _own_part(values: dict[str, Any], sharding: Sharding) -> dict[str, Any]:
@@ -295,20 +295,16 @@ class Checkpoints:
 
         Raises: RuntimeError where the ranks disagree about the tensors.
         """
-        own = [_Part(FileDigest(0, ""), b""), *self._parts.completed()][-1]
-        sha256 = bytes.fromhex(own.digest.sha256).ljust(DIGEST_BYTES, b"\0")
-        layout = own.layout_sha256.ljust(DIGEST_BYTES, b"\0")
-        text = bytearray(own.digest.size.to_bytes(8, "big") + sha256 + layout)
-        rows = gather(torch.frombuffer(text, dtype=torch.uint8).to(self._context.device))
-        digests = [bytes(row.tolist()) for row in rows[: pending.sharding.num_shards]]
-        if len({row[8 + DIGEST_BYTES :] for row in digests}) > 1:
+        text = ""
+        for own in self._parts.completed():
+            text = f"{own.digest.size} {own.digest.sha256} {own.layout_sha256}"
+        texts = gather_texts(text, self._context.device)
+        parts = [text.split() for text in texts[: pending.sharding.num_shards]]
+        if len({layout for _, _, layout in parts}) > 1:
             raise RuntimeError("the ranks disagree about the tensors in a checkpoint")
-        parts = [
-            (int.from_bytes(row[:8], "big"), row[8 : 8 + DIGEST_BYTES].hex()) for row in digests
-        ]
         return tuple(
-            NamedFile(part_name(rank), FileDigest(size, sha256))
-            for rank, (size, sha256) in enumerate(parts)
+            NamedFile(part_name(rank), FileDigest(int(size), sha256))
+            for rank, (size, sha256, _) in enumerate(parts)
         )
 
     def _commit(

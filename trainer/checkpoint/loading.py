@@ -6,8 +6,6 @@ import dataclasses
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import torch
-
 from ..contract import (
     Contents,
     DamageError,
@@ -21,7 +19,7 @@ from ..contract import (
 from ..errors import TransientStorageError, storage_error
 from ..model import optim
 from ..model.replica import Replica
-from ..process.context import broadcast_bytes, gather
+from ..process.context import broadcast_bytes, gather_texts
 from ..process.run_handle import RankContext
 from ..strategy import is_divided
 from . import outline, recovery, saved_state
@@ -29,8 +27,6 @@ from .commit import check_owner
 from .saved_state import SavedState, TrainState
 from .setup import TrainSetup, check_setup
 from .share import share
-
-PROBLEM_BYTES = 512  # of the text that a rank tells the others
 
 
 class Found(NamedTuple):
@@ -126,7 +122,7 @@ def load_newest(
             return saved_state.restored_state(saved, replica, context.distributed)
         with contents:
             read, problem = _read_part(saved, replica, contents)
-        problems = _of_all_ranks(problem, context)
+        problems = gather_texts(problem, context.device)
         if not any(problems):
             optim.load(replica.optimizer, read.optimizer, is_owned=True)
             return saved_state.restored_state(read, replica, context.distributed)
@@ -173,15 +169,6 @@ def _read_part(saved: SavedState, replica: Replica, contents: Contents) -> tuple
 
 def _without_tensor(value: Any) -> Any:
     return None if isinstance(value, outline.StoredTensor) else value
-
-
-def _of_all_ranks(text: str, context: RankContext) -> list[str]:
-    """Return the texts of all ranks, in rank order."""
-    own = torch.zeros(PROBLEM_BYTES, dtype=torch.uint8)
-    data = text.encode()[:PROBLEM_BYTES]
-    own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
-    rows = gather(own.to(context.device))
-    return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
 
 def _quarantine(contents: Contents, problems: list[str], context: RankContext) -> None:

@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 from ..errors import UserError
 from ..user_code import load, user_code
-from .sources import Batch
+from .sources import Batch, is_pair
 
 
 class Collate:
@@ -34,7 +34,7 @@ class Collate:
                 return load("train.collate", self._name)(samples)
         try:
             # torch.stack would convert tensors of different types to a common one.
-            if _is_pair_of_tensors(samples[0]) and len({each[0].dtype for each in samples}) > 1:
+            if is_pair(samples[0]) and len({each[0].dtype for each in samples}) > 1:
                 _check_alike(samples, indices)
             return default_collate(samples)
         except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
@@ -43,11 +43,6 @@ class Collate:
                 f"train.dataset: sample {indices[0]} and those after it make no batch: {error}: "
                 "return tensors or numbers, or name a function of your own in train.collate"
             ) from error
-
-
-def _is_pair_of_tensors(sample: Any) -> bool:
-    is_two = isinstance(sample, (tuple, list)) and len(sample) == 2
-    return is_two and isinstance(sample[0], torch.Tensor)
 
 
 def _check_alike(samples: list[Any], indices: Sequence[int]) -> None:

@@ -18,8 +18,7 @@ from ..user_code import is_user_code, user_code
 from .batches import Batches, TrainingLength
 from .loader import BatchIndices, PerSample, RawBatch
 from .sources import Batch, BatchSource, Source, check_batch, content_sha256
-from .to_device import ToDevice, on_device
-from .transforms import Transform
+from .to_device import ToDevice, Transform, on_device
 
 TRIAL_SIZE = 4
 

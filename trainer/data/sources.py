@@ -133,6 +133,12 @@ def num_classes(*parts: Source | Stream | None) -> int | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
+def is_pair(content: Any) -> bool:
+    """Return whether a sample or batch is (inputs, targets) with inputs that are one tensor."""
+    is_two = isinstance(content, (tuple, list)) and len(content) == 2
+    return is_two and isinstance(content[0], torch.Tensor)
+
+
 def is_plain(value: Any) -> bool:
     """Return whether a value consists of tensors, plain values and containers of them."""
     if isinstance(value, dict):

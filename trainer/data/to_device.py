@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from ..contract import Train
 from ..errors import UserError
+from ..hooks import parts
 from ..process.run_handle import RankContext
-from ..user_code import user_code
+from ..user_code import call, load, user_code
 from .loader import RawBatch
 from .sample_rng import SampleRandom
-from .sources import BYTE_SCALE, Batch, check_inputs, check_precision
-from .transforms import Transform
+from .sources import BYTE_SCALE, Batch, check_inputs, check_precision, is_pair
+
+# (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs. With an
+# attribute takes_batch that is true the first argument and the result are a whole batch; with
+# takes_bytes uint8 inputs are not scaled to float32 before.
+Transform = Callable[[Any, SampleRandom | None], Any]
+
+
+def create_transform(train: Train) -> Transform | None:
+    """Return the transform of `train.transform`; None for no transform. Raises: UserError."""
+    if (name := train.transform) is None:
+        return None
+    function = load("train.transform", name, parts("transform"))
+    transform: Transform = call("train.transform", function, train.transform_args)
+    if not callable(transform):
+        raise UserError(f"train.transform: {name} returns {transform!r}, which cannot be called")
+    return transform
 
 
 class ToDevice:
     """Raw batches as the objective gets them: on the device, scaled and transformed.
 
     Of a pair (inputs, targets) the inputs are transformed, and uint8 inputs become float32 from 0
-    to 1. A transform with an attribute `takes_batch` that is true gets the whole batch, of any
-    structure, and returns it.
+    to 1.
     """
 
     def __init__(self, transform: Transform | None, context: RankContext) -> None:
@@ -76,12 +93,6 @@ class ToDevice:
                 f"{self._device.type}: leave them on the device that they were on"
             )
         return inputs
-
-
-def is_pair(content: Any) -> bool:
-    """Return whether a batch is (inputs, targets) with inputs that are one tensor."""
-    is_two = isinstance(content, (tuple, list)) and len(content) == 2
-    return is_two and isinstance(content[0], torch.Tensor)
 
 
 def move(content: Any, device: torch.device) -> Any:

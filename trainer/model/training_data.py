@@ -10,12 +10,12 @@ import torch
 
 from .. import hooks, seeds
 from ..contract import missing
-from ..data import data_set, transforms
+from ..data import data_set
 from ..data.batches import Batches, TrainingLength
 from ..data.data_set import Parts, is_stream
 from ..data.feed import HeldOut, IndexedBatches, TrainBatches
 from ..data.sources import Source, num_classes
-from ..data.transforms import Transform
+from ..data.to_device import Transform, create_transform
 from ..errors import UserError
 from ..process.context import gather
 from ..process.run_handle import RankContext
@@ -59,7 +59,7 @@ def build_data(context: RankContext) -> Data:
     with user_code("train.transform", spec.transform or ""):
         # Again: the data set may draw more where it downloads its files.
         seeds.seed_all(seeds.mix(seeds.DATA, spec.seed, 1))
-        transform = transforms.create(spec)
+        transform = create_transform(spec)
     num_held_out = 0 if parts.held_out is None else len(parts.held_out)
     digest = getattr(parts.train, "digest", None)
     sizes = {"held-out samples": num_held_out, "classes": classes or 0}

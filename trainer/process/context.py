@@ -20,13 +20,8 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=40)
 
 BROADCAST_BYTES = 64 * 2**20
 
-TORCHRUN_VARIABLES = {
-    "rank": "RANK",
-    "local_rank": "LOCAL_RANK",
-    "group_rank": "GROUP_RANK",
-    "world_size": "WORLD_SIZE",
-    "local_world_size": "LOCAL_WORLD_SIZE",
-}
+TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+TEXT_BYTES = 512  # of each text that the ranks exchange
 
 
 @dataclass(frozen=True)
@@ -43,14 +38,13 @@ class DistributedContext:
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> DistributedContext:
         """Return the context from torchrun's variables; UserError if one is missing."""
-        missing = [name for name in TORCHRUN_VARIABLES.values() if name not in environ]
+        missing = [name for name in TORCHRUN_VARIABLES if name not in environ]
         if missing:
             raise UserError(
                 f"{', '.join(missing)} not set: start it with torchrun, such as "
                 "torchrun --standalone --nproc-per-node=1 -m trainer CONFIG"
             )
-        values = {field: int(environ[name]) for field, name in TORCHRUN_VARIABLES.items()}
-        return cls(**values, host=node_name(environ))
+        return cls(*(int(environ[name]) for name in TORCHRUN_VARIABLES), node_name(environ))
 
     @property
     def is_first(self) -> bool:
@@ -145,3 +139,10 @@ def gather(value: torch.Tensor) -> list[torch.Tensor]:
     values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
     dist.all_gather(values, value)
     return values
+
+
+def gather_texts(text: str, device: torch.device) -> list[str]:
+    """Return the text of every rank, each cut to TEXT_BYTES, in rank order."""
+    data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+    rows = gather(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device))
+    return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]

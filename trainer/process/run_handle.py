@@ -93,9 +93,8 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
     spec = Spec.read(run_dir.spec)
     attempt = _open_by_hand(run_dir) if attempt is None else attempt
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
-    if plan is None:
-        return RunHandle(run_dir, spec, attempt)
-    return RunHandle(run_dir, spec, attempt, plan.job_id, plan.code_digest)
+    known = () if plan is None else (plan.job_id, plan.code_digest)
+    return RunHandle(run_dir, spec, attempt, *known)
 
 
 def _open_by_hand(run_dir: RunDir) -> int:
@@ -140,15 +139,7 @@ def share_run(handle: RunHandle | None, device: torch.device) -> RunHandle:
     """Return rank 0's run on every rank; the `handle` of other ranks is ignored."""
     text = b""
     if handle is not None:
-        shared = {
-            "run_dir": str(handle.dir.path),
-            "spec": handle.spec.to_json(),
-            "attempt": handle.attempt,
-            "job_id": handle.job_id,
-            "code_digest": handle.code_digest,
-        }
-        text = json.dumps(shared).encode()
-    run = json.loads(broadcast_bytes(text, device))
-    spec = Spec.from_json(run["spec"])
-    run_dir = RunDir(Path(run["run_dir"]))
-    return RunHandle(run_dir, spec, run["attempt"], run["job_id"], run["code_digest"])
+        values = (handle.attempt, handle.job_id, handle.code_digest)
+        text = json.dumps([str(handle.dir.path), handle.spec.to_json(), *values]).encode()
+    run_dir, spec, *values = json.loads(broadcast_bytes(text, device))
+    return RunHandle(RunDir(Path(run_dir)), Spec.from_json(spec), *values)

@@ -31,23 +31,21 @@ class Agreement(NamedTuple):
 
 
 class StepAgreement:
-    """Finds what all ranks agree on; every rank calls `check` before the same steps."""
+    """Finds what all ranks agree on; every rank calls `check` before the same steps.
+
+    next_step: the step before which the next `check` does anything.
+    """
 
     def __init__(self, stop: StopSignal, interval_steps: int | str, device: torch.device) -> None:
         self._stop = stop
         self._fixed = None if interval_steps == "auto" else int(interval_steps)
         self._device = device
-        self._next_step = 0
+        self.next_step = 0
         self._interval = self._fixed or 1
         self._pending: _Reduction | None = None
         self._is_stopping = False
         self._written_step = -1
         self._last_check: tuple[float, int] | None = None
-
-    @property
-    def next_step(self) -> int:
-        """The step before which the next `check` does anything."""
-        return self._next_step
 
     def check(self, step: int, wants_save: bool, drain: bool, written_step: int = -1) -> Agreement:
         """Return what the ranks agree on before `step`, by the reduction of the last check.
@@ -56,14 +54,14 @@ class StepAgreement:
         on rank 0 only. written_step: of the newest save of which this rank has written its part.
         """
         save = False
-        if drain or step >= self._next_step:
+        if drain or step >= self.next_step:
             save = self._collect()
             self._start(step, wants_save and not save, written_step)
-            self._next_step = step + self._interval
+            self.next_step = step + self._interval
         if drain:
             save = self._collect() or save
             self._last_check = None
-            self._next_step = step + 1
+            self.next_step = step + 1
         return Agreement(self._is_stopping, save, self._written_step)
 
     def for_evaluation(self) -> StepAgreement:

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.data import transforms
 from slurm_job_kit.trainer.data.sample_rng import SampleRandom
 from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.data.to_device import Transform, create_transform
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.data.test_data_augmentation import numbered
 from tests.core.data_kit import feed_of
 
 
-def image(args: dict[str, Any]) -> transforms.Transform:
-    transform = transforms.create(Train(transform="image", transform_args=args))
+def image(args: dict[str, Any]) -> Transform:
+    transform = create_transform(Train(transform="image", transform_args=args))
     assert transform is not None
     return transform
 
@@ -63,7 +63,7 @@ def test_evaluation_is_normalised_only():
 )
 def test_invalid_arguments_of_image_are_refused(args, words):
     with pytest.raises(UserError, match=f"train.transform_args: .*{words}"):
-        transforms.create(Train(transform="image", transform_args=args))
+        create_transform(Train(transform="image", transform_args=args))
 
 
 def test_a_transform_that_does_not_fit_the_data_is_refused_before_the_first_step():

@@ -20,7 +20,7 @@ from ...data.collate import Collate
 from ...data.feed import TrainBatches
 from ...data.loader import RawBatch, as_in_worker, read_ahead
 from ...data.sources import Batch, Stream, check_plain, content_sha256
-from ...data.transforms import Transform
+from ...data.to_device import Transform
 from ...errors import CodeError, UserError
 from ...process.run_handle import RankContext
 from ...seeds import SAMPLE, mix, seed_all

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
-from ...data.sources import Batch
-from ...data.to_device import is_pair
+from ...data.sources import Batch, is_pair
 from ...errors import UserError
 from ...model.objectives import DataFacts
 from .gpt import GPT
