@@ -4,7 +4,7 @@
 - batches: which samples belong to which step, at any world size.
 - data_set: creates the data set of a spec.
 - feed: training and held-out batches of samples that are looked up by index.
-- to_device: moves a batch to the device and transforms it there; creates the transform of a spec.
+- to_device: moves a batch to the device and transforms it there, as the spec says.
 - collate: makes a batch of samples.
 - loader: reads a per-sample data set.
 - sample_rng: random numbers by seed, step and sample.

@@ -44,7 +44,8 @@ class DistributedContext:
                 f"{', '.join(missing)} not set: start it with torchrun, such as "
                 "torchrun --standalone --nproc-per-node=1 -m trainer CONFIG"
             )
-        return cls(*(int(environ[name]) for name in TORCHRUN_VARIABLES), node_name(environ))
+        values = {name.lower(): int(environ[name]) for name in TORCHRUN_VARIABLES}
+        return cls(**values, host=node_name(environ))
 
     @property
     def is_first(self) -> bool:

@@ -10,10 +10,11 @@ import torch
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.spec import DATASETS, MODELS, OBJECTIVES, SCHEDULES, TRANSFORMS
 from slurm_job_kit.trainer import hooks
-from slurm_job_kit.trainer.data import data_set, transforms
+from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.collate import Collate
 from slurm_job_kit.trainer.data.sample_rng import SampleRandom
 from slurm_job_kit.trainer.data.sources import BatchSource, Samples
+from slurm_job_kit.trainer.data.to_device import create_transform
 from slurm_job_kit.trainer.model import models, objectives, optim
 from slurm_job_kit.trainer.model.objectives import DataFacts
 from slurm_job_kit.trainer.rooms.zoo import image_files
@@ -32,7 +33,7 @@ def test_an_example_on_ones_own_images_fits_its_parts(name, dataset, num_classes
     train = load(CONFIGS / f"{name}.yaml").spec.train
     inspect.signature(dataset).bind(**train.dataset_args)
     images = torch.zeros(2, 3, size, size)
-    transform = transforms.create(train)
+    transform = create_transform(train)
     assert transform is not None
     moved = transform(images, None)
     with torch.device("meta"):
@@ -45,7 +46,7 @@ def test_the_example_of_own_parts_fits_together():
     samples, held_out, _ = data_set.create(train, 0, 1)
     assert isinstance(samples, Samples) and isinstance(held_out, Samples)
     inputs, labels = samples.batch(torch.arange(8))
-    transform = transforms.create(train)
+    transform = create_transform(train)
     assert transform is not None
     random = SampleRandom(0, 1, torch.arange(8))
     moved = transform(inputs, random)
