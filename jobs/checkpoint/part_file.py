@@ -158,11 +158,10 @@ class PartFile:
             raise DamageError(f"{self._name} ends before byte {offset + len(target)}")
         while len(target):
             block, start = divmod(offset, BLOCK_BYTES)
-            whole = min(len(target), READ_BYTES) // BLOCK_BYTES * BLOCK_BYTES
-            is_aligned = start == 0
-            if is_aligned and offset + len(target) == self._data_bytes:
-                whole = min(len(target), READ_BYTES)  # the last block may be shorter
-            if is_aligned and whole:
+            whole = min(len(target), READ_BYTES)
+            if offset + whole < self._data_bytes:  # the last block may be shorter
+                whole -= whole % BLOCK_BYTES
+            if start == 0 and whole:
                 done = target[:whole]
                 self._read(offset, done)
                 self._check(block, done)

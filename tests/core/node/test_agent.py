@@ -106,13 +106,6 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
     ]
 
 
-def test_torchrun_starts_a_users_script_by_exec(node):
-    spec = Spec(launch=Launch(script="train.py", args=["--n=1"]))
-    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
-    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
-    assert command[-8:] == [*wrapper, *rank_command(spec, RUN)]
-
-
 def test_an_option_that_this_torch_does_not_have_is_left_out(node, tmp_path, monkeypatch):
     (tmp_path / "distributed").mkdir()
     (tmp_path / "distributed/run.py").write_text("--log-dir")  # torch 2.11

@@ -168,20 +168,6 @@ def test_a_lost_answer_of_sbatch_queues_no_second_job(slurm):
     assert len(slurm.calls) == 1
 
 
-def test_a_trial_submission_queues_nothing(slurm):
-    slurm.answer("sbatch", status=3)
-    answer = client.test_only(["sbatch", "--nodes=2", "x"], {"PATH": str(slurm.bin)})
-    assert answer is not None and answer.returncode == 3
-    assert slurm.calls == ["sbatch --test-only --nodes=2 x"]
-
-
-def test_jobs_and_srun_steps_are_cancelled_by_one_command(slurm):
-    slurm.answer("scancel")
-    answer = client.cancel("12", "13.0")
-    assert answer is not None and answer.returncode == 0
-    assert slurm.calls == ["scancel 12 13.0"]
-
-
 def test_excluded_nodes_are_replaced_and_an_error_is_returned(slurm):
     slurm.answer("scontrol")
     assert client.set_excluded("12", ["n1", "n2"]) == ""
@@ -238,15 +224,6 @@ def test_a_call_is_repeated_while_slurmctld_does_not_answer(slurm, monkeypatch, 
     assert requeued.answer is RequeueAnswer.ACCEPTED
     asked = ["requeue Incomplete 12", "show job 12", "show job 12"]
     assert slurm.calls == [f"scontrol {words}" for words in asked]
-
-
-def test_pauses_grow_and_end():
-    pauses = client.pauses(0.05)
-    first = [next(pauses) for _ in range(8)]
-    assert 0.5 <= first[0] <= 1.5
-    assert 15 <= first[-1] <= 45
-    time.sleep(0.05)
-    assert list(pauses) == []
 
 
 @pytest.mark.parametrize(

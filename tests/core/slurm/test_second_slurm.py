@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm import conf, host, second
+from tests.slurm import host, second
 from tests.slurm.second import SecondError
 
 REPOSITORY = Path(__file__).parents[3]
@@ -40,21 +40,11 @@ def test_the_variable_names_a_version_a_folder_or_the_installed_one():
     assert host.prefix_of("/opt/slurm") == Path("/opt/slurm")
 
 
-def test_a_version_is_parsed_from_slurms_output():
-    assert host.slurm_version("slurm-wlm 24.11.5\n") == host.slurm_version("24.11") == (24, 11)
-
-
 def test_a_missing_folder_is_an_error_with_a_hint(tmp_path):
     reason = host.why_not(tmp_path / "24.11")
     assert reason and str(tmp_path / "24.11") in reason and "make" not in reason
     unknown = host.why_not(host.version_folder("1.0"))
     assert unknown and unknown.endswith("make test-on-slurm SLURM=1.0")
-
-
-def test_a_cluster_of_another_slurm_takes_its_plugins_too(tmp_path):
-    site = conf.Site(tmp_path, 1, 1, "linuxproc", prefix=Path("/opt/slurm"))
-    assert "PluginDir=/opt/slurm/lib/slurm\n" in conf.slurm_conf(site)
-    assert "PluginDir" not in conf.slurm_conf(conf.Site(tmp_path, 1, 1, "linuxproc"))
 
 
 def test_a_missing_tool_is_named_with_the_command_that_installs_it(tools, tmp_path):
