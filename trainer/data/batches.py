@@ -102,22 +102,6 @@ class Batches(BatchSizes):
             parts.append(order[first + start : first + end].long())
         return parts
 
-    def describe(self) -> str:
-        """Return a line for the log: batches, samples and steps of one epoch."""
-        rounds, used = self.rounds_per_epoch, self.samples_per_epoch
-        text = (
-            f"{rounds} batches per rank, {rounds * self.world_size} in all, {used} samples an "
-            f"epoch, {self.num_samples - used} dropped"
-        )
-        if self.is_elastic or self.grad_accum_steps > 1:
-            text += (
-                f"; {self.steps_per_epoch} steps of {self.global_batch_size} samples, "
-                f"{self.grad_accum_steps} batches of {self.micro_batch_sizes} on each rank"
-            )
-        if last := rounds % self.grad_accum_steps:
-            text += f", the last step of {last}"
-        return text
-
 
 @dataclass(frozen=True)
 class TrainingLength:

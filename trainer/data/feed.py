@@ -81,6 +81,7 @@ class IndexedBatches(TrainBatches):
     """The training batches of samples that are looked up; the step alone decides which.
 
     A few samples are read again, because the code of the user may draw random numbers.
+    batches: which samples belong to which step.
     """
 
     inexact = (
@@ -100,7 +101,7 @@ class IndexedBatches(TrainBatches):
         super().__init__(batches, length, transform, context)
         self.samples_per_epoch = batches.samples_per_epoch
         self._reader = reader_of(source, context, SAMPLE)
-        self._batches = batches
+        self.batches = batches
         self._rank = context.distributed.rank
         self._device, self._dataset = context.device, context.train.dataset
         self._is_own = any(map(is_user_code, (context.train.dataset, context.train.transform)))
@@ -109,17 +110,17 @@ class IndexedBatches(TrainBatches):
 
     def num_micro_batches(self, step: int) -> int:
         """Return how many micro batches each rank accumulates: the last step may have fewer."""
-        return self._batches.num_micro_batches(step)
+        return self.batches.num_micro_batches(step)
 
     def micro_batches(self, step: int) -> Iterator[Batch]:
         """Yield each micro batch of a global step; the workers begin again for another step."""
         if self._read is None or step != self._next_step:
             self.close()
             steps = range(step, self.length.total_steps)
-            schedule = BatchSchedule(self._batches, self._rank, steps, self._reader.index_device)
+            schedule = BatchSchedule(self.batches, self._rank, steps, self._reader.index_device)
             self._read = self._reader.read(schedule)
         self._next_step = step + 1
-        for _ in range(self._batches.num_micro_batches(step)):
+        for _ in range(self.batches.num_micro_batches(step)):
             batch = next(self._read)
             yield self._to_device(batch, (self._seed, step))
 

@@ -52,7 +52,7 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     """
     spec = context.train
     check_device(spec, context.device)
-    numbers = precision.set_up(spec, context.device, context.distributed.log)
+    numbers = precision.set_up(spec, context.device)
     example = data.train_batches.example()
     with user_code("train.objective", spec.objective):
         objective = objectives.create(data.facts)

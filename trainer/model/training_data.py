@@ -76,12 +76,11 @@ def build_data(context: RankContext) -> Data:
 def _train_batches(
     context: RankContext, parts: Parts, transform: Transform | None, sizes: dict[str, int]
 ) -> TrainBatches:
-    """Return the training batches; log them.
+    """Return the training batches.
 
     sizes: what all ranks must see alike, besides the training samples.
     """
-    spec, place = context.train, context.distributed
-    held_out = f"{sizes['held-out samples']} held out"
+    spec = context.train
     if is_stream(parts.train):
         check_same_data(spec.dataset, sizes, context.device)
         if (make := hooks.parts("stream").get("batches")) is None:
@@ -90,14 +89,11 @@ def _train_batches(
                 "return samples that have a number"
             )
         stream: TrainBatches = make(parts.train, parts.is_own_stream, transform, context)
-        samples = stream.sizes.global_batch_size
-        place.log(f"{spec.dataset}: a stream, {held_out}; {samples} samples a step")
         return stream
     train = cast(Source, parts.train)  # mypy knows no type "not a stream"
     sizes = {"training samples": len(train), **sizes}
     check_same_data(spec.dataset, sizes, context.device)
-    batches = Batches.of(spec, len(train), place.world_size)
-    place.log(f"{spec.dataset}: {len(train)} training samples, {held_out}; {batches.describe()}")
+    batches = Batches.of(spec, len(train), context.distributed.world_size)
     return IndexedBatches(train, transform, batches, context)
 
 

@@ -89,7 +89,7 @@ def stepped(objective, fixed_items, batches, idle_rounds=frozenset()):
         wrapped=DistributedDataParallel(module, gradient_as_bucket_view=True),
         module=module,
         optimizer=optim.create(module, TRAIN),
-        precision=precision.set_up(TRAIN, CPU, print),
+        precision=precision.set_up(TRAIN, CPU),
         objective=objective,
         batch_size=BATCH_SIZE,
         fixed_items=fixed_items,

@@ -1,13 +1,20 @@
 """The lines at the start of rank 0's log."""
 
+import functools
 from pathlib import Path
 
+import pytest
+import torch
 from torch import nn
 
 from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.rooms.describe.first_lines import start_lines
+from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
+from slurm_job_kit.trainer.rooms.describe.first_lines import (
+    batches_text,
+    precision_warning,
+    start_lines,
+)
 from tests.core.ranks import context_of, place_of
 
 
@@ -24,3 +31,33 @@ def test_the_log_begins_with_device_size_of_the_model_and_what_is_trained():
         "training: 90 steps of 48 samples (8 x 2 ranks x 3), classification, adamw lr 0.0003 "
         "weight_decay 0, schedule cosine after 20 steps of warm-up, fp32, seed 7, deterministic"
     )
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "world_size", "train", "words"),
+    [
+        (
+            *(455, 2, {"micro_batch_size": 8}),
+            "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped",
+        ),
+        (
+            *(100, 2, {"micro_batch_size": 7, "grad_accum_steps": 3}),
+            "7 batches per rank, 14 in all, 98 samples an epoch, 2 dropped; "
+            "3 steps of 42 samples, 3 batches of 7 on each rank, the last step of 1",
+        ),
+        (
+            *(300, 7, {"micro_batch_size": 32, "global_batch_size": 256}),
+            "2 batches per rank, 14 in all, 256 samples an epoch, 44 dropped; "
+            "1 steps of 256 samples, 2 batches of 18 or 19 on each rank",
+        ),
+    ],
+)
+def test_a_line_has_the_batches_of_an_epoch(num_samples, world_size, train, words):
+    assert batches_text(Batches.of(Train(**train), num_samples, world_size)) == words
+
+
+def test_a_precision_that_a_cpu_does_not_support_is_a_warning():
+    warning = functools.partial(precision_warning, device=torch.device("cpu"))
+    assert "tf32 has no effect on a CPU" in str(warning("tf32"))
+    assert "fp16 makes convolutions 100 times slower" in str(warning("fp16"))
+    assert warning("bf16") is warning("fp32") is None

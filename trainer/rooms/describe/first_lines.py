@@ -1,4 +1,4 @@
-"""The lines at the start of rank 0's log: device, size of the model, main values of the spec."""
+"""The lines at the start of rank 0's log: device, data, size of the model, main values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from ...contract import BatchSizes, Train
-from ...data.batches import TrainingLength
+from ...data.batches import Batches, TrainingLength
+from ...data.feed import IndexedBatches
+from ...model.training_data import Data
 from ...process.run_handle import RankContext
 from .reproducibility import processor
 
@@ -64,3 +66,43 @@ def _training(context: RankContext, length: TrainingLength, sizes: BatchSizes) -
 def _schedule(train: Train) -> str:
     warmup = f" after {train.warmup_steps} steps of warm-up" if train.warmup_steps else ""
     return f"schedule {train.schedule}{warmup}"
+
+
+def data_line(data: Data, dataset: str) -> str:
+    """Return the numbers of samples, and how the ranks share them."""
+    batches, held_out = data.train_batches, f"{len(data.held_out or ())} held out"
+    if not isinstance(batches, IndexedBatches):
+        size = batches.sizes.global_batch_size
+        return f"{dataset}: a stream, {held_out}; {size} samples a step"
+    samples = f"{batches.batches.num_samples} training samples"
+    return f"{dataset}: {samples}, {held_out}; {batches_text(batches.batches)}"
+
+
+def batches_text(batches: Batches) -> str:
+    """Return batches, samples and steps of one epoch."""
+    rounds, used = batches.rounds_per_epoch, batches.samples_per_epoch
+    text = (
+        f"{rounds} batches per rank, {rounds * batches.world_size} in all, {used} samples an "
+        f"epoch, {batches.num_samples - used} dropped"
+    )
+    if batches.is_elastic or batches.grad_accum_steps > 1:
+        text += (
+            f"; {batches.steps_per_epoch} steps of {batches.global_batch_size} samples, "
+            f"{batches.grad_accum_steps} batches of {batches.micro_batch_sizes} on each rank"
+        )
+    if last := rounds % batches.grad_accum_steps:
+        text += f", the last step of {last}"
+    return text
+
+
+def precision_warning(precision: str, device: torch.device) -> str | None:
+    """Return a warning where the device does not support the precision well, else None."""
+    if precision == "tf32" and device.type != "cuda":
+        return "train.precision tf32 has no effect on a CPU, which computes in fp32"
+    if precision == "tf32" and torch.cuda.get_device_capability(device) < (8, 0):
+        return f"train.precision tf32 has no effect on {torch.cuda.get_device_name(device)}: fp32"
+    # oneDNN has no fp16 backward pass: 113 ms instead of 0.9 ms for one convolution of 64 channels
+    # (torch 2.13).
+    if precision == "fp16" and device.type != "cuda":
+        return "train.precision fp16 makes convolutions 100 times slower on a CPU: use bf16"
+    return None

@@ -22,11 +22,15 @@ class Describe(Callback):
         """Note this attempt's environment in the state; rank 0 looks at the disk, too."""
         from . import first_lines, reproducibility, space  # a rank imports torch after this module
 
-        context = loop.context
+        context, train = loop.context, loop.train
         reproducibility.note_attempt(loop)
-        for line in first_lines.start_lines(
+        lines = [first_lines.data_line(loop.data, train.dataset)]
+        lines += first_lines.start_lines(
             context, loop.replica.module, loop.length, loop.data.train_batches.sizes
-        ):
+        )
+        if text := first_lines.precision_warning(train.precision, context.device):
+            lines.append(f"warning: {text}")
+        for line in lines:
             context.distributed.log(line)
         if context.distributed.is_first:  # one rank asks the file server
             space.warn(context.run.dir.checkpoints, loop.replica.module, loop.replica.optimizer)
