@@ -538,7 +538,6 @@ RENAMES = {
     "trainer.checkpoint.commit": "directories",
     "trainer.checkpoint.recovery": "a directory, to quarantine it",
     "trainer.logging.progress": "the new file stays open",
-    "trainer.logging.reporter": "the new file stays open",
 }
 RENAMERS = {"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"}
 

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..contract import training
 
@@ -26,7 +26,7 @@ class Progress:
 
     def __init__(self, path: Path, step: int = 0) -> None:
         self._shown = training.Progress(step)
-        self._fd = _open(path, self._shown)
+        self._file = _open(path, self._shown)
         self._step = step
         self._next_write = self._last_cost_s = 0.0
 
@@ -54,34 +54,43 @@ class Progress:
     def close(self) -> None:
         """Write the finished step and close the file."""
         self.flush()
-        if self._fd is not None:
+        if self._file is not None:
             with contextlib.suppress(OSError):
-                os.close(self._fd)
-            self._fd = None
+                self._file.close()
+            self._file = None
 
     def _write(self, text: str, offset: int) -> None:
-        if self._fd is not None:
+        if self._file is not None:
             with contextlib.suppress(OSError):
-                os.pwrite(self._fd, text.encode(), offset)
+                os.pwrite(self._file.fileno(), text.encode(), offset)
 
 
-def _open(path: Path, progress: training.Progress) -> int | None:
-    """Return the descriptor of a new file at `path`; None where the disk refuses it.
+def _open(path: Path, progress: training.Progress) -> BinaryIO | None:
+    """Return a new file at `path`; the old one where the disk has no room; None if it refuses."""
+    with contextlib.suppress(OSError):
+        return open_new(path, training.progress_text(progress).encode())
+    with contextlib.suppress(OSError):
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
+    return None
 
-    A new one, because an earlier attempt may still be alive and write: it has the old file open.
-    Where the disk has no room for a new file, the old one is opened.
+
+def open_new(path: Path, content: bytes, is_durable: bool = False) -> BinaryIO:
+    """Replace a file by one with this content; return it, open for writing after that.
+
+    An earlier attempt may be alive on a node that was cut off: it continues to write to the old
+    file, which has no name any more.
     Not jobs.rundir.write_atomic, because the new file stays open.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with contextlib.suppress(OSError):
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            os.pwrite(fd, training.progress_text(progress).encode(), 0)
-            os.replace(temporary, path)
-            return fd
-        except OSError:
-            os.close(fd)
-            os.unlink(temporary)
-    with contextlib.suppress(OSError):
-        return os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-    return None
+    file = open(temporary, "wb")  # noqa: SIM115 (open for the whole run)
+    try:
+        file.write(content)
+        file.flush()
+        if is_durable:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        file.close()
+        raise
+    return file

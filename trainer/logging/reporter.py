@@ -19,7 +19,7 @@ from ..contract import STEPS_WRITER, Metric, Timeline, format_duration, format_m
 from ..data.batches import TrainingLength
 from ..errors import log, storage_error
 from ..process.run_handle import RankContext
-from .progress import Progress
+from .progress import Progress, open_new
 
 # Of progress.json, whose length is fixed.
 MAX_SHOWN_METRICS = 4
@@ -190,25 +190,12 @@ def open_cut(path: Path, num_bytes: int) -> BinaryIO:
     """Replace a file by its first `num_bytes` bytes; return the new file, open for appending.
 
     Lines after the checkpoint belong to steps that are done again; without the cut they would
-    appear twice. The old file is not truncated but replaced: an earlier attempt may be alive on a
-    node that was cut off, and continues to write to the old file, which has no name any more.
-    Not jobs.rundir.write_atomic, because the new file stays open.
+    appear twice.
     """
     kept = b""
     with contextlib.suppress(FileNotFoundError), shared_files.open_binary(path) as old:
         kept = old.read(num_bytes)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    file = open(temporary, "wb")  # noqa: SIM115 (open for the whole run)
-    try:
-        file.write(kept)
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        file.close()
-        raise
-    return file
+    return open_new(path, kept, is_durable=True)
 
 
 def peak_memory_bytes() -> int:
