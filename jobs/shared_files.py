@@ -22,7 +22,6 @@ from typing import TypeVar
 # makes it look up again the missing names in that directory. Source: Linux, fs/namei.c,
 # do_linkat(); LOOKUP_EXCL in fs/fuse/dir.c and fs/nfs/dir.c.
 _ON_ANOTHER_FILE_SYSTEM = "/proc"
-REPLACED_TRIES = 2
 MAX_ASKED = 10_000
 
 Value = TypeVar("Value")
@@ -186,16 +185,13 @@ def _with_retry(call: Callable[[Path], Value], path: Path) -> Value:
     """Return `call(path)`; after an error that an old view may have caused, ask and call again."""
     if _listed and any(_is_left_out(each) for each in (path, path.parent)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    for _ in range(REPLACED_TRIES):
-        try:
-            return call(path)
-        except FileNotFoundError:
-            ask_again(path)
-            break
-        except OSError as error:  # another host may have replaced the file while it was read
-            if error.errno != errno.ESTALE:
-                raise
-            ask_again(path)
+    try:
+        return call(path)
+    except OSError as error:
+        # ESTALE: another host replaced the file while it was read.
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
+    ask_again(path)
     return call(path)
 
 

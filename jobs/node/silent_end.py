@@ -13,7 +13,6 @@ import textwrap
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
 
 from .. import log_text
 from ..errors import PEER_TEXTS
@@ -25,8 +24,9 @@ from ..rundir import AttemptDir
 # An entry of torchrun's summary; the entry of the rank that failed first is the last one. Source:
 # torch.distributed.elastic.multiprocessing.errors.
 _FAILURE = re.compile(
-    r"^  time +: (\S+)\n  host +: \S+\n  rank +: (\d+) \(local_rank: \d+\)\n  exitcode +: (-?\d+) "
-    r"[^\n]*\n  error_file: (\S+)\n  traceback : (.*?)(?=^\[\d+\]:$|^-{20}|^={20}|\Z)",
+    r"^  time +: (?P<time>\S+)\n  host +: \S+\n  rank +: (?P<rank>\d+) \(local_rank: \d+\)\n"
+    r"  exitcode +: (?P<code>-?\d+) [^\n]*\n  error_file: (?P<error_file>\S+)\n"
+    r"  traceback : (?P<trace>.*?)(?=^\[\d+\]:$|^-{20}|^={20}|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
@@ -42,35 +42,25 @@ def ended_ranks(
     recorded: the ranks that wrote a record themselves.
     """
     text = "\n".join(log_text.read_end(attempt_dir.torchrun_log(node_rank)))
-    ends = map(_Failure._make, reversed(_FAILURE.findall(text)))
-    return [_record(attempt_dir, host, each) for each in ends if int(each.rank) not in recorded]
+    ends = reversed([*_FAILURE.finditer(text)])
+    return [_record(attempt_dir, host, end) for end in ends if int(end["rank"]) not in recorded]
 
 
-class _Failure(NamedTuple):
-    """An entry of torchrun's summary. trace: what the error file has, if there is one."""
-
-    time: str
-    rank: str
-    exit_code: str
-    error_file: str
-    trace: str
-
-
-def _record(attempt_dir: AttemptDir, host: str, end: _Failure) -> RankError:
+def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError:
     """Return the record of a rank, by the error file of torchelastic's @record, else by its log."""
-    log = log_text.last_lines(attempt_dir.rank_log(int(end.rank)))
-    lines = [line.removeprefix(f"[rank{end.rank}]: ") for line in log]  # torch puts it there
-    if end.error_file != "<N/A>":
-        lines = textwrap.dedent(f"  {end.trace}").strip().splitlines()
+    rank, code = int(end["rank"]), int(end["code"])
+    log = log_text.last_lines(attempt_dir.rank_log(rank))
+    lines = [line.removeprefix(f"[rank{rank}]: ") for line in log]  # torch puts it there
+    if end["error_file"] != "<N/A>":
+        lines = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
     words = lines[-1] if lines else ""
-    code = int(end.exit_code)
     is_peers = code == -signal.SIGTERM or any(each in words for each in _PEER_ERRORS)
     cause = None if is_peers else known_cause(words)
     kind = cause or (Kind.COLLECTIVE if is_peers else kind_of_exit(code))
     between = ": " if code > 0 else "; its last line: "
     return RankError(
-        _seconds(end.time),
-        int(end.rank),
+        _seconds(end["time"]),
+        rank,
         host,
         f"{format_exit(code)}{between}{words}" if words else format_exit(code),
         kind=kind,
