@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Any of them may be the job's own --signal. The kernel's numbers (--signal=10) and SIG in front of
 # the name mean the same to Slurm. Source: sbatch(1), --signal.
@@ -46,6 +46,17 @@ def block_stop_signals() -> None:
 def unblock_stop_signals() -> None:
     """Deliver pending and future stop signals, also if this process inherited them blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def wait(numbers: Sequence[signal.Signals], seconds: float) -> list[signal.Signals]:
+    """Wait for one of some blocked signals; returns those that came, each once."""
+    came: list[signal.Signals] = []
+    for _ in numbers:
+        info = signal.sigtimedwait(numbers, 0 if came else seconds)
+        if info is None:
+            break
+        came.append(signal.Signals(info.si_signo))
+    return came
 
 
 def send(number: signal.Signals, pids: Iterable[int]) -> None:

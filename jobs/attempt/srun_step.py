@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .. import installation, records
+from .. import installation, records, stop_signals
 from ..console import print_line
 from ..node.interfaces import is_reachable
 from ..procfs import children
@@ -73,12 +73,7 @@ class StopSignals:
 
     def wait(self, seconds: float) -> list[str]:
         """Wait for stop signals; returns the names of those that came."""
-        came: list[str] = []
-        for _ in STOP_SIGNALS:
-            info = signal.sigtimedwait(STOP_SIGNALS, 0 if came else seconds)
-            if info is None:
-                break
-            came.append(signal.Signals(info.si_signo).name)
+        came = [number.name for number in stop_signals.wait(STOP_SIGNALS, seconds)]
         self._names += came
         return came
 

@@ -6,10 +6,8 @@ import contextlib
 import importlib.util
 import os
 import platform
-import select
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import environment, gpus, hooks, records, shared_files
+from .. import environment, gpus, hooks, records, shared_files, stop_signals
 from ..console import BestEffort, print_line, with_time
 from ..environment import Door
 from ..errors import HINT, FailedError, UserError
@@ -27,7 +25,7 @@ from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
 from ..rundir import AttemptDir, RunDir, Timeline
 from ..spec import Spec
-from ..stop_signals import END_TORCHRUN, STOP_SIGNALS, send, unblock_stop_signals
+from ..stop_signals import END_TORCHRUN, STOP_SIGNALS, send
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
 from .prctl import die_with_parent
@@ -36,6 +34,7 @@ from .script_watch import ScriptWatch
 from .torchrun import Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
+AWAITED = (*STOP_SIGNALS, signal.SIGCHLD)
 PLAN_TIMEOUT_S = 60
 # torchrun waits without a limit for the answer of a rendezvous store whose node is cut off or
 # stopped. So the agent kills a torchrun that has no ranks for too long.
@@ -55,7 +54,7 @@ def prepare_torchrun(agent_pid: int) -> None:
     signal.signal(END_TORCHRUN, signal.SIG_DFL)  # the shell that submitted may ignore it
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    unblock_stop_signals()  # an agent that waits holds them back; of a rank some would stay blocked
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)  # the agent holds them back
 
 
 class Agent:
@@ -72,15 +71,8 @@ class Agent:
         self.best_effort = BestEffort(f"agent on {node.host}")
         self.signals: list[ReceivedSignal] = []
         self.ranks_dir = ""
-        self.wakeup, wakeup_write = socket.socketpair()
-        self.wakeup.setblocking(False)
-        wakeup_write.setblocking(False)
-        self._wakeup_write = wakeup_write
-        for number in (*STOP_SIGNALS, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-        # Many signals at once may fill the socket. The ones in it are enough: no warning.
-        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
-        unblock_stop_signals()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take away exit codes
+        signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 
     def run(
         self,
@@ -154,14 +146,9 @@ class Agent:
 
     def wait_for_signal(self) -> list[str]:
         """Wait up to REPEAT_S for a signal; returns names of stop signals that are new."""
-        select.select([self.wakeup], [], [], REPEAT_S)
-        try:
-            arrived = self.wakeup.recv(4096)
-        except BlockingIOError:
-            return []
-        known = {each.signal for each in self.signals}
-        stops = [signal.Signals(number).name for number in arrived if number in STOP_SIGNALS]
-        new = [name for name in dict.fromkeys(stops) if name not in known]
+        known = {signal.SIGCHLD.name, *(each.signal for each in self.signals)}
+        arrived = [number.name for number in stop_signals.wait(AWAITED, REPEAT_S)]
+        new = [name for name in arrived if name not in known]
         self.signals += [ReceivedSignal(round(time.time(), 3), name) for name in new]
         return new
 

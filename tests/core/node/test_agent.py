@@ -52,6 +52,7 @@ TORCHRUN = """
 import signal, subprocess, sys
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     assert signal.getsignal(number) is signal.SIG_IGN, number
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])  # also of SIGCHLD, which loaders await
 log = open(sys.argv[1], "a")
 ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log) for _ in range(2)]
 sys.exit(max(rank.wait() for rank in ranks))
