@@ -74,10 +74,6 @@ def test_the_source_address_towards_this_host_is_loopback_on_ipv6():
     assert interfaces.source_address("::1") == "::1"
 
 
-def test_the_source_address_towards_this_host_is_loopback():
-    assert interfaces.source_address("127.0.0.1") == "127.0.0.1"
-
-
 def test_addresses_of_ipv6_that_are_not_in_use_are_left_out(tmp_path, monkeypatch):
     (tmp_path / "if_inet6").write_text(IF_INET6)
     monkeypatch.setattr(interfaces, "IF_INET6", tmp_path / "if_inet6")

@@ -178,12 +178,6 @@ def test_excluded_nodes_are_replaced_and_an_error_is_returned(slurm):
     assert "does not answer" in client.set_excluded("12", [])
 
 
-def test_a_requeue_is_incomplete_and_read_back(slurm):
-    slurm.answer("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
-    assert client.requeue("12_3").answer is RequeueAnswer.ACCEPTED
-    assert "scontrol requeue Incomplete 12_3" in slurm.calls
-
-
 def test_a_requeue_without_an_answer_returns_no_answer(slurm):
     assert client.requeue("12").answer is RequeueAnswer.NO_ANSWER
 
@@ -224,19 +218,6 @@ def test_a_call_is_repeated_while_slurmctld_does_not_answer(slurm, monkeypatch, 
     assert requeued.answer is RequeueAnswer.ACCEPTED
     asked = ["requeue Incomplete 12", "show job 12", "show job 12"]
     assert slurm.calls == [f"scontrol {words}" for words in asked]
-
-
-@pytest.mark.parametrize(
-    ("state", "reason", "expected"),
-    [
-        ("CANCELLED", "None", True),
-        ("COMPLETING", "None", True),
-        ("COMPLETING", "TimeLimit", False),
-        ("RUNNING", "None", False),
-    ],
-)
-def test_a_job_is_cancelled_by_its_state_and_reason(state, reason, expected):
-    assert client.is_cancelled(state, reason) is expected
 
 
 NODES = """\
