@@ -35,7 +35,7 @@ def table(num_train: int = 455, num_test: int = 114) -> tuple[Samples, Samples]:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(num_train + num_test) % 2
     noise = torch.randn(len(labels), 30, generator=generator)
-    return _parts(noise + 0.3 * labels[:, None], labels, num_train)
+    return _parts(noise + 0.7 * labels[:, None], labels, num_train)
 
 
 def images(num_train: int = 1437, num_test: int = 360) -> tuple[Samples, Samples]:

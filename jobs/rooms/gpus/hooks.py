@@ -12,10 +12,8 @@ from ... import gpus
 from ...config import reserved
 from ...environment import Door
 from ...problems import Problem, format_value
-from ...records.nodes import NODE
 from ...slurm import client
 from ...spec import Spec
-from . import node_check
 
 # slurm.gpus_per_node: 2, a100:2, 3090:2, 1g.5gb:2 (a part of a GPU).
 PER_NODE = re.compile(r"(?:(?!gpu:)[^\s:,=/]+:)?[0-9]+")
@@ -51,7 +49,9 @@ def start(
         job = client.show_job(client.job_id_from(environ) or "")
         if job is not None and not job.gres:
             words.insert(1, f"--gres=gpu:{gpus.allocated_gpus(environ)}")
-    if door is Door.TORCHRUN and spec is not None and NODE in environ:  # else no agent starts it
+    if door is Door.TORCHRUN and spec is not None:
+        from . import node_check
+
         node_check.check(spec, environ)
     return words, {**environ}
 

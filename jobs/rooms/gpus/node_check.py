@@ -49,13 +49,13 @@ class GpuProblem:
 
 
 def check(spec: Spec, environ: Mapping[str, str]) -> None:
-    """Check the GPUs of this node. environ: of the ranks.
+    """Check the GPUs of this node, if an agent asks. environ: of the ranks.
 
     Raises: UserError for a mistake that each start would repeat; FailedError where the node may be
         at fault.
     """
     torch = importlib.util.find_spec("torch")
-    if torch is None or torch.origin is None:
+    if NODE not in environ or torch is None or torch.origin is None:
         return
     if found := problem(spec, environ, Path(torch.origin)):
         text = f"{environ[NODE]}: {found.reason}{HINT}{ADVICE}"

@@ -2,6 +2,7 @@
 
 - hooks: the functions of jobs/hooks.py.
 - records: what the room keeps in the record of an attempt.
+- of_nodes: what an attempt shows of its nodes.
 - signs: what the facts of an attempt say against single nodes.
 - suspects: which nodes the next attempts do without, by the signs of all attempts.
 - decision: the decision after an attempt, where a node is at fault.

@@ -1,39 +1,27 @@
-"""The hooks of the room: what an attempt says of nodes, what follows, and the nodes of the next."""
+"""The hooks of the room: what an attempt shows of nodes, what follows, and the nodes of the next.
+
+What only an attempt calls is imported there: a submit must not wait for it.
+"""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from typing import TYPE_CHECKING
 
-from ...attempt import decision as rules
-from ...attempt import srun_step
-from ...attempt.decision import Decision
 from ...batch_sizes import global_batch_size
 from ...problems import Problem
-from ...records import with_room
 from ...records.ended import AttemptRecord, Evidence
-from ...records.nodes import Chosen
 from ...records.queued import Submission
 from ...rundir import RunDir
-from ...runs import interpret
-from ...runs.interpret import AttemptFacts
-from ...runs.run_lock import Owner
-from ...slurm import client, job_state
-from ...slurm.client import Job
-from ...slurm.hostlist import expand_hostlist
 from ...spec import Spec
-from . import choose_nodes, suspects
-from .decision import after_fault_of_node
-from .exclude_nodes import counted_since, excludable_nodes, excluded
-from .records import ROOM, NodesFound, past, past_of
-from .signs import is_failure, signs_of
 
-# What the clocks of a node and of slurmctld may differ by: munge refuses messages that are older.
-# Source: munged(8), default time-to-live of a credential.
-CLOCK_SKEW_S = 300.0
+if TYPE_CHECKING:
+    from ...attempt.decision import Decision
+    from ...records.nodes import Chosen
+    from ...runs.interpret import AttemptFacts
+    from ...runs.run_lock import Owner
+    from ...slurm.client import Job
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
@@ -65,11 +53,15 @@ def exclude(
     listed: Sequence[str],
 ) -> Sequence[str]:
     """Return the nodes that a job of the run must not get: also the suspected ones."""
+    from .exclude_nodes import excluded
+
     return excluded(run_dir, spec, submission, attempts, listed)
 
 
 def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
     """Return the nodes of the next attempt, where it may have a part of the job's."""
+    from . import choose_nodes
+
     if me.is_local or not choose_nodes.is_needed(facts.spec.slurm):
         return None
     return choose_nodes.choose(run_dir, facts, me.job_id, nodes)
@@ -79,56 +71,15 @@ def evidence(
     run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
 ) -> Evidence:
     """Return the evidence with what speaks against single nodes, and whether there are others."""
-    rebooted: tuple[str, ...] = ()
-    if found.job_state == interpret.LOST and not found.unreachable_nodes and facts.nodes:
-        rebooted = rebooted_nodes(facts)
-    states = {}
-    is_running = found.job_state in job_state.ON_NODES
-    if is_failure(found) and is_running and not found.would_repeat:
-        states = client.of_nodes(facts.nodes, r"State=(\S+)")  # such as DOWN*
-    signs = signs_of(facts, found, states, rebooted)
-    before, since = past_of(facts.attempts), counted_since(facts.spec, facts.submission)
-    if any(not sign.is_left_out for sign in signs):
-        signs = suspects.confirmed(signs, before, since, partial(_can_do_without, run_dir, facts))
-    mine = NodesFound(signs, rebooted=rebooted)
-    now = past(found, time.time(), False, mine)
-    left_out = suspects.left_out([*before, now], since).values()
-    mine = replace(mine, followed=suspects.followed(now, before), left_out=tuple(left_out))
-    if job is not None and job.state == "RUNNING":
-        mine = replace(mine, has_spares=has_spares(facts, found, mine, job))
-    return (
-        found if mine == NodesFound() else replace(found, rooms=with_room(found.rooms, ROOM, mine))
-    )
+    from .of_nodes import of_nodes
 
-
-def rebooted_nodes(facts: AttemptFacts) -> tuple[str, ...]:
-    """Return the nodes of the attempt that certainly booted after it began."""
-    # By slurmctld's clock: its own time less the up-time that slurmd sent. Source:
-    # slurmctld/node_mgr.c, validate_node_specs.
-    times = client.of_nodes(facts.nodes, r"BootTime=(\d+) ")
-    start = math.inf if facts.plan is None else facts.plan.start + CLOCK_SKEW_S
-    return tuple(node for node in facts.nodes if float(times.get(node, 0)) > start)
-
-
-def has_spares(facts: AttemptFacts, found: Evidence, mine: NodesFound, job: Job) -> bool:
-    """Return whether a job has enough fit nodes for the next attempt after the loss of some."""
-    if not choose_nodes.is_needed(facts.spec.slurm):
-        return False
-    left_out = (each.node for each in mine.left_out)
-    lost = {*mine.suspected, *found.unreachable_nodes, *left_out}
-    others = [node for node in expand_hostlist(job.nodes) if node not in lost]
-    idle = [node for node in others if node not in facts.nodes]
-    silent = srun_step.unreachable_nodes(facts, idle)
-    return len({*others} - {*silent}) >= facts.spec.slurm.fewest_nodes
-
-
-def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
-    """Return whether the job has enough other fit nodes, or Slurm has them for the job."""
-    others = expand_hostlist(facts.spec.slurm.exclude or "")
-    return facts.can_lose > 0 or bool(excludable_nodes(run_dir, facts.spec, [node], others))
+    return of_nodes(run_dir, facts, found, job)
 
 
 def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
     """Return the decision after an attempt, which is another one where a node is at fault."""
+    from ...attempt import decision as rules
+    from .decision import after_fault_of_node
+
     used = rules.budget_used(facts.attempts, time.time())
     return after_fault_of_node(found, decision, used, rules.budget_of(facts.spec))

@@ -83,6 +83,7 @@ def test_torchrun_and_the_ranks_get_no_variable_that_breaks_them():
 
 
 def test_srun_gets_no_options_and_no_memory_of_an_enclosing_job():
+    gone: tuple[str, ...]
     gone = ("SRUN_DEBUG", "SLURM_OVERLAP", "SLURM_STDINMODE", "SLURM_MEM_PER_CPU", "SQUEUE_STATES")
     gone += ("SLURM_CPU_BIND_TYPE", "SLURM_EXTERNAL_LAUNCHER", "SLURM_TRES_PER_TASK")
     kept = {"SLURM_JOB_ID", "SLURM_CONF", "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_NODE"}

@@ -1,5 +1,6 @@
 """The agent stops with the cause where its ranks would not see the GPUs of the job."""
 
+import importlib.util
 import os
 import sys
 from importlib.machinery import ModuleSpec
@@ -91,7 +92,7 @@ def test_a_node_with_fewer_gpus_than_the_others_records_how_many(run, monkeypatc
     attempt = run_files.opened(run, nodes=["a", "b"])
     run_files.node(attempt, 1)
     package = ModuleSpec("torch", None, origin=str(torch()))
-    monkeypatch.setattr(node_check.importlib.util, "find_spec", lambda _: package)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: package)
     environ = {"KIT_NODE": "a", "KIT_RUN_DIR": str(run.path), "KIT_ATTEMPT": "1"}
     with pytest.raises(FailedError, match="^a: .*CUDA's driver shows 1 GPU"):
         start(Door.TORCHRUN, [], os.environ | environ, TWO)

@@ -1,0 +1,77 @@
+"""What an attempt shows of its nodes: the signs against each, and whether there are others."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from functools import partial
+
+from ...attempt import srun_step
+from ...records import with_room
+from ...records.ended import Evidence
+from ...rundir import RunDir
+from ...runs import interpret
+from ...runs.interpret import AttemptFacts
+from ...slurm import client, job_state
+from ...slurm.client import Job
+from ...slurm.hostlist import expand_hostlist
+from . import choose_nodes, suspects
+from .exclude_nodes import counted_since, excludable_nodes
+from .records import ROOM, NodesFound, past, past_of
+from .signs import is_failure, signs_of
+
+# What the clocks of a node and of slurmctld may differ by: munge refuses messages that are older.
+# Source: munged(8), default time-to-live of a credential.
+CLOCK_SKEW_S = 300.0
+
+
+def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | None) -> Evidence:
+    """Return the evidence with what speaks against single nodes, and whether there are others."""
+    rebooted: tuple[str, ...] = ()
+    if found.job_state == interpret.LOST and not found.unreachable_nodes and facts.nodes:
+        rebooted = rebooted_nodes(facts)
+    states = {}
+    is_running = found.job_state in job_state.ON_NODES
+    if is_failure(found) and is_running and not found.would_repeat:
+        states = client.of_nodes(facts.nodes, r"State=(\S+)")  # such as DOWN*
+    signs = signs_of(facts, found, states, rebooted)
+    before, since = past_of(facts.attempts), counted_since(facts.spec, facts.submission)
+    if any(not sign.is_left_out for sign in signs):
+        signs = suspects.confirmed(signs, before, since, partial(_can_do_without, run_dir, facts))
+    mine = NodesFound(signs, rebooted=rebooted)
+    now = past(found, time.time(), False, mine)
+    left_out = suspects.left_out([*before, now], since).values()
+    mine = replace(mine, followed=suspects.followed(now, before), left_out=tuple(left_out))
+    if job is not None and job.state == "RUNNING":
+        mine = replace(mine, has_spares=has_spares(facts, found, mine, job))
+    return (
+        found if mine == NodesFound() else replace(found, rooms=with_room(found.rooms, ROOM, mine))
+    )
+
+
+def rebooted_nodes(facts: AttemptFacts) -> tuple[str, ...]:
+    """Return the nodes of the attempt that certainly booted after it began."""
+    # By slurmctld's clock: its own time less the up-time that slurmd sent. Source:
+    # slurmctld/node_mgr.c, validate_node_specs.
+    times = client.of_nodes(facts.nodes, r"BootTime=(\d+) ")
+    start = math.inf if facts.plan is None else facts.plan.start + CLOCK_SKEW_S
+    return tuple(node for node in facts.nodes if float(times.get(node, 0)) > start)
+
+
+def has_spares(facts: AttemptFacts, found: Evidence, mine: NodesFound, job: Job) -> bool:
+    """Return whether a job has enough fit nodes for the next attempt after the loss of some."""
+    if not choose_nodes.is_needed(facts.spec.slurm):
+        return False
+    left_out = (each.node for each in mine.left_out)
+    lost = {*mine.suspected, *found.unreachable_nodes, *left_out}
+    others = [node for node in expand_hostlist(job.nodes) if node not in lost]
+    idle = [node for node in others if node not in facts.nodes]
+    silent = srun_step.unreachable_nodes(facts, idle)
+    return len({*others} - {*silent}) >= facts.spec.slurm.fewest_nodes
+
+
+def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
+    """Return whether the job has enough other fit nodes, or Slurm has them for the job."""
+    others = expand_hostlist(facts.spec.slurm.exclude or "")
+    return facts.can_lose > 0 or bool(excludable_nodes(run_dir, facts.spec, [node], others))
