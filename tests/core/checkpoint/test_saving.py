@@ -125,13 +125,6 @@ def test_a_rank_that_waits_for_a_save_beats(tmp_path, gate, monkeypatch, num_sha
     assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
 
 
-def test_a_checkpoint_that_is_kept_is_never_postponed(tmp_path):
-    kept = Checkpoint(keep_every_steps=10, keep_every_epochs=2)  # an epoch has 8 steps
-    checkpoints = Checkpoints(job_of(tmp_path, kept), BATCHES)
-    assert [step for step in range(1, 21) if checkpoints.is_kept(state_at(step))] == [10, 16, 20]
-    assert checkpoints.is_kept(state_at(3, best={"metric": "eval_loss", "value": 1.0, "step": 3}))
-
-
 def test_an_error_of_the_writer_is_raised_at_a_check_that_never_waits(tmp_path, gate):
     context, replica = job_of(tmp_path), replica_of()
     checkpoints = Checkpoints(context, BATCHES)

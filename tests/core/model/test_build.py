@@ -148,14 +148,6 @@ def test_the_seed_decides_the_first_weights(built):
     assert not torch.equal(*weights)
 
 
-def test_a_replica_has_the_autocast_and_the_scaler_of_its_spec(built):
-    replica = built(dataclasses.replace(MLP, precision="fp16"))[1]
-    with replica.autocast():
-        assert replica.module(torch.ones(2, 30)).dtype == torch.float16
-    assert replica.scaler.is_enabled() and not built(MLP)[1].scaler.is_enabled()
-    assert built(MLP)[1].scaler.state_dict() == {}
-
-
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built, world_size):
     train = Train(**IMAGES, micro_batch_size=4, channels_last=True)

@@ -277,8 +277,6 @@ def refusal(folder: Path, train: Train, rank: int, world_size: int) -> str:
 def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
     """What depends on the number of ranks, and what is logged."""
     results: dict[Any, Any] = {}
-    size = dataclasses.replace(MASKED, strategy="hsdp", shard_size=2)
-    results["hsdp"] = refusal(folder, size, rank, 3)
     unused = dataclasses.replace(MASKED, model=f"{__name__}:PartlyUnused", strategy="fsdp")
     results["unused"] = refusal(folder, unused, rank, 3)
     allowed = dataclasses.replace(unused, find_unused_parameters=True)

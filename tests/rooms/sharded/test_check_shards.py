@@ -15,9 +15,3 @@ def test_more_shards_than_rows_are_an_error(check):
     level, key, text = check(train, world_size=13)
     assert (level, key) == ("error", "train.strategy")
     assert "13 shards are too many for train.model mine:Net: the longest" in text
-
-
-def test_an_optimizer_that_needs_whole_matrices_is_an_error_where_ranks_have_rows(check):
-    train = of(model="mine:Net", strategy="fsdp", optimizer="torch.optim:Adafactor")
-    assert check(train)[:2] == ("error", "train.optimizer")
-    assert check(train, world_size=1) is None

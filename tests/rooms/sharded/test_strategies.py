@@ -138,12 +138,6 @@ def test_ranks_with_fewer_held_out_batches_take_part_in_the_others(ranks, num_he
         assert found.tolist() == pytest.approx(ddp.tolist(), rel=1e-6)
 
 
-def test_groups_that_do_not_divide_the_ranks_are_refused_at_the_start(ranks):
-    error = ranks[1]["hsdp"]
-    what = "train.shard_size: 3 ranks cannot be divided into groups of 2: write a divisor"
-    assert error.startswith(what)
-
-
 def test_parameters_that_no_rank_uses_are_refused_at_the_start(ranks):
     for rank in range(3):
         assert "2 parameters got no gradient, the first is unused.weight" in ranks[rank]["unused"]
