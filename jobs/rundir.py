@@ -22,9 +22,6 @@ from . import shared_files
 # this kit can no longer read the files of an older one, or an older kit those of this one.
 FORMAT = 4
 JOB_LOG = "job.log"
-# The timeline in which rank 0 writes its pace: the one that grows with the time of the training.
-# `attempt.open` and `attempt.close` read the timeline of rank 0 and must not read this one.
-STEPS_WRITER = "steps"
 
 
 class File:

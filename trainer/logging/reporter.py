@@ -1,10 +1,9 @@
-"""Rank 0's reports on the training: log lines, metrics.jsonl, progress and its pace."""
+"""Rank 0's reports on the training: log lines, metrics.jsonl and progress."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import resource
 import time
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..contract import STEPS_WRITER, Metric, Timeline, format_duration, format_metrics, shared_files
+from ..contract import Metric, format_duration, format_metrics, shared_files
 from ..data.batches import TrainingLength
 from ..errors import log, storage_error
 from ..process.run_handle import RankContext
@@ -24,8 +23,6 @@ from .progress import Progress, open_new
 # Of progress.json, whose length is fixed.
 MAX_SHOWN_METRICS = 4
 METRICS_BYTES = 250
-# Between two lines of the pace: `report` draws them, and a year has three million of them.
-PACE_APART_S = 10.0
 
 
 class Speed:
@@ -85,8 +82,6 @@ class Reporter:
         self._progress.status(total=length.total_steps, epochs=length.epochs, epoch=finished)
         self._speed = Speed(length, step)
         self._epoch_began, self._epoch_first = time.monotonic(), step
-        self._pace = Timeline(run.dir, STEPS_WRITER, run.attempt)
-        self._next_pace = -math.inf
 
     def step_done(self, step: int) -> None:
         """Record the finished step; after a kill it shows how many steps are redone."""
@@ -117,23 +112,9 @@ class Reporter:
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
         fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
         self._progress.status(lr=lr, time_left=time_left, **fields)
-        self._note_pace(step, samples_per_s)
         shown = {"samples_per_s": samples_per_s, "data_wait": speed["data_wait"]}
         for each in self._context.callbacks:
             each.reported(step, {**means, "lr": lr, **shown})
-
-    def _note_pace(self, step: int, samples_per_s: float) -> None:
-        """Write step, speed and memory of now to the timeline, at most every PACE_APART_S.
-
-        metrics.jsonl has no times: equal runs have equal files. A full disk ends no training here.
-        """
-        if (now := time.monotonic()) < self._next_pace:
-            return
-        self._next_pace = now + PACE_APART_S
-        fields = {"samples_per_s": round(samples_per_s, 1)}
-        with contextlib.suppress(OSError):
-            memory_mib = peak_memory_bytes() // 2**20
-            self._pace.event("steps", step=step, **fields, memory_mib=memory_mib)
 
     def epoch_done(self, step: int, means: dict[str, float], lr: float) -> None:
         """Log the end of an epoch: its time and its means. means: as for `report_training`."""

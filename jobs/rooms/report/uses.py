@@ -11,8 +11,9 @@ from typing import Any
 
 from ...records.ended import FINAL, Action, AttemptRecord
 from ...records.training import Event, read_events
-from ...rundir import STEPS_WRITER, RunDir
+from ...rundir import RunDir
 from ...runs.state import RunState
+from . import STEPS_WRITER
 
 STOPS = ("stop_seen", "completed", "stopped")
 

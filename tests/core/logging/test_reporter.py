@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_job_kit.jobs.commands.views import words
-from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
-from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir, read_jsonl
+from slurm_job_kit.jobs.records.training import read_progress_steps
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.runs.state import read_progress
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
@@ -268,24 +268,7 @@ def test_the_size_after_a_cut_is_that_of_the_remaining_lines(report):
     assert report(step=3, metrics_bytes=kept).sync() == kept
 
 
-def paces(run_dir):
-    return [each.step for each in read_events(run_dir.timeline(STEPS_WRITER))]
-
-
-def test_the_timeline_has_step_speed_and_memory_at_most_every_ten_seconds(report, clock, tmp_path):
-    run_dir = RunDir(tmp_path)
-    run_dir.timeline("x").parent.mkdir()
-    reporter = report()
-    for step in range(1, 8):
-        clock.s += 4.0
-        reporter.report_training(step, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
-    assert paces(run_dir) == [1, 4, 7]
-    first = read_events(run_dir.timeline(STEPS_WRITER))[0]
-    assert first.samples_per_s == 48 / 4 and first.memory_mib and first.attempt == 1
-
-
-def test_metrics_have_no_times_and_a_timeline_that_cannot_be_written_ends_nothing(report, tmp_path):
-    reporter = report()  # there is no folder timeline
-    reporter.report_training(1, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
+def test_metrics_have_no_times(report, tmp_path):
+    report().report_training(1, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
     (line,) = read_jsonl(tmp_path / "metrics.jsonl")
     assert set(line) == {"step", "epoch", "train_loss", "lr"}
