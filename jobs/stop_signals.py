@@ -18,6 +18,7 @@ STOP_SIGNALS = (
     *(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP),
     *(signal.SIGQUIT, signal.SIGALRM),
 )
+AWAITED = (*STOP_SIGNALS, signal.SIGCHLD)  # by the parent of agents, or of a torchrun
 # Ends a torchrun without ranks, in which it has no handler; no job is stopped by it. All of
 # STOP_SIGNALS are ignored there.
 END_TORCHRUN = signal.SIGVTALRM
@@ -48,7 +49,7 @@ def unblock_stop_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def wait(numbers: Sequence[signal.Signals], seconds: float) -> list[signal.Signals]:
+def arrived(numbers: Sequence[signal.Signals], seconds: float) -> list[signal.Signals]:
     """Wait for one of some blocked signals; returns those that came, each once."""
     came: list[signal.Signals] = []
     for _ in numbers:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .. import installation, records, stop_signals
+from .. import installation, records
 from ..console import print_line
 from ..node.interfaces import is_reachable
 from ..procfs import children
@@ -28,7 +28,7 @@ from ..runs import fact_reader, interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
 from ..spec import Spec
-from ..stop_signals import STOP_SIGNALS
+from ..stop_signals import STOP_SIGNALS, arrived
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s). A
 # command prefix may have work to do, too.
@@ -73,7 +73,7 @@ class StopSignals:
 
     def wait(self, seconds: float) -> list[str]:
         """Wait for stop signals; returns the names of those that came."""
-        came = [number.name for number in stop_signals.wait(STOP_SIGNALS, seconds)]
+        came = [number.name for number in arrived(STOP_SIGNALS, seconds)]
         self._names += came
         return came
 

@@ -35,10 +35,9 @@ from ..rundir import RunDir
 from ..runs import fact_reader, run_lock
 from ..runs.run_lock import release_on_disk_error
 from ..spec import Launch, Spec
-from ..stop_signals import STOP_SIGNALS
+from ..stop_signals import AWAITED, arrived
 
 POLL_S = 0.2
-SIGNALS = (*STOP_SIGNALS, signal.SIGCHLD)
 MAX_RANKS_PER_CORE = 4
 ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk may need longer
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
@@ -74,7 +73,7 @@ def run(run_dir: RunDir) -> Decision | None:
                 return None
             watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch)
             kill_orphans()
-            names = [signal.Signals(number).name for number in stops]
+            names = [number.name for number in stops]
             decision = close_attempt(run_dir, me, plan.attempt, names)
             if decision.action is not Action.RETRY:
                 return decision
@@ -262,21 +261,18 @@ def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
             agent.send_signal(number)
 
 
-class Stops(list[int]):
+class Stops(list[signal.Signals]):
     """The stop signals that came, in their order."""
 
     def wait(self, seconds: float) -> None:
         """Wait for a stop signal, or for the end of a child process, which is no stop."""
-        while (info := signal.sigtimedwait(SIGNALS, seconds)) is not None:
-            seconds = 0
-            if info.si_signo != signal.SIGCHLD:
-                self.append(info.si_signo)
+        self += [number for number in arrived(AWAITED, seconds) if number != signal.SIGCHLD]
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stops]:
-    """Run a block in which SIGNALS are blocked, and read by the list that it gives."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    """Run a block in which AWAITED are blocked, and read by the list that it gives."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     stops = Stops()
     try:
         yield stops
@@ -288,4 +284,4 @@ def stop_signals() -> Iterator[Stops]:
 def _become_agent() -> None:
     """In a new process before exec: die with this one, and get the signals that this one blocks."""
     die_with_parent()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)

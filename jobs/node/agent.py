@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import environment, gpus, hooks, records, shared_files, stop_signals
+from .. import environment, gpus, hooks, records, shared_files
 from ..console import BestEffort, print_line, with_time
 from ..environment import Door
 from ..errors import HINT, FailedError, UserError
@@ -25,7 +25,7 @@ from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
 from ..rundir import AttemptDir, RunDir, Timeline
 from ..spec import Spec
-from ..stop_signals import END_TORCHRUN, STOP_SIGNALS, send
+from ..stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
 from .prctl import die_with_parent
@@ -34,7 +34,6 @@ from .script_watch import ScriptWatch
 from .torchrun import Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
-AWAITED = (*STOP_SIGNALS, signal.SIGCHLD)
 PLAN_TIMEOUT_S = 60
 # torchrun waits without a limit for the answer of a rendezvous store whose node is cut off or
 # stopped. So the agent kills a torchrun that has no ranks for too long.
@@ -147,8 +146,8 @@ class Agent:
     def wait_for_signal(self) -> list[str]:
         """Wait up to REPEAT_S for a signal; returns names of stop signals that are new."""
         known = {signal.SIGCHLD.name, *(each.signal for each in self.signals)}
-        arrived = [number.name for number in stop_signals.wait(AWAITED, REPEAT_S)]
-        new = [name for name in arrived if name not in known]
+        names = [number.name for number in arrived(AWAITED, REPEAT_S)]
+        new = [name for name in names if name not in known]
         self.signals += [ReceivedSignal(round(time.time(), 3), name) for name in new]
         return new
 
