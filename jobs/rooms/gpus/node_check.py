@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ... import gpus, records, shared_files
@@ -39,15 +38,6 @@ ADVICE = (
 )
 
 
-@dataclass(frozen=True)
-class GpuProblem:
-    """Why the ranks would see too few GPUs."""
-
-    reason: str
-    # How many the node's driver shows; None where that is not why: another node has no more then.
-    num_gpus: int | None = None
-
-
 def check(spec: Spec, environ: Mapping[str, str]) -> None:
     """Check the GPUs of this node, if an agent asks. environ: of the ranks.
 
@@ -58,10 +48,11 @@ def check(spec: Spec, environ: Mapping[str, str]) -> None:
     if NODE not in environ or torch is None or torch.origin is None:
         return
     if found := problem(spec, environ, Path(torch.origin)):
-        text = f"{environ[NODE]}: {found.reason}{HINT}{ADVICE}"
-        if found.num_gpus is None:
+        reason, count = found
+        text = f"{environ[NODE]}: {reason}{HINT}{ADVICE}"
+        if count is None:  # another node has no more GPUs then
             raise UserError(text)
-        record_count(found.num_gpus, environ)
+        record_count(count, environ)
         raise FailedError(text)
 
 
@@ -87,11 +78,12 @@ def record_count(count: int, environ: Mapping[str, str]) -> None:
             time.sleep(0.25)
 
 
-def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem | None:
+def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> tuple[str, int | None] | None:
     """Return why the ranks would see fewer GPUs than the job has; None if they see them.
 
-    environ: of the ranks. torch: the file of the package torch. A user who names the devices in
-    launch.env means fewer of them than the job has.
+    With the number that the node's driver shows; None where that is not why. environ:
+    of the ranks. torch: the file of the package torch. A user who names the devices in launch.env
+    means fewer of them than the job has.
     """
     wanted = spec.slurm.num_gpus or gpus.allocated_gpus(environ) or 0
     count, fault = None, ""
@@ -105,7 +97,7 @@ def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem |
     elif "cuda" in built_for and (seen := _of_driver(environ)) is not None and seen[0] < wanted:
         count, fault = seen
     asked = spec.slurm.gpus_are if spec.slurm.num_gpus else f"the job has {quantity(wanted, 'GPU')}"
-    return GpuProblem(f"{asked}, but {fault}", count) if fault else None
+    return (f"{asked}, but {fault}", count) if fault else None
 
 
 def _of_driver(environ: Mapping[str, str]) -> tuple[int, str] | None:

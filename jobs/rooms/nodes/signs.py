@@ -15,6 +15,7 @@ from dataclasses import replace
 from ...console import quantity
 from ...kinds import OF_MEMORY, Kind
 from ...known_causes import known_cause
+from ...log_text import first_line
 from ...records.ended import Evidence
 from ...records.nodes import RankError
 from ...runs import interpret
@@ -72,7 +73,7 @@ def _name_of(host: str, nodes: Sequence[str]) -> str:
 def _of_hardware(errors: Sequence[RankError]) -> Iterator[Sign]:
     for error in errors:
         if error.kind in OF_HARDWARE:
-            yield Sign(error.host, error.kind, _first_line(error.error), True)
+            yield Sign(error.host, error.kind, first_line(error.error), True)
 
 
 def _of_slurm(
@@ -127,18 +128,13 @@ def _of_error(facts: AttemptFacts, error: RankError) -> Sign:
     failure = "" if known is None else f"{known}, from step {interpret.loaded_step(facts)}"
     if error.kind is Kind.COLLECTIVE:  # it may fail twice in the same words, of different nodes
         failure = ""
-    text = f"{interpret.format_error(error).partition(chr(10))[0]}"
-    return Sign(error.host, error.kind, text, False, failure)
+    return Sign(error.host, error.kind, first_line(interpret.format_error(error)), False, failure)
 
 
 def _of_agent(error: str) -> Sign:
     """Return the sign of an agent that did not start torchrun; its error begins with its node."""
-    node, _, reason = _first_line(error).partition(": ")
+    node, _, reason = first_line(error).partition(": ")
     return Sign(node, known_cause(reason) or Kind.UNKNOWN, reason, False, reason)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def is_failure(evidence: Evidence) -> bool:

@@ -182,7 +182,8 @@ class Rehearsal:
             notes = [f"\n  it wrote outside of its directory: {path}" for path in outside]
             raise UserError(f"{error}{''.join(notes)}") from None
         self.inputs = [len(step.fed) for step in first.course().steps]
-        self.subject.is_forked = not any(map(os.path.exists, GPU_DEVICES))
+        is_command = isinstance(self.subject, CommandSubject)
+        self.subject.is_forked = is_command and not any(map(os.path.exists, GPU_DEVICES))
         again = self.run(Scenario(UNDISTURBED[1]))
         if self.subject.is_forked and not _is_same(first, again):
             # A fork may be what differs: a second process of its own decides.

@@ -9,13 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from ...config.keys import (
-    Key,
-    default_text,
-    keys,
-    sections,
-    type_name,
-)
+from ...config.keys import Key, default_text, keys, sections, type_name
 from ...config.load import SWEEP
 from ...spec import SECTIONS, Scalar, Spec
 

@@ -39,19 +39,6 @@ def test_no_check_queues_a_run_without_the_check(slurm, monkeypatch):
     assert slurm.submitted == 1
 
 
-@pytest.mark.parametrize(("words", "number"), [([], 2), (["launch.nproc_per_node=3"], 6)])
-def test_the_check_gets_the_number_of_ranks(slurm, monkeypatch, words, number):
-    seen = []
-
-    def build_parts(run_dir, spec, python):
-        seen.append(check.rank_environment(run_dir, spec)["WORLD_SIZE"])
-        return []
-
-    monkeypatch.setattr(check, "build_parts", build_parts)
-    assert main(["submit", "tiny.yaml", *words]) == 0
-    assert seen == [str(number)]
-
-
 @pytest.mark.parametrize(
     ("words", "seen"),
     [

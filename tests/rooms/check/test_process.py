@@ -10,7 +10,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.problems import Problem, SpecError
+from slurm_job_kit.jobs.problems import SpecError
 from slurm_job_kit.jobs.rooms.check import hooks as check
 from slurm_job_kit.jobs.rooms.check.finding import Finding
 from slurm_job_kit.jobs.runs.freeze import freeze
@@ -189,8 +189,3 @@ def test_ctrl_c_ends_the_process(frozen, interpreter, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         checked(run)
     wait_for(lambda: not is_running((tmp_path / "pid").read_text().strip()))
-
-
-def test_a_problem_shows_the_users_frames_between_text_and_hint():
-    problem = Problem(("train", "model"), "what", "hint", frames=("a.py:1, in f: x",))
-    assert str(problem) == "train.model: what\n  a.py:1, in f: x\n  hint: hint"

@@ -23,7 +23,4 @@ def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, ca
         "slurm_job_kit.trainer.rooms.export",
         str(run.path),
     ]
-    assert started == [
-        [*command, "--checkpoint", "best", "--out", "w.safetensors"],
-        command,
-    ]
+    assert started == [[*command, "--checkpoint", "best", "--out", "w.safetensors"], command]

@@ -42,9 +42,9 @@ def driver(monkeypatch):
 
 def test_a_cpu_build_is_a_mistake_that_every_start_would_repeat(torch):
     problem = node_check.problem(TWO, {}, torch(CPU_BUILD))
-    assert problem is not None and problem.num_gpus is None
-    assert "slurm.gpus_per_node is a100:2" in problem.reason
-    assert f"torch of {sys.executable} is a CPU build" in problem.reason
+    assert problem is not None and problem[1] is None
+    assert "slurm.gpus_per_node is a100:2" in problem[0]
+    assert f"torch of {sys.executable} is a CPU build" in problem[0]
 
 
 def test_a_cpu_build_does_for_a_job_without_gpus(torch):
@@ -55,7 +55,7 @@ def test_a_cpu_build_does_for_a_job_without_gpus(torch):
 def test_a_variable_that_hides_gpus_is_the_cause(torch, driver, devices):
     driver(0, 2)
     problem = node_check.problem(TWO, {"CUDA_VISIBLE_DEVICES": devices}, torch())
-    assert problem is not None and f"CUDA_VISIBLE_DEVICES is {devices!r}" in problem.reason
+    assert problem is not None and f"CUDA_VISIBLE_DEVICES is {devices!r}" in problem[0]
 
 
 def test_a_driver_that_shows_fewer_gpus_may_be_the_nodes_fault(torch, driver):
@@ -65,19 +65,19 @@ def test_a_driver_that_shows_fewer_gpus_may_be_the_nodes_fault(torch, driver):
     for answer, text in (((100, 0), "0 GPUs"), ((0, 1), "1 GPU"), ((803, 0), "error is 803")):
         driver(*answer)
         problem = node_check.problem(TWO, environ, torch())
-        assert problem is not None and problem.num_gpus is not None and text in problem.reason
+        assert problem is not None and problem[1] is not None and text in problem[0]
 
 
 def test_a_node_without_a_driver_is_named(torch, monkeypatch):
     probe = node_check.PROBE.replace("libcuda.so.1", "libnothing-of-that-name.so.1")
     monkeypatch.setattr(node_check, "PROBE", probe)
     problem = node_check.problem(TWO, dict(os.environ), torch())
-    assert problem is not None and "no NVIDIA driver" in problem.reason
+    assert problem is not None and "no NVIDIA driver" in problem[0]
 
 
 def test_the_allocation_counts_where_the_spec_asks_for_none(torch):
     problem = node_check.problem(Spec(), {"SLURM_GPUS_ON_NODE": "2"}, torch(CPU_BUILD))
-    assert problem is not None and "the job has 2 GPUs" in problem.reason
+    assert problem is not None and "the job has 2 GPUs" in problem[0]
 
 
 def test_a_spec_that_names_fewer_devices_means_it(torch, driver):

@@ -19,24 +19,14 @@ GOOD = (REPOSITORY / "tests/rooms/rehearse/good.py").read_text(encoding="utf-8")
 # The fault, the line of good.py, what stands in its place, the scenarios that show it, the question
 # whose answer is no, and words of what to change.
 FAULTS = {
-    "no handler": (
-        "signal.signal(signal.SIGTERM, note)",
-        "pass",
-        ["middle"],
-        "saves when asked",
-    ),
+    "no handler": ("signal.signal(signal.SIGTERM, note)", "pass", ["middle"], "saves when asked"),
     "handler on some ranks": (
         "signal.signal(signal.SIGTERM, note)",
         "rank == 0 and signal.signal(signal.SIGTERM, note)",
         ["middle"],
         "saves when asked",
     ),
-    "does not stop": (
-        "    is_asked = True",
-        "    pass",
-        ["middle"],
-        "stops when asked",
-    ),
+    "does not stop": ("    is_asked = True", "    pass", ["middle"], "stops when asked"),
     "flag read in steps only": (
         "            stop_if_asked()",
         "            time.sleep(is_asked)",
