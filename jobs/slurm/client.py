@@ -119,6 +119,12 @@ def call(
         return None
 
 
+def output(argv: Sequence[str]) -> str:
+    """Return what a Slurm command prints; "" if it fails or does not answer."""
+    answer = call(argv)
+    return answer.stdout if answer is not None and answer.returncode == 0 else ""
+
+
 @contextlib.contextmanager
 def say_if_slow(program: str) -> Iterator[None]:
     """Write one line to stderr if the block, a call of a Slurm command, takes longer than SLOW_S.
@@ -198,8 +204,7 @@ def plain_job_id(job_id: str) -> str:
     """Return the id that srun takes: that of an array's task (`12_3`) is a number, too."""
     if "_" not in job_id:
         return job_id
-    answer = call(["scontrol", "show", "job", job_id])
-    match = re.search(r"^JobId=(\d+)", answer.stdout, re.MULTILINE) if answer else None
+    match = re.search(r"^JobId=(\d+)", output(["scontrol", "show", "job", job_id]), re.MULTILINE)
     return match[1] if match else job_id
 
 
@@ -310,8 +315,7 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
     """
     end = environ.get("SLURM_JOB_END_TIME", "")
     if not end:
-        answer = call(["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"])
-        end = answer.stdout.strip() if answer is not None and answer.returncode == 0 else ""
+        end = output(["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]).strip()
     return float(end) if end.isdigit() else None
 
 
@@ -339,15 +343,13 @@ def of_nodes(nodes: Iterable[str], pattern: str) -> dict[str, str]:
 
     Empty if Slurm does not answer.
     """
-    answer = call(["scontrol", "show", "node", ",".join(nodes)])
-    text = answer.stdout if answer and answer.returncode == 0 else ""
-    values = {}
-    for block in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
-        name = re.match(r"NodeName=(\S+)", block)
-        value = re.search(rf"^   {pattern}", block, re.MULTILINE)
-        if name is not None and value is not None:
-            values[name[1]] = value[1]
-    return values
+    text = output(["scontrol", "show", "node", ",".join(nodes)])
+    blocks = re.split(r"^NodeName=(\S+)", text, flags=re.MULTILINE)
+    values = {
+        name: re.search(rf"^   {pattern}", block, re.MULTILINE)
+        for name, block in zip(blocks[1::2], blocks[2::2], strict=True)
+    }
+    return {name: value[1] for name, value in values.items() if value is not None}
 
 
 def signal_steps(job_id: str, name: str) -> bool:

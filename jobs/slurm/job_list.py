@@ -203,9 +203,10 @@ def submit_lines(job_ids: Iterable[str]) -> dict[str, str]:
     rows = _accounting_rows(wanted, "JobID,SubmitLine")
     lines = {_array_id(job_id): line for job_id, line in rows}
     for job_id in wanted:
-        if job_id not in lines and (answer := call(["scontrol", "show", "job", job_id])):
-            line = re.search(r"^   SubmitLine=(.+)$", answer.stdout, re.MULTILINE)
-            lines |= {job_id: line[1]} if line is not None else {}
+        if job_id not in lines:
+            shown = client.output(["scontrol", "show", "job", job_id])
+            if line := re.search(r"^   SubmitLine=(.+)$", shown, re.MULTILINE):
+                lines[job_id] = line[1]
     return lines
 
 
@@ -239,7 +240,6 @@ def _accounting_rows(job_ids: Iterable[str], columns: str) -> list[tuple[str, st
     if shutil.which("sacct") is None:
         return []
     options = ("--noheader", "--parsable2", "--allocations", f"--format={columns}")
-    answer = call(["sacct", *options, f"--jobs={','.join(job_ids)}"])
-    lines = answer.stdout.splitlines() if answer and answer.returncode == 0 else []
-    rows = (line.partition("|") for line in lines if "|" in line)
+    text = client.output(["sacct", *options, f"--jobs={','.join(job_ids)}"])
+    rows = (line.partition("|") for line in text.splitlines() if "|" in line)
     return [(first, second) for first, _, second in rows]

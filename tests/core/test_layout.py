@@ -471,9 +471,8 @@ def test_only_jobs_slurm_runs_slurms_commands():
         if isinstance(node, ast.Constant) and node.value in SLURM_COMMANDS
     }
     assert not words, "a command's name as a value: give a module of jobs.slurm a function for it"
-    runners = {"client.call", "client.call_patiently"} | {
-        f"jobs.slurm.client.{name}" for name in ("call", "call_patiently")
-    }
+    names = ("call", "call_patiently", "output")
+    runners = {f"{module}.{name}" for module in ("client", "jobs.slurm.client") for name in names}
     assert [module for module in others if runners & used_names(module)] == []
 
 
