@@ -41,14 +41,9 @@ def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
     patience_s: how long to ask again while slurmctld does not answer.
     """
     job, has_answered = client.ask_about(recorded.job_id, patience_s)
-    if job is None and not has_answered:
-        return _silent(recorded)
-    shown = {} if job is None or _is_of_another_user(recorded, job) else {recorded.job_id: job}
-    return Queue(shown).lives_of([recorded], is_end_wanted=False)[recorded.job_id]
-
-
-def _silent(job: RecordedJob) -> Life:
-    return Life(None, f"Slurm does not answer whether job {job.job_id} still runs", is_silent=True)
+    jobs = {} if job is None else {recorded.job_id: job}
+    queue = Queue(jobs if has_answered else None)
+    return queue.lives_of([recorded], is_end_wanted=False)[recorded.job_id]
 
 
 def _is_of_another_user(recorded: RecordedJob, job: Job) -> bool:
@@ -74,10 +69,8 @@ def _lives_of_ended(
     for job in over:
         state, unknown = past.get(job.job_id, ""), "whether it still runs is unknown"
         if asked and job.cluster not in (None, asked):
-            why = (
-                f"job {job.job_id} is in cluster {job.cluster}, and this host asks cluster {asked}"
-            )
-            life = Life(None, f"{why}: {unknown}", f"use a host of cluster {job.cluster}")
+            why = f"job {job.job_id} is in cluster {job.cluster}, and this host asks cluster"
+            life = Life(None, f"{why} {asked}: {unknown}", f"use a host of cluster {job.cluster}")
         elif job.job_id in absent and job.job_id in foreign and state not in _FINAL:
             user = user_name(job.uid)
             why = f"Slurm shows no job {job.job_id}, and may hide it as one of user {user}"
@@ -108,16 +101,17 @@ class Queue:
         """
         wanted = list(recorded)
         if self.jobs is None:
-            return {each.job_id: _silent(each) for each in wanted}
+            why = "Slurm does not answer whether job {} still runs"
+            ids = (each.job_id for each in wanted)
+            return {job_id: Life(None, why.format(job_id), is_silent=True) for job_id in ids}
         shown = {
             each.job_id: job
             for each in wanted
             if (job := self.jobs.get(each.job_id)) and not _is_of_another_user(each, job)
         }
-        lives = {job_id: Life(job.is_alive, job=job) for job_id, job in shown.items()}
-        alive = [job_id for job_id, life in lives.items() if life.is_alive]
+        alive = {job_id: Life(True, job=job) for job_id, job in shown.items() if job.is_alive}
         over = [each for each in wanted if each.job_id not in alive]
-        return lives | _lives_of_ended(over, shown, is_end_wanted)
+        return alive | _lives_of_ended(over, shown, is_end_wanted)
 
     @functools.cached_property
     def targets(self) -> dict[str, Path | None]:
