@@ -114,12 +114,17 @@ def write_pointer(checkpoints: Path, pointer: str, name: str) -> None:
         raise
 
 
-def point_at_best(checkpoints: Path, best_step: int | None) -> bool:
-    """Write the name of this step's checkpoint to the file `best`, if the checkpoint exists.
+def name_of_step(checkpoints: Path, step: int | None) -> str | None:
+    """Return the name of the checkpoint of a step; None where there is none."""
+    name = None if step is None else checkpoint_name(step)
+    return name if name and shared_files.is_dir(checkpoints / name) else None
 
-    Return whether it does. Raises: OSError.
+
+def point_at_best(checkpoints: Path, step: int | None) -> bool:
+    """Write the name of a step's checkpoint to the file `best`; return whether there is one.
+
+    Raises: OSError.
     """
-    if best_step is None or not shared_files.is_dir(checkpoints / checkpoint_name(best_step)):
-        return False
-    write_pointer(checkpoints, BEST, checkpoint_name(best_step))
-    return True
+    if (name := name_of_step(checkpoints, step)) is not None:
+        write_pointer(checkpoints, BEST, name)
+    return name is not None

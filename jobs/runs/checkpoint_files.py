@@ -10,7 +10,6 @@ import secrets
 import shutil
 from pathlib import Path
 
-from .. import shared_files
 from ..checkpoint import reader
 from ..checkpoint.manifest import Manifest
 from ..checkpoint.names import (
@@ -18,10 +17,11 @@ from ..checkpoint.names import (
     BEST,
     LATEST,
     TEMPORARY_PREFIX,
-    checkpoint_name,
     checkpoint_names,
     free_name,
     is_newer,
+    name_of_step,
+    point_at_best,
     write_pointer,
 )
 from ..errors import UserError
@@ -66,16 +66,8 @@ def copy(directory: Path, root: Path) -> Manifest:
         raise
     fsync_directory(root)
     write_pointer(root, LATEST, directory.name)
-    if (best := best_of(root, manifest)) is not None:
-        write_pointer(root, BEST, best)
+    point_at_best(root, manifest.best.step)
     return manifest
-
-
-def best_of(root: Path, manifest: Manifest) -> str | None:
-    """Return the name of the best checkpoint up to another one; None where it does not exist."""
-    step = manifest.best.step
-    best = None if step is None else checkpoint_name(step)
-    return best if best is not None and shared_files.is_dir(root / best) else None
 
 
 def newer_than(run_dir: RunDir, name: str) -> list[str]:
@@ -90,7 +82,7 @@ def go_on_from(run_dir: RunDir, name: str) -> Revision:
     Raises: UserError for a damaged checkpoint.
     """
     root = run_dir.checkpoints
-    best = best_of(root, verify(root / name))
+    best = name_of_step(root, verify(root / name).best.step)
     asides = {each: free_name(root / each, ASIDE_PREFIX).name for each in newer_than(run_dir, name)}
     moves = (Part(f"{root.name}/{old}", f"{root.name}/{new}") for old, new in asides.items())
     texts = {root / LATEST: f"{name}\n", root / BEST: best and f"{best}\n"}
