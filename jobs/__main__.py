@@ -9,8 +9,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from .commands.catalogue import load
-from .commands.parser import parse
+from .commands.catalogue import load, parse
 from .console import discard_output, open_standard_streams, with_time
 from .errors import FailedError, UserError
 
@@ -22,7 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 2 for a user's mistake, 1 for a failed action."""
     name = ""
     try:
-        args = parse(argv)
+        words = list(sys.argv[1:] if argv is None else argv)
+        if words[:1] == ["make"]:  # kit.mk
+            from .commands import make_words
+
+            words = make_words.words_of(words[1])
+        args = parse(words)
         name = args.command
         code = load(name).command(args)
         sys.stdout.flush()

@@ -1,7 +1,6 @@
 """A module for each command; views are shared parts.
 
-- catalogue: the commands, and the module of each.
-- parser: reads the command line.
+- catalogue: the commands, the module of each, and the command line.
 - arguments: arguments that several commands have.
 - make_words: reads what a user types to make.
 - submit: freezes a spec and runs it, on Slurm or here.
@@ -19,5 +18,4 @@
 - logs: shows or follows the logs of one rank over all attempts, or the first error.
 - explain: what a key of the spec means, its value and where that came from.
 - why: prints why a run waits, ended or is held, and what to do.
-- answer: finds out why that is.
 """

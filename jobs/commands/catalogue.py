@@ -1,4 +1,4 @@
-"""The commands: their names, what each does, and the module of each. Those of rooms come last."""
+"""The commands, each with its module, and the command line. Those of rooms come last."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from .. import installation
 from ..errors import UserError
 from ..rooms import ROOMS
 
@@ -28,12 +29,12 @@ COMMANDS = {
 
 
 class Command(Protocol):
-    """What the module of a command has.
+    """What the module of a command has: the first two functions; the rest where it has it.
 
     MAKE: the variables that its make target needs, and those that it takes; of one with `...` the
     value is several words. Without it the command has no make target.
     ONLY_PRINTS: what it prints is all that it does, so `| head` may end it. TAKES_A_COMMAND: what
-    follows `--` is another command, in `args.words`. A module has these two or not.
+    follows `--` is another command, in `args.words`.
     """
 
     MAKE: tuple[str, str]
@@ -44,12 +45,8 @@ class Command(Protocol):
     def command(self, args: argparse.Namespace) -> int:
         """Run the command; returns the exit code."""
 
-
-class GroupMaker(Command, Protocol):
-    """A command that makes groups of runs: see jobs.runs.lookup."""
-
     def resume_all(self, group: Path, request: Request, as_json: bool) -> int:
-        """Continue the runs of a group; returns the exit code."""
+        """Continue the runs of a group that it made (jobs.runs.lookup); returns the exit code."""
 
 
 def all_commands() -> dict[str, str]:
@@ -64,10 +61,34 @@ def load(name: str) -> Command:
     return cast(Command, importlib.import_module(f"{next(rooms, '')}.{name}", __package__))
 
 
-def maker_of(group: Path) -> GroupMaker:
+def maker_of(group: Path) -> Command:
     """Return the command that made a group. Raises: UserError where its room was deleted."""
     name = group.name.partition("-")[0]
     if name not in all_commands():
         hint = "resume its runs one at a time"
         raise UserError(f"{group.name}: this copy of the kit has no command {name}\n  hint: {hint}")
-    return cast(GroupMaker, load(name))
+    return load(name)
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Return the parsed command line with overrides anywhere; argparse takes them in one place."""
+    about = all_commands()
+    chosen = next((word for word in words if word in about), "")
+    prog = "python -m jobs" if installation.IS_BY_MAKE else "kit"
+    parser = argparse.ArgumentParser(prog=prog, description="Run PyTorch training on Slurm.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parsers = {name: commands.add_parser(name, help=s, description=s) for name, s in about.items()}
+    other: list[str] = []
+    if chosen:
+        load(chosen).add_arguments(parsers[chosen])
+        if "--" in words and hasattr(load(chosen), "TAKES_A_COMMAND"):
+            at = words.index("--")
+            words, other = words[:at], words[at + 1 :]
+    args, rest = parser.parse_known_args(words)
+    if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    if other:
+        args.words = other
+    return args

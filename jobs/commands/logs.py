@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import os
+import re
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from .. import installation, records, shared_files
 from ..attempt import end_messages
@@ -20,9 +24,9 @@ from ..rundir import RunDir
 from ..runs import fact_reader, interpret, lookup, state
 from ..runs.state import RunState
 from . import arguments
-from .views import rank_logs, words
-from .views.rank_logs import GrowingFile
+from .views import words
 
+BLOCK_BYTES = 1 << 20
 LOOK_AGAIN_S = 0.25  # at a log that is followed
 JUDGE_AGAIN_S = 2.0  # whether the run has ended
 MAKE = ("", "RUN FLAGS")
@@ -52,7 +56,7 @@ class RankLog:
 
     def attempts(self) -> list[int]:
         """Return the wanted attempts that have a log of the rank, oldest first."""
-        numbers = rank_logs.attempts_with(self.run_dir, self.rank)
+        numbers = attempts_with(self.run_dir, self.rank)
         return [number for number in numbers if self.attempt in (None, number)]
 
     def file(self, attempt: int) -> Path:
@@ -93,12 +97,12 @@ def lines_of(wanted: RankLog) -> Iterator[str]:
 
 def no_log(wanted: RankLog) -> UserError:
     """Return the error for a rank or an attempt without a log; names those that have one."""
-    with_log = rank_logs.attempts_with(wanted.run_dir, wanted.rank)
+    with_log = attempts_with(wanted.run_dir, wanted.rank)
     if wanted.attempt is not None and with_log:
         listed = number_ranges(with_log)
         return UserError(f"attempt {wanted.attempt} has no log\n  hint: these have one: {listed}")
     hint = "the run has not started; -f waits for the log"
-    if ranks := number_ranges(rank_logs.ranks_of(wanted.run_dir)):
+    if ranks := number_ranges(ranks_of(wanted.run_dir)):
         hint = f"these have one: {ranks}"
     elif state.read(wanted.run_dir).is_over:
         why = installation.command("why", wanted.run_dir.run_id)
@@ -137,7 +141,7 @@ def follow(wanted: RankLog) -> int:
                 sys.stdout.write(f"\n{seam(wanted.run_dir, number, shown)}")
             shown, log = number, GrowingFile(wanted.file(number))
             log.copy_to(sys.stdout)
-        if log is None and rank_logs.ranks_of(wanted.run_dir):
+        if log is None and ranks_of(wanted.run_dir):
             raise no_log(wanted)
         if is_last:
             print_line(f"{wanted.run_dir.run_id}: {in_words(run)}")
@@ -182,3 +186,54 @@ def show_errors(wanted: RankLog) -> int:
             return 0
     print_line(f"{run_dir.run_id}: no attempt has failed")
     return 0
+
+
+def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
+    """Return the numbers of the attempts that have a log of this rank, oldest first."""
+    newest = fact_reader.newest_opened(run_dir)
+    logs = {n: run_dir.attempt(n).rank_log(rank) for n in range(1, newest + 1)}
+    return [n for n, log in logs.items() if shared_files.exists(log)]
+
+
+def ranks_of(run_dir: RunDir) -> list[int]:
+    """Return the ranks that have a log in the newest attempt."""
+    folder = run_dir.attempt(fact_reader.newest_opened(run_dir)).path
+    matches = (re.fullmatch(r"rank-(\d+)\.log", name) for name in shared_files.names_in(folder))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+@dataclass
+class GrowingFile:
+    """A file that another process, perhaps on another host, appends to or replaces."""
+
+    path: Path
+    offset: int = 0
+    inode: int | None = None
+    _decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
+
+    def read(self) -> Iterator[bytes]:
+        """Yield what is new. A file that is shorter now, or another one, is read from its begin.
+
+        The file is opened again each time: a network file system shows new content only then.
+        """
+        try:
+            file = shared_files.open_binary(self.path)
+        except FileNotFoundError:
+            return
+        with file:
+            status = os.fstat(file.fileno())
+            if status.st_size < self.offset or self.inode not in (None, status.st_ino):
+                self.offset = 0
+            self.inode = status.st_ino
+            file.seek(self.offset)
+            while block := file.read(BLOCK_BYTES):
+                self.offset += len(block)
+                yield block
+
+    def copy_to(self, stream: TextIO) -> None:
+        """Write what is new to a stream."""
+        for block in self.read():
+            stream.write(self._decoder.decode(block))
+        stream.flush()

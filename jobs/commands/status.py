@@ -17,7 +17,6 @@ from ..runs import lookup, state
 from ..runs.state import RunState
 from . import arguments
 from .views import table, words
-from .views.left_out import in_words, left_out_of
 
 MAX_LISTED = 20
 MAX_ATTEMPTS = 5
@@ -145,7 +144,7 @@ class Seen:
             "metrics": self.metrics() or None,
             "checkpoint": files.checkpoint,
             "checkpoint_time": files.checkpoint_time,
-            "left_out": left_out_of(files),
+            "left_out": words.left_out_of(files),
         }
 
 
@@ -163,7 +162,7 @@ def detail(seen: Seen) -> str:
         fields[f"ATTEMPT {record.attempt}"] = _attempt_line(record)
     if seen.is_running and files.newest:
         fields[f"ATTEMPT {files.newest}"] = "runs"
-    fields["LEFT OUT"] = "; ".join(map(in_words, left_out_of(files)))
+    fields["LEFT OUT"] = "; ".join(map(words.left_out_in_words, words.left_out_of(files)))
     fields["DIRECTORY"] = display_path(files.run_dir.path)
     if (folder := files.run_dir.tensorboard).is_dir():
         fields["TENSORBOARD"] = f"tensorboard --logdir {shlex.quote(str(folder))}"

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..console import display_path
+from .. import installation, log_text
+from ..attempt import record_writer
+from ..attempt.decision import CRASHES, budget_of, budget_used, decide_lost
+from ..attempt.reasons import BY_STATE, remedy_of, with_reason
+from ..console import display_path, quantity
 from ..errors import UserError
-from ..log_text import first_line
+from ..kinds import KINDS, Kind
+from ..log_text import first_line, last_lines
+from ..records.ended import ENDS, Action, AttemptRecord, Cause
 from ..rundir import RunDir
-from ..runs import lookup, state
+from ..runs import fact_reader, interpret, lookup, scratch_purge, state
+from ..runs.interpret import AttemptFacts
+from ..runs.state import RunPhase, RunState
+from ..slurm import job_list, job_state, pending
+from ..slurm.client import Job, Life
+from ..slurm.pending import Wait
 from . import arguments
-from .answer import Answer, answer_of
-from .views.left_out import in_words, left_out_of
+from .views import words
 
 MAX_EARLIER = 10
 MAKE = ("", "RUN FLAGS")
 ONLY_PRINTS = True
+# The number of an attempt, the kind of what ended it, and the reason.
+Earlier = tuple[int, Kind, str]
+# An error of the batch script or of `attempt.open` in job.log, not of a rank or of srun.
+_OWN_ERROR = re.compile(r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?error: (.+)")
+_STARTS_AGAIN = (Action.REQUEUE, Action.WAIT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +58,7 @@ def why(run_dir: RunDir, is_json: bool) -> int:
     run = state.read(run_dir)
     if run.files.problem is not None:
         raise UserError(run.files.problem)
-    answer, left_out = answer_of(run), left_out_of(run.files)
+    answer, left_out = answer_of(run), words.left_out_of(run.files)
     if is_json:
         names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
         print(json.dumps(names | as_json(answer, left_out), indent=2))
@@ -61,7 +78,7 @@ def format_answer(answer: Answer, left_out: Sequence[dict[str, Any]]) -> str:
     if (more := len(answer.earlier) - MAX_EARLIER) > 0:
         lines.append(f"  {more} earlier ones are in attempts.jsonl")
     lines += [f"  attempt {n}: {k}: {first_line(t)}" for n, k, t in answer.earlier[-MAX_EARLIER:]]
-    lines += [f"  left out: {in_words(each)}" for each in left_out]
+    lines += [f"  left out: {words.left_out_in_words(each)}" for each in left_out]
     lines += [f"  what to do: {answer.advice}", f"  command: {answer.command}"]
     return "\n".join(lines)
 
@@ -80,3 +97,188 @@ def as_json(answer: Answer, left_out: Sequence[dict[str, Any]]) -> dict[str, Any
         "last_lines": list(answer.last_lines),
         "left_out": [*left_out],
     }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Why a run is in its state, and what a person does about it.
+
+    place: FILE:LINE of the user's code that failed. log: the one that shows more; last_lines: its
+    end. earlier: kind and text of what ended the attempts before, the oldest first.
+    """
+
+    kind: Kind
+    text: str
+    advice: str
+    command: str
+    place: str | None = None
+    log: str | None = None
+    last_lines: tuple[str, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
+
+
+def answer_of(run: RunState) -> Answer:
+    """Return why a run is in its state. Raises: RecordError, OSError."""
+    facts = fact_reader.read_newest(run.run_dir)  # after Slurm's answer: the attempt may have ended
+    attempts = list(facts.attempts)
+    # The job or process that still runs records the attempt itself.
+    if interpret.is_unrecorded(facts) and run.is_ended:
+        attempts.append(_lost_record(run, facts))
+    answer = _answer_of(run, facts, attempts)
+    return replace(answer, earlier=_earlier(attempts, answer))
+
+
+def _earlier(attempts: Sequence[AttemptRecord], answer: Answer) -> tuple[Earlier, ...]:
+    """Return what ended the attempts, without what the answer itself is about."""
+    ended = [(e.attempt, e.kind, e.reason) for e in attempts if e.cause is not Cause.COMPLETED]
+    if ended and ended[-1][1] is answer.kind and answer.text.endswith(ended[-1][2]):
+        del ended[-1]
+    budgets = [
+        (e.attempt, e.budget, f"the run was held: {KINDS[e.budget].what}")
+        for e in attempts
+        if e.budget is not None
+    ]
+    return tuple(sorted([*ended, *budgets], key=lambda each: each[0]))
+
+
+def _answer_of(run: RunState, facts: AttemptFacts, attempts: list[AttemptRecord]) -> Answer:
+    last = attempts[-1] if attempts else None
+    if run.phase is RunPhase.COMPLETED:
+        return _of_completed(run, len(facts.attempts))
+    if not run.is_ended and run.phase is not RunPhase.UNKNOWN and not run.is_ending:
+        return _of_living(run, last)
+    if run.phase is RunPhase.UNKNOWN and run.life is not None and not _has_end(run):
+        return _of_unknown(run, run.life)
+    if run.files.mark is not None:  # a job that starts then is refused: that is no cause of its own
+        mark = run.files.mark.strip()
+        return _of_kind(run, Kind.CANCELLED, f"the run was cancelled by cancel ({mark})")
+    if (refusal := _refusal(run, facts)) is not None:
+        text = f"job {run.job_id} ended before it began an attempt: {refusal}"
+        return _of_kind(run, Kind.REFUSED, text)
+    if (missing := _missing(run)) is not None:
+        return _of_kind(run, Kind.FILES_MISSING, missing)
+    asks = last is None or last.cause is Cause.LOST or last.decision in _STARTS_AGAIN
+    state = _end_state(run.job_id, run.job) if asks and run.job_id is not None else None
+    is_cancelled = run.result is not None and run.result.status == "cancelled"
+    if is_cancelled or state == "CANCELLED":
+        return _of_kind(run, Kind.CANCELLED, "the job was cancelled by scancel")
+    if last is not None:
+        return _of_record(run, last, BY_STATE.get(state or ""))
+    return _of_never_started(run, state)
+
+
+def _end_state(job_id: str, job: Job | None) -> str | None:
+    """Return Slurm's state of a job that has ended; the accounting remembers it longer."""
+    return job_list.end_state(job_id) if job is None else job.state
+
+
+def _has_end(run: RunState) -> bool:
+    """Return whether a file shows the end of the run, whatever is unknown of its job."""
+    is_recorded = interpret.is_end_recorded(run.files.last, run.files.job_id)
+    return run.files.has_final_result or run.files.mark is not None or is_recorded
+
+
+def _lost_record(run: RunState, facts: AttemptFacts) -> AttemptRecord:
+    """Return the record that the next start of the run would write about its newest attempt."""
+    seen = interpret.lost_evidence(facts)
+    budgets = budget_used(facts.attempts), budget_of(facts.spec)
+    decision = decide_lost(seen, *budgets, is_automatic=False)
+    return with_reason(run.run_dir, facts, record_writer.record_of(facts, seen, decision, 0.0))
+
+
+def _of_kind(run: RunState, kind: Kind, text: str) -> Answer:
+    row = KINDS[kind]
+    command = installation.command(row.command, run.run_dir.run_id, row.change, *row.flags)
+    return Answer(kind, text, row.advice, command)
+
+
+def _of_completed(run: RunState, num_attempts: int) -> Answer:
+    step = None if run.result is None else run.result.global_step
+    at = "" if step is None else f" at step {step}"
+    text = f"nothing is wrong, the run is complete{at} after {quantity(num_attempts, 'attempt')}"
+    return _of_kind(run, Kind.COMPLETED, text)
+
+
+def _of_living(run: RunState, last: AttemptRecord | None) -> Answer:
+    """Return the answer of a run whose job waits or runs, or that runs on this machine."""
+    text = words.state(run, None, 0.0)
+    named = next((each for each in run.files.jobs if each.job_id == run.job_id), None)
+    # All that Slurm shows of the job; the state was read with fewer fields, of all runs at once.
+    job = (None if named is None else job_list.life_of(named).job) or run.job
+    if job is not None and job.state in (*job_state.WAITING, "SUSPENDED"):
+        text = f"job {run.job_id} waits ({job.reason}): {pending.explain(job.reason) or text}"
+        return _advised(_of_kind(run, Kind.PENDING, text), run, job)
+    has_failed = last is not None and last.cause in CRASHES
+    text = f"{'the run is running again' if has_failed else 'nothing is wrong'}: {text}"
+    if run.files.progress is not None:
+        text += f", {words.format_progress(run.files.progress)}"
+    return _of_kind(run, Kind.RUNNING, text)
+
+
+def _advised(answer: Answer, run: RunState, job: Job) -> Answer:
+    """Return the answer about a waiting job with what a person does about the wait."""
+    wait = pending.wait_of(job.reason)
+    if wait is Wait.UNTIL_RELEASED or job.state in job_state.HELD:
+        release = f"scontrol release {run.job_id}"
+        return replace(answer, advice="release the job, which Slurm holds", command=release)
+    if wait is Wait.NEVER_ENDS:
+        advice = "cancel it, then resume with what the reason names (resume takes KEY=VALUE)"
+        command = installation.command("cancel", run.run_dir.run_id)
+        return replace(answer, advice=advice, command=command)
+    return replace(answer, advice="ask the site") if wait is Wait.UNTIL_SITE_ACTS else answer
+
+
+def _of_unknown(run: RunState, life: Life) -> Answer:
+    """Return the answer of a run of which this host cannot find out whether it still runs."""
+    advice = "ask again where Slurm answers (module load slurm, perhaps)"
+    command = installation.command("why", run.run_dir.run_id)
+    return Answer(Kind.UNKNOWN, life.why, advice if life.is_silent else life.hint, command)
+
+
+def _missing(run: RunState) -> str | None:
+    """Return which file of the run is missing that only the user can bring back."""
+    try:
+        scratch_purge.check(run.run_dir)
+    except UserError as error:
+        return first_line(str(error))
+    return None
+
+
+def _refusal(run: RunState, facts: AttemptFacts) -> str | None:
+    """Return why a user's job, queued after the newest attempt, ended before its own attempt."""
+    job_id = facts.submission.job_id
+    known = (facts.plan and facts.plan.job_id, facts.last and facts.last.job_id)
+    # Of the same job, Slurm's further start after a hold is refused as it should be.
+    if job_id is None or job_id in known:
+        return None
+    lines = log_text.read_end(run.run_dir.job_log)
+    errors = [found[1] for line in lines if (found := _OWN_ERROR.search(line))]
+    return errors[-1] if errors else None
+
+
+def _of_record(run: RunState, last: AttemptRecord, by_slurm: Kind | None) -> Answer:
+    """Return the answer of a run that was held, or whose job ended without a result.
+
+    by_slurm: of Slurm's end state, where the batch script could not record the attempt.
+    """
+    kind = by_slurm if by_slurm and last.kind is Kind.BATCH_SCRIPT_KILLED else last.kind
+    ended_as = "the run ended"
+    if last.decision is Action.HOLD and last.cause is not Cause.LOST:
+        ended_as = "the run is held"
+    elif last.decision not in ENDS:
+        ended_as = f"the run should have continued ({last.decision}), but has no job"
+    progress = run.files.progress
+    at = "" if progress is None else f" at step {progress.step}"
+    advice, command = remedy_of(replace(last, kind=kind), run.run_dir.run_id)
+    return Answer(
+        *(kind, f"{ended_as}{at}: {last.reason}", advice, command, last.place, last.log),
+        last_lines=() if last.log is None else tuple(last_lines(Path(last.log))),
+    )
+
+
+def _of_never_started(run: RunState, state: str | None) -> Answer:
+    if state is not None:
+        text = f"Slurm ended job {run.job_id} as {state}, before it began an attempt"
+        return _of_kind(run, BY_STATE.get(state, Kind.UNKNOWN), text)
+    gone = "" if run.job_id is None else f", and Slurm does not know job {run.job_id} any more"
+    return _of_kind(run, Kind.NEVER_STARTED, f"no attempt was begun{gone}")

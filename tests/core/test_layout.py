@@ -484,7 +484,7 @@ ASKS_ABOUT_JOBS = {
     "jobs.attempt.successor": "whether a successor waits already",
     "jobs.commands.continuing": "until a job that has ended its run is gone",
     "jobs.commands.submit_claim": "whether the command that holds the claim is dead",
-    "jobs.commands.answer": "why a job waits",
+    "jobs.commands.why": "why a job waits",
     "jobs.commands.run_jobs": "jobs of plain sbatch, which no file of a run names",
 }
 ASKING = {"job_list.life_of", "job_list.ask", "job_list.queue", "run_lock.life_of"}

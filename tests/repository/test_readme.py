@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.commands.catalogue import all_commands
+from slurm_job_kit.jobs.commands.catalogue import all_commands, parse
 from slurm_job_kit.jobs.commands.make_words import TARGETS, make_variables
-from slurm_job_kit.jobs.commands.parser import parse
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("slurm/*.md"), *REPOSITORY.glob("configs/*.md")]

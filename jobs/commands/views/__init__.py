@@ -2,6 +2,4 @@
 
 - words: states, causes, nodes and times in plain words.
 - table: prints rows as columns, or below each other.
-- left_out: the nodes that a run does without.
-- rank_logs: finds and reads these logs.
 """

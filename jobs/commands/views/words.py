@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from ... import records
 from ...checkpoint.names import checkpoint_step
 from ...console import (
     format_duration,
@@ -15,7 +18,8 @@ from ...console import (
     quantity,
 )
 from ...log_text import first_line
-from ...records.ended import FINAL, AttemptRecord, Cause
+from ...records.ended import FINAL, AttemptRecord, Cause, LeftOut
+from ...records.queued import Submission
 from ...records.training import Progress
 from ...runs.state import RunFiles, RunPhase, RunState
 from ...slurm import job_state
@@ -185,3 +189,35 @@ def format_pace(progress: Progress) -> str:
     speed, left = progress.samples_per_s, progress.time_left
     parts = [] if speed is None else [f"{speed:.0f} samples/s"]
     return "  ".join(parts if left is None else [*parts, f"{left} left"])
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What the commands show of what a room keeps in the record of an attempt."""
+
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def left_out_of(files: RunFiles) -> list[dict[str, Any]]:
+    """Return the nodes that a run does without now, as --json prints them; newest sign first.
+
+    `until`: seconds since the epoch. Raises: RecordError.
+    """
+    rooms = () if files.last is None else files.last.evidence.rooms
+    shown = [records.decode(_Shown, records.encode(each.value), each.room) for each in rooms]
+    found = [each for of_room in shown for each in of_room.left_out]
+    if not found:
+        return []
+    submission = records.read(Submission, files.run_dir.submission) or Submission()
+    lasts_s = files.spec.slurm.suspect_hours * 3600
+    since = max(time.time() - lasts_s, submission.nodes_taken_back or 0.0)
+    return [
+        {"node": each.node, "until": each.time + lasts_s, "kind": each.kind, "text": each.text}
+        for each in found
+        if each.time >= since
+    ]
+
+
+def left_out_in_words(left_out: dict[str, Any]) -> str:
+    """Return `n2 until 13:10: preflight: wrong sums`."""
+    return f"{left_out['node']} until {date(left_out['until'])}: {left_out['text']}"

@@ -9,7 +9,6 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import logs
-from slurm_job_kit.jobs.commands.views import rank_logs
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import lookup
@@ -74,7 +73,7 @@ def test_the_last_lines_come_from_as_many_attempts_as_needed(run, capsys, lines,
 def test_bytes_that_are_no_text_are_replaced_and_text_is_not_cut_between_blocks(
     here, capsys, monkeypatch
 ):
-    monkeypatch.setattr(rank_logs, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 1)
     begin(run := make_run(here), 1, b"\xc3\xa4\xff\n")
     end(run, 1)
     for options in ([], ["-f", "--attempt", "1"]):
@@ -176,7 +175,7 @@ def test_a_followed_attempt_ends_with_it(run, capsys):
 def test_a_file_that_was_replaced_is_read_from_its_begin(tmp_path):
     path = tmp_path / "log"
     path.write_text("long line\n")
-    file = rank_logs.GrowingFile(path)
+    file = logs.GrowingFile(path)
     assert b"".join(file.read()) == b"long line\n"
     path.write_text("new\n")
     assert b"".join(file.read()) == b"new\n"

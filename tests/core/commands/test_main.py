@@ -60,7 +60,7 @@ def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
 
 
 def test_overrides_may_stand_behind_options():
-    from slurm_job_kit.jobs.commands.parser import parse
+    from slurm_job_kit.jobs.commands.catalogue import parse
 
     args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
     assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.checkpoint.names import find_checkpoint
 from slurm_job_kit.jobs.commands import cancel, continuing
 from slurm_job_kit.jobs.commands.catalogue import all_commands
-from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile, attempts_with, ranks_of
+from slurm_job_kit.jobs.commands.logs import GrowingFile, attempts_with, ranks_of
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
