@@ -36,10 +36,7 @@ class Evaluation:
         return step == self._total_steps or any(step % each == 0 for each in self.periods)
 
     def run(
-        self,
-        replica: Replica,
-        state: TrainState,
-        is_stop_agreed: Callable[[int, bool], bool],
+        self, replica: Replica, state: TrainState, is_stop_agreed: Callable[[int, bool], bool]
     ) -> bool:
         """Evaluate; put the result into the state, log and metrics.jsonl.
 
@@ -53,15 +50,11 @@ class Evaluation:
         seed = seeds.mix(seeds.HELD_OUT, self._context.train.seed, step, rank)
         seeds.seed_all(seed, self._context.device)
         sums = evaluate(
-            replica.module,
+            replica,
             self._held_out,
-            replica.row,
-            replica.empty_row(),
             lambda: self._context.pulse.beat("evaluation", step),
             is_stop_agreed,
-            replica.strategy.evaluates_together,
         )
-        replica.strategy.end_evaluation(replica.module)
         if self._context.distributed.is_first:
             seconds = round(time.monotonic() - began, 3)
             self._context.events.event("evaluation", step=step, seconds=seconds)

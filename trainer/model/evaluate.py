@@ -7,55 +7,45 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from ..data.feed import HeldOut
-from ..data.sources import Batch
-
-
-def _never(index: int, is_last: bool) -> bool:
-    return False
+from .replica import Replica
 
 
 @torch.no_grad()
 def evaluate(
-    module: nn.Module,
+    replica: Replica,
     held_out: HeldOut,
-    row_of: Callable[[Batch], torch.Tensor],
-    sums: torch.Tensor,
     beat: Callable[[], None],
-    is_stop_agreed: Callable[[int, bool], bool] = _never,
-    is_together: bool = False,
+    is_stop_agreed: Callable[[int, bool], bool],
 ) -> torch.Tensor | None:
-    """Return the sum of `row_of` over all held-out samples, the same on every rank.
+    """Return the sum of `Replica.row` over all held-out samples, the same on every rank.
 
     None if the ranks agreed to stop before the last batch. The model's buffers are those of rank 0.
 
-    row_of: float64 [k] of a batch, such as `Replica.row`. sums: zeros of that shape; changed.
     beat: called before each batch of this rank.
     is_stop_agreed: called with (index, whether it is the last) before each batch, on every rank
     equally often, also where a rank has one batch less; True ends the evaluation.
-    is_together: whether a forward pass needs all ranks. A rank with one batch less then computes a
-    sample that does not count.
     """
+    module, sums = replica.module, replica.empty_row()
     is_alone = dist.get_world_size() == 1
     for buffer in () if is_alone else module.buffers():
         dist.broadcast(buffer, src=0)
-    num_rounds = held_out.num_rounds
-    num_samples = 0
+    num_rounds, num_samples, is_stopped = held_out.num_rounds, 0, False
     module.eval()
     for index, batch in itertools.zip_longest(range(num_rounds), held_out.batches()):
-        if is_stop_agreed(index, index == num_rounds - 1):
-            module.train()
-            return None
-        if batch is None:
-            if is_together:
-                row_of(held_out.example())
-            continue
-        beat()
-        sums += row_of(batch.content)
-        num_samples += batch.num_samples
+        if is_stopped := is_stop_agreed(index, index == num_rounds - 1):
+            break
+        if batch is not None:
+            beat()
+            sums += replica.row(batch.content)
+            num_samples += batch.num_samples
+        elif replica.strategy.evaluates_together:  # a sample that does not count
+            replica.row(held_out.example())
     module.train()
+    replica.strategy.end_evaluation(module)
+    if is_stopped:
+        return None
     counted = torch.cat([sums, sums.new_tensor([float(num_samples)])])
     if not is_alone:
         dist.all_reduce(counted)

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from slurm_job_kit.trainer.model.evaluate import evaluate
+from slurm_job_kit.trainer.strategy.ddp import Ddp
 from tests.core.data_kit import Chancy, Given, feed_of, job_of, pixels_by_sample
+from tests.core.ranks import CPU, place_of
 from tests.parts import classification
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
@@ -332,14 +335,14 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers
     held_out = HeldOut(Chancy(600), None, job_of(workers=workers))
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
     beats, results = [], []
+    replica: Any = SimpleNamespace(
+        module=module,
+        row=lambda batch: classification(module, batch, 0.3).row(),
+        empty_row=lambda: torch.zeros(3, dtype=torch.float64),
+        strategy=Ddp(Train(), place_of(), CPU),
+    )
     for _ in range(2):
-        totals = evaluate(
-            module,
-            held_out,
-            lambda batch: classification(module, batch, 0.3).row(),
-            torch.zeros(3, dtype=torch.float64),
-            lambda: beats.append(1),
-        )
+        totals = evaluate(replica, held_out, lambda: beats.append(1), lambda *_: False)
         assert totals is not None
         results.append(totals.tolist())
     held_out.close()

@@ -223,11 +223,8 @@ def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
     replica.strategy.begin_step(replica.module)
     buffers = {name: value.clone() for name, value in replica.module.named_buffers()}
     assert data.held_out is not None
-    together = replica.strategy.evaluates_together
-    arguments = (replica.module, data.held_out, replica.row, replica.empty_row())
-    held_out = evaluate(*arguments, lambda: None, is_together=together)
+    held_out = evaluate(replica, data.held_out, lambda: None, lambda *_: False)
     assert held_out is not None
-    replica.strategy.end_evaluation(replica.module)
     return Trained(
         initial,
         final,
