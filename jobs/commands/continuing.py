@@ -38,7 +38,7 @@ from ..slurm import job_list
 from ..spec import Spec
 from . import local, run_jobs
 from .queue import gpu_hours, queue
-from .submit import announce, choose_cluster, run_here
+from .submit import choose_cluster, go_on
 from .submit_claim import hold_claim
 
 ENDING_WAIT_S = 30.0
@@ -90,10 +90,7 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
             else:  # under the claim: another resume must not change the run meanwhile
                 me = run_lock.this_process(None)
                 run_lock.claim(run_dir, me, fact_reader.newest_opened(run_dir) + 1)
-    if job_id is None:
-        return run_here(run_dir, as_json)
-    announce(run_dir, job_id, as_json)
-    return 0
+    return go_on(run_dir, job_id, as_json)
 
 
 def is_done(run_dir: RunDir, request: Request) -> bool:

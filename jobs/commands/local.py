@@ -14,26 +14,30 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
-from .. import gpus, hooks, installation
+from .. import gpus, hooks, installation, records
 from ..attempt import srun_step
 from ..attempt.close import close_attempt, end_between_attempts
 from ..attempt.decision import Action, Cause, Decision
-from ..attempt.execute import retry_delay_s
+from ..attempt.execute import hold_hint, retry_delay_s
 from ..attempt.open import open_attempt
-from ..console import print_line, quantity
+from ..console import display_path, format_metrics, print_line, quantity
 from ..errors import UserError
 from ..node.prctl import adopt_orphans, die_with_parent
 from ..node.torchrun import stop_signal
 from ..procfs import children
 from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
+from ..records.training import Result
 from ..rundir import RunDir
 from ..runs import fact_reader, run_lock
 from ..runs.run_lock import release_on_disk_error
+from ..slurm import client
 from ..spec import Launch, Spec
 from ..stop_signals import AWAITED, arrived
 
@@ -45,6 +49,39 @@ KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own Kil
 
 class LocalError(UserError):
     """The spec cannot run on this machine; the message has the reason and what to do."""
+
+
+def run_here(run_dir: RunDir, stream: TextIO) -> int:
+    """Run in the foreground and print how it ended to a stream; returns the exit code."""
+    print(f"run directory {display_path(run_dir.path)}", file=sys.stderr, flush=True)
+    decision = run(run_dir)
+    result = records.read(Result, run_dir.result)
+    if decision is None or decision.action is Action.DONE:
+        if result is not None and (metrics := format_held_out(result)):
+            steps = quantity(result.global_step or 0, "step")
+            print(f"{metrics} after {steps}", file=stream)
+        print(f"run directory {display_path(run_dir.path)}", file=stream)
+        print(f"next: {installation.command('logs', run_dir.run_id)}", file=stream)
+        return 0
+    step = None if result is None else result.global_step
+    where = "" if step is None else f" after step {step}"
+    # The reason of a failure stands in the attempt's own line, just above.
+    why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
+    print(f"stopped{where}: {why}", file=sys.stderr)
+    last = fact_reader.last_record(run_dir)
+    if last is not None:
+        print(f"next: {hold_hint(run_dir, last)}", file=sys.stderr)
+    if client.is_configured():
+        here = f"with {installation.CLUSTER_LOCAL} it continues here"
+        print(f"note: this queues the run on Slurm; {here}", file=sys.stderr)
+    return 130 if decision.cause is Cause.INTERRUPTED else 1
+
+
+def format_held_out(result: Result) -> str:
+    """Return `held-out accuracy 98.89%`: the last evaluation's metric, or the loss; "" without."""
+    metrics = {e.name: e.value for e in result.metrics or () if e.name.startswith("eval_")}
+    without_loss = {name: value for name, value in metrics.items() if name != "eval_loss"}
+    return format_metrics(without_loss or metrics)
 
 
 def run(run_dir: RunDir) -> Decision | None:

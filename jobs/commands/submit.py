@@ -1,4 +1,4 @@
-"""The command submit, and what submit and resume print: job, run directory, end of the run."""
+"""The command submit, and what submit and resume do in the same way."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from .. import hooks, installation
-from ..console import display_path, format_metrics, print_line, quantity
+from ..config.load import LoadedSpec, load
+from ..console import display_path, print_line
 from ..errors import UserError
 from ..records.queued import Submission
 from ..rundir import RunDir
-from ..slurm import client
-from . import arguments
+from ..runs.freeze import freeze_all, planned_run_dir
+from ..slurm import client, executor
+from . import arguments, packages
+from .queue import gpu_hours, queue, show_site, test_only
+from .submit_claim import hold_claim
 
 if TYPE_CHECKING:
-    from ..config.load import LoadedSpec
-    from ..records.training import Result
     from ..runs.origin import Origin
+
 MAKE = ("CONFIG", "SET FROM YES FLAGS")
 
 
@@ -40,17 +41,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run submit; returns the exit code."""
+    """Freeze a spec, then queue the run or train here; returns the exit code.
+
+    Raises: UserError, FailedError; then there is no run.
+    """
     if args.json and args.dry_run:
         hint = "leave out one of --json and --dry-run"
         raise UserError(f"--dry-run prints no JSON\n  hint: {hint}")
-    origin = None
+    begun = None
     if args.origin is not None:
-        from ..runs.origin import find
+        from ..runs import origin
 
-        origin = find(args.origin, args.yes)
-    options = Options(args.cluster, args.json, not args.no_check, args.dry_run, origin)
-    return submit(args.config, arguments.overrides_of(args), options)
+        begun = origin.find(args.origin, args.yes)
+    loaded = load(args.config, arguments.overrides_of(args))
+    for line in [] if begun is None else begun.check(loaded.spec):
+        print_line(line)
+    if args.dry_run:
+        packages.check(loaded.spec, is_on_slurm=False)
+        return dry_run(loaded, args.cluster)
+    run_dir, cluster, job_id = planned_run_dir(loaded.spec), choose_cluster(args.cluster), None
+    with new_runs({run_dir: loaded}, cluster, hold_claim(run_dir), not args.no_check, begun):
+        if cluster == "slurm":
+            job_id = queue(loaded.spec, run_dir, Submission())
+    return go_on(run_dir, job_id, args.json)
 
 
 def choose_cluster(requested: str) -> str:
@@ -75,69 +88,20 @@ def choose_cluster(requested: str) -> str:
     return "slurm" if has_sbatch else "local"
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of submit.
-
-    is_checked: whether the parts of the run are built once before it is queued. A run on this
-        machine builds them at once anyway.
-    origin: the state of another run that the run begins with.
-    """
-
-    cluster: str
-    as_json: bool
-    is_checked: bool
-    is_dry: bool = False
-    origin: Origin | None = None
-
-
-def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
-    """Freeze a spec, then queue the run or train here; returns the exit code.
-
-    Raises: UserError, FailedError; then there is no run.
-    """
-    from ..config.load import load
-    from ..runs.freeze import planned_run_dir
-    from . import packages
-    from .queue import queue
-    from .submit_claim import hold_claim
-
-    loaded = load(config, overrides)
-    if options.origin is not None:
-        from ..runs import origin
-
-        for line in origin.check(options.origin, loaded.spec):
-            print_line(line)
-    if options.is_dry:
-        packages.check(loaded.spec, is_on_slurm=False)
-        return dry_run(loaded, options.cluster)
-    run_dir, cluster, job_id = planned_run_dir(loaded.spec), choose_cluster(options.cluster), None
-    with new_runs({run_dir: loaded}, cluster, options, hold_claim(run_dir)):
-        if cluster == "slurm":
-            job_id = queue(loaded.spec, run_dir, Submission())
-    if job_id is None:
-        return run_here(run_dir, options.as_json)
-    announce(run_dir, job_id, options.as_json)
-    return 0
-
-
 @contextlib.contextmanager
 def new_runs(
     runs: Mapping[RunDir, LoadedSpec],
     cluster: str,
-    options: Options,
     claim: contextlib.AbstractContextManager[None],
+    is_checked: bool,
+    origin: Origin | None = None,
 ) -> Iterator[None]:
     """Run a block with new runs that can be queued or run here; delete them again if it fails.
 
-    claim: the block in which no other command queues or cancels them.
+    claim: the block in which no other command queues or cancels them. is_checked: on Slurm, build
+    their parts once before. origin: the state of another run that they begin with.
     Raises: UserError, FailedError.
     """
-    from ..runs.freeze import freeze_all
-    from ..slurm import executor
-    from . import packages
-    from .queue import gpu_hours
-
     for loaded in runs.values():
         packages.check(loaded.spec, is_on_slurm=cluster == "slurm")
         if cluster == "local":
@@ -148,12 +112,10 @@ def new_runs(
         print_line(gpu_hours([loaded.spec for loaded in runs.values()]))
         executor.begin_import()
     with freeze_all(runs), claim:
-        if options.origin is not None:
-            from ..runs import origin
-
+        if origin is not None:
             for run_dir in runs:
-                print_line(origin.copy_into(run_dir, options.origin))
-        hooks.before_queue(runs, cluster == "slurm", options.is_checked)
+                print_line(origin.copy_into(run_dir))
+        hooks.before_queue(runs, cluster == "slurm", is_checked)
         yield
 
 
@@ -163,15 +125,12 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
-    from .. import hooks
     from ..environment import Door
     from ..node.torchrun import placeholder_options, torchrun_command
     from ..runs.code_snapshot import repository
-    from ..runs.freeze import planned_run_dir
     from ..runs.own_script import check_inputs, locate
     from ..slurm import refusals
     from ..slurm.sbatch import sbatch_argv
-    from .queue import gpu_hours, show_site, test_only
 
     run_dir, (spec, top) = planned_run_dir(loaded.spec), locate(loaded.spec, repository())
     check_inputs(spec.launch, top)
@@ -201,56 +160,21 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     return 0 if verdict.is_accepted else 1
 
 
-def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
-    """Print the run directory, the job and how to follow the log; as JSON their four keys."""
+def go_on(run_dir: RunDir, job_id: str | None, as_json: bool) -> int:
+    """Print job and run directory, and train here where there is no job; returns the exit code.
+
+    as_json: all other output goes to stderr.
+    """
     if as_json:
         cluster = "local" if job_id is None else "slurm"
         ids = {"job_id": job_id, "run_id": run_dir.run_id}
         print(json.dumps(ids | {"run_dir": str(run_dir.path), "cluster": cluster}), flush=True)
-        return
-    print(f"job {job_id}")
-    print(f"run directory {display_path(run_dir.path)}")
-    print(f"tail -F {shlex.quote(display_path(run_dir.rank_log(0)))}")
-
-
-def format_held_out(result: Result) -> str:
-    """Return `held-out accuracy 98.89%`: the last evaluation's metric, or the loss; "" without."""
-    metrics = {e.name: e.value for e in result.metrics or () if e.name.startswith("eval_")}
-    without_loss = {name: value for name, value in metrics.items() if name != "eval_loss"}
-    return format_metrics(without_loss or metrics)
-
-
-def run_here(run_dir: RunDir, as_json: bool) -> int:
-    """Run on this machine in the foreground and print how it ended; returns the exit code."""
-    from .. import records
-    from ..attempt.execute import hold_hint
-    from ..records.ended import Action, Cause
-    from ..records.training import Result
-    from ..runs import fact_reader
+    elif job_id is not None:
+        print(f"job {job_id}")
+        print(f"run directory {display_path(run_dir.path)}")
+        print(f"tail -F {shlex.quote(display_path(run_dir.rank_log(0)))}")
+    if job_id is not None:
+        return 0
     from . import local
 
-    if as_json:
-        announce(run_dir, None, True)
-    stream = sys.stderr if as_json else sys.stdout
-    print(f"run directory {display_path(run_dir.path)}", file=sys.stderr, flush=True)
-    decision = local.run(run_dir)
-    result = records.read(Result, run_dir.result)
-    if decision is None or decision.action is Action.DONE:
-        if result is not None and (metrics := format_held_out(result)):
-            steps = quantity(result.global_step or 0, "step")
-            print(f"{metrics} after {steps}", file=stream)
-        print(f"run directory {display_path(run_dir.path)}", file=stream)
-        print(f"next: {installation.command('logs', run_dir.run_id)}", file=stream)
-        return 0
-    step = None if result is None else result.global_step
-    where = "" if step is None else f" after step {step}"
-    # The reason of a failure stands in the attempt's own line, just above.
-    why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
-    print(f"stopped{where}: {why}", file=sys.stderr)
-    last = fact_reader.last_record(run_dir)
-    if last is not None:
-        print(f"next: {hold_hint(run_dir, last)}", file=sys.stderr)
-    if client.is_configured():
-        here = f"with {installation.CLUSTER_LOCAL} it continues here"
-        print(f"note: this queues the run on Slurm; {here}", file=sys.stderr)
-    return 130 if decision.cause is Cause.INTERRUPTED else 1
+    return local.run_here(run_dir, sys.stderr if as_json else sys.stdout)

@@ -21,6 +21,47 @@ class Origin:
     checkpoint: str
     is_confirmed: bool
 
+    def check(self, spec: Spec) -> list[str]:
+        """Return lines about what the new run does otherwise than the other one.
+
+        Raises: UserError for differences on which results depend, unless they are confirmed.
+        """
+        if not spec.launch.is_trainer or spec.train.init_from is not None:
+            key = "train.init_from" if spec.launch.is_trainer else "launch.script or launch.module"
+            raise UserError(f"--from has the whole state of a run of the trainer: remove {key}")
+        was = Spec.read(self.run_dir.spec)
+        differences = spec_changes.differences(was, spec)
+        changed = {
+            path: pair
+            for path, pair in differences.items()
+            if path[0] not in spec_changes.FIXED and not spec_changes.is_free(path)
+        }
+        lines = spec_changes.format_changes(changed, was.train, spec.train)
+        if changed and not self.is_confirmed:
+            raise UserError(
+                f"submit: the spec differs from that of {self.run_dir.run_id}\n"
+                + "\n".join(f"  {line}" for line in lines)
+                + "\n  hint: repeat it with --yes (make: YES=1)"
+            )
+        return lines
+
+    def copy_into(self, run_dir: RunDir) -> str:
+        """Make the other run's checkpoint the first one of a new run; returns a line for the user.
+
+        Raises: UserError for a checkpoint that is damaged or was removed just now; OSError.
+        """
+        source = self.run_dir.checkpoints / self.checkpoint
+        checkpoint_files.copy(source, run_dir.checkpoints)
+        step = checkpoint_step(self.checkpoint) or 0
+        where = self.run_dir
+        known = records.read(Provenance, run_dir.provenance)
+        if known is not None:
+            code = where.code.resolve().name
+            begun = StateOrigin(where.run_id, str(where.path), self.checkpoint, step, code)
+            records.write(run_dir.provenance, replace(known, origin=begun))
+        spec_changes.accept(run_dir, Spec.read(where.spec))
+        return f"begins after step {step} of {where.run_id}, from a copy of {source}"
+
 
 def find(text: str, is_confirmed: bool) -> Origin:
     """Return the checkpoint that `RUN`, `RUN@step-N`, `RUN@N` or `RUN@best` names.
@@ -36,46 +77,3 @@ def find(text: str, is_confirmed: bool) -> Origin:
         )
     checkpoint = find_checkpoint(run_dir.checkpoints, name if separator else "latest")
     return Origin(run_dir, checkpoint, is_confirmed)
-
-
-def check(origin: Origin, spec: Spec) -> list[str]:
-    """Return lines about what the new run does otherwise than the other one.
-
-    Raises: UserError for differences on which results depend, unless they are confirmed.
-    """
-    if not spec.launch.is_trainer or spec.train.init_from is not None:
-        key = "train.init_from" if spec.launch.is_trainer else "launch.script or launch.module"
-        raise UserError(f"--from has the whole state of a run of the trainer: remove {key}")
-    was = Spec.read(origin.run_dir.spec)
-    differences = spec_changes.differences(was, spec)
-    changed = {
-        path: pair
-        for path, pair in differences.items()
-        if path[0] not in spec_changes.FIXED and not spec_changes.is_free(path)
-    }
-    lines = spec_changes.format_changes(changed, was.train, spec.train)
-    if changed and not origin.is_confirmed:
-        raise UserError(
-            f"submit: the spec differs from that of {origin.run_dir.run_id}\n"
-            + "\n".join(f"  {line}" for line in lines)
-            + "\n  hint: repeat it with --yes (make: YES=1)"
-        )
-    return lines
-
-
-def copy_into(run_dir: RunDir, origin: Origin) -> str:
-    """Make the other run's checkpoint the first one of a new run; returns a line for the user.
-
-    Raises: UserError for a checkpoint that is damaged or was removed just now; OSError.
-    """
-    source = origin.run_dir.checkpoints / origin.checkpoint
-    checkpoint_files.copy(source, run_dir.checkpoints)
-    step = checkpoint_step(origin.checkpoint) or 0
-    where = origin.run_dir
-    known = records.read(Provenance, run_dir.provenance)
-    if known is not None:
-        code = where.code.resolve().name
-        begun = StateOrigin(where.run_id, str(where.path), origin.checkpoint, step, code)
-        records.write(run_dir.provenance, replace(known, origin=begun))
-    spec_changes.accept(run_dir, Spec.read(where.spec))
-    return f"begins after step {step} of {where.run_id}, from a copy of {source}"

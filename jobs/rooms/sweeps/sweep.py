@@ -14,7 +14,7 @@ from pathlib import Path
 from ... import installation, records
 from ...attempt.close import write_missing_result
 from ...commands import arguments, continuing, queue
-from ...commands.submit import Options, choose_cluster, new_runs
+from ...commands.submit import choose_cluster, new_runs
 from ...commands.submit_claim import hold_claim
 from ...config.load import LoadedSpec
 from ...console import display_path, number_ranges, print_line, quantity
@@ -53,7 +53,7 @@ def command(args: argparse.Namespace) -> int:
     if args.dry_run:
         show(loaded, cluster, args.json)
         return 0
-    return make(loaded, Options(cluster, args.json, not args.no_check))
+    return make(loaded, cluster, not args.no_check, args.json)
 
 
 def show(loaded: LoadedSweep, cluster: str, as_json: bool) -> None:
@@ -71,7 +71,7 @@ def show(loaded: LoadedSweep, cluster: str, as_json: bool) -> None:
     print(f"{quantity(len(listed), 'point')}, {how}")
 
 
-def make(loaded: LoadedSweep, options: Options) -> int:
+def make(loaded: LoadedSweep, cluster: str, is_checked: bool, as_json: bool) -> int:
     """Freeze all points with one copy of the code, then queue them or run them here.
 
     Returns the exit code. Raises: UserError, FailedError; then there is no sweep.
@@ -83,14 +83,14 @@ def make(loaded: LoadedSweep, options: Options) -> int:
         RunDir(sweep.with_name(f"{run_id}-p{number:0{width}}")): point.loaded
         for number, point in enumerate(loaded.points)
     }
-    with new_runs(runs, options.cluster, options, new_sweep_dir(sweep, loaded, list(runs))):
-        if options.cluster == "slurm":
+    with new_runs(runs, cluster, new_sweep_dir(sweep, loaded, list(runs)), is_checked):
+        if cluster == "slurm":
             queue_array(sweep, range(len(runs)), runs, loaded.max_parallel)
-    announce(sweep, options.as_json)
-    if options.cluster == "slurm":
+    announce(sweep, as_json)
+    if cluster == "slurm":
         return 0
     request = continuing.Request(cluster="local")
-    return run_here(sweep, range(len(runs)), request, options.as_json)
+    return run_here(sweep, range(len(runs)), request, as_json)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands import continuing
+from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import fact_reader, freeze, interpret, lookup
@@ -111,13 +111,13 @@ def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
     mend(here)
     before, states = state(run), []
 
-    def run_here(run_dir, as_json):
+    def run_here(run_dir, stream):
         words = ["resume", "tiny", "--cluster=local", "--code", "--yes", "--checkpoint=10"]
         assert main(words) == 2
         states.append(state(run))
         return 0
 
-    monkeypatch.setattr(continuing, "run_here", run_here)
+    monkeypatch.setattr(local, "run_here", run_here)
     assert main(["resume", "tiny", "--cluster=local"]) == 0
     assert "is running as local-" in capsys.readouterr().err
     assert states == [before]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,7 @@ def test_a_local_run_that_stopped_ends_with_one_hint(here, capsys, monkeypatch, 
     run = make_run(here)
     run_files.recorded(run, cause=cause, kind=kind)
     monkeypatch.setattr(local, "run", lambda _: Decision(Action.HOLD, cause, "why"))
-    assert submit.run_here(run, False) == code
+    assert local.run_here(run, sys.stdout) == code
     *_, stopped, hint = capsys.readouterr().err.splitlines()
     assert stopped.startswith("stopped: ") and hint.startswith(f"next: {kind}: ")
 
