@@ -37,7 +37,7 @@ def train_step(
     The gradient is the mean over all items of all micro batches of all ranks. The host does not
     wait for the device in here.
     """
-    rows = []
+    rows, scaler = [], replica.precision.scaler
     optim.set_lr(replica.optimizer, lr)
     replica.strategy.begin_step(replica.module)
     mean = MeanGradient(num_batches, replica.batch_size, replica.fixed_items)
@@ -45,20 +45,18 @@ def train_step(
         is_last = index == num_batches - 1
         # The ranks average the gradients in the last backward pass only.
         with replica.strategy.accumulate(replica.wrapped, is_last):
-            with replica.autocast():
+            with replica.precision.autocast():
                 sums = replica.objective(replica.wrapped, batch)
             if index in replica.idle_rounds:
                 sums = sums.of_no_item()
-            seed = replica.scaler.scale(mean.seed(sums, is_last))
+            seed = scaler.scale(mean.seed(sums, is_last))
             sums.loss.backward(seed.to(sums.loss.dtype))  # type: ignore[no-untyped-call]
         rows.append(replica.row_of(sums))
     # The first step of an optimizer allocates its state: the last batch must be free by then.
     del batch, sums
     mean.correct(replica.strategy.gradients(replica.parameters))
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
-    optim.clip_and_step(
-        replica.optimizer, replica.scaler, replica.parameters, train, replica.strategy.clip
-    )
+    optim.clip_and_step(replica.optimizer, scaler, replica.parameters, train, replica.strategy.clip)
     return rows
 
 

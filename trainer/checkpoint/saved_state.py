@@ -109,7 +109,7 @@ def saved_values(
         "optimizer": optimizer_parts(replica),
         "optimizer_class": type(replica.optimizer).__name__,
         "parameter_names": [names.get(id(each)) for each in parameters_of(replica.optimizer)],
-        "scaler": replica.scaler.state_dict(),
+        "scaler": replica.precision.scaler.state_dict(),
         "windows": windows,
         **vars(setup),
         **{name: value for name, value in vars(state).items() if name != "window"},
@@ -187,7 +187,7 @@ def check_fits(saved: SavedState, replica: Replica) -> None:
 def restored_state(saved: SavedState, replica: Replica, context: DistributedContext) -> TrainState:
     """Return the position of a saved training for this rank; load the scaler of the gradients."""
     if saved.scaler:  # empty where gradients were not scaled
-        replica.scaler.load_state_dict(saved.scaler)
+        replica.precision.scaler.load_state_dict(saved.scaler)
     window = _own_window(saved.state.window, context)
     return dataclasses.replace(saved.state, window=window)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -56,7 +55,7 @@ class Replica:
 
     def row(self, batch: Batch) -> torch.Tensor:
         """Return the `Sums.row` of a batch, without the wrapper that exchanges gradients."""
-        with self.autocast():
+        with self.precision.autocast():
             return self.row_of(self.objective(self.module, batch))
 
     def empty_row(self) -> torch.Tensor:
@@ -84,12 +83,3 @@ class Replica:
     def means(self, row: list[float]) -> dict[str, float]:
         """Return loss, metrics and what follows from them, of the sum of `Sums.row`."""
         return means(self.metric_names, row, self.objective)
-
-    @property
-    def scaler(self) -> torch.amp.GradScaler:
-        """The scaler of fp16 gradients; disabled, with an empty state, for other precisions."""
-        return self.precision.scaler
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return a context for the forward pass and the loss, at the precision of the spec."""
-        return self.precision.autocast()

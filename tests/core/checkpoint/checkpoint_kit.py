@@ -46,7 +46,7 @@ def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
         module=module,
         strategy=Ddp(Train(), place_of(), CPU),
         optimizer=optimizer(module.parameters(), lr=0.1),
-        scaler=scaler,
+        precision=SimpleNamespace(scaler=scaler),
         metric_names=("accuracy",),
         empty_row=lambda: torch.zeros(3, dtype=torch.float64),
     )

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("process_group")
 
 def test_all_that_was_saved_comes_back(tmp_path):
     context, saved = job_of(tmp_path), replica_of()
-    saved.scaler.load_state_dict({**saved.scaler.state_dict(), "scale": 512.0})
+    saved.precision.scaler.load_state_dict({**saved.precision.scaler.state_dict(), "scale": 512.0})
     best = {"metric": "eval_loss", "value": 0.5, "step": 6}
     more = {"last_eval_step": 6, "metrics_bytes": 9, "environments": [{"torch": "2"}], "best": best}
     state = state_at(6, **more)
@@ -44,7 +44,10 @@ def test_all_that_was_saved_comes_back(tmp_path):
     assert loaded.window.tolist() == state.window.tolist()
     assert dataclasses.replace(loaded, window=state.window) == state
     assert checkpoints.newest_step == 6
-    assert bits(fresh) == bits(saved) and fresh.scaler.state_dict() == saved.scaler.state_dict()
+    assert (
+        bits(fresh) == bits(saved)
+        and fresh.precision.scaler.state_dict() == saved.precision.scaler.state_dict()
+    )
     assert [group["betas"] for group in fresh.optimizer.param_groups] == [(0.9, 0.999)]
     manifest = read_json(context.run.dir.checkpoints / "step-00000006" / "manifest.json")
     assert (manifest["world_size"], manifest["attempt"], manifest["best"]) == (1, 1, best)
