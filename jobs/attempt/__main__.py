@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     checkout = None if args.pid is None else code_snapshot.repository()
     plan, code = attempts.open_next(run_dir, me, args.nodes, args.head_address, checkout)
     if plan is not None:
-        print(plan.attempt, plan.rdzv_endpoint)
+        print(plan.attempt, plan.head.endpoint)
     return code
 
 

@@ -49,7 +49,7 @@ class Allocation:
 def start_srun(run_dir: RunDir, spec: Spec, plan: AttemptPlan, srun: Sequence[str]) -> Srun:
     """Start the srun step of an attempt. srun: its command line, without what the spec adds."""
     place = srun_step.place_argv(plan.nodes) if plan.can_lose is not None else []
-    agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.rdzv_endpoint)
+    agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
     argv = [*srun, *srun_step.srun_argv(spec, os.environ), *place, *agent]
     argv, environ = hooks.start(Door.SRUN, argv, os.environ, spec)
     return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)

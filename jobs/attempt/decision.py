@@ -268,7 +268,7 @@ def refusal(last: AttemptRecord | None, job_id: str, predecessor: str | None) ->
     """
     if last is None or last.decision not in ENDS:
         return None
-    if last.decision is Action.HOLD and last.requeue is RequeueAnswer.NO_ANSWER:
+    if last.decision is Action.HOLD and last.why.requeue is RequeueAnswer.NO_ANSWER:
         return None
     if not is_automatic_start(job_id, last.job_id, predecessor):
         return None
@@ -285,7 +285,7 @@ def budget_used(attempts: Sequence[AttemptRecord], now: float = 0.0) -> BudgetUs
     for entry in reversed(attempts):
         if entry.decision in ENDS:
             break
-        is_recent = entry.stop > now - DAY_S
+        is_recent = entry.times.stop > now - DAY_S
         crashes += may_count and is_recent and entry.cause in CRASHES
         may_count = may_count and not entry.evidence.has_progress
         idle += may_count and entry.cause not in EXTERNAL_STOPS

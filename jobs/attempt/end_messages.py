@@ -33,7 +33,7 @@ def report_quarantine(run_dir: RunDir, facts: AttemptFacts) -> None:
 
 def report_short_lead(facts: AttemptFacts) -> None:
     """Warn in job.log where a stop like this one, and a fifth more, ends after a time limit."""
-    stop_s = None if facts.last is None else facts.last.stop_s
+    stop_s = None if facts.last is None else facts.last.times.stop_s
     lead_s = facts.spec.slurm.signal_lead_s
     if stop_s is not None and 1.2 * stop_s > lead_s:
         print_line(

@@ -19,7 +19,7 @@ from ..slurm import client, site
 from ..slurm.hostlist import expand_hostlist
 from . import record_writer, successor
 from .decision import Action, Cause, Decision, budget_used, format_decision
-from .reasons import described, remedy_of
+from .reasons import hold_hint
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
@@ -125,14 +125,8 @@ def format_for_log(decision: Decision, run_dir: RunDir, record: AttemptRecord | 
     """Return a decision as job.log shows it, with a hint after a hold. record: of the attempt."""
     line = format_decision(decision)
     if decision.action is Action.HOLD and record is not None:
-        line += f"\n  hint: {hold_hint(run_dir, record)}"
+        line += f"\n  hint: {hold_hint(record.why, run_dir.run_id)}"
     return line
-
-
-def hold_hint(run_dir: RunDir, record: AttemptRecord) -> str:
-    """Return what a user does after a hold, with the kind of the failure and its place."""
-    advice, command = remedy_of(record, run_dir.run_id)
-    return f"{described(record)}: {advice}: {command}"
 
 
 def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:

@@ -120,7 +120,7 @@ def _open(
     if not me.is_local:
         successor.ensure(run_dir, facts, me.job_id)
     record_writer.note(run_dir, attempt, "open", nodes=list(plan.nodes), job_id=me.job_id)
-    where = f"{plan.rdzv_endpoint} ({plan.head_address_is}){chosen.note}"
+    where = f"{plan.head.endpoint} ({plan.head.how}){chosen.note}"
     print_line(f"attempt {attempt}: {quantity(len(plan.nodes), 'node')}, rendezvous at {where}")
     return plan
 
@@ -240,15 +240,12 @@ def plan_of(
         attempt=attempt,
         job_id=me.job_id,
         nodes=chosen.nodes,
-        head_address=head.address,
-        head_address_is=head.how,
-        rdzv_endpoint=rendezvous.endpoint(head.address, head.port),
+        head=head,
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),
         checkpoint=facts.checkpoint,
         newest_file=facts.newest_file,
         quarantined=facts.quarantined,
-        head_interfaces=head.interfaces,
         can_lose=chosen.can_lose,
     )
 

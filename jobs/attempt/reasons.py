@@ -10,7 +10,7 @@ from .. import records
 from ..installation import command
 from ..kinds import KINDS, OF_MEMORY, Kind
 from ..records import RecordError
-from ..records.ended import AttemptRecord, Cause, Evidence
+from ..records.ended import AttemptRecord, Cause, Evidence, Why
 from ..records.frozen import Provenance
 from ..rundir import RunDir
 from ..runs import interpret, places
@@ -36,17 +36,17 @@ def with_reason(
 
     facts: of the same attempt. kind: where the decision knew it. Raises: RecordError, OSError.
     """
-    record = replace(record, kind=kind or kind_of(facts, record))
-    if record.cause not in (*CRASHES, Cause.NODE, Cause.LOST):
-        return record
-    attempt_dir, failed = run_dir.attempt(facts.attempt), interpret.first_error(facts.errors)
-    if record.kind is Kind.HANG and facts.hang is not None and facts.hang.waited_for:
-        log = attempt_dir.rank_log(facts.hang.waited_for[0])
-        return replace(record, place=facts.hang.place, log=str(log))
-    if failed is None:
-        return replace(record, log=str(run_dir.job_log))
-    place = places.users_frame(failed.traceback, run_dir, _checkout_of(run_dir))
-    return replace(record, place=place, log=str(attempt_dir.rank_log(failed.rank)))
+    kind, place, log = kind or kind_of(facts, record), None, None
+    if record.cause in (*CRASHES, Cause.NODE, Cause.LOST):
+        attempt_dir, failed = run_dir.attempt(facts.attempt), interpret.first_error(facts.errors)
+        log = run_dir.job_log
+        if kind is Kind.HANG and facts.hang is not None and facts.hang.waited_for:
+            place, log = facts.hang.place, attempt_dir.rank_log(facts.hang.waited_for[0])
+        elif failed is not None:
+            place = places.users_frame(failed.traceback, run_dir, _checkout_of(run_dir))
+            log = attempt_dir.rank_log(failed.rank)
+    why = replace(record.why, kind=kind, place=place, log=None if log is None else str(log))
+    return replace(record, why=why)
 
 
 def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
@@ -98,18 +98,18 @@ def _checkout_of(run_dir: RunDir) -> Path | None:
     return None
 
 
-def remedy_of(record: AttemptRecord, run_id: str) -> tuple[str, str]:
+def remedy_of(why: Why, run_id: str) -> tuple[str, str]:
     """Return what a person does after an attempt that ended a run, and the command for it.
 
     The budget decides where the cause itself is no mistake.
     """
     by_budget = (Kind.MAX_RESTARTS, Kind.NO_PROGRESS, Kind.NOT_REQUEUED)
-    row = KINDS[record.budget if record.budget in by_budget else record.kind]
+    row = KINDS[why.budget if why.budget in by_budget else why.kind]
     return row.advice, command(row.command, run_id, row.change, *row.flags)
 
 
-def described(record: AttemptRecord) -> str:
-    """Return `user_code at model.py:12, log attempt-1/rank-00000.log`, as far as it is known."""
-    place = "" if record.place is None else f" at {record.place}"
-    log = "" if record.log is None else f", log {record.log}"
-    return f"{record.kind}{place}{log}"
+def hold_hint(why: Why, run_id: str) -> str:
+    """Return what a user does after a hold, with the kind of the failure and its place."""
+    place = "" if why.place is None else f" at {why.place}"
+    log = "" if why.log is None else f", log {why.log}"
+    return "{}{}{}: {}: {}".format(why.kind, place, log, *remedy_of(why, run_id))

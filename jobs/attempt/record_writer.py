@@ -22,6 +22,8 @@ from ..records.ended import (
     AttemptRecord,
     Cause,
     Evidence,
+    Times,
+    Why,
 )
 from ..records.frozen import Revision
 from ..rundir import RunDir, Timeline
@@ -117,23 +119,21 @@ def record_of(
     # A lost attempt ended at an unknown time, perhaps long before the start that records it.
     is_end_known = evidence.job_state != interpret.LOST
     stop_s, start_s = interpret.times_of(facts, bool(evidence.signals) and is_end_known, now)
+    begun = None if facts.plan is None else facts.plan.start
     return AttemptRecord(
         attempt=facts.attempt,
         job_id=None if facts.plan is None else facts.plan.job_id,
         nodes=None if facts.plan is None else facts.plan.nodes,
-        start=None if facts.plan is None else facts.plan.start,
-        stop=round(now, 3),
+        times=Times(begun, round(now, 3), stop_s, start_s),
         cause=decision.cause,
         first_step=first_step,
         last_step=last_step,
-        stop_s=stop_s,
-        start_s=start_s,
         checkpoint=facts.checkpoint,
         quarantined=interpret.newly_quarantined(facts),
         decision=decision.action,
         reason=decision.reason,
         evidence=evidence,
-        budget=decision.budget,
+        why=Why(budget=decision.budget),
         code=None if facts.plan is None else facts.plan.code,
     )
 
@@ -154,7 +154,10 @@ def corrected_record(
         decision=decision.action,
         reason=decision.reason,
         evidence=evidence,
-        requeue=None if requeued is None else requeued.answer,
-        kind=last.kind if decision.cause is last.cause else Kind.CANCELLED,
-        budget=decision.budget,
+        why=replace(
+            last.why,
+            requeue=None if requeued is None else requeued.answer,
+            kind=last.why.kind if decision.cause is last.cause else Kind.CANCELLED,
+            budget=decision.budget,
+        ),
     )

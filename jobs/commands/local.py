@@ -24,8 +24,9 @@ from .. import gpus, hooks, installation, records
 from ..attempt import srun_step
 from ..attempt.close import close_attempt, end_between_attempts
 from ..attempt.decision import Action, Cause, Decision
-from ..attempt.execute import hold_hint, retry_delay_s
+from ..attempt.execute import retry_delay_s
 from ..attempt.open import open_attempt
+from ..attempt.reasons import hold_hint
 from ..console import display_path, format_metrics, print_line, quantity
 from ..errors import UserError
 from ..node.prctl import adopt_orphans, die_with_parent
@@ -68,9 +69,8 @@ def run_here(run_dir: RunDir, stream: TextIO) -> int:
     # The reason of a failure stands in the attempt's own line, just above.
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
     print(f"stopped{where}: {why}", file=sys.stderr)
-    last = fact_reader.last_record(run_dir)
-    if last is not None:
-        print(f"next: {hold_hint(run_dir, last)}", file=sys.stderr)
+    if attempts := read_attempts(run_dir):
+        print(f"next: {hold_hint(attempts[-1].why, run_dir.run_id)}", file=sys.stderr)
     if client.is_configured():
         here = f"with {installation.CLUSTER_LOCAL} it continues here"
         print(f"note: this queues the run on Slurm; {here}", file=sys.stderr)
@@ -205,7 +205,7 @@ def start_agents(
 
     shares: CUDA_VISIBLE_DEVICES of each agent; None without GPUs.
     """
-    command = srun_step.agent_command(run_dir, spec, plan.attempt, plan.rdzv_endpoint)
+    command = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
     agents = []
     for rank, devices in enumerate(shares):
         # In an allocation its GPUs are shared out among the agents.

@@ -172,8 +172,8 @@ def detail(seen: Seen) -> str:
 def _attempt_line(record: AttemptRecord) -> str:
     """Return an attempt that was closed: where, how long, which steps, and what ended it."""
     parts = [words.node_list(record.nodes or ()), words.end_reason(record)]
-    if record.start is not None:
-        parts.insert(1, format_duration(max(0, record.stop - record.start), 2))
+    if (start := record.times.start) is not None:
+        parts.insert(1, format_duration(max(0, record.times.stop - start), 2))
     if record.first_step is not None:
         parts.insert(-1, f"steps {record.first_step} to {record.last_step}")
     return "  ".join(filter(None, parts))

@@ -130,13 +130,13 @@ def answer_of(run: RunState) -> Answer:
 
 def _earlier(attempts: Sequence[AttemptRecord], answer: Answer) -> tuple[Earlier, ...]:
     """Return what ended the attempts, without what the answer itself is about."""
-    ended = [(e.attempt, e.kind, e.reason) for e in attempts if e.cause is not Cause.COMPLETED]
+    ended = [(e.attempt, e.why.kind, e.reason) for e in attempts if e.cause is not Cause.COMPLETED]
     if ended and ended[-1][1] is answer.kind and answer.text.endswith(ended[-1][2]):
         del ended[-1]
     budgets = [
-        (e.attempt, e.budget, f"the run was held: {KINDS[e.budget].what}")
+        (e.attempt, e.why.budget, f"the run was held: {KINDS[e.why.budget].what}")
         for e in attempts
-        if e.budget is not None
+        if e.why.budget is not None
     ]
     return tuple(sorted([*ended, *budgets], key=lambda each: each[0]))
 
@@ -261,7 +261,9 @@ def _of_record(run: RunState, last: AttemptRecord, by_slurm: Kind | None) -> Ans
 
     by_slurm: of Slurm's end state, where the batch script could not record the attempt.
     """
-    kind = by_slurm if by_slurm and last.kind is Kind.BATCH_SCRIPT_KILLED else last.kind
+    why = last.why
+    if by_slurm and why.kind is Kind.BATCH_SCRIPT_KILLED:
+        why = replace(why, kind=by_slurm)
     ended_as = "the run ended"
     if last.decision is Action.HOLD and last.cause is not Cause.LOST:
         ended_as = "the run is held"
@@ -269,10 +271,10 @@ def _of_record(run: RunState, last: AttemptRecord, by_slurm: Kind | None) -> Ans
         ended_as = f"the run should have continued ({last.decision}), but has no job"
     progress = run.files.progress
     at = "" if progress is None else f" at step {progress.step}"
-    advice, command = remedy_of(replace(last, kind=kind), run.run_dir.run_id)
+    advice, command = remedy_of(why, run.run_dir.run_id)
     return Answer(
-        *(kind, f"{ended_as}{at}: {last.reason}", advice, command, last.place, last.log),
-        last_lines=() if last.log is None else tuple(last_lines(Path(last.log))),
+        *(why.kind, f"{ended_as}{at}: {last.reason}", advice, command, why.place, why.log),
+        last_lines=() if why.log is None else tuple(last_lines(Path(why.log))),
     )
 
 

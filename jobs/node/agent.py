@@ -255,7 +255,7 @@ def this_node(rank: int, plan: AttemptPlan, spec: Spec) -> Node:
             raise _failed(problem, hint)
         return Node(rank, plan, spec)
     except OSError as error:
-        reason = f"no network route to the first node at {plan.head_address}: {error}"
+        reason = f"no network route to the first node at {plan.head.address}: {error}"
         raise _failed(reason, "ask the site how nodes reach each other") from error
 
 

@@ -115,21 +115,20 @@ def why_unreachable(plan: AttemptPlan) -> str | None:
     A refused connection shows that the first node is there: its store is starting. It takes up to
     REACH_LIMIT_S where nothing answers.
     """
-    head, here = plan.head_address, interfaces.list_interfaces()
-    if not is_reachable(head):
+    head, here = plan.head, interfaces.list_interfaces()
+    if not is_reachable(head.address):
         return None  # over loopback all agents run on one machine
     problem: str | None
     # Not is_own(): where a node may bind addresses of others (ip_nonlocal_bind), all are its own.
-    if (own := interfaces.interface_of(head)) is not None and here != plan.head_interfaces:
+    if (own := interfaces.interface_of(head.address)) is not None and here != head.interfaces:
         problem = f"{own} of this node has this address, too"
     else:
-        problem = _connect(head, int(plan.rdzv_endpoint.rpartition(":")[2]))
+        problem = _connect(head.address, head.port)
     if problem is None:
         return None
-    has = [(plan.nodes[0], plan.head_interfaces), ("this node", here)]
+    has = [(plan.nodes[0], head.interfaces), ("this node", here)]
     listed = "; ".join(f"{node} has {', '.join(own) or 'loopback only'}" for node, own in has)
-    how = plan.head_address_is
-    return f"the first node cannot be reached at {plan.rdzv_endpoint} ({how}): {problem}; {listed}"
+    return f"the first node cannot be reached at {head.endpoint} ({head.how}): {problem}; {listed}"
 
 
 def _connect(host: str, port: int) -> str | None:
@@ -149,11 +148,6 @@ def _connect(host: str, port: int) -> str | None:
                 return str(error)
         time.sleep(PAUSE_S)
     return None
-
-
-def endpoint(address: str, port: int) -> str:
-    """Return the text torchrun reads as --rdzv-endpoint; an IPv6 address stands in brackets."""
-    return f"[{address}]:{port}" if is_ipv6(address) else f"{address}:{port}"
 
 
 def check_private(address: str, is_allowed: bool) -> None:

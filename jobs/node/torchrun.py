@@ -110,7 +110,7 @@ class Node:
     def __init__(self, rank: int, plan: AttemptPlan, spec: Spec) -> None:
         self.rank = rank
         self.host = plan.name_of(rank, os.environ)
-        head = plan.head_address
+        head = plan.head.address
         # Over loopback all agents run on one machine: a local run, or a job of one node.
         chosen = spec.launch.interface if interfaces.is_reachable(head) else None
         self.is_interface_chosen = chosen is not None

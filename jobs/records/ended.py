@@ -70,24 +70,19 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class AttemptRecord:
-    """A line of attempts.jsonl: what ended an attempt, and what was decided."""
+class Times:
+    """When an attempt began and ended, in seconds since the epoch, and how long two parts took."""
 
-    attempt: int
-    job_id: str | None
-    nodes: tuple[str, ...] | None
-    start: float | None  # seconds since the epoch; None where the plan is lost
-    stop: float  # seconds since the epoch
-    cause: Cause
-    first_step: int | None  # the optimizer steps that the attempt did; None where it did none
-    last_step: int | None
-    stop_s: float | None  # from the first warning to the record
-    start_s: float | None  # from the opening to the first step
-    checkpoint: str | None  # the newest one at the end
-    quarantined: tuple[str, ...]  # checkpoints that this attempt found damaged
-    decision: Action
-    reason: str
-    evidence: Evidence
+    start: float | None  # None where the plan is lost
+    stop: float
+    stop_s: float | None = None  # from the first warning to the record
+    start_s: float | None = None  # from the opening to the first step
+
+
+@dataclass(frozen=True)
+class Why:
+    """What the command why shows of an attempt's end."""
+
     kind: Kind = Kind.UNKNOWN  # of what ended it
     # FILE:LINE of the user's code that failed, and the log that shows more.
     place: str | None = field(default=None, metadata=OMIT_NONE)
@@ -96,6 +91,25 @@ class AttemptRecord:
     budget: Kind | None = field(default=None, metadata=OMIT_NONE)
     # What Slurm did with the requeue that the first record of the attempt decided on.
     requeue: RequeueAnswer | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """A line of attempts.jsonl: what ended an attempt, and what was decided."""
+
+    attempt: int
+    job_id: str | None
+    nodes: tuple[str, ...] | None
+    times: Times
+    cause: Cause
+    first_step: int | None  # the optimizer steps that the attempt did; None where it did none
+    last_step: int | None
+    checkpoint: str | None  # the newest one at the end
+    quarantined: tuple[str, ...]  # checkpoints that this attempt found damaged
+    decision: Action
+    reason: str
+    evidence: Evidence
+    why: Why = Why()
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
 
 

@@ -26,15 +26,18 @@ def node_name(environ: Mapping[str, str] = os.environ) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """Where the agents of an attempt meet, by the first node.
+    """Where the agents of an attempt meet, by the first node."""
 
-    how: how its address was found. interfaces: as in AttemptPlan.
-    """
-
-    address: str
-    how: str
+    address: str  # IPv4 or IPv6
+    how: str  # how it was found
     port: int
-    interfaces: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()  # each as `eth0 10.0.0.5`
+
+    @property
+    def endpoint(self) -> str:
+        """What torchrun reads as --rdzv-endpoint; an IPv6 address stands in brackets."""
+        is_ipv6 = ":" in self.address
+        return f"[{self.address}]:{self.port}" if is_ipv6 else f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,7 @@ class AttemptPlan:
     attempt: int
     job_id: str
     nodes: tuple[str, ...]
-    head_address: str  # IPv4 or IPv6 address of the first node
-    head_address_is: str  # how that address was found
-    rdzv_endpoint: str  # address:port, or [address]:port for IPv6
+    head: Head
     start: float  # seconds since the epoch
     deadline: float | None  # end of the time limit, seconds since the epoch
     checkpoint: str | None = None  # the newest checkpoint at the start
@@ -70,7 +71,6 @@ class AttemptPlan:
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
     # Names of the frozen code and the kit: results may depend on them.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
-    head_interfaces: tuple[str, ...] = ()  # of the first node, each as `eth0 10.0.0.5`
     # How many of its nodes the next attempt in the same allocation can do without. None: Slurm
     # ends the job with any of them.
     can_lose: int | None = field(default=None, metadata=OMIT_NONE)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import records, shared_files
 from ..node import silent_end
-from ..records.ended import AttemptRecord, read_attempts
+from ..records.ended import read_attempts
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
 from ..records.training import (
@@ -44,12 +44,6 @@ def _is_opened(attempt_dir: Path) -> bool:
     """Return whether a folder has the plan of an attempt, or the record of an agent."""
     names = names_in(attempt_dir)
     return "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names)
-
-
-def last_record(run_dir: RunDir) -> AttemptRecord | None:
-    """Return the record of the newest attempt that was closed; None before the first."""
-    attempts = read_attempts(run_dir)
-    return attempts[-1] if attempts else None
 
 
 def is_complete(run_dir: RunDir) -> bool:

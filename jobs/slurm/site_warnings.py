@@ -51,7 +51,7 @@ def _warning(key: str, what: str, hint: str) -> Problem:
 
 def last_stop_s(run_dir: RunDir) -> float | None:
     """Return how long the run's last stop took since its warning; None before the first."""
-    stops = (record.stop_s for record in reversed(read_attempts(run_dir)))
+    stops = (record.times.stop_s for record in reversed(read_attempts(run_dir)))
     return next((stop_s for stop_s in stops if stop_s is not None), None)
 
 

@@ -38,9 +38,7 @@ def plan(**fields):
         "attempt": 1,
         "job_id": "7",
         "nodes": ["a", "b"],
-        "head_address": "10.0.0.1",
-        "head_address_is": "address of a",
-        "rdzv_endpoint": "10.0.0.1:15000",
+        "head": {"address": "10.0.0.1", "how": "address of a", "port": 15000},
         "start": 1.0,
         "deadline": None,
         **fields,
@@ -49,22 +47,22 @@ def plan(**fields):
 
 def attempt(evidence=(), **fields):
     """A line of attempts.jsonl: attempt 1 of job 7, which crashed just now."""
+    of_times, of_why = ("start", "stop", "stop_s", "start_s"), ("kind", "log", "budget", "requeue")
+    times, why = ({x: fields.pop(x) for x in names if x in fields} for names in (of_times, of_why))
     return {
         "attempt": 1,
         "job_id": "7",
         "nodes": ["a", "b"],
-        "start": 1.0,
-        "stop": time.time(),
+        "times": {"start": 1.0, "stop": time.time()} | times,
         "cause": "crash",
         "first_step": None,
         "last_step": None,
-        "stop_s": None,
-        "start_s": None,
         "checkpoint": None,
         "quarantined": [],
         "decision": "retry",
         "reason": "x",
         "evidence": EVIDENCE | dict(evidence),
+        "why": why,
         **fields,
     }
 

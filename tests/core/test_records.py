@@ -161,3 +161,8 @@ def test_no_record_has_a_field_of_any_type_or_a_dict():
         assert vars(kind)["__dataclass_params__"].frozen
         for field in dataclasses.fields(kind):
             assert "Any" not in field.type and "dict" not in field.type, (kind, field.name)
+
+
+@pytest.mark.parametrize("kind", [AttemptRecord, AttemptPlan])
+def test_a_record_of_attempts_stays_small(kind):
+    assert len(dataclasses.fields(kind)) <= 14

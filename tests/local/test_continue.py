@@ -66,7 +66,7 @@ def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_p
     assert status == 1 and advice in stderr
     (crashed,) = read_jsonl(run.attempts)
     old = run.code.resolve().name
-    assert (crashed["kind"], crashed["code"]) == ("user_code", old)
+    assert (crashed["why"]["kind"], crashed["code"]) == ("user_code", old)
 
     model.write_text(MODEL % MENDED)
     resume = ("resume", run.run_id, "--cluster", "local")

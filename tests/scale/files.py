@@ -17,7 +17,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import budget_used, decide
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head, RankError
 from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import fact_reader, interpret
@@ -78,7 +78,7 @@ def _write(run_dir: RunDir, names: Sequence[str], per_node: int) -> None:
     run_dir.checkpoints.mkdir()
     run_dir.timeline("x").parent.mkdir()
     run_dir.spec.write_text(Spec().to_json(), encoding="utf-8")
-    plan = AttemptPlan(1, "7", tuple(names), "10.0.0.1", "", "10.0.0.1:1", 1.0, None)
+    plan = AttemptPlan(1, "7", tuple(names), Head("10.0.0.1", "", 1), 1.0, None)
     records.write(attempt.plan, plan)
     for node_rank, name in enumerate(names):
         is_lost = node_rank == len(names) - 1

@@ -27,7 +27,13 @@ from slurm_job_kit.jobs.attempt.decision import Budget, BudgetUsed, Decision
 from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
+from slurm_job_kit.jobs.records.nodes import (
+    AgentRecord,
+    AttemptPlan,
+    Head,
+    RankError,
+    ReceivedSignal,
+)
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.records.training import Event, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
@@ -177,9 +183,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
         attempt=interpret.newest_number(facts) + 1,
         job_id=me.job_id,
         nodes=job.nodes,
-        head_address="",
-        head_address_is="",
-        rdzv_endpoint="",
+        head=Head("", "", 0),
         start=slurm.now,
         deadline=None,
         checkpoint=facts.checkpoint,

@@ -25,9 +25,7 @@ def assert_met_at(run: Run, addresses: list[str], how: str) -> None:
     run.wait()
     assert (run.result()["status"], run.result()["attempts"]) == ("completed", 1)
     plan = read_json(run.dir.attempt(1).plan)
-    assert (plan["head_address"], plan["head_address_is"]) == (addresses[0], how)
-    host = plan["rdzv_endpoint"].rpartition(":")[0]
-    assert host in (addresses[0], f"[{addresses[0]}]")
+    assert (plan["head"]["address"], plan["head"]["how"]) == (addresses[0], how)
     agents = [read_json(run.dir.attempt(1).agent(rank)) for rank in range(2)]
     assert [agent["address"] for agent in agents] == addresses
 

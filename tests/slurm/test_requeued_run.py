@@ -55,7 +55,7 @@ def check_report(kit: Kit, run: Run) -> None:
     print({use: time for use, time in seconds.items() if time}, report["goodput"])
     assert abs(sum(seconds.values()) - report["wall_s"]) < 0.1
     assert (report["state"], len(report["attempts"])) == ("completed", 2)
-    first, second = run.attempts()
+    first, second = (each["times"] for each in run.attempts())
     waited = second["start"] - first["stop"]  # Slurm's wait after a requeue: see conf.py
     # The report rounds to milliseconds.
     assert waited <= seconds["queue"] + 0.01 <= waited + first["start"] - report["begin"] + 0.02

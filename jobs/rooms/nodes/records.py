@@ -72,7 +72,7 @@ class Past(NamedTuple):
 
 def past_of(attempts: Sequence[AttemptRecord]) -> list[Past]:
     """Return the closed attempts of a run, oldest first."""
-    return [past(each.evidence, each.stop, each.decision in ENDS) for each in attempts]
+    return [past(each.evidence, each.times.stop, each.decision in ENDS) for each in attempts]
 
 
 def past(evidence: Evidence, time: float, is_end: bool, found: NodesFound | None = None) -> Past:

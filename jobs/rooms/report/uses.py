@@ -154,10 +154,12 @@ def _closed(
     record: AttemptRecord, events: Sequence[Event], records: Sequence[AttemptRecord]
 ) -> AttemptTimes:
     own = [each for each in events if each.attempt == record.attempt]
-    last = max((each.t for each in own), default=record.stop)
+    last = max((each.t for each in own), default=record.times.stop)
     # Without the event the batch script was killed: its record has the time of the next start.
-    stop = record.stop if any(each.event == "close" for each in own) else min(last, record.stop)
-    start = min(stop, record.start or min((each.t for each in own), default=stop))
+    stop = record.times.stop
+    if not any(each.event == "close" for each in own):
+        stop = min(last, stop)
+    start = min(stop, record.times.start or min((each.t for each in own), default=stop))
     seconds, steps = _seconds(own, start, stop), _steps(record)
     if steps:
         redone = seconds[Use.TRAINING] * _redone(record, records) / steps

@@ -52,7 +52,7 @@ def test_a_refused_requeue_is_held_with_its_reason(tmp_path, slurm, capfd):
     assert read_json(run.result)["status"] == "held"
     assert "preempted; NOT requeued: " in read_json(run.result)["reason"]
     last = read_jsonl(run.attempts)[-1]
-    assert (last["decision"], last["budget"]) == ("hold", "not_requeued")
+    assert (last["decision"], last["why"]["budget"]) == ("hold", "not_requeued")
     assert not run.owner.exists()
 
 

@@ -458,7 +458,7 @@ def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_know
     facts = fact_reader.read(run, 1)
     seen = interpret.rank_evidence(facts, job_state)
     record = record_writer.record_of(facts, seen, COMPLETED, time.time())
-    assert seen.signals and (record.stop_s is not None) is is_known
+    assert seen.signals and (record.times.stop_s is not None) is is_known
 
 
 KILLED_ON_N1 = {"rank": 1, "host": "n1", "exit_code": -9, "caused_by_peer": False}

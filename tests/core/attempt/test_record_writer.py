@@ -92,7 +92,7 @@ def test_an_agent_that_did_not_start_is_named_beside_a_rank_that_lost_its_peer(r
     attempt_dir.agent_error(1).write_text("b: launch.python does not exist\n")
     close_lost(run, run_lock.this_process("7"))
     (record,) = read_jsonl(run.attempts)
-    assert record["kind"] == "spec_mistake"
+    assert record["why"]["kind"] == "spec_mistake"
 
 
 def test_a_lost_attempt_that_had_finished_is_complete(run):
@@ -196,7 +196,7 @@ def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
     monkeypatch.setattr(client, "is_answering", lambda place, *_: True)
     close_lost(run, ME)
     last = read_jsonl(run.attempts)[-1]
-    assert (last["decision"], last["budget"]) == ("hold", "max_restarts")
+    assert (last["decision"], last["why"]["budget"]) == ("hold", "max_restarts")
     assert "the batch script was killed" in last["reason"]
 
 

@@ -39,12 +39,6 @@ def scontrol(fake_slurm, monkeypatch):
     return prints
 
 
-def owner_of(run):
-    owner = run_lock.read(run)
-    assert owner is not None
-    return owner
-
-
 def test_a_claim_says_who_and_which_attempt(run):
     me = run_lock.this_process(None)
     run_lock.claim(run, me, 3)
@@ -174,14 +168,6 @@ def test_an_earlier_start_cannot_take_the_lock_of_a_later_one(run):
     write_json(lock, asdict(now) | {"attempt": 2, "token": "later"})
     with pytest.raises(OwnedError, match="another job took this run just now"):
         run_lock.claim(run, before, 2)
-
-
-def test_an_owner_of_an_older_kit_is_understood(run, scontrol):
-    old = {"job_id": "6", "host": "n1", "pid": 1, "pid_start": "1", "attempt": 4}
-    write_json(run.owner, old)
-    scontrol("   JobState=FAILED Reason=NonZeroExitCode")
-    run_lock.claim(run, run_lock.this_process("7"), 5)
-    assert owner_of(run).job_id == "7"
 
 
 @pytest.mark.parametrize("num_dead", [1, 2])

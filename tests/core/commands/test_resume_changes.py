@@ -9,6 +9,7 @@ import pytest
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import local
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import fact_reader, freeze, interpret, lookup
@@ -46,8 +47,8 @@ def state(run):
     names = sorted(path.name for path in run.checkpoints.iterdir())
     files = (run.provenance, run.spec, run.overrides, run.result)
     texts = [path.read_text() if path.exists() else None for path in files]
-    last = fact_reader.last_record(run)
-    return names, texts, os.readlink(run.code), last and last.decision
+    decisions = [each.decision for each in read_attempts(run)]
+    return names, texts, os.readlink(run.code), decisions
 
 
 def mend(here):

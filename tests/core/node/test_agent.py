@@ -27,7 +27,7 @@ from slurm_job_kit.jobs.node.torchrun import (
     stop_signal,
     torchrun_command,
 )
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
@@ -38,7 +38,8 @@ from tests.core.waiting import is_running, wait_for
 REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = RunDir(Path("/runs/x y/1"))
 SOCKET_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-PLAN_JSON = run_files.plan(attempt=2, head_address="127.0.0.1", rdzv_endpoint="127.0.0.1:15001")
+HEAD = {"address": "127.0.0.1", "how": "a local run", "port": 15001}
+PLAN_JSON = run_files.plan(attempt=2, head=HEAD)
 PLAN = records.decode(AttemptPlan, PLAN_JSON, "here")
 # A torchrun of two ranks: each prints when it is ready, and the signal that it received.
 RANK = """
@@ -64,12 +65,12 @@ from pathlib import Path
 from slurm_job_kit.jobs.node.torchrun import Node
 from slurm_job_kit.jobs.node import agent as node_agent
 from slurm_job_kit.jobs.node.agent import Agent
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head
 from slurm_job_kit.jobs.rundir import RunDir, Timeline
 from slurm_job_kit.jobs.spec import Spec
 node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
 run = RunDir(Path(sys.argv[1]))
-plan = AttemptPlan(1, "7", ("a",), "127.0.0.1", "", "", "", 0.0, None)
+plan = AttemptPlan(1, "7", ("a",), Head("127.0.0.1", "", 1), 0.0, None)
 agent = Agent(run, 1, Node(0, plan, Spec()))
 print("ready", flush=True)
 stop = None if sys.argv[2] == "none" else signal.Signals[sys.argv[2]]
@@ -178,7 +179,7 @@ def second_node(node, monkeypatch):
     monkeypatch.setattr(interfaces, "source_address", {"10.0.0.9": "10.0.0.2"}.get)
 
     def place(launch, head="10.0.0.9"):
-        plan = replace(PLAN, head_address=head)
+        plan = replace(PLAN, head=Head(head, "", 15001))
         return Node(1, plan, Spec(launch=launch)), plan
 
     return place
@@ -318,7 +319,7 @@ def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, capf
 
 
 def test_an_agent_that_finds_no_way_to_the_first_node_says_so(run, tmp_path):
-    run_files.opened(run, **PLAN_JSON | {"head_address": "no.address.invalid"})
+    run_files.opened(run, **PLAN_JSON | {"head": HEAD | {"address": "no.address.invalid"}})
     with pytest.raises(SystemExit, match="route to the first node at no.address.invalid: "):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
 
@@ -358,7 +359,7 @@ def test_an_agent_without_a_temporary_directory_records_the_reason(run, tmp_path
 
 def test_an_agent_without_the_interface_records_the_reason_and_ends(run, tmp_path):
     run.spec.write_text(Spec(launch=Launch(interface="nope9")).to_json())
-    run_files.opened(run, **PLAN_JSON | {"head_address": "10.0.0.9"})
+    run_files.opened(run, **PLAN_JSON | {"head": HEAD | {"address": "10.0.0.9"}})
     with pytest.raises(SystemExit) as caught:
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.9:1"])
     record = records.read(AgentRecord, run.attempt(1).agent(1))

@@ -10,7 +10,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.node.rendezvous import RendezvousError
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head
 from tests.core import run_files
 
 
@@ -120,9 +120,9 @@ def second_node(monkeypatch):
             monkeypatch.setattr(rendezvous, limit, 0.05)
         monkeypatch.setattr(socket, "create_connection", create_connection)
         monkeypatch.setattr(interfaces, "addresses", lambda: [*own, ("eth0", "10.0.0.7")])
-        here = {"head_interfaces": ["eth9 10.0.0.1"]} | dict(plan)
+        head = run_files.plan()["head"] | {"interfaces": ["eth9 10.0.0.1"]} | dict(plan)
         return rendezvous.why_unreachable(
-            records.decode(AttemptPlan, run_files.plan(**here), "here")
+            records.decode(AttemptPlan, run_files.plan(head=head), "here")
         )
 
     return answers
@@ -157,7 +157,7 @@ def test_a_stop_signal_ends_the_wait_for_the_first_node(second_node):
 def test_an_address_that_both_nodes_have_leads_to_no_other_node(second_node):
     own = [("docker0", "10.0.0.1")]
     assert "docker0 of this node has this address, too" in second_node(own=own)
-    on_one_machine = {"head_interfaces": ["docker0 10.0.0.1", "eth0 10.0.0.7"]}
+    on_one_machine = {"interfaces": ["docker0 10.0.0.1", "eth0 10.0.0.7"]}
     assert second_node(own=own, plan=on_one_machine) is None
 
 
@@ -168,7 +168,7 @@ def test_a_node_that_may_bind_any_address_does_not_count_as_the_first_one(second
 
 
 def test_over_loopback_all_nodes_are_reachable(second_node):
-    head = {"head_address": "127.0.0.1", "rdzv_endpoint": "127.0.0.1:15000"}
+    head = {"address": "127.0.0.1"}
     assert second_node(OSError(), plan=head) is None
 
 
@@ -200,7 +200,7 @@ def test_the_interface_of_the_spec_comes_before_the_name_of_the_node(monkeypatch
 )
 def test_torchrun_reads_the_endpoint_of_either_protocol(address, endpoint):
     utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
-    assert rendezvous.endpoint(address, 15000) == endpoint
+    assert Head(address, "", 15000).endpoint == endpoint
     assert utils.parse_rendezvous_endpoint(endpoint, 1) == (address, 15000)
 
 

@@ -83,8 +83,8 @@ def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet
     fake_slurm.answer("srun", f"{printed}10.0.0.2\naddress of n2\n15555\neth0 10.0.0.2\n")
     plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
     assert plan is not None
-    assert (plan.nodes, plan.rdzv_endpoint) == (("n2", "n3"), "10.0.0.2:15555")
-    assert plan.head_interfaces == ("eth0 10.0.0.2",)
+    assert (plan.nodes, plan.head.endpoint) == (("n2", "n3"), "10.0.0.2:15555")
+    assert plan.head.interfaces == ("eth0 10.0.0.2",)
     (asked,) = [call for call in fake_slurm.calls if call.startswith("srun")]
     assert "--jobid=7 --nodelist=n2 " in asked
     assert asked.endswith(f".jobs.rooms.nodes.head {run.path} 2 n2 n3")
@@ -92,7 +92,7 @@ def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet
     fake_slurm.answer("srun", error="srun: error: no route\n", status=1)
     monkeypatch.setattr(interfaces, "is_own", lambda _: True)
     plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
-    assert plan is not None and (plan.nodes, plan.head_address) == (("n1", "n3"), "10.0.0.1")
+    assert plan is not None and (plan.nodes, plan.head.address) == (("n1", "n3"), "10.0.0.1")
     assert "n2 does not say" in capfd.readouterr().err
 
 

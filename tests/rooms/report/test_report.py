@@ -9,7 +9,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import make_words
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head
 from slurm_job_kit.jobs.rooms.report import ranking
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from tests.core import run_files
@@ -27,7 +27,7 @@ def event(run, writer, t, name, attempt, **fields):
 def attempt(run, number, start, stop, steps, **fields):
     """An attempt whose start-up takes 8 s, and whose stop 5 s."""
     run.attempt(number).path.mkdir()
-    plan = AttemptPlan(number, "7", ("n1", "n2"), "n1", "test", "n1:1", BEGIN + start, None)
+    plan = AttemptPlan(number, "7", ("n1", "n2"), Head("n1", "test", 1), BEGIN + start, None)
     records.write(run.attempt(number).plan, plan)
     event(run, "rank-00000", start + 8, "first_step", number, step=steps[0])
     event(run, "rank-00000", stop - 5, "stopped", number, step=steps[1])

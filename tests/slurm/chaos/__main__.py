@@ -112,8 +112,9 @@ def harm(victim: Victim, draw: Draw) -> None:
 
 def figures(run: Run) -> dict[str, Any]:
     """The facts of a run's attempts."""
+    attempts = [attempt | attempt["times"] for attempt in run.attempts()]
     names = ("cause", "decision", "stop_s", "start_s")
-    said = {name: [attempt.get(name) for attempt in run.attempts()] for name in names}
+    said = {name: [attempt.get(name) for attempt in attempts] for name in names}
     return said | {"steps_redone": run.result().get("steps_redone")}
 
 

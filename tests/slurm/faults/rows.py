@@ -101,8 +101,8 @@ class Row:
         result = self.run.result() if self.run else {}
         return head | {
             "causes": [attempt["cause"] for attempt in attempts],
-            "stop_s": [attempt.get("stop_s") for attempt in attempts],
-            "start_s": [attempt.get("start_s") for attempt in attempts],
+            "stop_s": [attempt["times"].get("stop_s") for attempt in attempts],
+            "start_s": [attempt["times"].get("start_s") for attempt in attempts],
             "steps_redone": result.get("steps_redone"),
             "why": None if self.answer is None else why_rows.named_in(self.answer),
             "why_text": None if self.answer is None else text_of(self.answer),

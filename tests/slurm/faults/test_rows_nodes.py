@@ -87,7 +87,7 @@ def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(
     assert_came_back(paced, reference, lost, "node")
     attempt = paced.run.attempts()[0]
     assert attempt["decision"] == "requeue" and attempt["evidence"]["unreachable_nodes"] == [lost]
-    assert attempt["stop"] - cut < LONG_SLURMD_TIMEOUT_S
+    assert attempt["times"]["stop"] - cut < LONG_SLURMD_TIMEOUT_S
 
 
 def stop_without_controller(run: Run) -> None:
