@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .kinds import Kind
 
 
-class _Signs(NamedTuple):
+class _KnownCause(NamedTuple):
     """How to know a cause: its kind, and what an error of it has.
 
     text: a pattern of what a program wrote. errnos, names: of a Python exception, the names of its
@@ -25,41 +25,41 @@ class _Signs(NamedTuple):
 
 # The first one that fits counts.
 _KNOWN_CAUSES = (
-    _Signs(
+    _KnownCause(
         Kind.GPU_OUT_OF_MEMORY,
         r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED",
         names=("OutOfMemoryError",),
     ),
-    _Signs(
+    _KnownCause(
         Kind.GPU_FAULT,
         # Source: CUDA runtime API, cudaError: 214, 220, 714, 721. Others pass by themselves.
         r"(?:CUDA|HIP) error: (?:uncorrectable|hardware stack error"
         r"|invalid access of peer GPU memory over nvlink)"
         r"|uncorrectable (?:ECC|NVLink) error|GPU is lost|fallen off the bus|NVRM: Xid",
     ),
-    _Signs(
+    _KnownCause(
         Kind.OUT_OF_MEMORY,
         r"[Cc]annot allocate memory|can't allocate memory|std::bad_alloc"
         r"|MemoryError|oom[-_]kill|[Oo]ut [Oo]f [Mm]emory|Exceeded .*memory limit|^Killed",
         (errno.ENOMEM,),
         ("MemoryError",),
     ),
-    _Signs(Kind.PORT, r"[Aa]ddress already in use|EADDRINUSE", (errno.EADDRINUSE,)),
-    _Signs(Kind.QUOTA, r"Disk quota exceeded", (errno.EDQUOT,)),
-    _Signs(Kind.DISK_FULL, r"[Nn]o space left on device", (errno.ENOSPC,)),
-    _Signs(
+    _KnownCause(Kind.PORT, r"[Aa]ddress already in use|EADDRINUSE", (errno.EADDRINUSE,)),
+    _KnownCause(Kind.QUOTA, r"Disk quota exceeded", (errno.EDQUOT,)),
+    _KnownCause(Kind.DISK_FULL, r"[Nn]o space left on device", (errno.ENOSPC,)),
+    _KnownCause(
         Kind.IMPORT_ERROR,
         r"No module named|ModuleNotFoundError: |ImportError: ",
         names=("ImportError", "ModuleNotFoundError"),
     ),
-    _Signs(
+    _KnownCause(
         Kind.PERMISSION,
         r"Permission denied|Read-only file system",
         (errno.EACCES, errno.EPERM, errno.EROFS),
         ("PermissionError",),
     ),
-    _Signs(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
-    _Signs(Kind.COLLECTIVE, names=("DistBackendError",)),
+    _KnownCause(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
+    _KnownCause(Kind.COLLECTIVE, names=("DistBackendError",)),
 )
 # The next attempt would only repeat these.
 REPEATED = (Kind.IMPORT_ERROR,)

@@ -514,18 +514,13 @@ def check_format(number: object, run_dir: str) -> None:
     """
     if number == FORMAT:
         return
-    has = f"format {number}" if number else "no format number"
-    text = f"{run_dir}: {has}, and this kit reads format {FORMAT}: a"
+    made, hint = "an older", "submit it again, or use the checkout that submitted it; the kit's "
+    hint += "code of then is in its folder code"
     if isinstance(number, int) and number > FORMAT:
-        raise FormatError(
-            f"{text} newer version of the kit made this run\n"
-            "  hint: update this checkout, or use the one that submitted the run"
-        )
-    raise FormatError(
-        f"{text}n older version of the kit made this run\n"
-        "  hint: submit it again, or use the checkout that submitted it; the kit's code of then is "
-        "in its folder code"
-    )
+        made, hint = "a newer", "update this checkout, or use the one that submitted the run"
+    has = f"format {number}" if number else "no format number"
+    reads = f"this kit reads format {FORMAT}: {made} version of the kit made this run"
+    raise FormatError(f"{run_dir}: {has}, and {reads}\n  hint: {hint}")
 
 
 SECTIONS: dict[str, Any] = {

@@ -98,7 +98,7 @@ def claim_patiently(
         print(f"cancel: continuing without the claim: {error}", file=sys.stderr)
 
 
-def stop_local(run: RunState) -> int:
+def stop_local(run: RunState) -> None:
     """Ask the process that runs this run to stop and save. Raises: UserError on another host."""
     owner, life = run.process, run.life
     assert owner is not None
@@ -106,7 +106,6 @@ def stop_local(run: RunState) -> int:
         raise UserError(f"{run.run_dir.run_id} runs on {owner.host}: cancel it there")
     os.kill(owner.pid, signal.SIGTERM)
     print(f"{run.run_dir.run_id}: stopping after this step and saving")
-    return 0
 
 
 def scancel(jobs: Mapping[RunDir, Iterable[str]], record: BestEffort) -> None:

@@ -6,18 +6,16 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..config.keys import Key, default_text, keys, limited_type_name, sections, unknown_key_hint
+from ..config.load import LoadedSpec, load
 from ..console import display_path
 from ..errors import UserError
 from ..problems import printable
-from ..runs import lookup
+from ..runs import lookup, spec_changes
 from . import arguments
 from .views import table
-
-if TYPE_CHECKING:
-    from ..config.keys import Key
-    from ..config.load import LoadedSpec
 
 TOP = "top"  # the topic of the keys in no section
 MAKE = ("", "KEY CONFIG RUN SET")
@@ -33,10 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the keys that the words name; returns 0. Raises: UserError, SpecError."""
-    from ..config.keys import keys
-
     topic, source, overrides = question_of(arguments.overrides_of(args))
-    loaded = load(source, overrides) if source else None
+    loaded = spec_of(source, overrides) if source else None
     chosen = [key for key in keys().values() if is_asked(key, topic)]
     if len(chosen) == 1 and chosen[0].dotted == topic:
         print_key(chosen[0], loaded)
@@ -72,8 +68,6 @@ def question_of(words: Iterable[str]) -> tuple[str, str, list[str]]:
 
 def topic_of(word: str) -> str:
     """Return the key or section that a word names, or ""; a name inside a mapping is its key's."""
-    from ..config.keys import keys, sections
-
     if word == TOP or word in sections():
         return word
     names = [key.dotted for key in keys().values()]
@@ -86,12 +80,8 @@ def is_asked(key: Key, topic: str) -> bool:
     return topic in ("", key.dotted, section)
 
 
-def load(source: str, overrides: Sequence[str]) -> LoadedSpec:
+def spec_of(source: str, overrides: Sequence[str]) -> LoadedSpec:
     """Return the spec of a file or run. Raises: SpecError, UserError for a word that is neither."""
-    from ..config.keys import unknown_key_hint
-    from ..config.load import load
-    from ..runs import spec_changes
-
     if source.endswith((".yaml", ".yml")) or Path(source).is_file():
         return load(Path(source), overrides)
     try:
@@ -127,8 +117,6 @@ def _place(where: str) -> str:
 
 def print_key(key: Key, loaded: LoadedSpec | None) -> None:
     """Print all that is known of one key, a line for each fact."""
-    from ..config.keys import default_text, limited_type_name
-
     default = default_text(key) or "none"
     lines = {"type": limited_type_name(key), "default": default, "meaning": key.description}
     if loaded is not None:
@@ -140,8 +128,6 @@ def print_key(key: Key, loaded: LoadedSpec | None) -> None:
 
 def print_keys(chosen: Sequence[Key], loaded: LoadedSpec | None, has_meaning: bool) -> None:
     """Print a table of keys."""
-    from ..config.keys import default_text, limited_type_name
-
     columns = ["KEY", "TYPE", "DEFAULT"] if loaded is None else ["KEY", "VALUE", "FROM"]
     rows = []
     for key in chosen:
