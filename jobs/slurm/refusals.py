@@ -7,31 +7,22 @@ import re
 # Slurm's messages, the key, and what shows what the site has. The first that fits decides: the name
 # of one resource stands before a second message about the whole configuration. Source:
 # slurm_errno.c and the strings of slurmctld, of Slurm 22.05 and 26.05.
-_KEYS = (
-    (
-        r"accounting/QOS policy|[Ii]nvalid qos",
-        "qos",
-        "sacctmgr show qos lists the limits, sacctmgr show associations user=$USER yours",
-    ),
-    (r"[Mm]emory (specification|required)", "mem", "sinfo -o '%P %m' lists the MiB of a node"),
-    (r"CPU count|[Mm]ore processors", "cpus_per_task", "sinfo -o '%P %c' lists cores of a node"),
-    (r"generic resource|GRES|TRES", "gpus_per_node", "sinfo -o '%P %G' lists the GPUs of a node"),
-    (r"[Tt]ime limit", "time", "sinfo -o '%P %l' lists the time limits of the partitions"),
-    (
-        r"[Ii]nvalid account",
-        "account",
-        "sacctmgr show associations user=$USER format=Account,Partition,QOS lists yours",
-    ),
-    (r"[Pp]artition", "partition", "sinfo -s lists the partitions"),
-    (
-        r"[Nn]ode (count|configuration)|[Ff]eature",
-        "nodes or slurm.constraint",
-        "sinfo -o '%P %D %f' lists nodes and features",
-    ),
-)
+_MINE = "sacctmgr show associations user=$USER"
+_HINTS = {
+    "accounting/QOS policy|[Ii]nvalid qos": "qos: sacctmgr show qos lists the limits, "
+    f"{_MINE} yours",
+    "[Mm]emory (specification|required)": "mem: sinfo -o '%P %m' lists the MiB of a node",
+    "CPU count|[Mm]ore processors": "cpus_per_task: sinfo -o '%P %c' lists cores of a node",
+    "generic resource|GRES|TRES": "gpus_per_node: sinfo -o '%P %G' lists the GPUs of a node",
+    "[Tt]ime limit": "time: sinfo -o '%P %l' lists the time limits of the partitions",
+    "[Ii]nvalid account": f"account: {_MINE} format=Account,Partition,QOS lists yours",
+    "[Pp]artition": "partition: sinfo -s lists the partitions",
+    "[Nn]ode (count|configuration)|[Ff]eature": "nodes or slurm.constraint: sinfo -o '%P %D %f' "
+    "lists nodes and features",
+}
 
 
 def hint(message: str) -> str:
     """Return `slurm.KEY: COMMAND lists what the site has`; "" for a message without a row."""
-    rows = (f"slurm.{key}: {shows}" for text, key, shows in _KEYS if re.search(text, message))
+    rows = (f"slurm.{shows}" for text, shows in _HINTS.items() if re.search(text, message))
     return next(rows, "")
