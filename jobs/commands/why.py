@@ -25,7 +25,6 @@ from ..runs.interpret import AttemptFacts
 from ..runs.state import RunPhase, RunState
 from ..slurm import job_list, job_state, pending
 from ..slurm.client import Job, Life
-from ..slurm.pending import Wait
 from . import arguments
 from .views import words
 
@@ -217,15 +216,15 @@ def _of_living(run: RunState, last: AttemptRecord | None) -> Answer:
 
 def _advised(answer: Answer, run: RunState, job: Job) -> Answer:
     """Return the answer about a waiting job with what a person does about the wait."""
-    wait = pending.wait_of(job.reason)
-    if wait is Wait.UNTIL_RELEASED or job.state in job_state.HELD:
+    what = pending.what_ends(job.reason)
+    if what == pending.RELEASE or job.state in job_state.HELD:
         release = f"scontrol release {run.job_id}"
         return replace(answer, advice="release the job, which Slurm holds", command=release)
-    if wait is Wait.NEVER_ENDS:
+    if what == pending.NEVER_STARTS:
         advice = "cancel it, then resume with what the reason names (resume takes KEY=VALUE)"
         command = installation.command("cancel", run.run_dir.run_id)
         return replace(answer, advice=advice, command=command)
-    return replace(answer, advice="ask the site") if wait is Wait.UNTIL_SITE_ACTS else answer
+    return replace(answer, advice=what) if what == pending.ASK_SITE else answer
 
 
 def _of_unknown(run: RunState, life: Life) -> Answer:

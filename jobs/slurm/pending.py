@@ -7,8 +7,9 @@ job_state_reason_string.
 from __future__ import annotations
 
 import re
-from enum import Enum, auto
 
+# What the sentences of a wait have in them that does not end by itself.
+RELEASE, ASK_SITE, NEVER_STARTS = "`scontrol release`", "ask the site", "it never starts"
 _REASONS = {
     "None": "Slurm has not looked at the job yet, or has given no reason",
     "Priority": "jobs with a higher priority are before it",
@@ -38,23 +39,10 @@ _NAME = re.compile(r"\(?(\w+)(?:[,:] ?(.+?))?\)?")
 _IS_HELD = re.compile(r"requeued[ _]held|held[ _]state")
 
 
-class Wait(Enum):
-    """Whether the wait of a pending job ends by itself."""
-
-    WILL_END = auto()
-    UNTIL_RELEASED = auto()  # by the user, with `scontrol release`
-    UNTIL_SITE_ACTS = auto()
-    NEVER_ENDS = auto()
-
-
-def wait_of(reason: str) -> Wait:
-    """Return whether the wait for this reason ends by itself; one without a sentence may."""
-    text = explain(reason)
-    if "`scontrol release`" in text or _IS_HELD.search(reason):
-        return Wait.UNTIL_RELEASED
-    if "ask the site" in text:
-        return Wait.UNTIL_SITE_ACTS
-    return Wait.NEVER_ENDS if "never starts" in text else Wait.WILL_END
+def what_ends(reason: str) -> str:
+    """Return RELEASE, ASK_SITE or NEVER_STARTS of the wait for a reason; "" if it may just end."""
+    text = RELEASE if _IS_HELD.search(reason) else explain(reason)
+    return next((each for each in (RELEASE, ASK_SITE, NEVER_STARTS) if each in text), "")
 
 
 def explain(reason: str) -> str:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from slurm_job_kit.jobs.slurm.pending import Wait, explain, wait_of
+from slurm_job_kit.jobs.slurm.pending import (
+    ASK_SITE,
+    NEVER_STARTS,
+    RELEASE,
+    explain,
+    what_ends,
+)
 
 NEVER = ["DependencyNeverSatisfied", "BadConstraints", "PartitionTimeLimit", "InvalidAccount"]
 NEVER += ["InvalidQOS", "ReservationDeleted"]
@@ -26,18 +32,18 @@ def test_a_reason_has_a_sentence_or_none(reason, sentence):
 
 
 @pytest.mark.parametrize(
-    ("reason", "wait"),
+    ("reason", "what"),
     [
-        ("Resources", Wait.WILL_END),
-        ("QOSMaxCpuPerJobLimit", Wait.WILL_END),
-        ("Moon Phase", Wait.WILL_END),
-        ("JobHeldUser", Wait.UNTIL_RELEASED),
-        ("launch failed requeued held", Wait.UNTIL_RELEASED),
-        ("job_requeued_in_held_state", Wait.UNTIL_RELEASED),
-        ("JobHeldAdmin", Wait.UNTIL_SITE_ACTS),
-        ("PartitionDown", Wait.UNTIL_SITE_ACTS),
-        *((name, Wait.NEVER_ENDS) for name in NEVER),
+        ("Resources", ""),
+        ("QOSMaxCpuPerJobLimit", ""),
+        ("Moon Phase", ""),
+        ("JobHeldUser", RELEASE),
+        ("launch failed requeued held", RELEASE),
+        ("job_requeued_in_held_state", RELEASE),
+        ("JobHeldAdmin", ASK_SITE),
+        ("PartitionDown", ASK_SITE),
+        *((name, NEVER_STARTS) for name in NEVER),
     ],
 )
-def test_some_waits_do_not_end_by_themselves(reason, wait):
-    assert wait_of(reason) is wait
+def test_some_waits_do_not_end_by_themselves(reason, what):
+    assert what_ends(reason) == what
