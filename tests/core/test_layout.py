@@ -501,7 +501,6 @@ ENUMS = {
     "jobs.runs.state": ("RunPhase",),
     "jobs.records.ended": ("Action",),
     "jobs.records.queued": ("RequeueAnswer",),
-    "jobs.slurm.pending": ("Wait",),
     "jobs.environment": ("Door",),
 }
 

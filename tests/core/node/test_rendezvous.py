@@ -204,10 +204,6 @@ def test_torchrun_reads_the_endpoint_of_either_protocol(address, endpoint):
     assert utils.parse_rendezvous_endpoint(endpoint, 1) == (address, 15000)
 
 
-def test_a_single_node_may_meet_on_loopback():
-    assert rendezvous.head_address("", ["a"]) == ("127.0.0.1", "loopback: the job has one node")
-
-
 def test_a_port_is_outside_of_the_ephemeral_range(ephemeral):
     ephemeral("15000\t31990\n")
     ports = {rendezvous.choose_port("7", attempt) for attempt in range(20)}

@@ -2,13 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.slurm.pending import (
-    ASK_SITE,
-    NEVER_STARTS,
-    RELEASE,
-    explain,
-    what_ends,
-)
+from slurm_job_kit.jobs.slurm.pending import ASK_SITE, NEVER_STARTS, RELEASE, explain, what_ends
 
 NEVER = ["DependencyNeverSatisfied", "BadConstraints", "PartitionTimeLimit", "InvalidAccount"]
 NEVER += ["InvalidQOS", "ReservationDeleted"]
