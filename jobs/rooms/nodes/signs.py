@@ -48,7 +48,9 @@ def signs_of(
     during the attempt.
     """
     own = {error.host for error in facts.errors if not error.caused_by_peer}
-    signs = [*_of_hardware(facts.errors), *_of_slurm(evidence, states, own)]
+    of_hardware = [error for error in facts.errors if error.kind in OF_HARDWARE]
+    signs = [Sign(each.host, each.kind, first_line(each.error), True) for each in of_hardware]
+    signs += _of_slurm(evidence, states, own)
     # Perhaps by the site, which may have mended it.
     text = "it was rebooted during an attempt"
     signs += [Sign(node, Kind.NODE_FAILURE, text, False) for node in rebooted]
@@ -68,12 +70,6 @@ def _name_of(host: str, nodes: Sequence[str]) -> str:
     """Return Slurm's name of a node; a host's own name may have a domain."""
     short = host.partition(".")[0]
     return short if host not in nodes and short in nodes else host
-
-
-def _of_hardware(errors: Sequence[RankError]) -> Iterator[Sign]:
-    for error in errors:
-        if error.kind in OF_HARDWARE:
-            yield Sign(error.host, error.kind, first_line(error.error), True)
 
 
 def _of_slurm(

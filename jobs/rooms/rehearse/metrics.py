@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .final_state import visible_name
 from .scenarios import Tried
@@ -24,8 +25,7 @@ FEWEST_MORE = 4  # digits beyond two, of all lines of a kind: one of 6 digits, o
 Numbers = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class MetricLine:
+class MetricLine(NamedTuple):
     """A line and its numbers."""
 
     text: str
@@ -56,22 +56,20 @@ def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> Compared | N
     wrote into one line; it is wrong if it has another line in its place. Its files may lack one
     line for each harm.
     """
-    expected, repeated = _by_kind(first), _by_kind(again)
-    runs = [(run, _by_kind(run)) for run in others]
+    repeated, runs = _by_kind(again), {run.scenario.name: _by_kind(run) for run in others}
     wrong: dict[str, str] = {}
-    number, absent = 0, dict.fromkeys((run.scenario.name for run in others), 0)
-    for kind, lines in expected.items():
-        twins = repeated.get(kind, [])
-        keys, values = _columns(lines, twins)
-        own, also = (_by_key(each, keys, values) for each in (lines, twins))
-        known = {key: own[key] for key in own if values and own[key].keys() == also[key].keys()}
+    number, absent = 0, Counter[str]()
+    for kind, lines in _by_kind(first).items():
+        keys, values = _columns(lines, repeated.get(kind, []))
+        if not values:
+            continue
+        own, also = (_by_key(each, keys, values) for each in (lines, repeated[kind]))
+        known = {key: own[key] for key in own if own[key].keys() == also[key].keys()}
         number += sum(map(len, known.values()))
-        for run, kinds in runs:
+        for name, kinds in runs.items():
             theirs = _by_key(kinds.get(kind, []), keys, values)
-            wrong |= _wrong(run.scenario.name, known, theirs)
-            absent[run.scenario.name] += sum(
-                len(known[key]) for key in known.keys() - theirs.keys()
-            )
+            wrong |= _wrong(name, known, theirs)
+            absent[name] += sum(len(known[key]) for key in known.keys() - theirs.keys())
     lost = next(filter(None, (_lost(run, first, again) for run in others)), "")
     found = Compared(number, wrong, max(absent.values(), default=0), lost)
     return found if number or lost else None

@@ -113,22 +113,24 @@ class Verdict:
         for name, answer in (("failures", NO), ("skipped", NOT_TRIED)):
             suite.set(name, str(sum(each.answer == answer for each in self.answers)))
         for each in self.answers:
-            case = ElementTree.SubElement(suite, "testcase", classname="rehearse")
-            case.set("name", each.question)
-            if each.answer == NO:
-                found = ElementTree.SubElement(case, "failure", message=each.detail)
-                found.text = "\n".join(each.changes)
-            elif each.answer == NOT_TRIED:
-                ElementTree.SubElement(case, "skipped", message=each.detail)
+            tag = {NO: "failure", NOT_TRIED: "skipped"}.get(each.answer, "")
+            _add_case(suite, each.question, tag, each.detail, "\n".join(each.changes))
         return _xml(suite)
 
 
 def junit_of_error(why: str) -> str:
     """Return JUnit XML of a training that cannot be rehearsed."""
     suite = ElementTree.Element("testsuite", name="rehearse", tests="1", errors="1")
-    case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name="rehearse")
-    ElementTree.SubElement(case, "error", message=why)
+    _add_case(suite, "rehearse", "error", why)
     return _xml(suite)
+
+
+def _add_case(
+    suite: ElementTree.Element, name: str, tag: str, message: str, text: str = ""
+) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name=name)
+    if tag:
+        ElementTree.SubElement(case, tag, message=message).text = text or None
 
 
 def _xml(suite: ElementTree.Element) -> str:

@@ -74,11 +74,7 @@ def reference() -> str:
     for section, what, members in _sections():
         head = [f"## {section}", "", what + ".", ""]
         head += ["| key | type | default | meaning |", "|---|---|---|---|"]
-        rows = [
-            f"| `{key.dotted}` | {_type(key)} | {_default(key)} | {key.description} |"
-            for key in members
-        ]
-        parts.append("\n".join([*head, *rows]))
+        parts.append("\n".join([*head, *map(_row, members)]))
     return "\n\n".join(parts)
 
 
@@ -90,15 +86,11 @@ def _sections() -> Iterator[tuple[str, str, list[Key]]]:
         yield name or "top level", what, members
 
 
-def _type(key: Key) -> str:
-    if key.type == dict[str, Scalar]:
-        return "mapping of options"
-    return type_name(key.type).removeprefix("a ")
-
-
-def _default(key: Key) -> str:
-    text = default_text(key)
-    return f"`{text}`" if text else ""
+def _row(key: Key) -> str:
+    is_of_options = key.type == dict[str, Scalar]
+    kind = "mapping of options" if is_of_options else type_name(key.type).removeprefix("a ")
+    default = f"`{text}`" if (text := default_text(key)) else ""
+    return f"| `{key.dotted}` | {kind} | {default} | {key.description} |"
 
 
 def with_tables(text: str, tables: str) -> str:

@@ -48,11 +48,8 @@ def run(become: Callable[[], Any]) -> NoReturn:
         if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:
-        trace = error.__traceback__
-        while trace and trace.tb_next and trace.tb_frame.f_code.co_name != "<module>":
-            trace = trace.tb_next  # without the frames of this file
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
         code = 1
     threads: Any = threading
     threads._shutdown()  # it ends the workers of executors, and waits for other threads

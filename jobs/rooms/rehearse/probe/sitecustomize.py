@@ -227,7 +227,9 @@ def watch_forward(torch: ModuleType) -> None:
     def enter(own: EventLog, called: Any, inputs: Any) -> None:
         if next(called.parameters(), None) is None:  # a loss
             return
-        if torch.is_grad_enabled() and is_in_training(called):
+        # Of the layers: a wrapper around the model may keep another mode.
+        is_in_training = any(each.training for each in called.modules() if not each._modules)
+        if torch.is_grad_enabled() and is_in_training:
             spoil_inputs(torch, own, inputs)
             own.random = own.random or random_states(torch)
             data = [each for each in tensors_in(inputs) if not each.requires_grad]
@@ -238,11 +240,6 @@ def watch_forward(torch: ModuleType) -> None:
             own.reach("evaluation")
 
     module.__call__ = call
-
-
-def is_in_training(called: Any) -> bool:
-    """Return whether a layer is in training; a wrapper around the model may keep another mode."""
-    return any(each.training for each in called.modules() if not each._modules)
 
 
 def spoil_inputs(torch: ModuleType, own: EventLog, inputs: Any) -> None:
@@ -390,19 +387,16 @@ def watch_files() -> None:
         is_beginning = True  # the recorder opens its own file
         own = recorder()
         is_beginning = False
+        path = os.fsdecode(arguments[0])
         if own is not None and name == "open":
-            note_open(own, os.fsdecode(arguments[0]), arguments[2])
+            note_open(own, path, arguments[2])
         elif own is not None:
-            note_rename(own, os.fsdecode(arguments[0]), os.fsdecode(arguments[1]))
+            target = os.fsdecode(arguments[1])
+            if os.path.isdir(path) or target.endswith(STATE_SUFFIXES):
+                own.event("save", kind="rename", path=os.path.abspath(target))
+                own.reach("rename")
 
     sys.addaudithook(hook)
-
-
-def note_rename(own: EventLog, source: str, target: str) -> None:
-    """Record that a folder or a state file gets its final name."""
-    if os.path.isdir(source) or target.endswith(STATE_SUFFIXES):
-        own.event("save", kind="rename", path=os.path.abspath(target))
-        own.reach("rename")
 
 
 def note_open(own: EventLog, path: str, flags: int) -> None:
