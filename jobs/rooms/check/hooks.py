@@ -105,15 +105,9 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
     """Run `trainer.rooms.check`; return the first error that it met. Raises: NotChecked."""
     with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
-        command = [
-            python,
-            "-m",
-            "slurm_job_kit.trainer.rooms.check",
-            str(run_dir.path),
-            str(report),
-        ]
+        words = ["-m", "slurm_job_kit.trainer.rooms.check", str(run_dir.path), str(report)]
         env = rank_environment(run_dir, spec)
-        status = run_limited(command, run_dir.code, env, output)
+        status = run_limited([python, *words], run_dir.code, env, output)
         found = records.read(Finding, report)
         if found is None:
             printed = output.read_text(encoding="utf-8", errors="replace").strip()

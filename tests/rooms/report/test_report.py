@@ -8,7 +8,6 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import make_words
-from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head
 from slurm_job_kit.jobs.rooms.report import ranking
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
@@ -154,8 +153,6 @@ def test_a_mistake_names_what_there_is(requeued, capsys, words, text):
 
 def test_make_takes_several_runs():
     assert make_words.words_of("report", {"KIT_TYPED": "RUN=a\\ b"}) == ["report", "a", "b"]
-    with pytest.raises(UserError, match="begins with `-`"):
-        make_words.words_of("report", {"KIT_TYPED": "RUN=a\\ --json"})
 
 
 def test_the_metrics_that_another_host_has_just_written_are_read(hosts):

@@ -6,6 +6,9 @@ reads on stdin one JSON line for each start: argv (the options of torchrun, the 
 env, cwd, log, and the files that get the process id (pid) and at the end the exit code (code).
 torchrun's ranks are forks, too. So a start takes the time of no import of torch. What a fork
 changes: the ranks of all starts have one hash seed, and NumPy's generator is seeded here.
+
+The room fast_start forks by torchrun's own --start-method=fork, for which a rank that leaves by
+os._exit(0) still runs. The kit's trainer does not do so; any training may.
 """
 
 from __future__ import annotations
