@@ -14,24 +14,7 @@ from .scenarios import Rehearsal, Tried, scenarios
 from .subjects import CommandSubject, SpecSubject, Subject
 
 SPOILS = ("momentum", "data", "generator")
-# A small model with momentum and dropout, so that each of these matters.
-SPEC = """
-name: self-test
-slurm: {nodes: 2}
-launch: {nproc_per_node: 1, stop_check_steps: 1}
-train:
-  objective: language_model
-  model: gpt
-  model_args: {n_layer: 1, n_head: 2, n_embd: 32, dropout: 0.1}
-  dataset: python_source
-  dataset_args: {block_size: 32, max_bytes: 100000}
-  max_steps: 20
-  micro_batch_size: 4
-  optimizer: adamw
-  lr: 1e-3
-  eval_every_epochs: null
-checkpoint: {every_steps: 6}
-"""
+SPEC = Path(__file__).with_name("self_test.yaml")
 TRAININGS = "tests/rooms/integrations/other_trainers"
 SAME, DIFFERS = "ends with the same bits", "differs"
 LIBRARIES = ("transformers", "lightning", "fabric", "accelerate")
@@ -39,9 +22,7 @@ LIBRARIES = ("transformers", "lightning", "fabric", "accelerate")
 
 def subjects(folder: Path) -> Iterator[tuple[str, Subject | str]]:
     """Yield each training that is exact, or why it cannot be tried here."""
-    config = folder / "self-test.yaml"
-    config.write_text(SPEC, encoding="utf-8")
-    yield "the kit", SpecSubject(config=config, ranks=2, folder=folder / "kit")
+    yield "the kit", SpecSubject(config=SPEC, ranks=2, folder=folder / "kit")
     for name in LIBRARIES:
         script = installation.ROOT / TRAININGS / f"train_{name}.py"
         library = "lightning" if name == "fabric" else name
