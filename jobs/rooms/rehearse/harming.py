@@ -46,6 +46,8 @@ class Start:
 
     number: int
     harm: Harm | None
+    ranks: int
+    spoil: str = ""
     begun: float = field(default_factory=time.time)
     harmed_at: float | None = None
     was_killed: bool = False
@@ -71,14 +73,7 @@ class Start:
         )
 
 
-def run(
-    subject: Subject,
-    start: Start,
-    folder: Path,
-    ranks: int,
-    limits: tuple[float, float],
-    spoil: str = "",
-) -> None:
+def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float]) -> None:
     """Start a training, harm it, and wait for its end. `limits`: grace and the whole, in s."""
     own, temporary = folder / f"start-{start.number}", subject.folder / "tmp"
     own.mkdir(parents=True)
@@ -89,30 +84,25 @@ def run(
         MARK: str(subject.folder),
         "KIT_REHEARSE": str(own),
         "KIT_REHEARSE_MOMENT": start.harm.moment if start.harm else "",
-        "KIT_REHEARSE_SPOIL": spoil,
+        "KIT_REHEARSE_SPOIL": start.spoil,
         "KIT_REHEARSE_INSIDE": os.pathsep.join(map(os.path.realpath, inside)),
         "TMPDIR": str(temporary),
     }
     log = own / "output.log"
-    running = subject.start(start.number, env, log, ranks)
+    running = subject.start(start.number, env, log, start.ranks)
     try:
-        _wait(start, subject, running, own, ranks, limits)
+        _wait(start, subject, running, own, limits)
     except BaseException:  # Ctrl-C
         _end(subject, signal.SIGKILL)
         raise
     start.ended, start.code = time.time(), running.poll() or 0
     start.left = _end_left(subject)
     start.output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    start.marker, start.processes = subject.marker(start.number), traces.read(own)
+    start.marker, start.processes = subject.marker(), traces.read(own)
 
 
 def _wait(
-    start: Start,
-    subject: Subject,
-    running: Running,
-    folder: Path,
-    ranks: int,
-    limits: tuple[float, float],
+    start: Start, subject: Subject, running: Running, folder: Path, limits: tuple[float, float]
 ) -> None:
     """Harm a start at its moment; kill all at the end of the grace, or at the limit."""
     (grace_s, limit_s), kill_at, first_held = limits, math.inf, math.inf
@@ -122,7 +112,7 @@ def _wait(
         if start.harm and start.harmed_at is None and held:
             # Each rank comes to the moment, but not each rank saves.
             is_for_all = not start.harm.moment.startswith(("save", "open", "rename"))
-            if not is_for_all or len(held) >= ranks or now > first_held + ALL_HELD_S:
+            if not is_for_all or len(held) >= start.ranks or now > first_held + ALL_HELD_S:
                 start.harmed_at = _harm(start.harm, subject, running, folder, held)
                 is_kill = start.harm.kind == "kill"
                 kill_at = start.harmed_at + (max(grace_s, KILL_S) if is_kill else grace_s)

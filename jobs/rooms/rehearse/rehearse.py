@@ -75,8 +75,7 @@ def command(args: argparse.Namespace) -> int:
     try:
         if args.self_test:
             return self_test(folder, (args.grace, args.limit))
-        subject = _command(args, words, folder) if words else _kit_run(args, folder)
-        with closing(subject):
+        with closing(_subject(args, words, folder)) as subject:
             found = rehearse(subject, args)
     except (UserError, FailedError) as error:
         if args.junit is not None:
@@ -118,6 +117,8 @@ def _check(args: argparse.Namespace) -> None:
     for name, pattern in patterns:
         if not pattern or Path(pattern).is_absolute():
             raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
+    if missing := [each for each in args.link if not each.exists()]:
+        raise UserError(f"--link {missing[0]}: no such file")
     if args.junit is not None and not args.junit.parent.is_dir():
         raise UserError(f"--junit {args.junit}: {args.junit.parent} is no folder")
     for name, path in (("--junit", args.junit), ("--keep", args.keep)):
@@ -151,16 +152,6 @@ def _folder(keep: Path | None) -> Path:
     return keep.resolve()
 
 
-def _command(args: argparse.Namespace, words: Sequence[str], folder: Path) -> CommandSubject:
-    missing = next((each for each in args.link if not each.exists()), None)
-    if missing is not None:
-        raise UserError(f"--link {missing}: no such file")
-    again = _again(args)
-    return CommandSubject(
-        words=words, again=again, ranks=args.ranks, folder=folder, links=args.link
-    )
-
-
 # What makes a training of the kit small; the user's own KEY=VALUE come after them. Its ranks agree
 # on a stop after each step: every 50 ms, as otherwise, may be after the last of few fast steps.
 FEW_STEPS = (
@@ -171,8 +162,13 @@ FEW_STEPS = (
 MOST_WARMUP_STEPS = 5
 
 
-def _kit_run(args: argparse.Namespace, folder: Path) -> SpecSubject:
-    """Return a spec, or that of a run, made small. Raises: UserError."""
+def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Subject:
+    """Return a command, or a spec, or that of a run, made small. Raises: UserError."""
+    if words:
+        again, links = _again(args), args.link
+        return CommandSubject(
+            words=words, again=again, ranks=args.ranks, folder=folder, links=links
+        )
     overrides, cwd = arguments.overrides_of(args), Path.cwd()
     if args.what.startswith("python"):
         raise UserError(f"a command stands behind --, as in\n    rehearse -- {args.what} train.py")

@@ -174,7 +174,7 @@ class Rehearsal:
         first = self.run(Scenario(UNDISTURBED[0]))
         try:
             _check(first, self.limits[1])
-            last = max(process.last for process in first.processes)
+            last = max(step.t for process in first.processes for step in process.steps)
             begun = first.processes[0].t
             first.final = final_state.find(first.home, first.cwd, self.final, begun, last)
         except UserError as error:
@@ -220,10 +220,10 @@ class Rehearsal:
         shutil.rmtree(subject.place, ignore_errors=True)
         subject.prepare()
         for number, harm in enumerate([*scenario.harms, None], 1):
-            ranks = scenario.ranks if scenario.ranks and number > 1 else subject.ranks
-            start = Start(number, harm)
-            spoil = scenario.spoil if number > 1 else ""
-            harming.run(subject, start, folder, ranks, self.limits, spoil)
+            start = Start(number, harm, subject.ranks)
+            if number > 1:
+                start.ranks, start.spoil = scenario.ranks or subject.ranks, scenario.spoil
+            harming.run(subject, start, folder, self.limits)
             done.starts.append(start)
             is_missed = harm is not None and start.harmed_at is None
             if is_missed or start.marker == "completed" or start.is_over_limit:
@@ -231,8 +231,8 @@ class Rehearsal:
         home, cwd = (each.relative_to(subject.place) for each in (subject.home, subject.cwd))
         shutil.move(subject.place, folder / "work")
         done.home, done.cwd = folder / "work" / home, folder / "work" / cwd
-        number_of_starts = quantity(len(done.starts), "start")
-        print_line(f"{scenario.name}: {number_of_starts}, {time.time() - begun:.0f} s")
+        starts = quantity(len(done.starts), "start")
+        print_line(f"{scenario.name}: {starts}, {time.time() - begun:.0f} s")
         return done
 
 

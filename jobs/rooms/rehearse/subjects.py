@@ -83,7 +83,7 @@ class Subject:
         """Warn the training, as a site does before it kills."""
         raise NotImplementedError
 
-    def marker(self, number: int) -> str:
+    def marker(self) -> str:
         """Return what the training recorded at its end: stopped, completed, or nothing."""
         raise NotImplementedError
 
@@ -103,6 +103,7 @@ class CommandSubject(Subject):
     again: Sequence[str] = ()
     links: Sequence[Path] = ()
     search_path: str = field(default_factory=lambda: os.environ.get("PYTHONPATH", ""))
+    attempt: Path = field(init=False)  # the folder of kit_stop's files of this start
 
     def __post_init__(self) -> None:
         """Check the words. Raises: UserError."""
@@ -155,15 +156,15 @@ class CommandSubject(Subject):
 
     def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
         """Start torchrun, as a fork of the launcher or by exec."""
-        attempt = self._attempt(number)
-        attempt.mkdir()
+        self.attempt = self.place / "kit" / f"attempt-{number}"
+        self.attempt.mkdir()
         env = {
             **env,
             "KIT_RUN_DIR": str(self.place / "kit"),
             "KIT_CHECKPOINT_DIR": str(self.place / "kit/checkpoints"),
             "KIT_WORK_DIR": str(self.cwd),
             "KIT_ATTEMPT": str(number),
-            "KIT_STOP_FILE": str(attempt / "stop_requested"),
+            "KIT_STOP_FILE": str(self.attempt / "stop_requested"),
             "KIT_DEADLINE": "",
             "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
             "PYTHONUNBUFFERED": "1",
@@ -214,18 +215,14 @@ class CommandSubject(Subject):
             words.append(word[: found.start()] + newest + word[found.end() :])
         return [word for word in words if word]
 
-    def _attempt(self, number: int) -> Path:
-        return self.place / "kit" / f"attempt-{number}"
-
     def stop(self, running: Running, processes: Iterable[Process]) -> None:
         """Create KIT_STOP_FILE, and send SIGTERM to the ranks, not to their torchrun."""
-        attempts = [int(each.name.partition("-")[2]) for each in self.place.glob("kit/attempt-*")]
-        (self._attempt(max(attempts)) / "stop_requested").touch()
+        (self.attempt / "stop_requested").touch()
         send(signal.SIGTERM, [process.pid for process in processes])
 
-    def marker(self, number: int) -> str:
+    def marker(self) -> str:
         """Return the marker of kit_stop."""
-        return _status(self._attempt(number) / "outcome.json")
+        return _status(self.attempt / "outcome.json")
 
     def close(self) -> None:
         """End the launcher."""
@@ -260,7 +257,7 @@ class SpecSubject(Subject):
         """Do what Ctrl-C does."""
         os.kill(running.pid, signal.SIGTERM)
 
-    def marker(self, number: int) -> str:
+    def marker(self) -> str:
         """Return how the run ended."""
         return _status(self.home / "result.json") or "stopped"
 

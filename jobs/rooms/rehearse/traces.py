@@ -72,11 +72,6 @@ class Process:
             for save in self.saves
         )
 
-    @property
-    def last(self) -> float:
-        """The time of the last step, or of the begin."""
-        return self.steps[-1].t if self.steps else self.t
-
 
 def read(folder: Path) -> list[Process]:
     """Return the processes of the ranks in the order of their begins."""
