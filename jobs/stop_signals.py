@@ -49,6 +49,13 @@ def unblock_stop_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
+def end_at_stop_signals() -> None:
+    """Let stop signals end this process, before exec: its parent may ignore and block them."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    unblock_stop_signals()
+
+
 def arrived(numbers: Sequence[signal.Signals], seconds: float) -> list[signal.Signals]:
     """Wait for one of some blocked signals; returns those that came, each once."""
     came: list[signal.Signals] = []

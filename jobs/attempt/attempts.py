@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from ..records.nodes import AttemptPlan
 from ..rundir import RunDir
 from ..runs import run_lock
 from ..spec import Spec
-from ..stop_signals import STOP_SIGNALS, unblock_stop_signals
+from ..stop_signals import end_at_stop_signals
 from . import srun_step
 from .close import close
 from .execute import EXIT_RETRY, end_for_good, execute
@@ -58,9 +57,7 @@ def start_srun(run_dir: RunDir, spec: Spec, plan: AttemptPlan, srun: Sequence[st
 def _become_srun() -> None:
     """Undo in a new process what would make srun ignore a stop signal, before exec."""
     die_with_parent()
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    unblock_stop_signals()
+    end_at_stop_signals()
 
 
 def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.StopSignals) -> int:

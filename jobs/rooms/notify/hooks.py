@@ -16,7 +16,7 @@ from ...records.training import Result
 from ...rundir import RunDir
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
-from ...stop_signals import STOP_SIGNALS, unblock_stop_signals
+from ...stop_signals import end_at_stop_signals
 
 LIMIT_S = 30.0
 
@@ -29,13 +29,6 @@ def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     problem = _run(command, run_dir, facts.result)
     if problem:
         print_line(f"notify.command {problem}; the run is not affected")
-
-
-def _accept_stop_signals() -> None:
-    """Let `timeout 5 curl ...` end its command: this process blocks and ignores these signals."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    unblock_stop_signals()
 
 
 def _run(command: str, run_dir: RunDir, result: Result) -> str:
@@ -55,7 +48,7 @@ def _run(command: str, run_dir: RunDir, result: Result) -> str:
             stdout=STDERR,  # to job.log; the stdout of a local run may be JSON
             stderr=STDERR,
             start_new_session=True,
-            preexec_fn=_accept_stop_signals,
+            preexec_fn=end_at_stop_signals,  # `timeout 5 curl ...` must end its command
         )
     except (OSError, ValueError) as error:
         return f"could not be started: {error}"

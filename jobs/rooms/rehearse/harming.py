@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ...stop_signals import send
 from . import traces
-from .subjects import MARK, Running, Subject, send
+from .subjects import MARK, Running, Subject
 from .traces import Process
 
 POLL_S = 0.02
@@ -163,18 +164,19 @@ def _words(pid: int, name: str) -> list[bytes]:
     return []
 
 
-def _end(subject: Subject, number: int) -> list[int]:
-    """Send a signal to all processes, until they have ended; returns those that have not."""
+def _end(subject: Subject, number: signal.Signals | None = None) -> list[int]:
+    """Wait until all processes have ended, by a signal if any; returns those that have not."""
     deadline = time.time() + LEFT_S
     while (pids := _marked(subject)) and time.time() < deadline:
-        send(number, pids)
+        if number is not None:
+            send(number, pids)
         time.sleep(POLL_S)
     return pids
 
 
 def _end_left(subject: Subject) -> list[str]:
     """Kill the processes that a start has left behind; returns their commands."""
-    pids = _end(subject, 0)
+    pids = _end(subject)
     commands = [b" ".join(_words(pid, "cmdline")).decode("utf-8", "replace") for pid in pids]
     send(signal.SIGKILL, pids)
     return [FORK if LAUNCHER in each else each.strip() for each in commands if each]

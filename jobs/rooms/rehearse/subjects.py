@@ -20,6 +20,7 @@ from pathlib import Path
 from ... import installation
 from ...errors import UserError
 from ...runs import code_snapshot
+from ...stop_signals import send
 from .traces import Process
 
 PROBE = Path(__file__).resolve().parent / "probe"
@@ -265,13 +266,6 @@ class SpecSubject(Subject):
 def patterns_of(words: Sequence[str]) -> list[str]:
     """Return the patterns in words for later starts."""
     return [found["pattern"] for word in words if (found := _PATTERN.search(word))]
-
-
-def send(number: int, pids: Iterable[int]) -> None:
-    """Send a signal to processes of the rehearsal, which may have ended."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _popen(command: list[str], cwd: Path, env: Mapping[str, str], log: Path) -> Running:

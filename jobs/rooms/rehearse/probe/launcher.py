@@ -8,7 +8,8 @@ torchrun's ranks are forks, too. So a start takes the time of no import of torch
 changes: the ranks of all starts have one hash seed, and NumPy's generator is seeded here.
 
 The room fast_start forks by torchrun's own --start-method=fork, for which a rank that leaves by
-os._exit(0) still runs. The kit's trainer does not do so; any training may.
+os._exit(0) still runs. The kit's trainer does not do so; any training may. This file runs by the
+training's interpreter, which may have torch and not the kit.
 """
 
 from __future__ import annotations
