@@ -53,10 +53,15 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
         hook(runs, is_on_slurm, is_checked)
 
 
-def freeze(run_dir: RunDir, spec: Spec, repository: Path) -> None:
-    """Fill a new run directory, whose code is frozen already. Raises: UserError."""
+def freeze(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
+    """Return the spec of a new run, the repository to freeze, and the paths in it that stay out.
+
+    Raises: UserError.
+    """
+    left_out: Sequence[str] = ()
     for hook in _rooms_with("freeze"):
-        hook(run_dir, spec, repository)
+        spec, repository, left_out = hook(spec, repository)
+    return spec, repository, left_out
 
 
 def start(

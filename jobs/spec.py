@@ -152,13 +152,16 @@ class Launch:
     threads_per_rank: int = key(
         1, "CPU threads of each rank; frozen, because results depend on it.", ge=1
     )
-    module: str | None = key(None, "Python module that each rank runs; trainer if unset.")
-    script: str | None = key(None, "Your own torchrun script instead of a module.")
+    module: str | None = key(
+        None, "Python module that each rank runs; trainer if unset.", room="scripts"
+    )
+    script: str | None = key(None, "Your own torchrun script instead of a module.", room="scripts")
     args: list[str] = key([], "Arguments of your module or script.")
     inputs: list[str] = key(
         [],
         "Files and folders of the script's repository that git ignores, such as data; the script's "
         "working directory gets links to them.",
+        room="scripts",
     )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(
@@ -186,6 +189,7 @@ class Launch:
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
         "none",
         "Signal at which your own script saves and stops: TERM for kit_stop.py; none: no signal.",
+        room="scripts",
     )
     stop_check_steps: int | Literal["auto"] = key(
         "auto", "Steps between two agreements of the ranks on a stop; auto: about every 50 ms."

@@ -21,7 +21,6 @@ from ..runs import (
     fact_reader,
     interpret,
     lookup,
-    own_script,
     revision,
     run_lock,
     scratch_purge,
@@ -102,7 +101,6 @@ def _open(
         raise facts.spec_error
     code, kit = scratch_purge.check_code(run_dir)
     refuse(run_dir, facts, me)
-    own_script.mend_work(run_dir, facts.spec.launch)
     if facts.result is not None:
         run_dir.result.unlink(missing_ok=True)
     if checkout is not None and checkout != run_dir.code.resolve():

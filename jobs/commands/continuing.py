@@ -26,7 +26,6 @@ from ..runs import (
     code_changes,
     extension,
     fact_reader,
-    own_script,
     revision,
     run_lock,
     scratch_purge,
@@ -119,8 +118,6 @@ def changed_runs(
         # Without the user's file: a mistake is in the code, or in a key of this command.
         runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
         specs = [loaded.spec for loaded in runs.values()]
-        for run_dir, spec in zip(run_dirs, specs, strict=True):
-            own_script.mend_work(run_dir, spec.launch)
         if cluster == "local":
             local.check_machine(specs[0], len(local.visible_gpus()))
         else:
@@ -178,7 +175,7 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     """Return a checkout copy for the run. Raises: UserError for differences without a --yes."""
     spec = Spec.read(run_dir.spec)
-    if request.overrides:  # a new launch.inputs is not frozen
+    if request.overrides:
         spec = spec_changes.reload(run_dir, request.overrides).spec
     new_code = code_changes.prepare(run_dir, spec, code_changes.repository_of(run_dir))
     # Before the first checkpoint no step is kept that the old code did.

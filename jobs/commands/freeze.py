@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from .. import hooks
 from ..config.load import load
 from ..runs.freeze import freeze
 from . import arguments
@@ -17,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Freeze a spec and print the run directory as JSON; returns the exit code."""
-    with freeze(load(args.config, arguments.overrides_of(args))) as run_dir:
+    loaded = load(args.config, arguments.overrides_of(args))
+    with freeze(loaded) as run_dir:
+        hooks.before_queue({run_dir: loaded}, is_on_slurm=False, is_checked=False)
         print(json.dumps({"run_dir": str(run_dir.path)}))
     return 0

@@ -128,12 +128,10 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     from ..environment import Door
     from ..node.torchrun import placeholder_options, torchrun_command
     from ..runs.code_snapshot import repository
-    from ..runs.own_script import check_inputs, locate
     from ..slurm import refusals
     from ..slurm.sbatch import sbatch_argv
 
-    run_dir, (spec, top) = planned_run_dir(loaded.spec), locate(loaded.spec, repository())
-    check_inputs(spec.launch, top)
+    run_dir, (spec, *_) = planned_run_dir(loaded.spec), hooks.freeze(loaded.spec, repository())
     script = installation.HOME / "slurm/ddp.sbatch"
     argv = sbatch_argv(spec, run_dir)
     print(f"# command\n{shlex.join(argv)}")

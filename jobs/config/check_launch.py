@@ -125,24 +125,6 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         if isinstance(number, int) and not least <= number <= most:
             bound = f"at least {least}" if number < least else f"at most {most}"
             yield Problem(("launch", name), f"must be {bound}, or auto, not {number}", hint)
-    if launch.module is not None and launch.script is not None:
-        also = (("launch", "module"),)
-        yield Problem(("launch", "script"), "excludes launch.module", "keep one of them", also)
-    if launch.module and not is_dotted(launch.module):
-        hint = "write package.train as for python -m; the key of a file is launch.script"
-        yield Problem(
-            ("launch", "module"), f"{format_value(launch.module)} is not a module name", hint
-        )
-    if launch.script and launch.script.startswith("-"):
-        hint = f"write ./{launch.script}"
-        yield Problem(("launch", "script"), f"{format_value(launch.script)} is not a path", hint)
-    for index, name in enumerate(launch.inputs):
-        if launch.is_trainer or not is_inside(name):
-            what = f"{format_value(name)} is no path inside of the repository"
-            hint = "your script opens an absolute path as it is; leave it out here"
-            if launch.is_trainer:
-                what, hint = "is for your own script or module, not for the trainer", "leave it out"
-            yield Problem(("launch", "inputs", index), what, hint)
     if launch.interface and not _INTERFACE.fullmatch(launch.interface):
         hint = (
             "write one name, or the beginning of names, as `ip -brief address` lists them on a node"
@@ -150,10 +132,6 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         what = f"{format_value(launch.interface)} is not the name of a network interface"
         yield Problem(("launch", "interface"), what, hint)
     yield from _python(launch.python)
-    if launch.is_trainer and launch.stop_signal != "none":
-        what = f"{launch.stop_signal} is for your own script or module, not for the trainer"
-        own = (("launch", "script"), ("launch", "module"))
-        yield Problem(("launch", "stop_signal"), what, "leave it out", own)
 
 
 def _python(python: str | None) -> Iterator[Problem]:
@@ -170,11 +148,6 @@ def _env(env: dict[str, str]) -> Iterator[Problem]:
         if not _VARIABLE.fullmatch(name):
             hint = "use letters, digits and _, and start with a letter or _"
             yield Problem(path, f"{format_value(name)} is not the name of a variable", hint)
-
-
-def is_inside(path: str) -> bool:
-    """Return whether a relative path leads to something below the folder in which it begins."""
-    return not os.path.isabs(path) and os.path.normpath(path).split("/")[0] not in (".", "..")
 
 
 def is_dotted(name: str) -> bool:

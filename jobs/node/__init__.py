@@ -4,7 +4,6 @@
 - agent: starts torchrun, sends a stop to the ranks, writes the agent's record.
 - torchrun: the command line of torchrun and its environment.
 - rank: gives each rank its log file, and a user's script its working directory.
-- script_watch: notices that no rank of a user's script writes any more.
 - silent_end: the ends of processes that wrote no record, from torchrun's output and the logs.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.

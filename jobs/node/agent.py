@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import environment, gpus, hooks, records, shared_files
+from .. import environment, gpus, hooks, records
 from ..console import BestEffort, print_line, with_time
 from ..environment import Door
 from ..errors import HINT, FailedError, UserError
@@ -30,7 +30,6 @@ from . import rendezvous
 from .oom import limit_bytes, oom_kills
 from .prctl import die_with_parent
 from .rank import RANKS_DIR
-from .script_watch import ScriptWatch
 from .torchrun import Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
@@ -78,12 +77,10 @@ class Agent:
         command: list[str],
         env: dict[str, str],
         stop: signal.Signals | None,
-        watch: ScriptWatch | None = None,
     ) -> int:
         """Run torchrun to its end; returns its exit code (-N: killed by signal N).
 
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
-        `watch`: finds a hang of a user's script.
         """
         self.ranks_dir = env.get(RANKS_DIR, "")
         self.write_record(None)
@@ -94,19 +91,15 @@ class Agent:
             began = time.monotonic()
             new = self.wait_for_signal()
             ranks = children(torchrun.pid)
-            if watch is not None and ranks and not has_ranks:
-                watch.begin()
             has_ranks = has_ranks or bool(ranks)
             # At most two intervals per turn: time in which the job was suspended does not count.
             rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)
             rankless_s = 0.0 if ranks else rankless_s
             is_late = rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S)
-            if is_late or (watch is not None and watch.end_hang(ranks)):
+            if is_late:
                 torchrun.kill()
             if not self.signals:
                 continue
-            if watch is not None:  # the stop has its own time limit
-                watch.close()
             # Before the first rank there is nothing to save. Later an empty list means that all
             # ranks have ended, and torchrun ends by itself.
             if not has_ranks:
@@ -209,17 +202,6 @@ def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) ->
     return plan
 
 
-def show_own_files(run_dir: RunDir) -> None:
-    """Let a script see on this node what its earlier attempts wrote on others.
-
-    A node where the first attempt looked for a snapshot before there was one may answer for a
-    minute that there is none: its ranks would begin at the first step, the others would not.
-    """
-    with BestEffort(f"agent on {node_name()}")():
-        shared_files.ask_for_all(run_dir.work, run_dir.code)
-        shared_files.ask_for_all(run_dir.checkpoints)
-
-
 @contextlib.contextmanager
 def temporary_directory(env: dict[str, str]) -> Iterator[str]:
     """Run a block with a directory of this node for torchrun, which leaves its own ones behind.
@@ -309,9 +291,4 @@ def run(run_dir: RunDir, spec: Spec, plan: AttemptPlan, node: Node, rdzv_endpoin
         agent = Agent(run_dir, plan.attempt, node, num_gpus)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir
             print_line(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
-        if not spec.launch.is_trainer and plan.attempt > 1:
-            show_own_files(run_dir)
-        limit_s = spec.launch.hang_timeout_s
-        is_watched = not spec.launch.is_trainer and limit_s != "auto"
-        watch = ScriptWatch(run_dir, plan.attempt, node, float(limit_s)) if is_watched else None
-        return int(agent.run(command, env, stop_signal(spec.launch), watch) != 0)
+        return int(agent.run(command, env, stop_signal(spec.launch)) != 0)

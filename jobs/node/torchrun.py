@@ -9,9 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import gpus, records
+from .. import gpus
 from ..console import print_line
-from ..records.frozen import Provenance
 from ..records.nodes import NODE, AttemptPlan
 from ..rundir import RunDir
 from ..spec import Launch, Spec
@@ -31,16 +30,6 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
     visible = gpus.visible(environ)
     allowed = len(visible[1]) if visible is not None else 0
     return gpus.allocated_gpus(environ) or max(1, allowed)
-
-
-def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
-    """Return the command line of a rank; the wrapper jobs.node.rank runs it."""
-    launch = spec.launch
-    if launch.script is not None:
-        return [sys.executable, "-u", str(run_dir.work / launch.script), *launch.args]
-    if launch.module is not None:
-        return [sys.executable, "-u", "-m", launch.module, *launch.args]
-    return [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path), *launch.args]
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,8 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
     torchrun = [sys.executable, "-u", "-m", "torch.distributed.run", *options]
-    return [*torchrun, *wrapper, *rank_command(spec, run_dir)]
+    trainer = [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path)]
+    return [*torchrun, *wrapper, *trainer, *spec.launch.args]
 
 
 def knows_shutdown_timeout() -> bool:
@@ -138,14 +128,11 @@ class Node:
 
     def environment(self, spec: Spec, run_dir: RunDir, plan: AttemptPlan) -> dict[str, str]:
         """Return the environment of torchrun and ranks; launch.env overrides kit variables."""
-        env = self._with_interface()
-        if not spec.launch.is_trainer:
-            env["PYTHONPATH"] = search_path(env.get("PYTHONPATH", ""), run_dir)
-        return env | {
+        return self._with_interface() | {
             NODE: self.host,
             "KIT_AGENT_PID": str(os.getpid()),
             "KIT_RUN_DIR": str(run_dir.path),
-            "KIT_WORK_DIR": "" if spec.launch.is_trainer else str(run_dir.work),
+            "KIT_WORK_DIR": "",
             "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
             "KIT_ATTEMPT": str(plan.attempt),
             "KIT_STOP_FILE": str(run_dir.attempt(plan.attempt).stop_requested),
@@ -177,31 +164,13 @@ class Node:
 
 def variables_of_spec(spec: Spec) -> dict[str, str]:
     """Return the variables of torchrun and the ranks that are the same in every attempt."""
-    env = {"OMP_NUM_THREADS": str(spec.launch.threads_per_rank)}
-    if spec.launch.is_trainer:  # needed before rank 0, which alone reads the spec, can share it
-        env["KIT_HANG_TIMEOUT_S"] = str(spec.launch.hang_timeout_s)
-        env["KIT_NUM_GPUS"] = str(spec.slurm.num_gpus)
-    elif spec.launch.hang_timeout_s != "auto":  # SIGABRT then prints the stacks of a rank
-        env["PYTHONFAULTHANDLER"] = "1"
-    return env | spec.launch.env
-
-
-def search_path(inherited: str, run_dir: RunDir) -> str:
-    """Return the PYTHONPATH of a user's script or module: first its working directory.
-
-    That stands for the repository and the frozen code, of which it is a copy.
-    """
-    known = records.read(Provenance, run_dir.provenance)
-    live = None if known is None else known.repository
-    entries = [str(run_dir.work)]
-    for path in map(Path, filter(None, inherited.split(os.pathsep))):
-        # The run directory with the kit usually lies in the repository.
-        is_live = live is not None and path.is_relative_to(live)
-        top = live if is_live and not path.is_relative_to(run_dir.path) else run_dir.code
-        if top is not None and path.is_relative_to(top):
-            path = run_dir.work / path.relative_to(top)
-        entries.append(str(path))
-    return os.pathsep.join(dict.fromkeys(entries))
+    return {
+        "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
+        # Needed before rank 0, which alone reads the spec, can share it.
+        "KIT_HANG_TIMEOUT_S": str(spec.launch.hang_timeout_s),
+        "KIT_NUM_GPUS": str(spec.slurm.num_gpus),
+        **spec.launch.env,
+    }
 
 
 def stop_signal(launch: Launch) -> signal.Signals | None:

@@ -12,7 +12,6 @@
 - checkpoint_files: checks and copies a checkpoint; puts newer ones aside.
 - origin: begins a run from the whole state of another one.
 - extension: whether a complete run gets more steps.
-- own_script: the working directory of a user's own script or module.
 - revision: changes a run between two attempts, all of it or nothing.
 - scratch_purge: names what a scratch purge deleted.
 - checkpoint_lookup: the names of committed checkpoints and which is the newest.

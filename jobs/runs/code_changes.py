@@ -7,12 +7,12 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import records
+from .. import hooks, records
 from ..errors import UserError
 from ..records.frozen import Part, Provenance, Revision
 from ..rundir import RunDir
 from ..spec import Spec
-from . import code_snapshot, own_script, revision
+from . import code_snapshot, revision
 from .freeze import provenance
 
 MAX_LINES = 40  # of changed files that are shown
@@ -52,9 +52,8 @@ def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     Raises: UserError, OSError.
     """
     runs_root, mode = run_dir.path.parent.parent, int(spec.dir_mode, 8)
-    spec, repository = own_script.locate(spec, repository)
-    own_script.check_inputs(spec.launch, repository)
-    code = code_snapshot.take(repository, runs_root, mode, spec.launch.inputs)
+    _, repository, left_out = hooks.freeze(spec, repository)
+    code = code_snapshot.take(repository, runs_root, mode, left_out)
     return NewCode(repository, code, code_snapshot.take_kit(runs_root, mode))
 
 

@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .. import records
+from .. import hooks, records
 from ..config.load import LoadedSpec
 from ..errors import UserError
 from ..records.frozen import Overrides, PackageVersion, Provenance
 from ..rundir import RunDir, Timeline, relink
 from ..spec import Spec
-from . import code_snapshot, own_script
+from . import code_snapshot
 from .lookup import runs_root
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
@@ -67,31 +67,26 @@ def freeze_all(
     Runs with the same code share one copy of it. Raises: UserError.
     """
     repository = repository or code_snapshot.repository()
-    located = {run: own_script.locate(loaded.spec, repository) for run, loaded in runs.items()}
-    first, (spec, home) = next(iter(located.items()))
+    sources = {run: hooks.freeze(loaded.spec, repository) for run, loaded in runs.items()}
+    first, (spec, *_) = next(iter(sources.items()))
     root, mode = first.path.parent.parent, int(spec.dir_mode, 8)
     check_writable(root)
-    if not spec.launch.is_trainer:
-        own_script.warn_of_missing(spec.launch, home, root)
 
     @functools.cache
-    def frozen(home: Path, inputs: tuple[str, ...], interpreter: str) -> tuple[Path, Provenance]:
-        code = code_snapshot.take(home, root, mode, inputs)
+    def frozen(home: Path, left_out: tuple[str, ...], interpreter: str) -> tuple[Path, Provenance]:
+        code = code_snapshot.take(home, root, mode, left_out)
         return code, provenance(home, code.name, interpreter)
 
     with contextlib.ExitStack() as made:
         with _errors_of(first):
             kit = code_snapshot.take_kit(root, mode)
-            for run_dir, (spec, home) in located.items():
-                code, known = frozen(home, tuple(spec.launch.inputs), spec.interpreter)
+            for run_dir, (spec, home, left_out) in sources.items():
+                code, known = frozen(home, tuple(left_out), spec.interpreter)
                 # Outside of the clean-up: a directory that exists already is another run.
                 run_dir.path.mkdir(parents=True)
                 made.enter_context(_deleted_by_failure(run_dir))
                 _fill(run_dir, replace(runs[run_dir], spec=spec), code, kit)
                 records.write(run_dir.provenance, known)
-                if not spec.launch.is_trainer:
-                    own_script.check_frozen(spec.launch, run_dir)
-                    own_script.fill_work(run_dir, spec.launch, home)
         yield list(runs)
     for run_dir in runs:
         relink(run_dir.path.parent / "latest", run_dir.run_id)

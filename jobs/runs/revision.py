@@ -16,8 +16,6 @@ from .. import records, shared_files
 from ..errors import UserError
 from ..records.frozen import Part, Revision
 from ..rundir import RunDir, relink, write_atomic
-from ..spec import Spec
-from . import own_script
 
 
 @contextlib.contextmanager
@@ -63,15 +61,8 @@ def complete(run_dir: RunDir) -> None:
 def _change(run_dir: RunDir, revision: Revision) -> None:
     if revision == Revision():
         return
-    code = next((link.value for link in revision.links if link.name == run_dir.code.name), None)
-    if (
-        code is not None and (run_dir.path / code).is_dir()
-    ):  # before the link changes: a kill leaves what `mend_work` completes
-        own_script.leave_code(run_dir, run_dir.path / code)
     records.write(run_dir.revision, revision)
     complete(run_dir)
-    if code is not None:
-        own_script.mend_work(run_dir, Spec.read(run_dir.spec).launch)
 
 
 def _present(run_dir: RunDir, new: Revision) -> Revision:

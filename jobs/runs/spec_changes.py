@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import records, shared_files
+from .. import hooks, records, shared_files
 from ..batch_sizes import global_batch_size
 from ..checkpoint import reader
 from ..checkpoint.names import checkpoint_names
@@ -21,7 +21,7 @@ from ..problems import KeyPath, dotted, printable
 from ..records.frozen import KeyChange, Overrides, Provenance, Revision, SpecChange
 from ..rundir import RunDir, write_atomic
 from ..spec import Spec, Train
-from . import extension, own_script, revision
+from . import extension, revision
 
 if TYPE_CHECKING:
     from ..config.load import LoadedSpec
@@ -94,10 +94,9 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
     if any(each.startswith("launch.script=") for each in overrides):
         if known is not None and known.repository is not None:
-            spec, _ = own_script.locate(spec, Path(known.repository))
+            spec, *_ = hooks.freeze(spec, Path(known.repository))
     else:  # as the submit found it, relative to its repository
         spec = dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, script=script))
-    own_script.check_frozen(spec.launch, run_dir)
     return dataclasses.replace(loaded, spec=spec)
 
 
@@ -156,7 +155,7 @@ def _refuse_fixed(changed: Differences) -> None:
 def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
     """Raise UserError where the checkpoints of the run do not fit the new global batch."""
     old, new = global_batch_size(was), global_batch_size(now)
-    if not now.launch.is_trainer or old == new:
+    if old == new:
         return
     # Where the number of ranks differs from the spec's, such as on another machine, it does not
     # say which batch was saved: the trainer compares then.

@@ -18,18 +18,16 @@ import pytest
 
 from slurm_job_kit.jobs import environment, procfs, records, stop_signals
 from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.node import agent, interfaces, rendezvous, torchrun
+from slurm_job_kit.jobs.node import agent, interfaces, rendezvous
 from slurm_job_kit.jobs.node.rank import RANKS_DIR
 from slurm_job_kit.jobs.node.torchrun import (
     Node,
     nproc_per_node,
-    rank_command,
     stop_signal,
     torchrun_command,
 )
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
 from tests.core import run_files
@@ -104,7 +102,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--shutdown-timeout=5",
         "--log-dir=/tmp/x",
         *("-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"),
-        *rank_command(spec, RUN),
+        *(sys.executable, "-u", "-m", "slurm_job_kit.trainer", "/runs/x y/1", "--x=a b"),
     ]
 
 
@@ -115,18 +113,6 @@ def test_an_option_that_this_torch_does_not_have_is_left_out(node, tmp_path, mon
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
     command = torchrun_command(Spec(), RUN, node().options(PLAN, "127.0.0.1:15001", "/tmp/x"))
     assert "--log-dir=/tmp/x" in command and "--shutdown-timeout=5" not in command
-
-
-@pytest.mark.parametrize(
-    ("launch", "command"),
-    [
-        (Launch(), ["-m", "slurm_job_kit.trainer", "/runs/x y/1"]),
-        (Launch(module="my.train", args=["1"]), ["-m", "my.train", "1"]),
-        (Launch(script="my train.py", args=["a b"]), ["/runs/x y/1/work/my train.py", "a b"]),
-    ],
-)
-def test_the_command_of_a_users_script_or_module(launch, command):
-    assert rank_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
 
 
 @pytest.mark.parametrize(
@@ -263,43 +249,9 @@ def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number
     assert stop_signal(launch) is number
 
 
-@pytest.mark.parametrize(
-    ("entry", "becomes"),
-    [
-        ("{run}/code", []),
-        ("{run}/code/lib", ["{run}/work/lib"]),
-        ("/mine", ["/mine"]),
-        ("lib", ["lib"]),  # begins in the working directory
-        ("/live/checkout/lib", ["{run}/work/lib"]),
-        ("/live/checkout", []),
-        ("/live/checkout2", ["/live/checkout2"]),
-        ("", []),
-    ],
-)
-def test_the_working_directory_stands_for_the_repository_on_the_search_path(
-    tmp_path, entry, becomes
-):
-    run = RunDir(tmp_path)
-    known = replace(provenance(REPOSITORY, "x", "python3"), repository="/live/checkout")
-    records.write(run.provenance, known)
-    found = torchrun.search_path(f"{entry.format(run=run.path)}:/last", run)
-    expected = [str(run.work), *(each.format(run=run.path) for each in becomes), "/last"]
-    assert found == ":".join(expected)
-
-
-def test_the_kit_of_a_run_inside_of_the_repository_is_not_live_code(tmp_path):
-    run = RunDir(tmp_path / "runs/x/1")
-    run.path.mkdir(parents=True)
-    records.write(run.provenance, provenance(tmp_path, "x", "python3"))
-    found = torchrun.search_path(f"{run.code}:{run.kit}:{tmp_path}/lib", run)
-    assert found == f"{run.work}:{run.kit}:{run.work}/lib"
-
-
-def test_only_a_users_script_gets_a_working_directory(node, monkeypatch):
+def test_a_rank_of_the_trainer_starts_in_the_frozen_code(node, monkeypatch):
     monkeypatch.setenv("KIT_WORK_DIR", "/of/an/outer/run")
     assert node().environment(Spec(), RUN, PLAN)["KIT_WORK_DIR"] == ""
-    spec = Spec(launch=Launch(module="x"))
-    assert node().environment(spec, RUN, PLAN)["KIT_WORK_DIR"] == "/runs/x y/1/work"
 
 
 def test_a_rank_that_just_ended_is_no_error():

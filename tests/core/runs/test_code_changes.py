@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.runs import code_changes, code_snapshot, revision
 from slurm_job_kit.jobs.runs.freeze import provenance
-from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 
 FILES = {"model.py": "a = 1\nb = 2\n", "lib/loop.py": "x = 1\n", "docs/guide.md": "text\n"}
@@ -84,28 +84,23 @@ def test_a_switch_leads_the_links_to_the_new_code_and_notes_it(run, checkout):
 
 
 def test_a_switch_is_undone_if_the_submit_fails(run, checkout):
-    run.spec.write_text(Spec(launch=Launch(script="model.py")).to_json())
     links = (run.code, run.kit)
     before = [os.readlink(link) for link in links], run.provenance.read_text()
     new = changed(run, checkout, model="a = 2\n")
     with pytest.raises(KeyboardInterrupt), revision.changed({run: code_changes.switch(run, new)}):
-        assert (run.work / "model.py").read_text() == "a = 2\n"
+        assert (run.code / "model.py").read_text() == "a = 2\n"
         raise KeyboardInterrupt
     assert ([os.readlink(link) for link in links], run.provenance.read_text()) == before
-    assert (run.work / "model.py").read_text() == FILES["model.py"]
 
 
 def test_lost_code_is_replaced_after_a_confirmation(run, checkout):
-    run.spec.write_text(Spec(launch=Launch(script="model.py")).to_json())
     run_files.unlock(run.code.resolve())
     shutil.rmtree(run.code.resolve())
-    run.work.mkdir()
-    (run.work / "model.py").write_text("old")
     new = changed(run, checkout, model="a = 5\n")
     with pytest.raises(UserError, match="is gone: nothing to compare"):
         code_changes.confirm(run, new, is_confirmed=False)
     with revision.changed({run: code_changes.switch(run, new)}):
-        assert (run.work / "model.py").read_text() == "a = 5\n"
+        assert (run.code / "model.py").read_text() == "a = 5\n"
 
 
 def test_the_repository_that_was_submitted_is_frozen_again_from_any_folder(
@@ -122,8 +117,3 @@ def test_the_repository_that_was_submitted_is_frozen_again_from_any_folder(
     (tmp_path / ".git").mkdir()  # it was moved with its runs
     monkeypatch.chdir(tmp_path)
     assert code_changes.repository_of(run) == tmp_path
-
-
-def test_a_script_that_the_checkout_does_not_have_is_refused(run, checkout):
-    with pytest.raises(UserError, match=r"launch\.script: gone\.py does not exist"):
-        code_changes.prepare(run, Spec(launch=Launch(script="gone.py")), checkout)

@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs import gpus, hooks
 from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.node.torchrun import placeholder_options, rank_command, torchrun_command
+from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
 from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
@@ -48,9 +48,8 @@ def test_ranks_that_must_not_be_forked_are_started_by_exec(launch, num_gpus):
     spec = Spec(launch=launch, slurm=Slurm(gpus_per_node=num_gpus))
     command, variables = start(spec)
     assert command[:6] == [*PRELOAD, "", "torch.distributed.run"] and variables == {}
-    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
-    end = [*wrapper, *rank_command(spec, RUN)]
-    assert command[-len(end) :] == end
+    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1", sys.executable, "-u"]
+    assert command[command.index("--") - 1 :][: len(wrapper)] == wrapper
 
 
 def test_a_fork_on_request_does_not_let_torchrun_initialise_cuda():

@@ -10,9 +10,11 @@ import pytest
 from slurm_job_kit.jobs.commands import continuing
 from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node.torchrun import rank_command
+from slurm_job_kit.jobs.rooms.scripts import hooks, work
+from slurm_job_kit.jobs.rooms.scripts.code import editable_line
+from slurm_job_kit.jobs.rooms.scripts.command import rank_command
 from slurm_job_kit.jobs.rundir import RunDir, read_json
-from slurm_job_kit.jobs.runs import code_snapshot, own_script, spec_changes
+from slurm_job_kit.jobs.runs import code_snapshot, spec_changes
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Launch, Spec
 
@@ -40,8 +42,15 @@ def write(folder, *names):
 
 def frozen(repository, **launch):
     spec = Spec(name="own", launch=Launch(**({"script": "mine/run.py"} | launch)))
-    with freeze(LoadedSpec(spec, f"name: own\nlaunch: {launch}\n", ()), repository) as run_dir:
+    loaded = LoadedSpec(spec, f"name: own\nlaunch: {launch}\n", ())
+    with freeze(loaded, repository) as run_dir:
+        hooks.before_queue({run_dir: loaded}, False, False)
         return run_dir
+
+
+def with_inputs(run, *inputs):
+    run.spec.write_text(Spec(launch=Launch(script="mine/run.py", inputs=[*inputs])).to_json())
+    work.follow_code(run)
 
 
 def files(folder):
@@ -61,7 +70,7 @@ def test_the_working_directory_is_a_writable_copy_of_the_frozen_code(repository)
 
 
 def test_a_large_file_is_a_link_that_survives_a_move_of_the_runs(repository, monkeypatch):
-    monkeypatch.setattr(own_script, "MAX_COPIED_BYTES", 12)
+    monkeypatch.setattr(work, "MAX_COPIED_BYTES", 12)
     run = frozen(repository)
     moved = RunDir(run.path.parents[1].rename(repository.parent / "moved") / "own" / run.run_id)
     link = moved.work / "data/x.txt"
@@ -85,14 +94,14 @@ def test_an_input_that_does_not_exist_is_an_error_and_makes_no_run(repository):
 
 def test_an_input_that_a_resume_adds_is_refused_where_the_run_has_files(repository):
     run = frozen(repository)
-    own_script.fill_work(run, Launch(script="mine/run.py", inputs=["data/raw"]), repository)
+    with_inputs(run, "data/raw")
     assert (run.work / "data/raw").readlink() == repository / "data/raw"
     with pytest.raises(UserError, match=r"launch.inputs: data: .*/work/data\n  hint: "):
-        own_script.fill_work(run, Launch(script="mine/run.py", inputs=["data"]), repository)
+        with_inputs(run, "data")
     assert (run.work / "data/x.txt").is_file()
     (run.work / "data/raw").unlink()
     (run.work / "data/raw").write_text("the script has put a file of its own in place of the link")
-    own_script.fill_work(run, Launch(script="mine/run.py", inputs=["data/raw"]), repository)
+    with_inputs(run, "data/raw")
     (repository / "data/raw/empty").mkdir()
     frozen(repository, inputs=["data/raw/empty", "data"])
     assert (repository / "data/raw/empty").is_dir()
@@ -112,7 +121,7 @@ def test_a_resume_brings_purged_files_back_and_keeps_what_the_script_wrote(repos
     run = frozen(repository)
     (run.work / "top.json").unlink()
     (run.work / "data/x.txt").write_text("changed")
-    own_script.mend_work(run, Launch(script="mine/run.py"))
+    work.follow_code(run)
     assert (run.work / "top.json").is_file()
     assert (run.work / "data/x.txt").read_text() == "changed"
 
@@ -122,7 +131,7 @@ def test_a_resume_brings_purged_files_back_and_keeps_what_the_script_wrote(repos
 )
 def test_a_script_of_the_repository_runs_from_the_working_directory(repository, script):
     run = frozen(repository, script=script.format(repository=repository))
-    assert rank_command(Spec.read(run.spec), run)[2:] == [str(run.work / "mine/run.py")]
+    assert rank_command(Spec.read(run.spec).launch, run)[2:] == [str(run.work / "mine/run.py")]
 
 
 @pytest.mark.parametrize("is_git", [True, False])
@@ -191,15 +200,19 @@ def test_an_editable_install_is_one_warning_line(tmp_path, monkeypatch):
         text = f'{{"url": "file:///my%20code", "dir_info": {{"editable": {is_editable}}}}}'
         (folder / "direct_url.json").write_text(text)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert str(own_script.editable_line()).endswith("leads there: mine (/my code)")
+    assert str(editable_line()).endswith("leads there: mine (/my code)")
     monkeypatch.setattr("sys.path", [])
-    assert own_script.editable_line() is None
+    assert editable_line() is None
 
 
-def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository):
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository, monkeypatch):
     write(repository, "deep/a/b.txt")
     run = frozen(repository)
-    was = code_snapshot.files_of(run.code.resolve())
+    was = os.readlink(run.code)
     (run.work / "top.json").write_text("by the script")
     write(run.work, "out/last.pt")
     (run.work / "data/x.txt").write_text("results of the script")
@@ -209,18 +222,22 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository):
     (repository / "deep/a/b.txt").unlink()
     write(repository, "mine/more.py")
     new = frozen(repository)
-    own_script.remove_changed(run.work, was, code_snapshot.files_of(new.code.resolve()))
-    own_script.mend_work(run, Launch(script="mine/run.py"))  # a kill: the old code is whole again
-    assert (run.work / "mine/run.py").read_text() == "# mine/run.py\n"
-    own_script.remove_changed(run.work, was, code_snapshot.files_of(new.code.resolve()))
     run.code.unlink()
     run.code.symlink_to(os.readlink(new.code))
-    own_script.mend_work(run, Launch(script="mine/run.py"))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("shutil.copyfile", interrupt)
+        work.follow_code(run)
+    work.follow_code(run)
     assert (run.work / "mine/run.py").read_text() == "new"
     assert (run.work / "top.json").read_text() == "by the script"
     assert (run.work / "data/x.txt.before-resume").read_text() == "results of the script"
     assert (run.work / "out/last.pt").exists() and (run.work / "mine/more.py").exists()
     assert not (run.work / "mine/words.txt").exists() and not (run.work / "deep").exists()
+    run.code.unlink()
+    run.code.symlink_to(was)  # the resume failed after that
+    work.follow_code(run)
+    assert (run.work / "mine/run.py").read_text() == "# mine/run.py\n"
+    assert (run.work / "deep/a/b.txt").exists() and not (run.work / "mine/more.py").exists()
 
 
 def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(repository):
@@ -240,8 +257,8 @@ def test_a_copy_that_fails_leaves_no_half_file_in_the_working_directory(reposito
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copyfile", fill_the_disk)
         with pytest.raises(OSError, match="No space"):
-            own_script.mend_work(run, Launch(script="mine/run.py"))
-    own_script.mend_work(run, Launch(script="mine/run.py"))
+            work.follow_code(run)
+    work.follow_code(run)
     assert (run.work / "mine/run.py").read_text() == "# mine/run.py\n"
 
 

@@ -1,0 +1,9 @@
+"""The user's own torchrun script or module in place of the trainer: launch.script, launch.module.
+
+- check: what is wrong with its keys of the section launch.
+- code: which repository and script a run freezes.
+- hooks: the hooks of the room.
+- command: command and variables of its ranks.
+- watch: notices that no rank of it writes any more.
+- work: its working directory, a copy of the frozen code for each run.
+"""

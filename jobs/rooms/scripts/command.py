@@ -1,0 +1,88 @@
+"""Command and variables of the ranks of a user's script or module."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ... import records, shared_files
+from ...console import BestEffort
+from ...records.frozen import Provenance
+from ...records.nodes import NODE
+from ...rundir import RunDir
+from ...spec import Launch, Spec
+from .watch import watch
+
+
+def start(
+    argv: Sequence[str], environ: Mapping[str, str], spec: Spec
+) -> tuple[list[str], dict[str, str]]:
+    """Return command and environment of the torchrun of a run, and begin to watch its ranks."""
+    launch, command = spec.launch, argv.index("--") + 3  # -- MODULE RUN_DIR COMMAND
+    run_dir = RunDir(Path(argv[command - 1]))
+    words = [*argv[:command], *rank_command(launch, run_dir)]
+    if environ.get("KIT_AGENT_PID") != str(os.getpid()):  # to show it only
+        return words, {**environ}
+    attempt, host = int(environ["KIT_ATTEMPT"]), environ[NODE]
+    if attempt > 1:
+        show_own_files(run_dir, host)
+    if launch.hang_timeout_s != "auto":
+        is_first = any("is_host=true" in word for word in argv)
+        begin_watch(run_dir, attempt, host if is_first else None, launch.hang_timeout_s)
+    return words, {**environ, **variables(launch, environ, run_dir)}
+
+
+def rank_command(launch: Launch, run_dir: RunDir) -> list[str]:
+    """Return the command line of a rank."""
+    if launch.script is not None:
+        return [sys.executable, "-u", str(run_dir.work / launch.script), *launch.args]
+    return [sys.executable, "-u", "-m", str(launch.module), *launch.args]
+
+
+def variables(launch: Launch, environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
+    """Return the variables of the ranks that differ from those of the trainer."""
+    found = {
+        "KIT_WORK_DIR": str(run_dir.work),
+        "PYTHONPATH": search_path(environ.get("PYTHONPATH", ""), run_dir),
+    }
+    if launch.hang_timeout_s != "auto":  # SIGABRT then prints the stacks of a rank
+        found["PYTHONFAULTHANDLER"] = "1"
+    return {name: text for name, text in found.items() if name not in launch.env}
+
+
+def search_path(inherited: str, run_dir: RunDir) -> str:
+    """Return the PYTHONPATH of a user's script or module: first its working directory.
+
+    That stands for the repository and the frozen code, of which it is a copy.
+    """
+    known = records.read(Provenance, run_dir.provenance)
+    live = None if known is None else known.repository
+    entries = [str(run_dir.work)]
+    for path in map(Path, filter(None, inherited.split(os.pathsep))):
+        # The run directory with the kit usually lies in the repository.
+        is_live = live is not None and path.is_relative_to(live)
+        top = live if is_live and not path.is_relative_to(run_dir.path) else run_dir.code
+        if top is not None and path.is_relative_to(top):
+            path = run_dir.work / path.relative_to(top)
+        entries.append(str(path))
+    return os.pathsep.join(dict.fromkeys(entries))
+
+
+def show_own_files(run_dir: RunDir, host: str) -> None:
+    """Let a script see on this node what its earlier attempts wrote on others.
+
+    A node where the first attempt looked for a snapshot before there was one may answer for a
+    minute that there is none: its ranks would begin at the first step, the others would not.
+    """
+    with BestEffort(f"agent on {host}")():
+        shared_files.ask_for_all(run_dir.work, run_dir.code)
+        shared_files.ask_for_all(run_dir.checkpoints)
+
+
+def begin_watch(run_dir: RunDir, attempt: int, host: str | None, limit_s: float) -> None:
+    """Watch in a thread: a disk may block it for ever, and the agent passes on the stops."""
+    arguments = (run_dir, attempt, host, limit_s, os.getpid())
+    threading.Thread(target=watch, args=arguments, daemon=True).start()

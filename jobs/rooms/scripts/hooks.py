@@ -1,0 +1,70 @@
+"""The hooks of the room; a run of the trainer passes through them unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...environment import Door
+from ...rundir import RunDir
+from ...spec import Spec
+
+if TYPE_CHECKING:
+    from ...config.load import LoadedSpec
+    from ...problems import Problem
+    from ...records.nodes import Chosen
+    from ...runs.interpret import AttemptFacts
+    from ...runs.run_lock import Owner
+
+
+def problems(spec: Spec) -> Iterator[Problem]:
+    """Yield what is wrong with the keys of a script or module, also beside the trainer."""
+    from .check import problems_of
+
+    yield from problems_of(spec.launch)
+
+
+def freeze(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
+    """Return the spec with its script relative to the repository of the script, and that."""
+    if spec.launch.is_trainer:
+        return spec, repository, ()
+    from .code import check_inputs, locate
+
+    spec, repository = locate(spec, repository)
+    check_inputs(spec.launch, repository)
+    return spec, repository, spec.launch.inputs
+
+
+def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
+    """Fill the working directories; name what a new run has no copy of."""
+    scripts = [run_dir for run_dir in runs if not Spec.read(run_dir.spec).launch.is_trainer]
+    if not scripts:
+        return
+    from .code import warn_of_missing
+    from .work import follow_code
+
+    if not scripts[0].work.exists():
+        warn_of_missing(scripts[0])
+    for run_dir in scripts:
+        follow_code(run_dir)
+
+
+def start(
+    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return torchrun's command with the user's program as its ranks, and begin to watch them."""
+    if door is not Door.TORCHRUN or spec is None or spec.launch.is_trainer:
+        return [*argv], {**environ}
+    from . import command
+
+    return command.start(argv, environ, spec)
+
+
+def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
+    """Put what is missing into the working directory."""
+    if not facts.spec.launch.is_trainer:
+        from .work import follow_code
+
+        follow_code(run_dir)
+    return None

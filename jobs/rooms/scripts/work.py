@@ -1,0 +1,126 @@
+"""The working directory of a user's own script or module.
+
+The ranks start in RUN_DIR/work, a copy of the frozen code that each run has for itself: the script
+finds what it finds in its repository, by the same relative paths, and writes to neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import itertools
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ... import records
+from ...console import print_line
+from ...errors import UserError
+from ...records.frozen import Provenance
+from ...rundir import RunDir, replacing
+from ...runs import code_snapshot
+from ...spec import Spec
+from .code import check_frozen, check_inputs
+
+MAX_COPIED_BYTES = 2**20  # of a larger file the working directory has a link to the frozen one
+
+
+@dataclass(frozen=True)
+class Work:
+    """work.json: the name of the frozen code of which the working directory is a copy."""
+
+    code: str
+
+
+def record_of(run_dir: RunDir) -> Path:
+    """Return the path of work.json."""
+    return run_dir.path / "work.json"
+
+
+def follow_code(run_dir: RunDir) -> None:
+    """Make the working directory a writable copy of the run's code, with links to launch.inputs.
+
+    What the script wrote stays. A resume may have changed the code, a scratch purge have deleted
+    files, or a kill have ended the command that filled the directory. Raises: UserError.
+    """
+    launch = Spec.read(run_dir.spec).launch
+    known = records.read(Provenance, run_dir.provenance)
+    if known is None or known.repository is None:
+        return
+    check_frozen(launch, run_dir)
+    check_inputs(launch, Path(known.repository))
+    before, code = records.read(Work, record_of(run_dir)), run_dir.code.resolve()
+    if before != Work(code.name):
+        if before is not None:
+            _leave(run_dir.work, code.with_name(before.code), code)
+        records.write(record_of(run_dir), Work(code.name))
+    _fill(run_dir.work, code)
+    _link(run_dir.work, launch.inputs, Path(known.repository))
+
+
+def _leave(work: Path, old: Path, new: Path) -> None:
+    """Remove from the working directory what the old code has, and the new code has not."""
+    # A scratch purge may have deleted the list of the old files.
+    files = code_snapshot.files_of(new)
+    names = code_snapshot.files_of(old) if (old / code_snapshot.LIST).is_file() else files
+    _remove_changed(work, {name: old / name for name in names}, files)
+
+
+def _remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]) -> None:
+    """Remove the files of the working directory that the new code does not have, or has changed.
+
+    With them go the folders that are empty then. A file to which the script has written is renamed,
+    and the new name is printed.
+    """
+    for name, before in old.items():
+        target = work / name
+        if not os.path.lexists(target) or (name in new and _is_same(before, new[name])):
+            continue
+        if target.is_symlink() or _is_same(before, target):
+            target.unlink()
+            with contextlib.suppress(OSError):  # one is not empty
+                for folder in itertools.takewhile(work.__ne__, target.parents):
+                    folder.rmdir()
+        else:
+            kept = target.with_name(f"{target.name}.before-resume")
+            target.rename(kept)
+            print_line(f"{target} was written by the script, and the code has another one: {kept}")
+
+
+def _fill(work: Path, code: Path) -> None:
+    for name, source in code_snapshot.files_of(code).items():
+        target = work / name
+        if os.path.lexists(target):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            target.symlink_to(os.readlink(source))
+        elif source.stat().st_size > MAX_COPIED_BYTES:
+            target.symlink_to(os.path.relpath(source, target.parent))
+        else:
+            with replacing(target) as temporary:  # a kill leaves no half file
+                shutil.copyfile(source, temporary)
+                temporary.chmod(source.stat().st_mode | 0o200)
+
+
+def _link(work: Path, inputs: Iterable[str], repository: Path) -> None:
+    for name in sorted(inputs):  # a folder before what it has
+        target, source = work / name, repository / name
+        if target.exists() and target.samefile(source):
+            continue
+        if not os.path.lexists(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(source)
+        elif target.is_dir() and not target.is_symlink():  # a file: the script has replaced it
+            raise UserError(
+                f"launch.inputs: {name}: the run has files of its own there: {target}\n"
+                "  hint: move away what the script wrote; where they are frozen, submit a new run"
+            )
+
+
+def _is_same(old: Path, new: Path) -> bool:
+    if old.is_symlink() or new.is_symlink():
+        return old.is_symlink() and new.is_symlink() and os.readlink(old) == os.readlink(new)
+    return old.is_file() and filecmp.cmp(old, new, shallow=False)

@@ -1,0 +1,81 @@
+"""Command and variables of the ranks of a user's script or module."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import hooks, records
+from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
+from slurm_job_kit.jobs.records.nodes import NODE
+from slurm_job_kit.jobs.rooms.scripts.command import search_path
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs.freeze import provenance
+from slurm_job_kit.jobs.spec import Launch, Spec
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+RUN = RunDir(Path("/runs/x y/1"))
+AGENT = {"KIT_AGENT_PID": str(os.getpid()), "KIT_ATTEMPT": "1", NODE: "n1", "KIT_WORK_DIR": ""}
+
+
+def start(launch, environ):
+    """(command, variables) of torchrun."""
+    spec = Spec(launch=launch)
+    command = torchrun_command(spec, RUN, placeholder_options(spec))
+    return hooks.start(Door.TORCHRUN, command, environ | launch.env, spec)
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        (Launch(module="my.train", args=["1"]), ["-m", "my.train", "1"]),
+        (Launch(script="my train.py", args=["--n=1"]), ["/runs/x y/1/work/my train.py", "--n=1"]),
+    ],
+)
+def test_torchrun_starts_a_script_or_module_by_exec(launch, words):
+    command, _ = start(launch, {})
+    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
+    assert command[command.index("--") - 1 :] == [*wrapper, sys.executable, "-u", *words]
+
+
+def test_a_script_gets_a_working_directory_and_what_launch_env_sets():
+    _, variables = start(Launch(script="x.py", env={"PYTHONPATH": "/mine"}), AGENT)
+    assert variables["KIT_WORK_DIR"] == "/runs/x y/1/work"
+    assert variables["PYTHONPATH"] == "/mine" and "PYTHONFAULTHANDLER" not in variables
+    _, variables = start(Launch(script="x.py", hang_timeout_s=9999), AGENT)
+    assert variables["PYTHONPATH"] == "/runs/x y/1/work" and variables["PYTHONFAULTHANDLER"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("entry", "becomes"),
+    [
+        ("{run}/code", []),
+        ("{run}/code/lib", ["{run}/work/lib"]),
+        ("/mine", ["/mine"]),
+        ("lib", ["lib"]),  # begins in the working directory
+        ("/live/checkout/lib", ["{run}/work/lib"]),
+        ("/live/checkout", []),
+        ("/live/checkout2", ["/live/checkout2"]),
+        ("", []),
+    ],
+)
+def test_the_working_directory_stands_for_the_repository_on_the_search_path(
+    tmp_path, entry, becomes
+):
+    run = RunDir(tmp_path)
+    known = replace(provenance(REPOSITORY, "x", "python3"), repository="/live/checkout")
+    records.write(run.provenance, known)
+    found = search_path(f"{entry.format(run=run.path)}:/last", run)
+    expected = [str(run.work), *(each.format(run=run.path) for each in becomes), "/last"]
+    assert found == ":".join(expected)
+
+
+def test_the_kit_of_a_run_inside_of_the_repository_is_not_live_code(tmp_path):
+    run = RunDir(tmp_path / "runs/x/1")
+    run.path.mkdir(parents=True)
+    records.write(run.provenance, provenance(tmp_path, "x", "python3"))
+    found = search_path(f"{run.code}:{run.kit}:{tmp_path}/lib", run)
+    assert found == f"{run.work}:{run.kit}:{run.work}/lib"

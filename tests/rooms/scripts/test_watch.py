@@ -1,0 +1,81 @@
+"""A hang of a user's script is the time without any output or report of any rank."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.rooms.scripts.watch import ranks_of, watch
+from slurm_job_kit.jobs.rundir import Timeline
+from tests.core import run_files
+from tests.core.waiting import wait_for
+
+LIMIT_S = 1.0
+# An agent with a torchrun, which has one rank.
+AGENT = ("sh", "-c", "sh -c 'sleep 60; exit 3'; sleep 60")
+
+
+@pytest.fixture
+def begin(run):
+    """Starts the watch of a node, with the logs of two ranks; returns its agent."""
+    run_files.opened(run)
+    agents = []
+    for rank in (0, 1):
+        run.attempt(1).rank_log(rank).write_text("begun\n")
+
+    def start(host):
+        agent = subprocess.Popen(AGENT, start_new_session=True)
+        agents.append(agent)
+        wait_for(lambda: ranks_of(agent.pid))
+        arguments = (run, 1, host, LIMIT_S, agent.pid)
+        threading.Thread(target=watch, args=arguments, daemon=True).start()
+        return agent
+
+    yield start
+    run.attempt(1).stop_requested.touch()
+    for each in agents:
+        with each:
+            os.killpg(each.pid, signal.SIGKILL)
+
+
+def test_all_agents_find_a_hang_that_the_first_one_records_and_abort_their_ranks(run, begin):
+    for attempt, host in ((7, "n0"), (8, "n1")):  # torchrun has sorted the nodes in its own way
+        Timeline(run, "rank-00000", attempt).event("spawn", host=host, pid=1)
+    agents = begin("n0"), begin(None)
+    wait_for(lambda: not any(ranks_of(each.pid) for each in agents))
+    error = records.read(RankError, run.attempt(1).rank_error(0))
+    assert error is not None and (error.kind, error.host) == (Kind.HANG, "n1")
+    assert error.error.startswith("no output and no report of any rank for 1 s")
+
+
+@pytest.mark.parametrize("file", ["log", "progress"])
+def test_a_rank_that_writes_and_a_script_that_reports_show_that_no_rank_hangs(run, begin, file):
+    begin("n0")
+    path = run.attempt(1).rank_log(1) if file == "log" else run.progress
+    ends = time.monotonic() + 3 * LIMIT_S
+    while time.monotonic() < ends:
+        with open(path, "a") as log:
+            log.write("step\n")
+        time.sleep(LIMIT_S / 4)
+        assert not run.attempt(1).hang.exists()
+
+
+def test_a_stop_ends_the_watch(run, begin):
+    agent = begin("n0")
+    run.attempt(1).stop_requested.touch()
+    time.sleep(2 * LIMIT_S)
+    assert not run.attempt(1).hang.exists() and ranks_of(agent.pid)
+
+
+def test_torchrun_is_killed_where_ranks_survive_their_abort(run, begin, monkeypatch):
+    monkeypatch.setattr(f"{watch.__module__}.ABORT_LIMIT_S", 0.1)
+    monkeypatch.setattr("signal.SIGABRT", signal.SIGCONT)
+    agent = begin("n0")
+    ranks = ranks_of(agent.pid)
+    wait_for(lambda: ranks_of(agent.pid) != ranks)
