@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.rooms import ROOMS
+
 _STARTED = time.monotonic()
 _LONG = ("slow", "fault")
 
@@ -66,6 +68,9 @@ def _part(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    missing = {name for mark in item.iter_markers("room") for name in mark.args} - {*ROOMS}
+    if missing:
+        pytest.skip(f"needs the rooms {', '.join(sorted(missing))}")
     minutes = item.config.getoption("--minutes")
     if minutes is not None and time.monotonic() - _STARTED > 60 * minutes and _is_long(item):
         pytest.skip(f"{minutes:g} minutes are used up; part {_part(item.config)[:12]}")

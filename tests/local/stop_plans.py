@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 import slurm_job_kit.trainer.process.context
+from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.events import Events
@@ -35,7 +36,7 @@ from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.stop import StopSignal
-from tests import bitwise
+from tests import bitwise, parts
 from tests.local import forked_ranks, sabotage, stoppable
 from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop
@@ -45,8 +46,9 @@ EPOCHS = 2
 BASE: dict[str, Any] = {
     "model": "tests.local.stoppable:net",
     "dataset": "tests.local.stoppable:in_memory",
-    "transform": "image",
-    "transform_args": {"crop_padding": 1, "flip": True, "mean": [0.5], "std": [0.25]},
+    "objective": parts.OBJECTIVE,
+    "objective_args": {"label_smoothing": 0.1},
+    "transform": "tests.parts:Noise",
     "epochs": EPOCHS,
     "micro_batch_size": 3,
     "lr": 0.05,
@@ -54,7 +56,6 @@ BASE: dict[str, Any] = {
     "schedule": "cosine",
     "warmup_steps": 3,
     "weight_decay": 0.01,
-    "label_smoothing": 0.1,
     "eval_every_steps": 2,
 }
 ADAMW = {"optimizer": "adamw", "nesterov": False, "lr": 0.01, "grad_clip_norm": 0.5}
@@ -69,7 +70,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "loader_workers": {
         "dataset": "tests.local.stoppable:by_sample",
         "transform": None,
-        "transform_args": {},
     },
     "ten_in_one_epoch": {"epochs": 1, "micro_batch_size": 1},
     "random_times": {**ADAMW, **ACCUMULATION},
@@ -78,23 +78,14 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 KINDS = "tests.local.stoppable_kinds"
 # What differs from BASE for every other kind of work.
-OTHER: dict[str, Any] = {"transform": None, "transform_args": {}, "label_smoothing": 0.0}
+OTHER: dict[str, Any] = {"transform": None, "objective_args": {}}
 SPECS |= {
-    "source_code": {
+    "tokens": {
         **OTHER,
         **ADAMW,
-        "objective": "language_model",
+        "objective": parts.TOKENS["objective"],
         "model": f"{KINDS}:language_model",
-        "model_args": {"vocab_size": 256},
-        "dataset": f"{KINDS}:source_code",
-    },
-    "token_files": {
-        **OTHER,
-        **ADAMW,
-        **ACCUMULATION,
-        "objective": "language_model",
-        "model": f"{KINDS}:language_model",
-        "dataset": f"{KINDS}:token_files",
+        "dataset": f"{KINDS}:tokens",
         "schedule": "wsd",
     },
     "masks": {
@@ -122,7 +113,7 @@ SHARDED: dict[str, dict[str, Any]] = {
     "fsdp_bf16": {**FSDP, "precision": "bf16", "grad_clip_norm": 0.5},
     "fsdp_gpt": {
         **FSDP,
-        **SPECS["source_code"],
+        **SPECS["tokens"],
         "shard_modules": ["Block"],
         "activation_checkpointing": True,
     },
@@ -206,7 +197,8 @@ class Bench:
             if number <= len(plans):
                 plans[number - 1]()
             # Every other attempt reads in the ranks themselves: faults.md row 27.
-            workers = 2 * (number % 2) if name.partition("/")[0] in WITH_WORKERS else 0
+            has_workers = "workers" in ROOMS and name.partition("/")[0] in WITH_WORKERS
+            workers = 2 * (number % 2) if has_workers else 0
             launch = dataclasses.replace(spec.launch, num_workers=workers)
             status, step = self.attempt(run, dataclasses.replace(spec, launch=launch), number)
             if status == "completed":

@@ -1,65 +1,38 @@
-"""Other kinds of work for tests of exactness: a language model, masks, token files and streams."""
+"""Other kinds of work for tests of exactness: a language model, masks and streams."""
 
 from __future__ import annotations
 
-import dataclasses
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from slurm_job_kit.trainer.api import Sums
-from slurm_job_kit.trainer.rooms.zoo import tokens
-from slurm_job_kit.trainer.rooms.zoo.gpt import GPT
-from slurm_job_kit.trainer.rooms.zoo.tokens import TokenSource
+from tests import parts
 from tests.local.stoppable import Passes, images
-
-BLOCK_SIZE = 8
-VOCABULARY = 50
 
 
 class LanguageModel(Passes):
-    """A tiny GPT with dropout."""
+    """A tiny model of tokens with dropout."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.gpt = GPT(vocab_size, BLOCK_SIZE, n_layer=1, n_head=2, n_embd=8, dropout=0.2)
+        self.transformer = parts.Transformer(layers=1, width=8, dropout=0.2)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Logits [n, T, vocab_size]."""
-        return self.counted(self.gpt(inputs))
+        """Logits [n, T, vocabulary]."""
+        return self.counted(self.transformer(inputs))
 
 
-def language_model(vocab_size: int = VOCABULARY) -> nn.Module:
+def language_model() -> nn.Module:
     """The model above."""
-    return LanguageModel(vocab_size)
+    return LanguageModel()
 
 
-def source_code(num_train: int) -> tuple[TokenSource, TokenSource]:
-    """Bytes of the standard library: `num_train` windows, and 11 held out."""
-    train, held_out = tokens.python_source(BLOCK_SIZE, max_bytes=400_000)
-    return _shortened(train, num_train), _shortened(held_out, 11)
-
-
-def token_files(num_train: int) -> tuple[TokenSource, TokenSource | None]:
-    """A token file for training, and one held out."""
-    folder = Path(tempfile.mkdtemp())
-    dice = np.random.default_rng(0)
-    sizes = {"train": num_train, "val": 11}
-    for name, windows in sizes.items():
-        values = dice.integers(0, VOCABULARY, windows * BLOCK_SIZE + 3, dtype=np.uint16)
-        values.tofile(folder / f"{name}.bin")
-    paths = str(folder / "train.bin"), VOCABULARY, str(folder / "val.bin")
-    return tokens.tokens(*paths, block_size=BLOCK_SIZE)
-
-
-def _shortened(source: TokenSource, num_windows: int) -> TokenSource:
-    """The first windows of a source."""
-    return dataclasses.replace(source, tokens=source.tokens[: num_windows * BLOCK_SIZE + 1])
+def tokens(num_train: int) -> tuple[parts.Windows, parts.Windows]:
+    """Windows of tokens, 11 of them held out."""
+    return parts.tokens(num_train, 11, length=8)
 
 
 class Masked(Passes):

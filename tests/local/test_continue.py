@@ -2,6 +2,7 @@
 
 import pytest
 
+from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 
@@ -80,7 +81,8 @@ def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_p
     assert status == 0, stderr
     result = read_json(run.result)
     assert (result["status"], result["global_step"], result["attempts"]) == ("completed", 40, 3)
-    assert "; train.epochs was 1, then 2 after step " in result["exactness_reason"]
+    if "describe" in ROOMS:
+        assert "; train.epochs was 1, then 2 after step " in result["exactness_reason"]
     steps = [line["step"] for line in read_jsonl(run.metrics) if "train_loss" in line]
     assert steps == list(range(1, 41))
 
@@ -98,7 +100,8 @@ def check_code(run, old):
     step = result["code"][0]["last_step"]
     assert step in (5, 10)
     reason = f"the code changed after step {step}"
-    assert (result["exactness"], result["exactness_reason"]) == ("same samples", reason)
+    if "describe" in ROOMS:
+        assert (result["exactness"], result["exactness_reason"]) == ("same samples", reason)
     assert result["code"] == [
         {"code": old, "first_step": 1, "last_step": step},
         {"code": new, "first_step": step + 1, "last_step": 20},

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import read_json
 from tests.local.stop_plans import EVALUATION_BATCHES, SPECS
 from tests.local.test_trainer import end, environment, start
@@ -20,8 +21,9 @@ def findings(folder, ranks, names):
     return {name: read_json(folder / f"{name}.json") for name in names}
 
 
-QUICK = ("every_step", "loader_workers", "slow_evaluation", "stream_with_workers")
-OTHERS = tuple(name for name in SPECS if name not in QUICK)
+STREAMS = ("stream_with_workers",) if "streams" in ROOMS else ()
+QUICK = ("every_step", "loader_workers", "slow_evaluation", *STREAMS)
+OTHERS = tuple(name for name in SPECS if name not in (*QUICK, "stream_with_workers"))
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,17 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.records.training import read_progress_steps
+from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from tests.local.local_kit import Kit, wait_for
 
 # The interpreter of the tests, and no installation of .venv.
 MAKE = ("make", f"PYTHON={sys.executable}", "READY=")
-CANCER = "CONFIG=configs/cancer.yaml"
+TABLE = "CONFIG=tests/slurm/table.yaml"
 # Slow until PACE_FILE is deleted.
 PACED = (
     "slurm.nodes=1 launch.nproc_per_node=2 launch.stop_check_steps=1 launch.env.PACE_FILE=%s "
-    "train.dataset=digits train.model=tests.slurm.paced:Paced train.epochs=1"
+    "train.dataset=tests.parts:images train.model=tests.slurm.paced:Paced train.epochs=1"
 )
 LOCAL = "FLAGS=--cluster local"
 
@@ -47,26 +48,29 @@ def make(tmp_path):
 def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_path):
     pace = tmp_path / "pace"
     pace.touch()
-    assert "torch.distributed.run" in make.check("dry-run", CANCER, LOCAL)
-    submit = make.start("submit", CANCER, f"SET={PACED % pace}", LOCAL)
-    wait_for((make.root / "cancer/latest/progress.json").exists, "no step is done")
-    run = RunDir((make.root / "cancer/latest").resolve())
+    assert "torch.distributed.run" in make.check("dry-run", TABLE, LOCAL)
+    submit = make.start("submit", TABLE, f"SET={PACED % pace}", LOCAL)
+    wait_for((make.root / "table/latest/progress.json").exists, "no step is done")
+    run = RunDir((make.root / "table/latest").resolve())
     assert "running" in make.check("status")
     make.check("cancel", f"RUN={run.run_id}")
     assert make.end(submit)[0] != 0
     assert "rank 0 of 2" in make.check("logs", f"RUN={run.run_id}")
-    assert "stopped on request" in make.check("status", "RUN=cancer")
+    assert "stopped on request" in make.check("status", "RUN=table")
 
     pace.unlink()
-    make.check("resume", "RUN=cancer", LOCAL)
+    make.check("resume", "RUN=table", LOCAL)
     assert read_json(run.result)["status"] == "completed"
     assert read_progress_steps(run.progress)[0] == read_json(run.result)["global_step"]
-    assert ".safetensors" in make.check("export", f"RUN={run.path}")
+    if "export" in ROOMS:
+        assert ".safetensors" in make.check("export", f"RUN={run.path}")
+    if "compare" not in ROOMS:
+        return
     other = shutil.copytree(run.path, make.root / "other", symlinks=True)
     make.check("compare", f"RUN={run.run_id}", f"WITH={other}")
 
 
-@pytest.mark.parametrize("given", [["CONFIG=nothing.yaml"], [CANCER, "SET=train.lrr=1"]])
+@pytest.mark.parametrize("given", [["CONFIG=nothing.yaml"], [TABLE, "SET=train.lrr=1"]])
 def test_make_train_refuses_a_bad_spec_without_a_traceback(make, given):
     status, stdout, stderr = make.run("train", *given)
     assert status == 2 and not stdout

@@ -16,6 +16,8 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from .cluster import Cluster
 
 REPOSITORY = Path(__file__).parents[2]
+# Specs of the core's parts alone.
+PACED, TABLE = "tests/slurm/paced.yaml", "tests/slurm/table.yaml"
 # Only an upper bound: other programs may use the machine, too.
 JOB_TIMEOUT_S = 240
 

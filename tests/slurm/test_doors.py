@@ -11,9 +11,7 @@ import pytest
 from slurm_job_kit.jobs.rundir import RunDir
 
 from .cluster import Cluster
-from .kit import REPOSITORY, Kit, Run
-
-CANCER = "configs/cancer.yaml"
+from .kit import REPOSITORY, TABLE, Kit, Run
 
 
 @pytest.fixture
@@ -31,10 +29,10 @@ def ranks_and_hosts(run: Run) -> dict[int, str]:
 def test_make_submit_runs_two_nodes_with_two_ranks_each(kit: Kit) -> None:
     words = "slurm.cpus_per_task=2 launch.nproc_per_node=2 train.epochs=1"
     make = ("make", "submit", f"PYTHON={sys.executable}", "READY=")
-    said = kit.run(*make, f"CONFIG={CANCER}", f"SET={words}", "FLAGS=--json").stdout
+    said = kit.run(*make, f"CONFIG={TABLE}", f"SET={words}", "FLAGS=--json").stdout
     submitted = json.loads(said)
     run = Run(kit.cluster, submitted["job_id"], RunDir(Path(submitted["run_dir"])))
-    assert kit.run("squeue", "--noheader", "--format=%j").stdout.strip() == "cancer"
+    assert kit.run("squeue", "--noheader", "--format=%j").stdout.strip() == "table"
     assert run.dir.rank_log(0).exists()  # so tail -F works at once
     run.wait()
     assert sorted(ranks_and_hosts(run).values()) == ["n1", "n1", "n2", "n2"]
@@ -43,7 +41,7 @@ def test_make_submit_runs_two_nodes_with_two_ranks_each(kit: Kit) -> None:
 
 def test_sbatch_runs_a_config_and_its_options_override_config_and_script(kit: Kit) -> None:
     options, overrides = ("--nodes=3", "--time=5"), ("train.epochs=2",)
-    run = kit.sbatch(*options, "slurm/ddp.sbatch", CANCER, *overrides)
+    run = kit.sbatch(*options, "slurm/ddp.sbatch", TABLE, *overrides)
     run.wait()
     assert sorted(ranks_and_hosts(run).values()) == ["n1", "n2", "n3"]
     frozen = json.loads(run.dir.spec.read_text())["slurm"]
@@ -63,7 +61,7 @@ def test_an_edited_script_whose_signal_stops_no_rank_is_refused_before_the_train
     kit.runs_root.mkdir(parents=True, exist_ok=True)
     text = (REPOSITORY / "slurm/ddp.sbatch").read_text()
     script.write_text(text.replace("--signal=USR1@120", "--signal=KILL@120"))
-    run = kit.sbatch(script, CANCER)
+    run = kit.sbatch(script, TABLE)
     run.wait("FAILED")
     log = (kit.runs_root / f"{run.job_id}.out").read_text()
     assert "sbatch's --signal=KILL@120 stops no rank" in log
@@ -82,16 +80,16 @@ def test_an_edited_script_whose_signal_stops_no_rank_is_refused_before_the_train
 def test_what_this_slurm_lacks_is_refused_with_its_words_and_a_key(
     kit: Kit, override: str, key: str
 ) -> None:
-    answer = kit.jobs("submit", CANCER, override, "--no-check", check=False)
+    answer = kit.jobs("submit", TABLE, override, "--no-check", check=False)
     assert answer.returncode == 1 and "nothing is queued" in answer.stderr
     assert f"hint: slurm.{key}: " in answer.stderr
-    assert not list(kit.runs_root.glob("cancer/*/spec.json"))
+    assert not list(kit.runs_root.glob("table/*/spec.json"))
     assert kit.cluster.job_ids() == []
 
 
 def test_dry_run_asks_slurm_and_queues_nothing(kit: Kit) -> None:
-    answer = kit.jobs("submit", CANCER, "--dry-run")
+    answer = kit.jobs("submit", TABLE, "--dry-run")
     assert "to start at" in answer.stderr
-    refused = kit.jobs("submit", CANCER, "slurm.nodes=9", "--dry-run", check=False)
+    refused = kit.jobs("submit", TABLE, "slurm.nodes=9", "--dry-run", check=False)
     assert refused.returncode == 1 and "not available" in refused.stderr
     assert kit.cluster.job_ids() == [] and not list(kit.runs_root.glob("*"))

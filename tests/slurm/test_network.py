@@ -10,9 +10,7 @@ from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
 from .host import IS_SITE
-from .kit import Kit, Run
-
-CANCER = "configs/cancer.yaml"
+from .kit import TABLE, Kit, Run
 
 
 @pytest.fixture
@@ -40,15 +38,15 @@ def test_nodes_meet_on_ipv6_by_their_names_and_by_the_interface_of_the_spec(kit:
     kit.cluster.name_by_ipv6("n3", "n4")
     nodelist = "slurm.sbatch_args.nodelist"
     small = ("slurm.nodes=2", "train.epochs=1")
-    by_name = kit.submit(CANCER, *small, f'{nodelist}="n[3-4]"')
-    by_interface = kit.submit(CANCER, *small, f'{nodelist}="n[1-2]"', "launch.interface=data")
+    by_name = kit.submit(TABLE, *small, f'{nodelist}="n[3-4]"')
+    by_interface = kit.submit(TABLE, *small, f'{nodelist}="n[1-2]"', "launch.interface=data")
     named, how = (site.address, "NodeAddr") if IS_SITE else (site.data_address, "address")
     assert_met_at(by_name, [named("n3"), named("n4")], f"{how} of n3")
     assert_met_at(by_interface, [site.data_address(node) for node in ("n1", "n2")], "data0 of n1")
 
 
 def test_a_node_without_the_interface_is_named_with_those_that_it_has(kit: Kit) -> None:
-    run = kit.submit(CANCER, "slurm.nodes=2", "launch.interface=ib0")
+    run = kit.submit(TABLE, "slurm.nodes=2", "launch.interface=ib0")
     node = run.wait("FAILED")["BatchHost"]
     site = kit.cluster.site
     own = f"eth0 {site.address(node)}, lo ::1"

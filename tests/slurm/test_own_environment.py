@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
 from .host import OWN_MOUNTS
-from .kit import Kit, Run
+from .kit import TABLE, Kit, Run
 
 # Hides the environment of this Python, and shows the same packages at another path.
 CONTAIN = """#!/bin/sh
@@ -23,11 +23,10 @@ shift 2
 exec "$@"
 ' sh '{host}' '{image}' "$@"
 """
-CANCER = "configs/cancer.yaml"
 
 
 def submit(kit: Kit, setup: list[str], *overrides: str) -> Run:
-    return kit.submit(CANCER, f"setup={json.dumps(setup)}", "train.epochs=1", *overrides)
+    return kit.submit(TABLE, f"setup={json.dumps(setup)}", "train.epochs=1", *overrides)
 
 
 @pytest.mark.slow

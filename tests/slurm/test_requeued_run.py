@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from .cluster import Cluster
-from .kit import Kit, Run
+from .kit import PACED, Kit, Run
 
 MAIL = '#!/bin/sh\necho "$*" >>{}\n'
 
 
+@pytest.mark.room("notify", "shell", "clean")
 def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: Path) -> None:
     """The job is requeued once: neither the command nor Slurm's mail comes for that."""
     kit, pace, mails = Kit(cluster, tmp_path / "runs"), tmp_path / "pace", tmp_path / "mails"
@@ -23,8 +26,7 @@ def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: 
     env = json.dumps({"PACE_FILE": str(pace)})
     notify = 'echo "$KIT_STATE $KIT_RUN_ID $SLURMD_NODENAME" >>notified'
     run = kit.submit(
-        "configs/resnet.yaml",
-        *("train.model=tests.slurm.paced:Paced", "train.model_args={}", f"launch.env={env}"),
+        *(PACED, "slurm.nodes=2", f"launch.env={env}"),
         f"notify.command={json.dumps(notify)}",
         *("notify.mail=me@example.org", "train.epochs=1"),
     )

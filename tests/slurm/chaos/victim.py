@@ -13,8 +13,8 @@ from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.runs.fact_reader import newest_opened
 
 from ..faults import harm_nodes, harm_processes
-from ..faults.scenario import SPEC, Paced, start
-from ..kit import Kit, Run
+from ..faults.scenario import Paced, start
+from ..kit import PACED, Kit, Run
 from .sites import Site
 
 MODEL = "train.model=tests.slurm.chaos.model:AtWill"
@@ -119,10 +119,9 @@ def begin(kit: Kit, site: Site, strategy: str, dice: random.Random) -> Victim:
     env = (f"launch.env.TROUBLE_FOLDER={trouble}", f"launch.env.DISK_FILE={disk}")
     words = (MODEL, f"train.strategy={strategy}", *_NEEDS, *env, *site.overrides)
     if site.options:
-        config, *spec = SPEC
-        spec = [*spec, *words, f"launch.env.PACE_FILE={pace}"]
-        ours = [word for word in spec if not word.startswith("slurm.")]
-        paced = Paced(kit.sbatch(*site.options, "slurm/ddp.sbatch", config, *ours), pace)
+        ours = [word for word in words if not word.startswith("slurm.")]
+        script = ("slurm/ddp.sbatch", PACED, *ours, f"launch.env.PACE_FILE={pace}")
+        paced = Paced(kit.sbatch(*site.options, *script), pace)
     else:
         paced = start(kit, *words, pace=pace)
     return Victim(kit, site, paced, trouble, disk, dice)

@@ -12,23 +12,12 @@ from pathlib import Path
 from slurm_job_kit.jobs.rundir import RunDir
 
 from ..host import IS_SITE
-from ..kit import Kit, Run
+from ..kit import PACED, Kit, Run
 from ..user_site import QOS_OF_PARTITION
 from . import harm_storage
 from .rows import Row
 
-# Three ranks at least: two hide a wrong order of summation, because a + b = b + a.
-SPEC = (
-    "configs/resnet.yaml",
-    "slurm.nodes=3",
-    "slurm.time=00:10:00",
-    "train.epochs=2",
-    "train.model=tests.slurm.paced:Paced",
-    "train.dataset=tests.parts:images",
-    "train.objective=tests.parts:classification",
-    "launch.stop_check_steps=1",
-    "checkpoint.every_epochs=1",
-)
+# Of paced.yaml: three ranks, because two hide a wrong order of summation (a + b = b + a).
 STEPS_PER_EPOCH = 29
 STEPS = 2 * STEPS_PER_EPOCH
 AT_ONCE = Path("/nowhere")  # no file: the run is fast
@@ -65,7 +54,7 @@ def start(kit: Kit, *overrides: str, pace: Path | None = None) -> Paced:
         pace = kit.runs_root / f"pace-{secrets.token_hex(4)}"
         pace.parent.mkdir(parents=True, exist_ok=True)
         pace.touch()
-    return Paced(kit.submit(*SPEC, f"launch.env.PACE_FILE={pace}", *overrides), pace)
+    return Paced(kit.submit(PACED, f"launch.env.PACE_FILE={pace}", *overrides), pace)
 
 
 def start_with_path(kit: Kit, folder: Path, *overrides: str) -> Paced:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import read_json
 
 from ..kit import Kit, Run
@@ -14,7 +13,7 @@ from . import oracles
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, start
 
-pytestmark = pytest.mark.skipif("health" not in ROOMS, reason="the room health is not here")
+pytestmark = pytest.mark.room("health", "nodes")
 BAD = "n2"
 FAULTY_NODE = Path(__file__).with_name("faulty_node")
 

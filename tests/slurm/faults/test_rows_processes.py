@@ -9,8 +9,8 @@ import pytest
 
 from slurm_job_kit.jobs.rooms import ROOMS
 
-from ..kit import Kit
-from . import harm_processes, oracles
+from ..kit import TABLE, Kit
+from . import harm_processes, harm_slurm, oracles
 from .rows import Row
 from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
@@ -136,3 +136,50 @@ def test_row_38_the_slurmstepd_of_one_node_dies(
     oracles.nothing_left(paced.run)
     done = max(event["t"] for event in paced.run.events("completed"))
     assert paced.run.attempts()[0]["stop"] - done < 120
+
+
+# On all nodes of the cluster, so that no other one can take the place of the node that crashes.
+RAISING = (TABLE, "train.model=tests.slurm.raising:Raising", "slurm.nodes=4")
+
+
+def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) -> None:
+    run = kit.submit(*RAISING, "launch.max_crashes=3")
+    row.record(run)
+    run.wait("FAILED")
+    oracles.causes(run, ["crash"] * 3)
+    assert [a["decision"] for a in run.attempts()] == ["retry", "retry", "hold"]
+    ((first_step, last_step),) = {(a["first_step"], a["last_step"]) for a in run.attempts()}
+    assert isinstance(first_step, int) and isinstance(last_step, int), run.attempts()
+    log = run.dir.job_log.read_text()
+    assert log.count("first failure: rank 1 on n") == 3
+    result = run.result()
+    assert result["status"] == "held"
+    assert "3 crashes within 24 hours without a new checkpoint: rank 1 on n" in result["reason"]
+    assert "out of cheese" in result["reason"]
+    oracles.requeues(run, 0)
+    oracles.nothing_left(run)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("RequeueExit=1", ()),
+        ("RequeueExitHold=1", ()),
+        pytest.param(
+            harm_slurm.WITH_EXPEDITED, (harm_slurm.EXPEDITED,), marks=harm_slurm.needs_expedited
+        ),
+    ],
+    ids=["RequeueExit", "RequeueExitHold", "expedited"],
+)
+def test_row_24_a_held_run_is_not_started_again_because_of_its_exit_code(
+    kit: Kit, row: Row, setting: str, words: tuple[str, ...]
+) -> None:
+    """Slurm would start the job again, or leave it in the queue as REQUEUE_HOLD."""
+    kit.cluster.restart(extra_conf=setting)
+    run = kit.submit(*RAISING, "launch.max_crashes=2", *words)
+    row.record(run)
+    assert run.wait("FAILED")["ExitCode"] == ("1:0" if words else "3:0")
+    assert run.result()["status"] == "held"
+    oracles.requeues(run, 0)
+    oracles.nothing_left(run)
+    assert run.cluster.job_ids() == []

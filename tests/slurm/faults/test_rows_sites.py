@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.rundir import read_json
 
 from ..conf import Preemption
 from ..host import IS_SITE, OWN_MOUNTS
-from ..kit import JOB_TIMEOUT_S, Kit, Run
+from ..kit import JOB_TIMEOUT_S, PACED, Kit, Run
 from ..user_site import QOS_OF_PARTITION
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
@@ -89,7 +89,7 @@ def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint
     qos = QOS_OF_PARTITION["batch"]
     # On the site a plugin of slurmctld gives the job its QOS if it has none.
     words = ("slurm.restart=requeue", *[f"slurm.qos={qos}"] * IS_SITE)
-    said = kit.jobs("submit", "configs/resnet.yaml", *words, "--dry-run").stderr
+    said = kit.jobs("submit", PACED, *words, "--dry-run").stderr
     where = f"QOS {qos}" if IS_SITE else "partition batch"
     assert f"note: slurm.restart: {where} cancels what it preempts" in said
     paced = begin(kit, row, "slurm.restart=requeue")
@@ -136,8 +136,7 @@ def test_row_13_job_requeue_0_is_overridden_and_no_requeue_has_a_successor(
     kit.cluster.restart(extra_conf="JobRequeue=0")
     pace = tmp_path / "pace"
     pace.touch()
-    words = ("train.epochs=2", "train.model=tests.slurm.paced:Paced", "launch.stop_check_steps=1")
-    script = ("slurm/ddp.sbatch", "configs/resnet.yaml", *words, f"launch.env.PACE_FILE={pace}")
+    script = ("slurm/ddp.sbatch", PACED, f"launch.env.PACE_FILE={pace}")
     run = kit.sbatch(*options, "--nodes=3", "--time=10", *script)
     paced = Paced(run, pace)
     row.record(run)

@@ -9,10 +9,10 @@ import pytest
 
 from slurm_job_kit.jobs.rundir import RunDir
 
-from ..kit import Kit, Run
+from ..kit import PACED, Kit, Run
 from . import harm_slurm, oracles, recorded
 from .rows import Row
-from .scenario import HELD_UP, SPEC, Paced, ReferenceRuns, begin, start
+from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start
 
 RANKS = 3
 
@@ -33,7 +33,7 @@ def test_row_13_requeue_refused(
     pace = tmp_path / "pace"
     pace.touch()
     # Without a successor, which `auto` would queue.
-    words = (*SPEC, f"launch.env.PACE_FILE={pace}", "slurm.restart=requeue")
+    words = (PACED, f"launch.env.PACE_FILE={pace}", "slurm.restart=requeue")
     run = kit.sbatch("--no-requeue", "--nodes=3", "slurm/ddp.sbatch", *words)
     row.record(run)
     run.wait_for_step(2)
@@ -170,6 +170,6 @@ def freeze(kit: Kit, *words: str) -> Paced:
     pace = kit.runs_root / f"pace-{words[-1]}"
     pace.parent.mkdir(parents=True, exist_ok=True)
     pace.touch()
-    argv = ("freeze", *SPEC, *words, f"launch.env.PACE_FILE={pace}")
+    argv = ("freeze", PACED, *words, f"launch.env.PACE_FILE={pace}")
     run_dir = json.loads(kit.jobs(*argv).stdout)["run_dir"]
     return Paced(Run(kit.cluster, "", RunDir(Path(run_dir))), pace)

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.batches import Batches
 from tests.checkout import copy_checkout
 
-from ..kit import Kit, Run
+from ..kit import PACED, Kit, Run
 from . import harm_slurm, harm_storage, oracles, recorded
 from .rows import Row
 from .scenario import STEPS_PER_EPOCH, ReferenceRuns, begin, start
@@ -88,12 +88,13 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
     oracles.no_step_redone(paced.run)
     oracles.causes(paced.run, ["time_limit", "time_limit", "completed"])
     result = paced.run.result()
-    assert result["exactness"] == "same samples"
     words = r"world size was 2, then 3 after step \d+, then 1 after step \d+"
-    assert re.fullmatch(words, result["exactness_reason"]), result
+    if "describe" in ROOMS:
+        assert result["exactness"] == "same samples"
+        assert re.fullmatch(words, result["exactness_reason"]), result
 
 
-@pytest.mark.skipif("workers" not in ROOMS, reason="the room workers is not here")
+@pytest.mark.room("workers")
 def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     by_sample = "train.dataset=tests.slurm.faults.by_sample:images"
     paced = begin(kit, row, by_sample, "launch.num_workers=0", step=3)
@@ -115,7 +116,7 @@ def test_row_28_config_and_code_change_between_attempts(
     kit = replace(kit, repository=checkout, runs_root=tmp_path / "runs")
     paced = begin(kit, row)
     run = paced.run
-    config = checkout / "configs/resnet.yaml"
+    config = checkout / PACED
     text = config.read_text()
     config.write_text(text.replace("lr: 0.05", "lr: 5.0"))
     assert config.read_text() != text

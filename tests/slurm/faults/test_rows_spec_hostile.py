@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.checkpoint.manifest import manifest_text
 from slurm_job_kit.jobs.checkpoint.names import MANIFEST
 from slurm_job_kit.jobs.rundir import read_json
 
-from ..kit import REPOSITORY, Kit
+from ..kit import PACED, REPOSITORY, Kit
 from . import harm_storage, oracles
 from .rows import Row
 from .scenario import ReferenceRuns, start
@@ -60,7 +60,7 @@ def test_row_31_hostile_specs_run_nothing_and_write_nothing(kit: Kit, tmp_path: 
 @pytest.mark.usefixtures("row")
 def test_row_31_spoilt_specs_are_taken_or_refused_in_words(kit: Kit, tmp_path: Path) -> None:
     config, chance = tmp_path / "spoilt.yaml", random.Random(31)
-    text = (REPOSITORY / "configs/resnet.yaml").read_bytes()
+    text = (REPOSITORY / PACED).read_bytes()
     for _ in range(8):
         spoilt = bytearray(text)
         for place in chance.sample(range(len(text)), 5):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ..kit import Kit
 from . import oracles
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, start
 
+pytestmark = pytest.mark.room("nodes")
 BAD = "n2"
 CRASHING = ("train.model=tests.slurm.faults.crashing:Crashing", "checkpoint.every_steps=3")
 STUB = Path(__file__).with_name("stub_gpus")
