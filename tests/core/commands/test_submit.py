@@ -80,12 +80,6 @@ def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
     assert torchrun in capsys.readouterr().out
 
 
-def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
-    script = ["launch.script=configs/own_script/train.py", "launch.inputs=[gone]"]
-    assert main(["submit", "tiny.yaml", *script, "--dry-run"]) == 2
-    assert "launch.inputs: " in capsys.readouterr().err
-
-
 def test_a_dry_run_prints_no_json(here, capsys):
     assert main(["submit", "tiny.yaml", "--dry-run", "--json"]) == 2
     output = capsys.readouterr()

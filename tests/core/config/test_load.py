@@ -98,13 +98,6 @@ nodes: 3
         ("launch: {env: {A: null}}", "launch.env.A: must be text, not null"),
         ("launch: {nproc_per_node: 0}", "must be at least 1, or auto, not 0"),
         ("launch: {nproc_per_node: atuo}", 'not "atuo"\n  hint: did you mean auto?'),
-        ("launch: {module: a.b, script: c.py}", "launch.script: excludes launch.module"),
-        ("launch: {module: a/b.py}", 'launch.module: "a/b.py" is not a module name'),
-        ("launch: {script: -x.py}", "hint: write ./-x.py"),
-        ("launch: {inputs: [data]}", "launch.inputs[0]: is for your own script or module, not for"),
-        ("launch: {script: x.py, inputs: [/data]}", '"/data" is no path inside of the repository'),
-        ("launch: {script: x.py, inputs: [a/../..]}", "is no path inside of the repository"),
-        ("launch: {script: x.py, inputs: [./]}", "is no path inside of the repository"),
         (
             "train: {deterministic: yes}",
             'must be true or false or auto, not "yes"\n  hint: YAML 1.2',

@@ -252,11 +252,3 @@ def test_an_expedited_requeue_alone_may_be_asked_for(take, refuse):
     }
     for value in ("true", "now"):
         assert "--requeue belongs" in refuse(f"slurm: {{sbatch_args: {{requeue: {value}}}}}")
-
-
-def test_a_script_and_its_inputs_are_expanded_and_other_texts_are_not(take, monkeypatch):
-    monkeypatch.setenv("CODE", "src")
-    text = "launch: {script: $CODE/x.py, inputs: ['${CODE}/a'], args: [$CODE, ~/x]}"
-    launch = take(text).launch
-    assert (launch.script, launch.inputs) == ("src/x.py", ["src/a"])
-    assert launch.args == ["$CODE", "~/x"]

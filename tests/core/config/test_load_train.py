@@ -37,11 +37,6 @@ import pytest
             "train: {sync_batchnorm: true}",
             "train.sync_batchnorm: needs GPUs, and slurm.gpus_per_node is 0\n  hint: set slurm",
         ),
-        (
-            "launch: {stop_signal: TERM}",
-            "launch.stop_signal: TERM is for your own script or module, not for the trainer\n"
-            "  hint: leave it out",
-        ),
         ("launch: {interface: ''}", "launch.interface: is empty"),
         ("launch: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
     ],
@@ -72,8 +67,6 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
         "{train: {global_batch_size: 64}, slurm: {nodes: 3}}",
         "{train: {sync_batchnorm: true}, slurm: {gpus_per_node: 1}}",
         "log: {wandb: off}",
-        "launch: {stop_signal: USR1, script: mine.py}",
-        "launch: {stop_signal: TERM, module: my.train}",
         *(f"launch: {{interface: {name}}}" for name in ("ib0", "hsn", "eth0.100", "enp65s0f0np0")),
     ],
 )

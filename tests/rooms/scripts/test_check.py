@@ -1,0 +1,50 @@
+"""What is wrong with the keys of a user's script or module."""
+
+import pytest
+
+from slurm_job_kit.jobs.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("launch: {module: a.b, script: c.py}", "launch.script: excludes launch.module"),
+        ("launch: {module: a/b.py}", 'launch.module: "a/b.py" is not a module name'),
+        ("launch: {script: -x.py}", "hint: write ./-x.py"),
+        ("launch: {inputs: [data]}", "launch.inputs[0]: is for your own script or module, not for"),
+        ("launch: {script: x.py, inputs: [/data]}", '"/data" is no path inside of the repository'),
+        ("launch: {script: x.py, inputs: [a/../..]}", "is no path inside of the repository"),
+        ("launch: {script: x.py, inputs: [./]}", "is no path inside of the repository"),
+        (
+            "launch: {stop_signal: TERM}",
+            "launch.stop_signal: TERM is for your own script or module, not for the trainer\n"
+            "  hint: leave it out",
+        ),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_line_and_a_hint(refuse, text, message):
+    errors = refuse(text)
+    assert errors.startswith("x.yaml:1: ") and message in errors
+    assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["launch: {stop_signal: USR1, script: mine.py}", "launch: {stop_signal: TERM, module: my.a}"],
+)
+def test_a_script_or_module_may_have_a_stop_signal(take, text):
+    take(text)
+
+
+def test_a_script_and_its_inputs_are_expanded_and_other_texts_are_not(take, monkeypatch):
+    monkeypatch.setenv("CODE", "src")
+    text = "launch: {script: $CODE/x.py, inputs: ['${CODE}/a'], args: [$CODE, ~/x]}"
+    launch = take(text).launch
+    assert (launch.script, launch.inputs) == ("src/x.py", ["src/a"])
+    assert launch.args == ["$CODE", "~/x"]
+
+
+def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
+    script = ["launch.script=configs/own_script/train.py", "launch.inputs=[gone]"]
+    assert main(["submit", "tiny.yaml", *script, "--dry-run"]) == 2
+    assert "launch.inputs: " in capsys.readouterr().err
