@@ -420,10 +420,12 @@ def test_nothing_stays_after_a_signal(number, tmp_path):
         f"if os.path.exists({str(again)!r}):\n    open('begun', 'w')\n    time.sleep(100)\n"
         "EPOCHS, STEPS",
     ).replace("os._exit(0)", f"open({str(again)!r}, 'w')\nos._exit(0)")
-    (tmp_path / "train.py").write_text(text.replace("import sys\n", "import sys, time\n"))
+    code = tmp_path / "code"  # not the folder of temporary files itself
+    code.mkdir()
+    (code / "train.py").write_text(text.replace("import sys\n", "import sys, time\n"))
     process = subprocess.Popen(
         [*COMMAND, "--ranks", "2", "--", sys.executable, "train.py"],
-        cwd=tmp_path,
+        cwd=code,
         env=ENV | {"TMPDIR": str(tmp_path)},
     )
     wait_for(lambda: [*tmp_path.glob("rehearse-*/work/code/begun")], "a rank has begun")
