@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Any, Protocol, cast
 
 from .. import installation
 from ..errors import UserError
 from ..rooms import ROOMS
-
-if TYPE_CHECKING:
-    from .continuing import Request
 
 # What each command does, in the module of its name. Only that of the chosen one is imported.
 COMMANDS = {
@@ -45,8 +42,11 @@ class Command(Protocol):
     def command(self, args: argparse.Namespace) -> int:
         """Run the command; returns the exit code."""
 
-    def resume_all(self, group: Path, request: Request, as_json: bool) -> int:
-        """Continue the runs of a group that it made (jobs.runs.lookup); returns the exit code."""
+    def resume_all(self, group: Path, request: Any, as_json: bool) -> int:
+        """Continue the runs of a group that it made (jobs.runs.lookup); returns the exit code.
+
+        request: a `Request` of the command resume, which imports this module.
+        """
 
 
 def all_commands() -> dict[str, str]:

@@ -481,7 +481,7 @@ ASKS_ABOUT_JOBS = {
     "jobs.runs.state": "the state of runs",
     "jobs.runs.run_lock": "whether the owner of a claim is dead, so that another may take it",
     "jobs.attempt.successor": "whether a successor waits already",
-    "jobs.commands.continuing": "until a job that has ended its run is gone",
+    "jobs.commands.resume": "until a job that has ended its run is gone",
     "jobs.commands.submit_claim": "whether the command that holds the claim is dead",
     "jobs.commands.why": "why a job waits",
     "jobs.commands.run_jobs": "jobs of plain sbatch, which no file of a run names",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ... import installation, records
 from ...attempt.close import write_missing_result
-from ...commands import arguments, continuing, queue
+from ...commands import arguments, queue, resume
 from ...commands.submit import choose_cluster, new_runs
 from ...commands.submit_claim import hold_claim
 from ...config.load import LoadedSpec
@@ -89,7 +89,7 @@ def make(loaded: LoadedSweep, cluster: str, is_checked: bool, as_json: bool) -> 
     announce(sweep, as_json)
     if cluster == "slurm":
         return 0
-    request = continuing.Request(cluster="local")
+    request = resume.Request(cluster="local")
     return run_here(sweep, range(len(runs)), request, as_json)
 
 
@@ -155,7 +155,7 @@ def array_tasks(tasks: Sequence[int], limit: int | None) -> str:
     return number_ranges(tasks) + (f"%{limit}" if limit else "")
 
 
-def resume_all(sweep: Path, request: continuing.Request, as_json: bool) -> int:
+def resume_all(sweep: Path, request: resume.Request, as_json: bool) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
     run_dirs, record = lookup.points_of(sweep), sweep_record.read(sweep)
     numbers = open_points(run_dirs)
@@ -169,7 +169,7 @@ def resume_all(sweep: Path, request: continuing.Request, as_json: bool) -> int:
                 claims.enter_context(hold_claim(run_dir))
             if open_points(run_dirs) != numbers:  # now that no other command can queue them
                 raise UserError(f"{sweep.name} is being continued\n  hint: try again")
-            with continuing.changed_runs(chosen, request, cluster) as runs:
+            with resume.changed_runs(chosen, request, cluster) as runs:
                 queue_array(sweep, numbers, runs, record.max_parallel)
     announce(sweep, as_json)
     return 0 if cluster == "slurm" else run_here(sweep, numbers, request, as_json)
@@ -194,9 +194,7 @@ def open_points(run_dirs: Sequence[RunDir]) -> list[int]:
     return numbers
 
 
-def run_here(
-    sweep: Path, numbers: Sequence[int], request: continuing.Request, as_json: bool
-) -> int:
+def run_here(sweep: Path, numbers: Sequence[int], request: resume.Request, as_json: bool) -> int:
     """Run points on this machine, one after the other; returns the exit code.
 
     A point that fails does not keep the next ones from running. Ctrl-C ends the sweep. as_json: all
@@ -208,7 +206,7 @@ def run_here(
         print_line(f"point {number} ({count} of {len(numbers)}): {words}")
         try:
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-                ended = continuing.resume(run_dirs[number], request, False)
+                ended = resume.resume(run_dirs[number], request, False)
         except (UserError, FailedError, OSError) as error:
             print_line(f"point {number}: error: {error}")
             ended = 1

@@ -9,7 +9,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.checkpoint.names import find_checkpoint
-from slurm_job_kit.jobs.commands import cancel, continuing
+from slurm_job_kit.jobs.commands import cancel, resume
 from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.commands.logs import GrowingFile, attempts_with, ranks_of
 from slurm_job_kit.jobs.console import BestEffort
@@ -117,7 +117,7 @@ def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
     run, there, slurm, capsys, monkeypatch
 ):
     slurm.set_state("7", "COMPLETED")
-    monkeypatch.setattr(continuing, "refuse_living", lambda *_: complete(run))
+    monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
     assert main(["resume", there.run_id]) == 0
     assert "is complete, there is nothing to resume" in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.commands import continuing
+from slurm_job_kit.jobs.commands import resume
 from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rooms.scripts import hooks, work
@@ -242,7 +242,7 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository, mon
 
 def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(repository):
     run = frozen(repository, script="mine/run.py")
-    new = continuing.fresh_code(run, continuing.Request(("launch.inputs=[data]",)))
+    new = resume.fresh_code(run, resume.Request(("launch.inputs=[data]",)))
     assert not (new.code / "data").exists() and (new.code / "mine/run.py").is_file()
 
 

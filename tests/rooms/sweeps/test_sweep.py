@@ -8,7 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands import continuing, packages
+from slurm_job_kit.jobs.commands import packages, resume
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import write_json
@@ -173,7 +173,7 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
             raise code
         return code
 
-    monkeypatch.setattr(continuing, "resume", run)
+    monkeypatch.setattr(resume, "resume", run)
     monkeypatch.setattr(packages, "check", lambda *_, **__: None)
     assert main([*GRID, "--cluster", "local"]) == code
     (sweep,) = lookup.all_groups()
