@@ -46,7 +46,6 @@ import pytest
         ("train: {objective: regresion}", "hint: did you mean regression?"),
         ("train: {optimizer_args: {lr: 3}}", "lr has a key of its own\n  hint: write train.lr: 3"),
         ("train: {optimizer_args: {momentum: 0.8}}", "momentum has a key of its own"),
-        ("train: {optimizer: 'a.b:c', optimizer_args: {lr: 3}}", "lr has a key of its own"),
         ("train: {max_steps: 5, warmup_steps: 6}", "6 is more than train.max_steps 5"),
         ("train: {collate: pad}", "hint: your own package.module:callable"),
         (
