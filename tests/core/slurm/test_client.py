@@ -115,7 +115,6 @@ def test_an_error_of_the_connection_is_no_answer(text, is_answered):
 
 def test_a_missing_command_returns_none(slurm):
     assert client.call(["scontrol", "show", "job", "1"]) is None
-    assert client.show_job("1") is None
     assert job_list.life_of(RecordedJob("1")).is_alive is None
 
 

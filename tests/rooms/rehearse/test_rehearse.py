@@ -420,8 +420,7 @@ def test_nothing_stays_after_a_signal(number, tmp_path):
         f"if os.path.exists({str(again)!r}):\n    open('begun', 'w')\n    time.sleep(100)\n"
         "EPOCHS, STEPS",
     ).replace("os._exit(0)", f"open({str(again)!r}, 'w')\nos._exit(0)")
-    code = tmp_path / "code"  # not the folder of temporary files itself
-    code.mkdir()
+    (code := tmp_path / "code").mkdir()  # not the folder of temporary files itself
     (code / "train.py").write_text(text.replace("import sys\n", "import sys, time\n"))
     process = subprocess.Popen(
         [*COMMAND, "--ranks", "2", "--", sys.executable, "train.py"],
