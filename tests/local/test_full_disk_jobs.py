@@ -116,6 +116,7 @@ def test_a_full_disk_ends_in_one_line_and_a_resume_completes(disk, kit):
     assert loaded[-1]["step"] >= int(min(kept).removeprefix("step-"))
 
 
+@pytest.mark.room("scripts")
 def test_a_run_directory_that_vanishes_kills_no_script_and_is_told_in_one_line(tmp_path, kit):
     kit.repository = tmp_path / "copy"
     copy_checkout(kit.repository)

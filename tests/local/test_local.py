@@ -90,14 +90,18 @@ def test_each_global_rank_has_its_log(undisturbed):
         assert {"spawn", "import", "first_step"} <= set(spawned)
 
 
-def test_rank_0_alone_writes_its_evaluations_and_its_pace_to_the_timeline(undisturbed):
+def test_rank_0_alone_writes_its_evaluations_to_the_timeline(undisturbed):
     run, _ = undisturbed
     evaluated = [each["step"] for each in read_jsonl(run.metrics) if "eval_loss" in each]
     events = read_events(run.timeline("rank-00000"))
     assert [each.step for each in events if each.event == "evaluation"] == evaluated
     assert all(each.seconds for each in events if each.event == "evaluation")
     assert "evaluation" not in {each.event for each in read_events(run.timeline("rank-00001"))}
-    pace = read_events(run.timeline("steps"))
+
+
+@pytest.mark.room("report")
+def test_the_pace_is_written_to_the_timeline(undisturbed):
+    pace = read_events(undisturbed[0].timeline("steps"))
     assert pace and all(each.samples_per_s and each.memory_mib for each in pace)
 
 
@@ -167,6 +171,7 @@ def test_a_stop_is_passed_on_although_nobody_listens_any_more(kit):
     assert read_json(run.result)["status"] == "held"
 
 
+@pytest.mark.room("scripts")
 def test_a_script_of_ones_own_is_complete_when_it_exits_well(tmp_path, kit):
     kit.repository = tmp_path / "copy"
     copy_checkout(kit.repository)

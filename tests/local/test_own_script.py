@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
 
+pytestmark = pytest.mark.room("scripts")
 EXAMPLE = REPOSITORY / "configs/own_script/train.py"
 STEPS = 1500
 OWN = """

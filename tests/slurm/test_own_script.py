@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.rundir import read_json
 from .cluster import Cluster
 from .kit import JOB_TIMEOUT_S, Kit, Run
 
+pytestmark = pytest.mark.room("scripts")
 # The script knows no stop.
 OVERRIDES = (
     "launch.script=tests/own_scripts/snapshotting.py",

@@ -197,6 +197,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.room("scripts")
 def test_row_47_a_script_that_hangs_on_one_node(kit: Kit, row: Row, tmp_path: Path) -> None:
     script = tmp_path / "outside/hangs.py"
     script.parent.mkdir()
