@@ -125,10 +125,15 @@ def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str])
     return next(filter(None, chosen), None)
 
 
-def successor(run_dir: RunDir, facts: AttemptFacts, me: Owner) -> tuple[str | None, str]:
-    """Return the id of the job that continues the run after this one, or None and the reason."""
+def successor(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, is_over: bool
+) -> tuple[str | None, str]:
+    """Return the id of the job that continues the run after this one, or None and the reason.
+
+    is_over: this job cannot start again. Else it opens an attempt; facts: of the one before.
+    """
     nothing: tuple[str | None, str] = (None, "")
-    return next((hook(run_dir, facts, me) for hook in _rooms_with("successor")), nothing)
+    return next((hook(run_dir, facts, me, is_over) for hook in _rooms_with("successor")), nothing)
 
 
 def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:

@@ -53,7 +53,7 @@ class RunDir:
     submission = File("submission.json")  # the job, and the sbatch command that submitted it
     owner = File("owner.json")
     cancelled = File("cancelled")  # by cancel: no job starts the run before resume deletes it
-    site = File("site.json")  # what the Slurm of the run does with preempted jobs
+    site = File("site.json")  # settings of the Slurm of the run
     successor = File("successor.json")  # the job that waits for this one to end, and continues
     attempts = File("attempts.jsonl")
     checkpoints = File("checkpoints")

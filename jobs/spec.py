@@ -86,6 +86,7 @@ class Slurm:
         "How the run continues. requeue: Slurm starts its job again. successor: a second job also "
         "waits in the queue for the end of the first. auto: a successor only if a requeue cannot "
         "continue the run.",
+        room={"successor": "sites"},
     )
     max_restarts: int = key(
         200, "How often the run continues after preemptions, time limits and lost nodes.", ge=0

@@ -139,16 +139,8 @@ def conclude(context: RankContext, loop: Loop, status: str) -> None:
             epoch=step // loop.length.steps_per_epoch,
             checkpoint=None if saved_step is None else checkpoint_name(saved_step),
         )
-        if outcome.status == "completed":  # then `attempt.close` copies all of it into result.json
-            outcome = replace(
-                outcome,
-                metrics=tuple(Metric(name, value) for name, value in loop.state.metrics.items()),
-                weights_sha256=digests[0],
-                optimizer_sha256=digests[1],
-                best=Best(**loop.state.best),
-                exactness=loop.exactness[0],
-                exactness_reason=loop.exactness[1],
-            )
+        if outcome.status == "completed":
+            outcome = _with_result(outcome, loop, digests)
         try:
             records.write(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
@@ -168,3 +160,17 @@ def _leave(context: RankContext, loop: Loop, status: str) -> None:
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+def _with_result(outcome: Outcome, loop: Loop, digests: tuple[str, str]) -> Outcome:
+    """Return the outcome with what `attempt.close` copies into result.json."""
+    exact, reason = loop.exactness
+    return replace(
+        outcome,
+        metrics=tuple(Metric(name, value) for name, value in loop.state.metrics.items()),
+        weights_sha256=digests[0],
+        optimizer_sha256=digests[1],
+        best=Best(**loop.state.best),
+        exactness=exact,
+        exactness_reason=reason,
+    )

@@ -9,8 +9,6 @@
 - reasons: names what ended an attempt, and what shows it, for its record.
 - execute: executes a decision: requeue, successor, retry, hold.
 - record_writer: makes and writes the records of all attempts, and the result.
-- successor: the job that waits for the present one to end.
-- requeue_policy: whether Slurm requeues a preempted job by itself.
 - srun_step: what the spec adds to srun's command line; the bounds of the step's end.
 - end_messages: what job.log shows of an attempt that ended.
 

@@ -29,7 +29,7 @@ from .decision import (
     format_decision,
     is_automatic_start,
 )
-from .end_messages import report_error, report_quarantine, report_short_lead
+from .end_messages import error_lines, report_quarantine, report_short_lead
 from .execute import end_run, format_for_log
 
 
@@ -69,7 +69,8 @@ def close(
         decision = replace(COMPLETED, reason="every rank exited with code 0")
     with BestEffort("attempt")():
         report_quarantine(run_dir, facts)
-        report_error(run_dir, facts, evidence)
+        for line in error_lines(run_dir, facts, evidence):
+            print_line(line)
     # slurmctld may not have answered for minutes, and the job may run again elsewhere.
     run_lock.check_owned(run_dir, me, attempt)
     # Else Slurm itself ends the steps; in the job's next start they have the same names.
@@ -95,9 +96,10 @@ def close_lost(
 
     `predecessor`: the id of the job whose successor this job is.
     """
-    if not interpret.is_unrecorded(facts):
-        return facts
     last_job_id = None if facts.plan is None else facts.plan.job_id
+    is_others = predecessor is not None and last_job_id not in (None, me.job_id, predecessor)
+    if is_others or not interpret.is_unrecorded(facts):
+        return facts
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
     evidence = interpret.lost_evidence(facts)
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?

@@ -12,7 +12,7 @@ from ..rundir import RunDir
 from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
-from . import requeue_policy, srun_step
+from . import srun_step
 
 
 def of_ended(
@@ -30,11 +30,11 @@ def of_ended(
         if job is None:
             print_line(f"attempt {facts.attempt}: slurmctld does not show job {me.job_id}")
         else:
-            evidence = with_job(facts, evidence, job, me.job_id)
+            evidence = with_job(facts, evidence, job)
     return hooks.evidence(run_dir, facts, me, evidence, job)
 
 
-def with_job(facts: AttemptFacts, evidence: Evidence, job: client.Job, job_id: str) -> Evidence:
+def with_job(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> Evidence:
     """Return `evidence` with what Slurm shows of the job now, and the nodes that do not answer."""
     evidence = replace(
         evidence,
@@ -43,14 +43,12 @@ def with_job(facts: AttemptFacts, evidence: Evidence, job: client.Job, job_id: s
         is_preempted=job.is_preempted,
         is_requeued=job.restarts > client.restart_count(),
         can_requeue=job.can_requeue,
-        has_successor=interpret.successor_of(facts, job_id) is not None,
         is_near_limit=interpret.is_near_limit(facts, time.time()),
         unreachable_nodes=srun_step.unreachable_nodes(facts, interpret.nodes_without_end(facts)),
     )
     if evidence.unreachable_nodes and not (facts.errors or facts.agent_errors):
         evidence = replace(evidence, error=None)  # what the other agents left is a consequence
-    is_left = requeue_policy.slurm_requeues_itself(facts.attempts, evidence, job, job_id)
-    return replace(evidence, is_left_to_slurm=is_left)
+    return evidence
 
 
 def of_lost(

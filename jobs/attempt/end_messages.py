@@ -1,4 +1,4 @@
-"""Writes to job.log which checkpoints an attempt found damaged, and why it failed."""
+"""What job.log shows of an ended attempt: damaged checkpoints, why it failed, a slow stop."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def report_quarantine(run_dir: RunDir, facts: AttemptFacts) -> None:
         with contextlib.suppress(OSError):  # it may be no directory, or written on a full disk
             text = shared_files.read_text(aside / "REASON", errors="replace")
             reason = next(iter(text.splitlines()), reason)
-        print_line(
-            f"attempt {facts.attempt}: a damaged checkpoint was put aside, {aside}: {reason}"
-        )
+        what = f"attempt {facts.attempt}: a damaged checkpoint was put aside"
+        print_line(f"{what}, {aside}: {reason}")
 
 
 def report_short_lead(facts: AttemptFacts) -> None:
@@ -40,12 +39,6 @@ def report_short_lead(facts: AttemptFacts) -> None:
             f"warning: this stop took {stop_s:.0f} s, and a time limit comes {lead_s} s after its "
             f"signal: set slurm.signal_lead_s: {30 * math.ceil(1.2 * stop_s / 30)}"
         )
-
-
-def report_error(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> None:
-    """Write why the attempt failed to job.log, with the end of the log of that rank."""
-    for line in error_lines(run_dir, facts, evidence):
-        print_line(line)
 
 
 def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> list[str]:

@@ -17,14 +17,13 @@ from ..runs import run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, site
 from ..slurm.hostlist import expand_hostlist
-from . import record_writer, successor
+from . import record_writer
 from .decision import Action, Cause, Decision, budget_used, format_decision
 from .reasons import hold_hint
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
 MAX_DELAY_S = 60
-MAX_WORDS = 400  # characters of what sbatch printed
 # A partition's jobs are preempted together: not all of them ask slurmctld in the same second.
 SPREAD_S = 1.0
 
@@ -43,7 +42,7 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
         decision = replace(decision, action=Action.REQUEUE)
         facts = record_writer.amend(run_dir, facts, decision)
     if decision.action is Action.REQUEUE:
-        is_over = not requeue(decision, run_dir, facts, me)
+        is_over = requeue(decision, run_dir, facts, me)
     elif decision.action is Action.SUCCESSOR:
         is_over = leave_to_successor(decision, run_dir, facts, me)
     else:
@@ -72,40 +71,45 @@ def end_for_good(job_id: str) -> int:
     23.11 Slurm does so although Requeue=0.
     """
     client.forbid_requeue(job_id)
-    config = site.query_config()
-    listed = frozenset[int]() if config is None else config.requeued_codes
+    listed = site.requeued_codes()
     return next((code for code in (1, *OTHER_CODES) if code not in listed), 1)
 
 
 def leave_to_successor(
-    decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner
+    decision: Decision,
+    run_dir: RunDir,
+    facts: AttemptFacts,
+    me: run_lock.Owner,
+    requeued: client.RequeueResult | None = None,
 ) -> bool:
-    """Leave the run to the job's successor, or hold it; False if another start owns the run."""
-    after, refusal = successor.confirm(run_dir, facts, me.job_id)
-    if after is not None:
-        hand_over(run_dir, facts, me, after)
-        return True
-    problem = "Slurm cannot start this job again, and it has no successor"
-    return end_instead(hold_instead(decision, problem, refusal), run_dir, facts, me)
+    """Leave the run to the job's successor, or hold it; returns whether this job is over.
 
-
-def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decision:
-    """Return the decision where the job was not requeued because of a problem.
-
-    refusal: what sbatch printed instead of queueing a successor.
+    It may not be: another start owns the run, or Slurm has accepted a requeue without an answer.
     """
-    lines = [line.removeprefix("sbatch: ").strip() for line in refusal.splitlines()]
-    lines = [line for line in lines if "error: " in line] or lines  # not a site's notes around it
-    words = "; ".join(filter(None, lines))[:MAX_WORDS]
-    problem = f"{problem}: {words}" if words else problem
+    after, refusal = None, ""
+    if run_lock.is_owned_by_start(run_dir, me):
+        after, refusal = hooks.successor(run_dir, facts, me, is_over=True)
+    if after is None:
+        problem = "Slurm cannot start this job again, and it has no successor"
+        if requeued is not None:
+            problem = requeued.problem + (", and no successor" if refusal else "")
+        problem += f": {refusal}" if refusal else ""
+        hold = not_requeued(decision, problem)
+        is_ended = end_instead(hold, run_dir, facts, me, requeued)
+        return is_ended and (requeued is None or requeued.answer is not RequeueAnswer.NO_ANSWER)
+    if requeued is not None:
+        instead = replace(not_requeued(decision, requeued.problem), action=Action.SUCCESSOR)
+        print_line(format_for_log(instead, run_dir, facts.last))
+        facts = record_writer.amend(run_dir, facts, instead, requeued)
+    run_lock.release(run_dir, me)
+    exclude_nodes(run_dir, facts, after, client.show_job(after))
+    return True
+
+
+def not_requeued(decision: Decision, problem: str) -> Decision:
+    """Return the hold where the job was not requeued because of a problem."""
     reason = f"{decision.reason}; NOT requeued: {problem}"
     return replace(decision, action=Action.HOLD, reason=reason, budget=Kind.NOT_REQUEUED)
-
-
-def hand_over(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:
-    """Release the run: the job that waits for the end of this one continues it."""
-    run_lock.release(run_dir, me)
-    exclude_nodes(run_dir, facts, successor_id, client.show_job(successor_id))
 
 
 def exclude_nodes(
@@ -141,36 +145,22 @@ def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
 def requeue(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> bool:
     """Ask Slurm to start the job again; if it does not, correct the record and write the result.
 
-    Returns whether the job starts again, or may: Slurm may have accepted a request that it did not
-    answer.
+    Returns whether this job is over, as `leave_to_successor`.
     """
     time.sleep(random.uniform(0, SPREAD_S))
     requeued = client.requeue(me.job_id)
     job = requeued.job
     if requeued.answer is RequeueAnswer.ACCEPTED:
         exclude_nodes(run_dir, facts, me.job_id, job)
-        return True
-    is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
-    # Where preemption cancels jobs, it may have been Slurm; the successor job can find out.
-    cancels_preempted = facts.site is None or facts.site.cancels_preempted is not False
-    hold, refusal = hold_instead(decision, requeued.problem), ""
-    if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
-        # The cancel came between the decision and the requeue, which then had no effect.
-        instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        return not end_instead(instead, run_dir, facts, me, requeued)
-    after = None
-    if run_lock.is_owned_by_start(run_dir, me):
-        after, refusal = successor.confirm(run_dir, facts, me.job_id)
-    if after is not None:
-        instead = replace(hold, action=Action.SUCCESSOR)
-        print_line(format_for_log(instead, run_dir, facts.last))
-        facts = record_writer.amend(run_dir, facts, instead, requeued)
-        hand_over(run_dir, facts, me, after)
         return False
-    if refusal:
-        hold = hold_instead(decision, f"{requeued.problem}, and no successor", refusal)
-    is_ended = end_instead(hold, run_dir, facts, me, requeued)
-    return requeued.answer is RequeueAnswer.NO_ANSWER or not is_ended
+    if job is not None and client.is_cancelled(job.state, job.reason):
+        has_successor = facts.last is not None and facts.last.evidence.has_successor
+        # Where preemption cancels jobs, it may have been Slurm; the successor job can find out.
+        if not (job.is_preempted and has_successor):
+            # The cancel came between the decision and the requeue, which then had no effect.
+            instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+            return end_instead(instead, run_dir, facts, me, requeued)
+    return leave_to_successor(decision, run_dir, facts, me, requeued)
 
 
 def end_instead(
@@ -197,13 +187,9 @@ def end_instead(
 def end_run(
     run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, decision: Decision
 ) -> AttemptFacts:
-    """Write the result of a run, cancel its successor job, release the run and tell the user.
-
-    The user was told already of a run that has a result. Returns: the facts with the result.
-    """
+    """Write the result of a run and release it; returns the facts with the result."""
     had_result = facts.result is not None
     facts = record_writer.write_result(run_dir, facts, decision)
-    successor.cancel(run_dir, facts, me.job_id)
     run_lock.release(run_dir, me)
     if not had_result:
         hooks.end(run_dir, facts, me)

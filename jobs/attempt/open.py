@@ -26,12 +26,12 @@ from ..runs import (
     scratch_purge,
 )
 from ..runs.interpret import AttemptFacts
-from ..slurm import client, job_list, sbatch
+from ..slurm import client, job_list, sbatch, site
 from ..spec import Launch, Slurm
 from ..stop_signals import is_passed_on
-from . import record_writer, successor
+from . import record_writer
 from .close import close_lost
-from .decision import COMPLETED, Cause, refusal
+from .decision import COMPLETED, refusal
 from .execute import end_run
 
 
@@ -46,8 +46,8 @@ def open_attempt(
 
     `resolved`: the first node's address, if the batch script found one. `checkout`: the code that
     the ranks of a launch by hand run; all others run the frozen code.
-    Raises: OwnedError, AllocationError, RendezvousError, InterfaceError, HeldError, EndedError,
-        RecordError.
+    Raises: OwnedError, AllocationError, RendezvousError, InterfaceError, HeldError, RecordError,
+        and what a room raises of an attempt that must not begin.
     """
     claimed = fact_reader.newest_opened(run_dir) + 1
     run_lock.claim(run_dir, me, claimed)
@@ -90,8 +90,13 @@ def _open(
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
         check_signal(facts, me.job_id)
-    facts = _close_earlier(run_dir, facts, me)
+    for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
+        if not shared_files.is_dir(folder):  # a scratch purge may have deleted it
+            folder.mkdir()
+    facts = close_lost(run_dir, facts, me, lookup.predecessor(run_dir))
     if not me.is_local:
+        if facts.site is None:  # Slurm did not answer submit, or there was none
+            site.record(run_dir)
         lookup.note_job(run_dir, facts.submission, me.job_id, client.cluster_name())
         link_job_log(run_dir)
     if interpret.is_completed(facts):
@@ -101,13 +106,13 @@ def _open(
         raise facts.spec_error
     code, kit = scratch_purge.check_code(run_dir)
     refuse(run_dir, facts, me)
+    chosen = hooks.begin(run_dir, facts, me, nodes) or Chosen(tuple(nodes))
     if facts.result is not None:
         run_dir.result.unlink(missing_ok=True)
     if checkout is not None and checkout != run_dir.code.resolve():
         # It may have changed since the run was frozen: freeze it again, for the record.
         mode = int(facts.spec.dir_mode, 8)
         code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
-    chosen = hooks.begin(run_dir, facts, me, nodes) or Chosen(tuple(nodes))
     plan = replace(
         plan_of(facts, me, attempt, chosen, resolved),
         code=code.name,
@@ -116,7 +121,7 @@ def _open(
     run_dir.attempt(attempt).path.mkdir(exist_ok=True)
     records.write(run_dir.attempt(attempt).plan, plan)
     if not me.is_local:
-        successor.ensure(run_dir, facts, me.job_id)
+        hooks.successor(run_dir, facts, me, is_over=False)
     record_writer.note(run_dir, attempt, "open", nodes=list(plan.nodes), job_id=me.job_id)
     where = f"{plan.head.endpoint} ({plan.head.how}){chosen.note}"
     print_line(f"attempt {attempt}: {quantity(len(plan.nodes), 'node')}, rendezvous at {where}")
@@ -134,30 +139,6 @@ def link_job_log(run_dir: RunDir) -> None:
             return
         if run_dir.job_log.is_symlink() or not os.path.lexists(run_dir.job_log):
             relink(run_dir.job_log, log)
-
-
-def _close_earlier(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> AttemptFacts:
-    """Record the end of the run's newest attempt if that is missing; returns the facts with it.
-
-    Raises: EndedError for a successor job that must not continue the run.
-    """
-    before = lookup.predecessor(run_dir)
-    check = successor.check_predecessor(run_dir, facts, me.job_id, before)
-    refused = successor.EndedError(
-        f"{run_dir.path}: job {me.job_id} does not continue the run: {check.reason}"
-    )
-    if not check.may_continue and check.final_action is None:
-        raise refused
-    for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
-        if not shared_files.is_dir(folder):  # a scratch purge may have deleted it
-            folder.mkdir()
-    facts = close_lost(run_dir, facts, me, before)
-    # A user's script may have completed the run before its job ended.
-    if check.final_action is not None and not interpret.is_completed(facts):
-        facts = record_writer.end_run(run_dir, facts, check.final_action, Cause.LOST, check.reason)
-        hooks.end(run_dir, facts, me)
-        raise refused
-    return facts
 
 
 class AllocationError(UserError):

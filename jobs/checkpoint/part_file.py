@@ -131,7 +131,7 @@ class BlockSink:
 
 
 class PartFile:
-    """An open file of a rank.
+    """An open file of a rank. bytes_read: of its data and digests, so far.
 
     Raises: DamageError where size or digests are not those of the manifest; OSError.
     """
@@ -142,6 +142,7 @@ class PartFile:
         expected.check(path.name, size)
         self._data_bytes = data_bytes(size)
         self._digests = bytearray(size - self._data_bytes)
+        self.bytes_read = 0
         self._read(self._data_bytes, memoryview(self._digests))
         expected.check(path.name, size, hashlib.sha256(self._digests).hexdigest())
         # The next tensor may begin in the same block. Those of two types may take turns.
@@ -178,7 +179,9 @@ class PartFile:
 
     def _read(self, offset: int, target: memoryview) -> None:
         self._file.seek(offset)
-        if self._file.readinto(target) < len(target):
+        count = self._file.readinto(target)
+        self.bytes_read += count
+        if count < len(target):
             raise DamageError(f"{self._name} ends before byte {offset + len(target)}")
 
     def _check(self, block: int, data: memoryview) -> None:

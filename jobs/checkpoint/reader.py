@@ -60,6 +60,11 @@ class Contents:
         self._opened.close()
         self._parts.clear()
 
+    @property
+    def bytes_read(self) -> int:
+        """The bytes that were read of the files of ranks."""
+        return sum(part.bytes_read for part in self._parts.values())
+
     def read(self, name: str) -> bytes:
         """Return the content of a file that is no rank's."""
         with _bad_sectors_are_damage():

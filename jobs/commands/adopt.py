@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from .. import gpus, records
+from .. import gpus, hooks, records
 from ..config.load import load
 from ..console import begin_lines_with_time, print_line
 from ..errors import UserError
@@ -17,7 +17,7 @@ from ..records.queued import Submission
 from ..rundir import RunDir
 from ..runs import lookup
 from ..runs.freeze import freeze
-from ..slurm import client, duration, site, site_warnings
+from ..slurm import client, duration, site
 from ..spec import Slurm
 from . import arguments
 
@@ -61,10 +61,9 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     of_job = Submission(None, job_id, os.getuid(), os.environ.get("SLURM_CLUSTER_NAME"))
     with freeze(loaded) as run_dir:
         records.write(run_dir.submission, of_job)
-        noted = site_warnings.record_site(run_dir, loaded.spec.slurm, site.query(loaded.spec.slurm))
+        site.record(run_dir)
         lookup.remember(run_dir, job_id, cluster)
-    for line in noted.remarks:
-        print_line(line)
+        hooks.before_queue({run_dir: loaded}, is_on_slurm=True, is_checked=False)
     print_line(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}")
     return run_dir
 

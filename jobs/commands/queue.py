@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from .. import hooks, records
-from ..console import BestEffort, print_line
+from ..console import BestEffort
 from ..environment import Door
 from ..errors import FailedError
 from ..records.ended import read_attempts
-from ..records.queued import SlurmSite, Submission
+from ..records.queued import Submission
 from ..rundir import RunDir, Timeline
 from ..runs import lookup
-from ..slurm import client, duration, executor, refusals, site, site_warnings
+from ..slurm import client, duration, executor, refusals, site
 from ..slurm.hostlist import expand_hostlist
 from ..slurm.sbatch import sbatch_argv
 from ..spec import Spec
@@ -32,7 +31,6 @@ def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
     before: the run's submission so far.
     Raises: FailedError; then nothing is queued.
     """
-    asked = check_site(spec, run_dir)
     listed = expand_hostlist(spec.slurm.exclude or "")
     nodes = hooks.exclude(run_dir, spec, before, read_attempts(run_dir), listed)
     if {*nodes} != {*listed}:
@@ -42,7 +40,7 @@ def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
         run_dir.job_log.unlink()
     submission = Submission(tuple(argv), nodes_taken_back=before.nodes_taken_back)
     records.write(run_dir.submission, submission)
-    record = functools.partial(record_job, run_dir, submission, asked)
+    record = functools.partial(record_job, run_dir, submission, site.record(run_dir).cluster)
     return call_sbatch(argv, run_dir.submitit, record)
 
 
@@ -76,11 +74,8 @@ def call_sbatch(argv: Sequence[str], folder: Path, record: Callable[[str], None]
     return job_id
 
 
-def record_job(
-    run_dir: RunDir, submission: Submission, site: SlurmSite | None, job_id: str
-) -> None:
+def record_job(run_dir: RunDir, submission: Submission, cluster: str | None, job_id: str) -> None:
     """Record the job of a run. submission: with the command line that queues this run alone."""
-    cluster = None if site is None else site.cluster
     of_job = replace(submission, job_id=job_id, uid=os.getuid(), cluster=cluster)
     records.write(run_dir.submission, of_job)
     lookup.remember(run_dir, job_id)
@@ -97,47 +92,13 @@ def refusal(error: executor.SubmissionError) -> FailedError:
     return FailedError("\n".join(lines))
 
 
-def check_site(spec: Spec, run_dir: RunDir) -> SlurmSite:
-    """Print the warnings of this site; record the site in the run directory and return it.
-
-    Raises: FailedError for more nodes than the partition has: Slurm may queue such a job, which
-        never starts.
-    """
-    sites = site.query(spec.slurm)
-    fewest = spec.slurm.fewest_job_nodes
-    if sites and all(0 < each.partition.nodes < fewest for each in sites):
-        answer = test_only(spec, run_dir)
-        if answer is not None and not answer.is_accepted:
-            hint = refusals.hint(answer.text)
-            raise FailedError(
-                f"Slurm refuses the job, nothing is queued\n{answer.text}\n  hint: {hint}"
-            )
-    for problem in site_warnings.check(spec.slurm, sites, site_warnings.last_stop_s(run_dir)):
-        print_line(problem.in_one_line)
-    return site_warnings.record_site(run_dir, spec.slurm, sites)
-
-
-def show_site(spec: Spec) -> None:
-    """Print the warnings of this site to stderr."""
-    for problem in site_warnings.check(spec.slurm, site.query(spec.slurm)):
-        print(problem.in_one_line, file=sys.stderr)
-
-
-@dataclass(frozen=True)
-class SbatchAnswer:
-    """The answer of `sbatch --test-only`."""
-
-    is_accepted: bool
-    text: str
-
-
-def test_only(spec: Spec, run_dir: RunDir, script: Path | None = None) -> SbatchAnswer | None:
-    """Ask Slurm whether it would accept the job; None if sbatch is missing or does not answer.
+def test_only(spec: Spec, run_dir: RunDir, script: Path | None = None) -> tuple[bool | None, str]:
+    """Return whether Slurm would accept the job, and its words; None if sbatch does not answer.
 
     script: the batch script; by default the run directory's frozen one.
     """
     argv = sbatch_argv(spec, run_dir, script)
     answer = client.test_only(*hooks.start(Door.SBATCH, argv, os.environ, spec))
     if answer is None or not client.is_answered(answer):
-        return None
-    return SbatchAnswer(answer.returncode == 0, (answer.stderr + answer.stdout).strip())
+        return None, ""
+    return answer.returncode == 0, (answer.stderr + answer.stdout).strip()

@@ -19,7 +19,7 @@ from ..rundir import RunDir
 from ..runs.freeze import freeze_all, planned_run_dir
 from ..slurm import client, executor
 from . import arguments, packages
-from .queue import gpu_hours, queue, show_site, test_only
+from .queue import gpu_hours, queue, test_only
 from .submit_claim import hold_claim
 
 if TYPE_CHECKING:
@@ -147,15 +147,15 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     if is_local:
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
         return 0
-    verdict = test_only(spec, run_dir, script)
-    if verdict is None:
+    is_accepted, words = test_only(spec, run_dir, script)
+    if is_accepted is None:
         print("sbatch did not answer: whether it accepts the job is unknown", file=sys.stderr)
         return 1
-    show_site(spec)
-    print(verdict.text, file=sys.stderr)
-    if not verdict.is_accepted and (hint := refusals.hint(verdict.text)):
+    hooks.before_queue({run_dir: loaded}, is_on_slurm=True, is_checked=False)
+    print(words, file=sys.stderr)
+    if not is_accepted and (hint := refusals.hint(words)):
         print(f"  hint: {hint}", file=sys.stderr)
-    return 0 if verdict.is_accepted else 1
+    return 0 if is_accepted else 1
 
 
 def go_on(run_dir: RunDir, job_id: str | None, as_json: bool) -> int:

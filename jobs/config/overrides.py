@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..problems import CONTROL, KeyPath, Place, Problem, printable
@@ -17,12 +17,19 @@ _QUOTED_MAPPING = "SET splits at spaces: write one entry as {}.NAME=VALUE"
 _CONTROL = re.compile(f"[{CONTROL}]")
 
 
+@dataclass(frozen=True)
+class Override:
+    """One `KEY=VALUE`; the value is parsed by the same rules as a value of the file."""
+
+    path: KeyPath
+    document: Document
+
+
 def apply(document: Document, arguments: Sequence[str]) -> None:
     """Merge each `KEY=VALUE` into the document; a wrong one becomes one of its problems."""
     for number, argument in enumerate(arguments):
-        place = Place(f"override {printable(argument[:100])}", (1, number))
-        parsed = _parse(argument, place)
-        problem = parsed if isinstance(parsed, Problem) else _merge(document, *parsed)
+        parsed = parse(argument, number)
+        problem = parsed if isinstance(parsed, Problem) else merge(document, parsed)
         if problem is not None:
             document.problems.append(problem)
 
@@ -37,9 +44,13 @@ def newest(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept.values())
 
 
-def _parse(argument: str, place: Place) -> tuple[KeyPath, Document] | Problem:
-    """Return key and value of one argument, read as those of the file, or what is wrong with it."""
+def parse(argument: str, number: int) -> Override | Problem:
+    """Return the override in one argument, or what is wrong with the argument.
+
+    number: the argument's position among all overrides; problems are sorted by it.
+    """
     name, equals, written = argument.partition("=")
+    place = Place(f"override {printable(argument[:100])}", (1, number))
     if not equals:
         known = [key.dotted for key in keys().values()]
         in_mapping = any(name.startswith(f"{key}.") for key in known)
@@ -49,8 +60,9 @@ def _parse(argument: str, place: Place) -> tuple[KeyPath, Document] | Problem:
         return Problem((), "is not KEY=VALUE", hint, place=place)
     path: KeyPath = tuple(name.split("."))
     if not all(path) or len(argument.encode(errors="replace")) > yaml_reader.MAX_BYTES:
-        hint = "write it as slurm.nodes=2, within 64 KiB"
-        return Problem((), "cannot be read", hint, place=place)
+        return Problem(
+            (), "cannot be read", "write it as slurm.nodes=2, within 64 KiB", place=place
+        )
     if _CONTROL.search(argument):
         return Problem(path, "has a line break or control character", "leave it out", place=place)
     document = _value(written, place)
@@ -61,7 +73,7 @@ def _parse(argument: str, place: Place) -> tuple[KeyPath, Document] | Problem:
         hint = _QUOTED_MAPPING.format(name) if is_cut else _QUOTE
         return replace(document.problems[0], path=path, hint=hint)
     nodes = {path + at: node for at, node in {(): YamlNode(place), **document.nodes}.items()}
-    return path, Document(as_written(document.values, path, nodes), nodes)
+    return Override(path, Document(as_written(document.values, path, nodes), nodes))
 
 
 def _has_comment(written: str, document: Document) -> bool:
@@ -91,10 +103,10 @@ def as_written(value: Any, path: KeyPath, nodes: dict[KeyPath, YamlNode]) -> Any
     return value if is_sbatch_arg and keeps_meaning else written
 
 
-def _merge(document: Document, key: KeyPath, value: Document) -> Problem | None:
-    """Set a key in the document, or return why that is impossible."""
-    path = _spelling_in(document.values, key)
-    nodes = {path + at[len(path) :]: node for at, node in value.nodes.items()}
+def merge(document: Document, override: Override) -> Problem | None:
+    """Set the override's key in the document, or return why that is impossible."""
+    path = _spelling_in(document.values, override.path)
+    nodes = {path + at[len(path) :]: node for at, node in override.document.nodes.items()}
     own = nodes[path]
     parent = document.values
     for depth, name in enumerate(path[:-1], 1):
@@ -105,7 +117,7 @@ def _merge(document: Document, key: KeyPath, value: Document) -> Problem | None:
         if not isinstance(parent, dict):
             hint = "override the key itself, such as launch.args=[a, b]"
             return Problem(path[:depth], "has no keys of its own", hint, place=own.place)
-    parent[path[-1]] = value.values
+    parent[path[-1]] = override.document.values
     for at in [at for at in document.nodes if at[: len(path)] == path]:
         del document.nodes[at]
     document.nodes.update(nodes)

@@ -48,29 +48,22 @@ class RecordedJob:
 
 @dataclass(frozen=True)
 class Successor:
-    """successor.json: job `job_id` starts after the end of job `after`; `reason`: why."""
+    """successor.json: job `job_id` starts after the end of job `after`."""
 
     job_id: str
     after: str
-    reason: str
 
 
 @dataclass(frozen=True)
 class SlurmSite:
-    """site.json: what the Slurm that a run was submitted to does with the run's jobs.
+    """site.json: settings of the Slurm that a run was submitted to.
 
     A default is Slurm's own. Source: slurm.conf(5).
     """
 
-    cancels_preempted: bool | None = None  # None: not known
-    # From the warning of a preemption to SIGKILL; the trainer compares it with its saves.
-    preemption_s: int | None = None
     kill_wait_s: int = 30  # from SIGTERM to SIGKILL
     slurmd_port: int = 6818
     cluster: str | None = field(default=None, metadata=OMIT_NONE)  # in which the job is queued
-    # The QOS that decides what a preemption does, where PreemptType is qos.
-    qos: str | None = field(default=None, metadata=OMIT_NONE)
-    remarks: tuple[str, ...] = ()  # the warnings at submit
 
 
 @dataclass(frozen=True)

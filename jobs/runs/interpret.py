@@ -374,12 +374,6 @@ def is_near_limit(facts: AttemptFacts, now: float) -> bool:
     return deadline is not None and now > deadline - facts.spec.slurm.signal_lead_s - RETRY_S
 
 
-def successor_of(facts: AttemptFacts, job_id: str) -> str | None:
-    """Return the id of the job that waits for the end of this one."""
-    after = facts.successor
-    return after.job_id if after is not None and after.after == job_id else None
-
-
 def newly_quarantined(facts: AttemptFacts) -> tuple[str, ...]:
     """Return the checkpoints quarantined since the attempt opened, by name: clocks may differ."""
     before = () if facts.plan is None else facts.plan.quarantined

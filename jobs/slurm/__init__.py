@@ -9,6 +9,5 @@
 - pending: explains why a job waits, for twenty reasons of squeue.
 - refusals: the key that a message of a refused job may be about.
 - sbatch: the argv and the environment of sbatch for a run.
-- site: the settings of the site's Slurm: time limit, preemption, requeue.
-- site_warnings: three warnings about a site at submit, and the record of it.
+- site: the settings of this Slurm that each run needs.
 """

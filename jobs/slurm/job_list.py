@@ -59,8 +59,7 @@ def _lives_of_ended(
     It hides jobs of other users (PrivateData), and this host may ask another cluster: these lives
     are unknown.
     """
-    config = site.query_config() if any(job.cluster for job in over) else None
-    asked = "" if config is None else config.cluster
+    asked = site.settings().get("ClusterName") if any(job.cluster for job in over) else None
     foreign = [job.job_id for job in over if job.uid not in (None, os.getuid())]
     absent = [job.job_id for job in over if job.job_id not in shown]
     wanted = [job_id for job_id in absent if is_end_wanted or job_id in foreign]

@@ -1,7 +1,6 @@
 """sbatch's command line for a run, as data: each option is one argument.
 
-Both ways to queue a job use it: `jobs.slurm.executor` for a user, `jobs.slurm.client.submit` for a
-successor. Standard library only.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from ..rundir import JOB_LOG, RunDir
 from ..spec import Spec
 
 SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
-# Options that belong to one job and not to its successor.
-_NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
 
 
 def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]:
@@ -86,20 +83,3 @@ def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list
 def argv_of(options: Sequence[str], script: Path, target: Path) -> list[str]:
     """Return the command line that queues the batch script for a run, or for a group of runs."""
     return ["sbatch", *options, str(script), str(target)]
-
-
-def successor_argv(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[str]:
-    """Return the command line of the job that starts after the end of a job.
-
-    argv: the command line of that job, from `sbatch_argv`.
-    can_requeue: whether Slurm may requeue that job, so the new one, too.
-    """
-    options, positional = argv[1:-2], argv[-2:]
-    kept = [option for option in options if _name(option) not in _NOT_INHERITED]
-    asked = next((option for option in options if _name(option) == "requeue"), "--requeue")
-    after = [f"--dependency=afterany:{job_id}", asked if can_requeue else "--no-requeue"]
-    return ["sbatch", *kept, *after, *positional]
-
-
-def _name(option: str) -> str:
-    return option.removeprefix("--").partition("=")[0]

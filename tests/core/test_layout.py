@@ -90,7 +90,7 @@ STANDARD_LIBRARY_ONLY = [
     *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS | CHECKPOINT)),
     *("jobs.attempt.__main__", "jobs.runs.checkpoint_files"),
     *("jobs.node.__main__", "jobs.node.rank"),
-    *("jobs.runs.scratch_purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
+    *("jobs.runs.scratch_purge", "jobs.slurm.client", "jobs.slurm.site"),
     "jobs.commands.packages",
 ]
 
@@ -480,7 +480,6 @@ def test_only_jobs_slurm_runs_slurms_commands():
 ASKS_ABOUT_JOBS = {
     "jobs.runs.state": "the state of runs",
     "jobs.runs.run_lock": "whether the owner of a claim is dead, so that another may take it",
-    "jobs.attempt.successor": "whether a successor waits already",
     "jobs.commands.resume": "until a job that has ended its run is gone",
     "jobs.commands.submit_claim": "whether the command that holds the claim is dead",
     "jobs.commands.why": "why a job waits",

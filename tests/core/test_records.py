@@ -41,7 +41,7 @@ PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
         Result("held", reason="three crashes", attempts=3),
         Result("completed", metrics=(Metric("a", 0.5), Metric("b", None)), weights_sha256="x"),
         Result("completed", weights_sha256="x", best=Best("eval_loss", 0.1, 7)),
-        SlurmSite(True, 30, remarks=("x",)),
+        SlurmSite(30, cluster="c"),
         SpecChange(1.0, (KeyChange("train.lr", (0.1, None)),), "x"),
         records.decode(Claim, run_files.claim(), "here"),
         Progress(3, total=9, loss=0.5, time_left="1 s"),

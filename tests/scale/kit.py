@@ -21,7 +21,6 @@ from slurm_job_kit.jobs.attempt import (
     decision,
     record_writer,
     srun_step,
-    successor,
 )
 from slurm_job_kit.jobs.attempt.decision import Budget, BudgetUsed, Decision
 from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
@@ -36,6 +35,8 @@ from slurm_job_kit.jobs.records.nodes import (
 )
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.records.training import Event, Outcome
+from slurm_job_kit.jobs.rooms.sites import preemption
+from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
@@ -68,7 +69,6 @@ class Run:
 
     run_dir: RunDir
     spec: Spec
-    site: SlurmSite
     attempts: list[AttemptRecord] = field(default_factory=list)
     plan: AttemptPlan | None = None
     first_step_t: float | None = None
@@ -80,9 +80,8 @@ class Run:
     @classmethod
     def of_size(cls, nodes: int, slurm: Slurm, spec: Spec) -> Run:
         """A new run of so many nodes."""
-        site = SlurmSite(cancels_preempted=False)
         spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes))
-        return cls(RunDir(Path("/nonexistent/runs/simulated/run")), spec, site)
+        return cls(RunDir(Path("/nonexistent/runs/simulated/run")), spec)
 
     @property
     def checkpoint(self) -> str | None:
@@ -110,7 +109,7 @@ class Run:
             attempts=tuple(self.attempts),
             spec=self.spec,
             spec_error=None,
-            site=self.site,
+            site=SlurmSite(),
             submission=Submission(),
             successor=None,
             checkpoint=self.checkpoint,
@@ -156,6 +155,7 @@ def doors(slurm: Slurm) -> Iterator[list[float]]:
         patch(mock.patch.object(console, "STDERR", null))
         patch(mock.patch.object(client, "call", slurm.call))
         patch(mock.patch.object(client, "is_answering", slurm.is_answering))
+        patch(mock.patch.object(preemption, "recorded", lambda run_dir: Preemption(cancels=False)))
         patch(mock.patch("shutil.which", lambda name: f"/usr/bin/{name}"))
         patch(mock.patch("time.time", lambda: slurm.now))
         patch(mock.patch("time.sleep", sleeps.append))
@@ -177,7 +177,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
     facts = run.facts(None)
     if decision.refusal(facts.last, job.job_id, None) is not None:
         return False
-    successor.ensure(run.run_dir, facts, me.job_id)
+    hooks.successor(run.run_dir, facts, me, is_over=False)
     slurm.calls["srun"] += 1  # the agents
     run.plan = AttemptPlan(
         attempt=interpret.newest_number(facts) + 1,

@@ -3,7 +3,7 @@
 jobs/checkpoint/ reads the files of a checkpoint. The last three of these import no torch.
 
 - checkpoints: saves the state of a training; loads one.
-- saved_state: the parts of a saved state, and whether it fits a model and an optimizer.
+- saved_state: the parts of a saved state, and how it is restored.
 - outline: the files of a saved state: plain values, and the place of each tensor.
 - staging: copies the state into host memory, so that the training can continue.
 - loading: reads the newest undamaged checkpoint while the ranks build their models; loads it.

@@ -118,8 +118,7 @@ def load_newest(
         saved_state.check_fits(saved, replica)
         saved_state.check_moments(saved, replica, context.train)
         if contents is None:
-            replica.module.load_state_dict(saved.model)
-            optim.load(replica.optimizer, saved.optimizer)
+            saved_state.restore(saved, replica)
             return saved_state.restored_state(saved, replica, context.distributed)
         with contents:
             read, problem = _read_part(saved, replica, contents)

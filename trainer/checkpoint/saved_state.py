@@ -1,4 +1,4 @@
-"""The state of a training that a checkpoint holds: its parts, and whether it fits."""
+"""The state of a training that a checkpoint holds: its parts, and how it is restored."""
 
 from __future__ import annotations
 
@@ -142,6 +142,12 @@ def optimizer_parts(replica: Replica) -> dict[str, Any]:
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     """Return the parameters in the order in which `state_dict()` counts them."""
     return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def restore(saved: SavedState, replica: Replica) -> None:
+    """Load whole tensors into the replica; the caller has called `check_fits`."""
+    replica.module.load_state_dict(saved.model)
+    optim.load(replica.optimizer, saved.optimizer)
 
 
 def check_moments(saved: SavedState, replica: Replica, train: Train) -> None:

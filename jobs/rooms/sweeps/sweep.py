@@ -26,7 +26,7 @@ from ...runs import lookup, state
 from ...runs.freeze import link_in_default_root, new_run_id
 from ...runs.lookup import POINTS
 from ...runs.state import RunPhase
-from ...slurm import executor, sbatch
+from ...slurm import executor, sbatch, site
 from . import points as sweep_points
 from . import record as sweep_record
 from .points import LoadedSweep
@@ -133,8 +133,8 @@ def queue_array(
         raise UserError(
             f"the points ask Slurm for different jobs, an array for one\n  hint: {hint}"
         )
-    first, loaded = next(iter(runs.items()))
-    site = queue.check_site(loaded.spec, first)
+    first = next(iter(runs))
+    known = site.record(first)
     array = f"--array={array_tasks(numbers, limit)}"
     argv = sbatch.argv_of([*options, array], first.kit / sbatch.SCRIPT, sweep)
 
@@ -143,8 +143,8 @@ def queue_array(
         for number, (run_dir, each) in zip(numbers, runs.items(), strict=True):
             # The point's successor has this command line: it must not start the whole array again.
             alone = Submission(tuple(sbatch.sbatch_argv(each.spec, run_dir)))
-            records.write(run_dir.site, site)
-            queue.record_job(run_dir, alone, site, f"{array_id}_{number}")
+            records.write(run_dir.site, known)
+            queue.record_job(run_dir, alone, known.cluster, f"{array_id}_{number}")
 
     array_id = queue.call_sbatch(argv, sweep / SUBMITIT, record)
     print_line(f"job array {array_id}: {quantity(len(runs), 'point')}")

@@ -18,20 +18,19 @@ def run(run):
     return run
 
 
-def shown(run, capfd):
+def shown(run):
     facts = fact_reader.read(run, 1)
-    end_messages.report_error(run, facts, interpret.rank_evidence(facts, "RUNNING"))
-    return capfd.readouterr().err
+    return end_messages.error_lines(run, facts, interpret.rank_evidence(facts, "RUNNING"))
 
 
-def test_the_failing_rank_is_shown_with_the_end_of_its_log(run, capfd):
+def test_the_failing_rank_is_shown_with_the_end_of_its_log(run):
     lines = [f"line {n}" for n in range(100)]
     lines[90] = "\x1b[31mred\x1b[0m" + "x" * 1000
     run.attempt(1).rank_log(1).write_text("\n".join(lines) + "\n")
     for number in range(1, 4):
         error = RankError(5.0 + number, number, "b", "ValueError: x\n  hint: more", traceback="x")
         records.write(run.attempt(1).rank_error(number), error)
-    first, end_of, *shown_lines, more = shown(run, capfd).splitlines()
+    first, end_of, *shown_lines, more = shown(run)
     assert first == "first failure: rank 1 on b: ValueError: x"
     assert end_of == f"the end of {run.attempt(1).rank_log(1)}:"
     assert len(shown_lines) == 20 and shown_lines[-1] == "line 99"
@@ -39,8 +38,7 @@ def test_the_failing_rank_is_shown_with_the_end_of_its_log(run, capfd):
     assert more == "2 more ranks failed after it"
 
 
-def test_a_stop_before_the_ranks_is_no_failure(run, capfd):
+def test_a_stop_before_the_ranks_is_no_failure(run):
     for rank, host in enumerate("ab"):
         run_files.node(run.attempt(1), rank, (1.0, "SIGTERM"), host=host, torchrun_exit=None)
-    evidence = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
-    assert end_messages.error_lines(run, fact_reader.read(run, 1), evidence) == []
+    assert shown(run) == []

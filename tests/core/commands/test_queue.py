@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-from dataclasses import replace
 
 import pytest
 
@@ -15,7 +14,7 @@ from slurm_job_kit.jobs.rundir import Timeline, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
-from slurm_job_kit.jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.spec import Spec
 
 
 @pytest.fixture
@@ -52,24 +51,6 @@ def test_a_submitted_run_records_its_job_and_is_found_by_its_id(spec, sbatch, re
     assert lookup.find("4711") == run_dir
     events = [event["event"] for event in read_jsonl(run_dir.timeline("submit"))]
     assert events == ["freeze", "submit"]
-
-
-@pytest.mark.parametrize(("nodes", "is_refused"), [(4, False), (5, True)])
-def test_more_nodes_than_a_partition_has_are_refused_in_slurms_words(
-    spec, sbatch, repository, nodes, is_refused
-):
-    sbatch.answer("scontrol", "PreemptType = preempt/none\n", when="*config")
-    partition = "PartitionName=batch\n   Default=YES\n   State=UP TotalNodes=4\n"
-    sbatch.answer("scontrol", partition, when="--all show partition*")
-    error = "allocation failure: Requested node configuration is not available\n"
-    sbatch.answer("sbatch", error=error, status=1, when="--test-only*")
-    asked = replace(spec, slurm=Slurm(nodes=nodes))
-    if not is_refused:
-        assert queued(asked, repository)[0] == "4711"
-        return
-    with pytest.raises(FailedError, match="(?s)is not available.*hint: slurm.nodes"):
-        queued(asked, repository)
-    assert sbatch.submitted == 0 and lookup.all_runs() == []
 
 
 def test_a_job_that_cannot_be_recorded_is_cancelled(spec, sbatch, repository, monkeypatch):

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
@@ -80,29 +78,6 @@ def test_the_options_of_a_spec_with_all_keys():
 def test_zero_is_a_value_and_false_is_not():
     spec = Spec(slurm=Slurm(sbatch_args={"nice": 0, "hold": False}))
     assert sbatch.sbatch_options(spec, RUN.path)[-1] == "--nice=0"
-
-
-def test_a_successor_has_the_options_of_its_predecessor_without_those_of_one_job():
-    extra: dict[str, Any] = {
-        "mem": "4G",
-        "hold": True,
-        "begin": "now+1hour",
-        "dependency": "afterok:3",
-    }
-    argv = sbatch.sbatch_argv(Spec(slurm=Slurm(sbatch_args=extra)), RUN)
-    own = {"--requeue", "--hold", "--begin=now+1hour", "--dependency=afterok:3"}
-    kept = [argument for argument in argv if argument not in own]
-    assert len(kept) == len(argv) - len(own)
-    after = ["--dependency=afterany:7_1", "--no-requeue"]
-    assert sbatch.successor_argv(argv, "7_1", False) == [*kept[:-2], *after, *kept[-2:]]
-
-
-@pytest.mark.parametrize("can_requeue", [True, False])
-def test_a_successor_asks_for_an_expedited_requeue_as_its_predecessor_does(can_requeue):
-    argv = sbatch.sbatch_argv(Spec(slurm=Slurm(sbatch_args={"requeue": "expedite"})), RUN)
-    after = sbatch.successor_argv(argv, "7", can_requeue)
-    asked = [option for option in after if "requeue" in option]
-    assert asked == ["--requeue=expedite" if can_requeue else "--no-requeue"]
 
 
 def test_one_mail_is_requested_for_a_run():

@@ -88,7 +88,7 @@ def test_a_run_and_code_of_another_user_stay(here, monkeypatch, capfd):
 def test_a_run_with_a_job_in_the_queue_stays_whole(slurm, here, state, is_successor):
     run = ended(here, job_id="12")
     if is_successor:
-        records.write(run.successor, Successor("13", "12", "because"))
+        records.write(run.successor, Successor("13", "12"))
     slurm.enqueue("13" if is_successor else "12", here, "x")
     before = everything(run)
     assert main(["clean", "--yes"]) == 0

@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import execute, successor
+from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, budget_used
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.rooms.sites import hooks, predecessor, preemption, successor
+from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock
+from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
@@ -56,15 +59,20 @@ def now(run):
 
 def ensure(run, attempt):
     """Writes the files that the opening of this attempt of job 7 writes."""
-    successor.ensure(run, fact_reader.read(run, attempt - 1), "7")
+    hooks.successor(run, fact_reader.read(run, attempt - 1), run_lock.this_process("7"), False)
+
+
+def known(run, cancels, qos=None):
+    """Record what submit has found out about preemption."""
+    write_json(run.path / "preemption.json", {"cancels": cancels, "qos": qos})
 
 
 def opened(run, attempt, job_id):
     run_files.opened(run, attempt, job_id=job_id, nodes=["a"])
 
 
-def closed(run, decision, job_state="RUNNING", attempt=1):
-    evidence = {"job_state": job_state, "has_progress": True}
+def closed(run, decision, job_state="RUNNING", attempt=1, **seen):
+    evidence = {"job_state": job_state, "has_progress": True, **seen}
     fields = {"decision": decision, "cause": "preemption", "reason": "because"}
     run_files.recorded(run, evidence, attempt=attempt, **fields)
 
@@ -82,17 +90,16 @@ def closed(run, decision, job_state="RUNNING", attempt=1):
 def test_a_successor_is_wanted_where_the_key_or_the_site_says_so(
     run, slurm, wished, can_requeue, cancels, expected
 ):
-    write_json(run.site, {"cancels_preempted": cancels})
+    known(run, cancels)
     spec = replace(SPEC, slurm=Slurm(restart=wished))
-    assert bool(successor.reason_for(replace(now(run), spec=spec), can_requeue)) is expected
+    assert bool(successor.reason_for(run, spec, can_requeue)) is expected
     assert slurm.calls == []  # the submit has recorded it
 
 
-def test_a_run_that_was_only_frozen_asks_for_its_site_once(run, slurm):
-    spec = replace(SPEC, slurm=Slurm())
-    assert not successor.site_of_job(run, replace(now(run), spec=spec)).cancels_preempted
+def test_a_run_that_was_only_frozen_asks_for_its_site(run, slurm):
+    assert preemption.of_job(run, Slurm()) is None  # the output of this one cannot be parsed
     assert slurm.calls == ["scontrol show config"]
-    assert not run.site.exists()  # the output of this one cannot be parsed
+    assert preemption.recorded(run) is None
 
 
 QOS_CONFIG = """PreemptMode             = REQUEUE
@@ -108,38 +115,48 @@ def test_the_qos_that_the_site_has_given_the_job_decides(run, slurm, monkeypatch
     slurm.install("sacctmgr", "")
     slurm.answer("sacctmgr", "requeue|00:00:30\n", when="*name=high *")
     slurm.answer("sacctmgr", "cancel|00:00:30\n", when="*name=cancelling *")
-    write_json(run.site, {"cancels_preempted": False, "qos": "high"})
+    known(run, False, "high")
     monkeypatch.setenv("SLURM_JOB_QOS", own_qos)
     opened(run, 2, "6")
     run.spec.write_text(replace(SPEC, slurm=Slurm(restart=restart)).to_json())
     ensure(run, 3)
     cancels = own_qos == "cancelling"
     assert run.successor.exists() is (cancels and restart == "auto")
-    assert now(run).site.cancels_preempted is cancels  # the end of the attempt reads it, too
+    if restart == "auto":
+        assert preemption.recorded(run) == Preemption(cancels, own_qos)
 
 
 def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm):
     options = ["--job-name=x", "--nodes=2", "--requeue", "--open-mode=append", "--hold"]
     options += ["--dependency=afterok:3", "--begin=now+1hour", "--deadline=now+2hours"]
     argv = ["sbatch", *options, "/code/slurm/ddp.sbatch", "/run"]
-    write_json(run.submission, {"argv": argv, "job_id": "7"})
     kept = ["sbatch", "--job-name=x", "--nodes=2", "--open-mode=append"]
     after = ["--dependency=afterany:7", "--requeue", "/code/slurm/ddp.sbatch", "/run"]
-    assert successor.argv_after(run, now(run), "7", True) == [*kept, *after]
-    assert successor.argv_after(run, now(run), "7", False)[-3] == "--no-requeue"
+    assert successor.argv_after(argv, "7", True) == [*kept, *after]
+    assert successor.argv_after(argv, "7", False)[-3] == "--no-requeue"
+
+
+@pytest.mark.parametrize("can_requeue", [True, False])
+def test_it_asks_for_an_expedited_requeue_as_its_predecessor_does(run, can_requeue):
+    spec = Spec(slurm=Slurm(sbatch_args={"requeue": "expedite"}))
+    after = successor.argv_after(sbatch.sbatch_argv(spec, run), "7", can_requeue)
+    asked = [option for option in after if "requeue" in option]
+    assert asked == ["--requeue=expedite" if can_requeue else "--no-requeue"]
 
 
 def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
-    write_json(run.submission, {"argv": None, "job_id": "7"})
-    run.spec.write_text(replace(SPEC, slurm=Slurm(nodes=3, mem="4G")).to_json())
-    argv = successor.argv_after(run, now(run), "7_1", True)
+    write_json(run.submission, {"argv": None, "job_id": "7_1"})
+    slurm_keys = Slurm(nodes=3, mem="4G", restart="successor")
+    run.spec.write_text(replace(SPEC, slurm=slurm_keys).to_json())
+    successor.queue(run, now(run), "7_1", True, "because")
+    (argv,) = [call.split(" ") for call in slurm.calls if call.startswith("sbatch ")]
     assert {"--nodes=3", "--mem=4G", f"--chdir={run.path}", "--output=job.log"} <= set(argv)
     assert argv[-4:-2] == ["--dependency=afterany:7_1", "--requeue"]
     assert argv[-2:] == [str(run.kit / SCRIPT), str(run.path)]
 
 
 def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
-    write_json(run.site, {})  # asked at submit
+    known(run, False)
     monkeypatch.setenv("KIT_RUNS", str(run.path.parent.parent))
     ensure(run, 1)
     ensure(run, 2)
@@ -179,18 +196,20 @@ def test_one_that_cannot_be_noted_is_cancelled(run, slurm):
 
 def test_the_note_of_an_earlier_job_goes_where_none_is_needed(run, slurm):
     write_json(run.successor, {"job_id": "7", "after": "6", "reason": ""})
-    write_json(run.site, {"cancels_preempted": False})
+    known(run, False)
     run.spec.write_text(replace(SPEC, slurm=Slurm()).to_json())
     ensure(run, 1)
     assert not run.successor.exists()
 
 
 def test_nothing_is_left_to_go_on_with_so_it_is_cancelled(run, slurm):
-    successor.cancel(run, now(run), "7")
+    me, other = run_lock.this_process("7"), run_lock.this_process("9")
+    hooks.end(run, now(run), me)
     ensure(run, 1)
-    successor.cancel(run, now(run), "other")
+    hooks.end(run, now(run), other)
+    hooks.end(run, now(run), None)
     assert read_json(run.successor)["job_id"] == "8"
-    successor.cancel(run, now(run), "7")
+    hooks.end(run, now(run), me)
     assert [call for call in slurm.calls if "scancel" in call] == ["scancel 8"]
     assert not run.successor.exists()
 
@@ -212,42 +231,52 @@ def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm
     assert slurm.calls == []
 
 
-def check(run, job_id="8", after="7"):
-    return successor.check_predecessor(run, now(run), job_id, after)
+def check(run, job_id="8"):
+    """How the check of job `job_id`, the successor of job 7, ends: continues, or why not.
 
-
-def test_a_job_that_a_user_submitted_checks_nothing(run, slurm):
-    assert check(run, after=None).may_continue
-    assert slurm.calls == []
+    Also how the run ends by that: held or cancelled; None: it does not.
+    """
+    try:
+        predecessor.check(run, now(run), run_lock.this_process(job_id), "7")
+    except predecessor.EndedError as error:
+        result = read_json(run.result)
+        return str(error), result and result["status"]
+    return "continues", None
 
 
 def test_it_checks_once_and_not_again_when_it_was_requeued(run, slurm):
     opened(run, 2, "8")
-    assert check(run).may_continue
+    assert check(run)[0] == "continues"
     assert slurm.calls == []
 
 
 def test_it_keeps_off_a_run_that_went_on_as_another_job(run, slurm):
     opened(run, 2, "9")
-    predecessor = check(run)
-    assert (predecessor.may_continue, predecessor.final_action) == (False, None)
-    assert "job 9" in predecessor.reason
+    reason, end = check(run)
+    assert "after job 7, job 9 continued the run" in reason and end is None
+
+
+def test_an_attempt_of_a_third_job_is_not_recorded_as_lost(run, slurm, monkeypatch):
+    """That job may have a successor of its own."""
+    monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
+    opened(run, 2, "9")
+    with pytest.raises(predecessor.EndedError, match="job 9 continued"):
+        open_attempt(run, run_lock.this_process("8"), ["a"], "10.0.0.1")
+    assert not run.attempts.exists() and not run.result.exists()
 
 
 @pytest.mark.parametrize("status", ["held", "cancelled"])
 def test_a_run_that_has_ended_stays_so(run, slurm, status):
     write_json(run.result, {"status": status, "reason": "three crashes"})
-    predecessor = check(run)
-    assert (predecessor.may_continue, predecessor.final_action) == (False, None)
-    assert status in predecessor.reason
-    assert "three crashes" in predecessor.reason
+    reason, end = check(run)
+    assert status in reason and "three crashes" in reason and end == status
 
 
 @pytest.mark.parametrize("recorded", [None, "retry", "requeue", "wait", "successor"])
 @pytest.mark.parametrize(
-    ("state", "may_continue", "final_action"),
+    ("state", "continues", "end"),
     [
-        ("CANCELLED", False, Action.CANCEL),
+        ("CANCELLED", False, "cancelled"),
         ("PENDING", False, None),
         ("COMPLETING", False, None),
         ("FAILED", True, None),
@@ -257,26 +286,26 @@ def test_a_run_that_has_ended_stays_so(run, slurm, status):
     ],
 )
 def test_whatever_was_recorded_what_slurm_says_of_the_job_counts(
-    run, slurm, recorded, state, may_continue, final_action
+    run, slurm, recorded, state, continues, end
 ):
     if recorded:
         closed(run, recorded)
     show(slurm, state)
-    predecessor = check(run)
-    assert (predecessor.may_continue, predecessor.final_action) == (may_continue, final_action)
+    reason, ended = check(run)
+    assert (reason == "continues", ended) == (continues, end)
 
 
 @pytest.mark.parametrize(
-    ("line", "may_continue"), [("7|CANCELLED by 0\n", False), ("7|NODE_FAIL\n", True), ("", False)]
+    ("line", "continues"), [("7|CANCELLED by 0\n", False), ("7|NODE_FAIL\n", True), ("", False)]
 )
-def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, may_continue):
+def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, continues):
     show(slurm, None)
     slurm.answer("sacct", line)
-    assert check(run).may_continue is may_continue
+    assert (check(run)[0] == "continues") is continues
 
 
 @pytest.mark.parametrize(
-    ("decision", "job_state", "may_continue"),
+    ("decision", "job_state", "continues"),
     [
         ("successor", "RUNNING", True),
         ("successor", "COMPLETING", False),  # preempted, or cancelled in its grace
@@ -285,49 +314,43 @@ def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, may_conti
     ],
 )
 def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
-    run, slurm, decision, job_state, may_continue
+    run, slurm, decision, job_state, continues
 ):
     if decision:
         closed(run, decision, job_state)
     show(slurm, None)
     slurm.answer("sacct", "", "Slurm accounting storage is disabled\n", 1)
-    predecessor = check(run)
-    assert predecessor.may_continue is may_continue
-    if not may_continue:
-        assert predecessor.final_action is Action.HOLD
-        assert "make resume" in predecessor.reason
+    reason, end = check(run)
+    assert (reason == "continues") is continues
+    if not continues:
+        assert end == "held" and "make resume" in reason
+
+
+CANCELLED_AT = "JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47"
 
 
 @pytest.mark.parametrize(
-    ("line", "cancels", "may_continue", "final_action"),
+    ("line", "cancels", "continues", "end"),
     [
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 1, None),
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 0, 0, "hold"),
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 ***", 1, 0, "cancel"),
+        (f"*** {CANCELLED_AT} DUE TO PREEMPTION ***", True, True, None),
+        (f"*** {CANCELLED_AT} DUE TO PREEMPTION ***", False, False, "held"),
+        (f"*** {CANCELLED_AT} ***", True, False, "cancelled"),
         # Slurm 26.05
-        (
-            "*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE to SIGNAL Terminated ***",
-            1,
-            0,
-            "cancel",
-        ),
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO TASK FAILURE ***", 1, 0, "hold"),
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO JOB REQUEUE ***", 1, 0, "hold"),
-        ("*** JOB 70 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 0, "hold"),
-        ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 0, "hold"),
+        (f"*** {CANCELLED_AT} DUE to SIGNAL Terminated ***", True, False, "cancelled"),
+        (f"*** {CANCELLED_AT} DUE TO TASK FAILURE ***", True, False, "held"),
+        (f"*** {CANCELLED_AT} DUE TO JOB REQUEUE ***", True, False, "held"),
+        (f"*** {CANCELLED_AT.replace('7', '70', 1)} DUE TO PREEMPTION ***", True, False, "held"),
+        (f"*** STEP 7.0 {CANCELLED_AT[6:]} DUE TO PREEMPTION ***", True, False, "held"),
     ],
 )
 def test_without_accounting_the_log_says_whether_slurm_or_a_user_ended_the_job(
-    run, slurm, line, cancels, may_continue, final_action
+    run, slurm, line, cancels, continues, end
 ):
     show(slurm, None)
-    write_json(run.site, {"cancels_preempted": bool(cancels)})
+    known(run, cancels)
     run.job_log.write_text(f"slurmstepd-n1: error: {line}\nbye\n")
-    predecessor = check(run)
-    assert (predecessor.may_continue, predecessor.final_action) == (
-        bool(may_continue),
-        final_action,
-    )
+    reason, ended = check(run)
+    assert (reason == "continues", ended) == (continues, end)
 
 
 def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
@@ -337,14 +360,12 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     show(slurm, "CANCELLED")
     me = run_lock.this_process("8")
     refused = "job 8 does not continue the run: job 7 was cancelled"
-    with pytest.raises(successor.EndedError, match=refused):
+    with pytest.raises(predecessor.EndedError, match=refused):
         open_attempt(run, me, ["a"], "10.0.0.1")
     assert read_json(run.result)["status"] == "cancelled"
     (record,) = read_attempts(run)
     assert (record.decision, record.cause) == ("cancel", Cause.LOST)
     assert run_lock.read(run) is None
-    decision = Decision(Action.CANCEL, Cause.LOST, "x")
-    assert decision.action == record.decision
     assert budget_used(read_attempts(run)).restarts == 0  # a resume begins anew
 
 
@@ -405,11 +426,11 @@ def test_a_hold_has_the_words_in_which_slurm_refused_the_successor(run, slurm, m
     assert read_json(run.result)["status"] == "held" and "make resume" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("cancels", "decision"), [(True, "successor"), (False, "cancel")])
+@pytest.mark.parametrize(("waits", "decision"), [(True, "successor"), (False, "cancel")])
 def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judge(
-    run, slurm, me, cancels, decision
+    run, slurm, me, waits, decision
 ):
-    write_json(run.site, {"cancels_preempted": cancels})
+    closed(run, "requeue", has_successor=waits)
     preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
     slurm.answer("scontrol", preempted)
     assert execute.execute(REQUEUE, run, now(run), me) == 1

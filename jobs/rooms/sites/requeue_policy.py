@@ -16,7 +16,6 @@ kit requeues it on each version.
 
 Source: commit a689104d15 of Slurm; slurmctld/job_mgr.c, _job_complete, _handle_requeue_limit,
 batch_requeue_fini.
-Standard library only.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..records.ended import AttemptRecord
-from ..slurm import client, site
-from ..slurm.site import Config, Site
-from ..spec import Slurm
-from .decision import Action, Evidence
+from ...attempt.decision import Action
+from ...records.ended import AttemptRecord, Evidence
+from ...slurm import client
+from ...slurm.site import number, settings
+from ...spec import Slurm
+from .preemption import Site, query
 
 SINCE_VERSION, BEFORE_VERSION = (24, 5), (26, 5)
 # Slurm also counts the job's first launch, and one empty start after a requeue by the kit.
@@ -40,39 +40,35 @@ def slurm_requeues_itself(
     attempts: Sequence[AttemptRecord], evidence: Evidence, job: client.Job, job_id: str
 ) -> bool:
     """Return whether the kit leaves the requeue to Slurm, which requeues the job once it ends."""
-    if not (job.is_preempted and job.state == "RUNNING" and job.can_requeue):
+    is_in_grace = job.is_preempted and job.state == "RUNNING" and job.can_requeue
+    if not is_in_grace or job.is_expedited or evidence.outcome == "completed":
         return False
-    if job.is_expedited:
+    values = settings()
+    if not is_below_launch_limit(values, attempts, job_id):
         return False
-    if evidence.outcome == "completed":
-        return False
-    config = site.query_config()
-    if config is None or not is_below_launch_limit(config, attempts, job_id):
-        return False
-    return any(map(requeues_preempted, site.query(allocated_partition(os.environ), config)))
+    # Its spec may have requested others.
+    partition = os.environ.get("SLURM_JOB_PARTITION") or "?"
+    granted = Slurm(partition=partition, qos=os.environ.get("SLURM_JOB_QOS"))
+    return any(map(requeues_preempted, query(granted, values)))
 
 
-def is_below_launch_limit(config: Config, attempts: Iterable[AttemptRecord], job_id: str) -> bool:
+def is_below_launch_limit(
+    settings: Mapping[str, str], attempts: Iterable[AttemptRecord], job_id: str
+) -> bool:
     """Return whether one more requeue by Slurm keeps the job's launches within MaxBatchRequeue.
 
     False for a Slurm that does no such requeue, or none beside one by the kit.
     """
-    version = re.match(r"(\d+)\.(\d+)", config.version)
-    number = (0, 0) if version is None else (int(version[1]), int(version[2]))
-    if not SINCE_VERSION <= number < BEFORE_VERSION:
+    version = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
+    if version is None or not SINCE_VERSION <= (int(version[1]), int(version[2])) < BEFORE_VERSION:
         return False
     mine = [record.decision for record in attempts if record.job_id == job_id]
-    return mine.count(Action.WAIT) + 1 + _OTHER_LAUNCHES <= config.max_batch_requeue
-
-
-def allocated_partition(environ: Mapping[str, str]) -> Slurm:
-    """Return the partition and QOS in which the job runs; its spec may have requested others."""
-    partition = environ.get("SLURM_JOB_PARTITION") or "?"
-    return Slurm(partition=partition, qos=environ.get("SLURM_JOB_QOS"))
+    most = number(settings.get("MaxBatchRequeue", ""), 5)
+    return mine.count(Action.WAIT) + 1 + _OTHER_LAUNCHES <= most
 
 
 def requeues_preempted(here: Site) -> bool:
     """Return whether the site surely requeues preempted jobs; a QOS may set its own PreemptMode."""
     has_own_mode = here.qos is not None and here.qos[0] is not None
-    is_sure = here.config.preempt_type == "partition_prio" or has_own_mode
+    is_sure = here.preempt_type == "partition_prio" or has_own_mode
     return is_sure and here.preempt_mode == "REQUEUE"

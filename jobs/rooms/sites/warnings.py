@@ -1,28 +1,21 @@
-"""What a site does with a run: three warnings at submit, and the record site.json.
-
-Standard library only.
-"""
+"""What a site does with a run: three warnings before its job is queued, and a refusal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .. import records
-from ..problems import Problem
-from ..records.ended import read_attempts
-from ..records.queued import SlurmSite
-from ..rundir import RunDir
-from ..spec import Slurm
-from . import duration
-from .site import KILL_WAIT_S, SLURMD_PORT, Site
+from ...commands.queue import test_only
+from ...errors import FailedError
+from ...problems import Problem
+from ...records.ended import read_attempts
+from ...rundir import RunDir
+from ...slurm import duration, refusals
+from ...spec import Slurm, Spec
+from .preemption import Site
 
 
 def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Problem]:
-    """Return the warnings.
-
-    sites: one for each partition that the spec names. stop_s: how long the run's last stop took;
-    None before the first one.
-    """
+    """Return the warnings. stop_s: how long the run's last stop took; None before the first."""
     problems = [problem for site in sites for problem in _warnings(requested, site, stop_s)]
     return list(dict.fromkeys(problems))
 
@@ -55,22 +48,15 @@ def last_stop_s(run_dir: RunDir) -> float | None:
     return next((stop_s for stop_s in stops if stop_s is not None), None)
 
 
-def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> SlurmSite:
-    """Return what this Slurm does with the run's jobs; writes site.json if Slurm answered.
+def refuse_too_large(spec: Spec, run_dir: RunDir, sites: Sequence[Site]) -> None:
+    """Raises FailedError for more nodes than the partition has, if Slurm itself refuses the job.
 
-    sites: from `jobs.slurm.site.query`; empty if Slurm did not answer.
+    Slurm may queue such a job, which never starts.
     """
-    known = SlurmSite(
-        cancels_preempted=any(site.preempt_mode == "CANCEL" for site in sites),
-        preemption_s=min(
-            (site.preemption_s for site in sites if site.preemption_s is not None), default=None
-        ),
-        kill_wait_s=next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
-        slurmd_port=next((site.config.slurmd_port for site in sites), SLURMD_PORT),
-        cluster=next((site.config.cluster for site in sites if site.config.cluster), None),
-        qos=next((site.qos_name for site in sites), None),
-        remarks=tuple(problem.in_one_line for problem in check(requested, sites)),
-    )
-    if sites:
-        records.write(run_dir.site, known)
-    return known
+    fewest = spec.slurm.fewest_job_nodes
+    if not (sites and all(0 < each.partition.nodes < fewest for each in sites)):
+        return
+    is_accepted, words = test_only(spec, run_dir)
+    if is_accepted is False:
+        hint = refusals.hint(words)
+        raise FailedError(f"Slurm refuses the job, nothing is queued\n{words}\n  hint: {hint}")

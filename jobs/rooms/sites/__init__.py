@@ -1,0 +1,9 @@
+"""What special sites need: preemption that cancels jobs, or requeues them itself; no requeue.
+
+- hooks: the hooks of the room.
+- successor: the job that waits for the end of the present one.
+- predecessor: whether a successor job may continue the run.
+- preemption: what this Slurm does with a job in its partition and QOS.
+- requeue_policy: whether Slurm requeues a preempted job by itself.
+- warnings: what is said of a site before a job is queued.
+"""

@@ -1,0 +1,84 @@
+"""The hooks of the room: the job that waits to continue a run, and what preemption does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...config.load import LoadedSpec
+from ...console import print_line
+from ...rundir import RunDir
+from . import preemption, warnings
+
+if TYPE_CHECKING:  # the commands that queue a job need no more than the above
+    from ...records.ended import Evidence
+    from ...records.nodes import Chosen
+    from ...runs.interpret import AttemptFacts
+    from ...runs.run_lock import Owner
+    from ...slurm.client import Job
+
+
+def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
+    """Print the warnings of this site; record what its preemption does in each run directory.
+
+    The runs of a sweep ask Slurm for the same. Raises: FailedError for too many nodes.
+    """
+    if not is_on_slurm:
+        return
+    first, loaded = next(iter(runs.items()))
+    spec = loaded.spec
+    sites = preemption.query(spec.slurm)
+    if first.path.is_dir():  # not in a dry run
+        warnings.refuse_too_large(spec, first, sites)
+        for run_dir in runs:
+            preemption.record(run_dir, sites)
+    for problem in warnings.check(spec.slurm, sites, warnings.last_stop_s(first)):
+        print_line(problem.in_one_line)
+
+
+def evidence(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
+) -> Evidence:
+    """Return the evidence with what is to start after the job, without a requeue by the kit."""
+    from .requeue_policy import slurm_requeues_itself
+    from .successor import waiting
+
+    if job is None:
+        return found
+    is_left = slurm_requeues_itself(facts.attempts, found, job, me.job_id)
+    after = waiting(facts, me.job_id)
+    return replace(found, is_left_to_slurm=is_left, has_successor=after is not None)
+
+
+def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
+    """Check that a successor job may continue the run. Raises: EndedError."""
+    from ...runs import lookup
+    from .predecessor import check
+
+    before = lookup.predecessor(run_dir)
+    if before is not None:
+        check(run_dir, facts, me, before)
+    return None
+
+
+def successor(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, is_over: bool
+) -> tuple[str | None, str]:
+    """Return the id of the job that continues the run after this one, or None and the reason."""
+    from .successor import confirm, ensure
+
+    if is_over:
+        return confirm(run_dir, facts, me.job_id)
+    return ensure(run_dir, facts, me.job_id)
+
+
+def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
+    """Cancel the job's successor: there is nothing left to continue."""
+    from ...slurm import client
+    from .successor import waiting
+
+    after = None if me is None else waiting(facts, me.job_id)
+    if after is not None:
+        client.cancel(after)
+        run_dir.successor.unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""How the job before a successor job ended: a run that was cancelled or held stays so.
+
+If that end is unknown, the run is held; `resume` continues it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ... import hooks, installation, log_text
+from ...attempt import record_writer
+from ...errors import FailedError
+from ...records.ended import Action, Cause
+from ...rundir import RunDir
+from ...runs import interpret
+from ...runs.interpret import AttemptFacts
+from ...runs.run_lock import Owner
+from ...slurm import client, job_list, job_state
+from . import preemption
+
+
+class EndedError(FailedError):
+    """This job was queued to continue the run after another job, and must not; the text has why."""
+
+
+def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
+    """Raises EndedError for a job that must not continue the run after job `before`.
+
+    The run ends by that where no other job has it and it has no result.
+    """
+    last_job = _last_job(facts)
+    if last_job == me.job_id:  # requeued: the check was made at its first start
+        return
+    action = None
+    if last_job not in (None, before):
+        reason = f"after job {before}, job {last_job} continued the run"
+    elif result := facts.result:
+        reason = f"job {before} left it {result.status}: {result.reason}"
+    else:
+        action, reason = _check_end(run_dir, facts, before)
+    if action is not None:
+        facts = record_writer.end_run(run_dir, facts, action, Cause.LOST, reason)
+        hooks.end(run_dir, facts, me)
+    if reason:
+        text = f"{run_dir.path}: job {me.job_id} does not continue the run: {reason}"
+        raise EndedError(text)
+
+
+def _check_end(run_dir: RunDir, facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
+    """Return why the run does not continue after the end of job `before`, and how it ends by that.
+
+    A cancelled run must never continue, so an unknown end of job `before` holds the run.
+    """
+    state = end_state(run_dir, before)
+    if state == "CANCELLED":
+        return Action.CANCEL, f"job {before} was cancelled"
+    if state is not None and job_state.is_alive(state):
+        return None, f"job {before} has not ended, it is {state}"
+    if state is None and not _was_handed_over(facts):
+        resume = installation.command("resume")
+        reason = f"it is unknown whether job {before} was cancelled; if not, {resume} continues"
+        return Action.HOLD, reason
+    return None, ""
+
+
+def _last_job(facts: AttemptFacts) -> str | None:
+    """Return the job that opened the newest attempt, by id; None if a scratch purge removed it."""
+    newest = interpret.newest_number(facts)
+    if facts.plan is not None and facts.attempt == newest:
+        return facts.plan.job_id
+    return next((record.job_id for record in facts.attempts if record.attempt == newest), None)
+
+
+def _was_handed_over(facts: AttemptFacts) -> bool:
+    """Return whether the last attempt left its run to the successor while its job was running."""
+    last = facts.last
+    if last is None or last.attempt != interpret.newest_number(facts):
+        return False
+    return last.evidence.job_state == "RUNNING" and last.decision is Action.SUCCESSOR
+
+
+def end_state(run_dir: RunDir, job_id: str) -> str | None:
+    """Return the state in which a job ended; None if it is unknown.
+
+    slurmctld keeps it for some minutes (MinJobAge); after that sacct has it, or the job's log.
+    """
+    job = client.show_job_patiently(job_id)
+    if job is not None:
+        return job.state
+    return job_list.end_state(job_id) or state_in_log(run_dir, job_id)
+
+
+def state_in_log(run_dir: RunDir, job_id: str) -> str | None:
+    """Return the state that slurmstepd's last such line in the job's log shows; None without one.
+
+    Source: src/slurmd/slurmstepd/req.c: `*** JOB 7 ON n1 CANCELLED AT <time> DUE TO ... ***`.
+    """
+    text = "\n".join(log_text.read_end(run_dir.job_log))
+    line = rf"\*\*\* JOB {re.escape(job_id)} ON \S+ CANCELLED AT \S+ (.*)\*\*\*"
+    why = next(iter(re.findall(line, text)[-1:]), None)
+    if why == "" or (why or "").startswith("DUE to SIGNAL "):  # the latter since 25.05
+        return "CANCELLED"
+    # Where preemption requeues, the job may have been cancelled in the queue after that line.
+    known = preemption.recorded(run_dir)
+    is_final = known is not None and known.cancels
+    return "PREEMPTED" if is_final and why == "DUE TO PREEMPTION " else None

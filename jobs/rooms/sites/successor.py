@@ -1,0 +1,136 @@
+"""The job that waits for the end of the present one, to continue the run where a requeue cannot.
+
+The first attempt of a job queues it, on the same run directory with the same script and options,
+behind `--dependency=afterany`: it starts when the job has ended for good (a job that is requeued
+has not).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ... import hooks, installation, records
+from ...console import print_line
+from ...environment import Door
+from ...records.queued import Successor
+from ...rundir import RunDir
+from ...runs import lookup
+from ...runs.interpret import AttemptFacts
+from ...slurm import client, job_list, sbatch
+from ...spec import Spec
+from . import preemption
+
+MAX_WORDS = 400  # characters of what sbatch printed
+# Options that belong to one job and not to its successor.
+_NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
+
+
+@dataclass(frozen=True)
+class Explained(Successor):
+    """successor.json, as the room writes it. reason: why the job needs a successor."""
+
+    reason: str
+
+
+def waiting(facts: AttemptFacts, job_id: str) -> str | None:
+    """Return the id of the job that waits for the end of this one."""
+    after = facts.successor
+    return after.job_id if after is not None and after.after == job_id else None
+
+
+def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | None, str]:
+    """Queue the job's successor, if it needs one; only at the job's first attempt.
+
+    facts: of the attempt before.
+    """
+    if facts.plan is not None and facts.plan.job_id == job_id:
+        return None, ""
+    job = None
+    if facts.spec.slurm.restart != "requeue":
+        job = client.show_job_patiently(job_id)
+    can_requeue = job is None or job.can_requeue
+    reason = reason_for(run_dir, facts.spec, can_requeue)
+    if reason:
+        return queue(run_dir, facts, job_id, can_requeue, reason)
+    run_dir.successor.unlink(missing_ok=True)  # an earlier job's
+    return None, ""
+
+
+def reason_for(run_dir: RunDir, spec: Spec, can_requeue: bool) -> str:
+    """Return why the job needs a successor; empty if it does not."""
+    if spec.slurm.restart == "requeue":
+        return ""
+    of_job = preemption.of_job(run_dir, spec.slurm)
+    if spec.slurm.restart == "successor":
+        return "slurm.restart=successor"
+    if not can_requeue:
+        return "this job cannot be requeued (Requeue=0)"
+    return "preemption cancels jobs here" if of_job is not None and of_job.cancels else ""
+
+
+def queue(
+    run_dir: RunDir, facts: AttemptFacts, job_id: str, can_requeue: bool, reason: str
+) -> tuple[str | None, str]:
+    """Queue a job that starts after this one; its id, or why there is none, in Slurm's words.
+
+    Raises: OSError if it cannot be recorded; the new job is cancelled then.
+    """
+    # After plain sbatch there is no recorded command line. The spec has most of its options (see
+    # jobs.commands.adopt), but no --constraint and no --reservation.
+    before = facts.submission.argv or sbatch.sbatch_argv(facts.spec, run_dir)
+    argv = argv_after(before, job_id, can_requeue)
+    argv, environ = hooks.start(Door.SBATCH, argv, os.environ, facts.spec)
+    environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
+    new_id, problem = client.submit(argv, environ)
+    if new_id is None:
+        hint = f"{installation.command('resume')} continues"
+        print_line(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")
+        return None, in_one_line(problem)
+    try:
+        records.write(run_dir.successor, Explained(new_id, job_id, reason))
+        lookup.remember(run_dir, new_id, client.cluster_name(), run_dir.path.parent.parent)
+    except OSError:
+        client.cancel(new_id)
+        raise
+    print_line(f"job {new_id} waits for the end of job {job_id}, to continue the run: {reason}")
+    return new_id, ""
+
+
+def in_one_line(words: str) -> str:
+    """Return what sbatch printed, without a site's notes around its errors."""
+    lines = [line.removeprefix("sbatch: ").strip() for line in words.splitlines()]
+    lines = [line for line in lines if "error: " in line] or lines
+    return "; ".join(filter(None, lines))[:MAX_WORDS]
+
+
+def argv_after(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[str]:
+    """Return sbatch's command line of the job after a job: the same script and options.
+
+    argv: the command line of that job, from `sbatch_argv`. can_requeue: whether Slurm may requeue
+    that job, so the new one, too.
+    """
+    options, positional = argv[1:-2], argv[-2:]
+    names = [option.removeprefix("--").partition("=")[0] for option in options]
+    named = list(zip(names, options, strict=True))
+    kept = [option for name, option in named if name not in _NOT_INHERITED]
+    asked = next((option for name, option in named if name == "requeue"), "--requeue")
+    after = [f"--dependency=afterany:{job_id}", asked if can_requeue else "--no-requeue"]
+    return [argv[0], *kept, *after, *positional]
+
+
+def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | None, str]:
+    """Return the id of the job that continues the run after this one; queue one if there is none.
+
+    None where the spec forbids it; None with Slurm's words where Slurm refuses it.
+    """
+    present = waiting(facts, job_id)
+    if present is not None:
+        recorded = lookup.as_recorded(run_dir, facts.submission, present)
+        if job_list.life_of(recorded).is_alive is not False:
+            return present, ""
+    if facts.spec.slurm.restart == "requeue":
+        return None, ""
+    can_requeue = facts.last is None or facts.last.evidence.can_requeue
+    return queue(run_dir, facts, job_id, can_requeue, "this job cannot be started again")
