@@ -223,7 +223,6 @@ def plan_of(
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),
         checkpoint=facts.checkpoint,
-        newest_file=facts.newest_file,
         quarantined=facts.quarantined,
         can_lose=chosen.can_lose,
     )

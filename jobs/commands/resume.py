@@ -215,8 +215,8 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     # Before the first checkpoint no step is kept that the old code did.
     is_users = checkpoint_lookup.is_foreign(run_dir)
     saved = checkpoint_lookup.newest(run_dir, is_users)
-    saved = saved or (checkpoint_lookup.newest_file(run_dir) if is_users else None)
-    is_confirmed = request.is_confirmed or saved is None
+    has_files = is_users and any(run_dir.checkpoints.iterdir())
+    is_confirmed = request.is_confirmed or not (saved or has_files)
     print_line("\n".join(code_changes.confirm(run_dir, new_code, is_confirmed)))
     return new_code
 

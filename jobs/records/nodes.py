@@ -65,8 +65,6 @@ class AttemptPlan:
     start: float  # seconds since the epoch
     deadline: float | None  # end of the time limit, seconds since the epoch
     checkpoint: str | None = None  # the newest checkpoint at the start
-    # Of a user's script: the file in the folder of checkpoints that changed last.
-    newest_file: str | None = field(default=None, metadata=OMIT_NONE)
     quarantined: tuple[str, ...] = ()  # damaged checkpoints put aside before the start
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
     # Names of the frozen code and the kit: results may depend on them.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
-from .. import records, shared_files
+from .. import records
 from ..checkpoint.names import (
     QUARANTINE_PREFIX,
     checkpoint_name,
@@ -33,21 +30,6 @@ def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) 
         return next(iter(known), None)
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
     return None if saved is None else checkpoint_name(saved.step)
-
-
-def newest_file(run_dir: RunDir) -> str | None:
-    """Return time (ns) and path of the file in the folder of checkpoints that changed last.
-
-    The times have a fixed width: the greater of two such strings is that of the newer file.
-    """
-    times = []
-    with contextlib.suppress(OSError):
-        shared_files.ask_for_all(run_dir.checkpoints)  # a script overwrites last.ckpt in place
-    for folder, _, names in os.walk(run_dir.checkpoints):
-        for path in (Path(folder, name) for name in names):
-            with contextlib.suppress(OSError):  # the script replaces it right now
-                times.append((path.stat().st_mtime_ns, path.relative_to(run_dir.path)))
-    return "{:020d} {}".format(*max(times)) if times else None
 
 
 def quarantined_names(names: Iterable[str]) -> list[str]:

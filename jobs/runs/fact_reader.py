@@ -101,7 +101,6 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         submission=records.read(Submission, run_dir.submission) or Submission(),
         successor=records.read(Successor, run_dir.successor),
         checkpoint=checkpoint_lookup.newest(run_dir, not spec.launch.is_trainer, names),
-        newest_file=None if spec.launch.is_trainer else checkpoint_lookup.newest_file(run_dir),
         quarantined=tuple(checkpoint_lookup.quarantined_names(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
         last_words=nodes.last_words,

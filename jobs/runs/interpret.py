@@ -54,7 +54,6 @@ class AttemptFacts:
     submission: Submission
     successor: Successor | None
     checkpoint: str | None  # the newest one
-    newest_file: str | None  # of a user's script, see checkpoint_lookup.newest_file
     quarantined: tuple[str, ...]
     is_cancelled: bool = False  # by the command cancel, and not resumed since
     total_steps: int | None = None  # of the run, as a user's script reported them
@@ -152,15 +151,8 @@ def has_progress(facts: AttemptFacts) -> bool:
     """Return whether a newer checkpoint than at the start was committed.
 
     A different one is not enough: after a damaged one was quarantined, an older one is the newest.
-    A user's script has progress by a newer file, too. Of one that begins again at step 0, no saved
-    step is new before it is behind all earlier attempts.
     """
-    before = [None if facts.plan is None else facts.plan.checkpoint]
-    if not facts.spec.launch.is_trainer:
-        if (facts.newest_file or "") > ((facts.plan and facts.plan.newest_file) or ""):
-            return True
-        before += [each.checkpoint for each in facts.attempts]
-    return all(is_newer(facts.checkpoint, each) for each in before)
+    return is_newer(facts.checkpoint, None if facts.plan is None else facts.plan.checkpoint)
 
 
 def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -> str | None:

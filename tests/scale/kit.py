@@ -113,7 +113,6 @@ class Run:
             submission=Submission(),
             successor=None,
             checkpoint=self.checkpoint,
-            newest_file=None,
             quarantined=(),
         )
 

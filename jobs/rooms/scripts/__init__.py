@@ -3,6 +3,7 @@
 - check: what is wrong with its keys of the section launch.
 - code: which repository and script a run freezes.
 - hooks: the hooks of the room.
+- progress: whether an attempt saved something new.
 - command: command and variables of its ranks.
 - watch: notices that no rank of it writes any more.
 - work: its working directory, a copy of the frozen code for each run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,11 @@ from ...spec import Spec
 if TYPE_CHECKING:
     from ...config.load import LoadedSpec
     from ...problems import Problem
+    from ...records.ended import Evidence
     from ...records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
     from ...runs.run_lock import Owner
+    from ...slurm.client import Job
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
@@ -64,7 +67,20 @@ def start(
 def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
     """Put what is missing into the working directory."""
     if not facts.spec.launch.is_trainer:
+        from .progress import note_begin
         from .work import follow_code
 
         follow_code(run_dir)
+        note_begin(run_dir)
     return None
+
+
+def evidence(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
+) -> Evidence:
+    """Return the evidence with the progress of a script, which names its files itself."""
+    if facts.spec.launch.is_trainer:
+        return found
+    from .progress import has_progress
+
+    return replace(found, has_progress=has_progress(run_dir, facts))

@@ -29,9 +29,13 @@ MAX_COPIED_BYTES = 2**20  # of a larger file the working directory has a link to
 
 @dataclass(frozen=True)
 class Work:
-    """work.json: the name of the frozen code of which the working directory is a copy."""
+    """work.json: the name of the frozen code of which the working directory is a copy.
 
-    code: str
+    newest_file: when the newest attempt began; see progress.newest_file.
+    """
+
+    code: str | None = None
+    newest_file: str | None = None
 
 
 def record_of(run_dir: RunDir) -> Path:
@@ -52,10 +56,10 @@ def follow_code(run_dir: RunDir) -> None:
     check_frozen(launch, run_dir)
     check_inputs(launch, Path(known.repository))
     before, code = records.read(Work, record_of(run_dir)), run_dir.code.resolve()
-    if before != Work(code.name):
-        if before is not None:
+    if before is None or before.code != code.name:
+        if before is not None and before.code is not None:
             _leave(run_dir.work, code.with_name(before.code), code)
-        records.write(record_of(run_dir), Work(code.name))
+        records.write(record_of(run_dir), Work(code.name, before.newest_file if before else None))
     _fill(run_dir.work, code)
     _link(run_dir.work, launch.inputs, Path(known.repository))
 

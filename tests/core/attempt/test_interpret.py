@@ -1,6 +1,5 @@
 """What the files of an attempt mean: evidence, steps, budgets, times."""
 
-import os
 import time
 
 import pytest
@@ -17,7 +16,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 )
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
-from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret
+from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Spec
 from tests.core import file_operations, run_files
 from tests.core.attempt.attempt_kit import entry, own_script, parsed
@@ -28,58 +27,6 @@ SETUP_ERROR = "n2: setup: `module load x` failed with exit code 1: no module x"
 
 def agent_failed(attempt_dir, rank, text=SETUP_ERROR):
     attempt_dir.agent_error(rank).write_text(f"{text}\n")
-
-
-def has_progress(run, number):
-    return interpret.rank_evidence(fact_reader.read(run, number), "RUNNING").has_progress
-
-
-def opened_now(run, number):
-    plan = {"checkpoint": checkpoint_lookup.newest(run, True)}
-    opened(run, number, newest_file=checkpoint_lookup.newest_file(run), **plan)
-
-
-def test_a_newer_file_is_progress_of_a_script_of_ones_own(run):
-    own_script(run)
-    (run.checkpoints / "sub").mkdir()
-    for moment, name in enumerate(("z.pt", "sub/a.pt")):
-        (run.checkpoints / name).touch()
-        os.utime(run.checkpoints / name, (moment, moment))
-    opened_now(run, 1)
-    run.work.mkdir(exist_ok=True)
-    (run.work / "model.pt").touch()  # no other folder counts
-    assert not has_progress(run, 1)
-    os.utime(run.checkpoints / "z.pt", (10, 10))
-    assert has_progress(run, 1)
-
-
-def test_a_step_that_a_script_reports_as_saved_is_progress_and_a_newer_file_still_is(run):
-    own_script(run)
-    (run.checkpoints / "x.pt").touch()
-    os.utime(run.checkpoints / "x.pt", (1, 1))
-    opened_now(run, 1)
-    write_json(run.saved, {"step": 100})
-    assert checkpoint_lookup.newest(run, True) == "step-00000100"
-    assert has_progress(run, 1)
-    opened_now(run, 2)
-    assert not has_progress(run, 2)
-    run.saved.unlink()  # by a scratch purge
-    assert not has_progress(run, 2)
-    os.utime(run.checkpoints / "x.pt", (10, 10))
-    assert has_progress(run, 2)
-    opened_now(run, 3)
-    write_json(run.saved, {"step": 110})
-    assert has_progress(run, 3)
-
-
-def test_a_script_that_begins_again_has_progress_when_it_is_behind_every_earlier_save(run):
-    own_script(run)
-    run_files.recorded(run, checkpoint="step-00000300")
-    opened(run, 2, checkpoint="step-00000100")
-    for step, has_progress in ((200, False), (300, False), (310, True)):
-        write_json(run.saved, {"step": step})
-        seen = interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING")
-        assert seen.has_progress is has_progress
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink, write_json
 from slurm_job_kit.jobs.runs import (
-    checkpoint_lookup,
     fact_reader,
     interpret,
     run_lock,
@@ -163,18 +162,6 @@ def test_the_frozen_code_is_the_one_that_a_resume_has_linked_just_now(hosts, run
     relink(run.code, "../../two")
     code, _ = scratch_purge.check_code(hosts.run_there(run))
     assert code is not None and code.name == "two"
-
-
-def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts, run):
-    run.checkpoints.mkdir(exist_ok=True)
-    saved = run.checkpoints / "last.ckpt"
-    saved.write_bytes(b"1" * 100)
-    os.utime(saved, (1, 1))
-    look(hosts.there)
-    there = hosts.run_there(run)
-    before = checkpoint_lookup.newest_file(there)
-    saved.write_bytes(b"2" * 100)
-    assert str(checkpoint_lookup.newest_file(there)) > str(before)
 
 
 def test_a_successor_sees_the_job_that_another_host_has_recorded(run, there):
