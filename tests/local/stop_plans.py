@@ -84,7 +84,7 @@ SPECS |= {
         **OTHER,
         **ADAMW,
         "objective": parts.TOKENS["objective"],
-        "model": f"{KINDS}:language_model",
+        "model": f"{KINDS}:LanguageModel",
         "dataset": f"{KINDS}:tokens",
         "schedule": "wsd",
     },
@@ -92,7 +92,7 @@ SPECS |= {
         **OTHER,
         **ACCUMULATION,
         "objective": f"{KINDS}:known_pixels",
-        "model": f"{KINDS}:masked_model",
+        "model": f"{KINDS}:Masked",
         "dataset": f"{KINDS}:masked",
     },
     # Two passes and the beginning of a third one.
@@ -100,7 +100,7 @@ SPECS |= {
         **OTHER,
         **ACCUMULATION,
         "objective": f"{KINDS}:known_pixels",
-        "model": f"{KINDS}:masked_model",
+        "model": f"{KINDS}:Masked",
         "dataset": f"{KINDS}:stream",
         "max_steps": 6,
     },
@@ -121,7 +121,7 @@ SHARDED: dict[str, dict[str, Any]] = {
 # What a module or a stream keeps in its own way.
 OWN_STATE = {
     **SPECS["stream_with_workers"],
-    "model": f"{KINDS}:own_state",
+    "model": f"{KINDS}:OwnState",
     "dataset": f"{KINDS}:tensor_stream",
     "eval_every_steps": 5,  # an evaluation gives all ranks the buffers of rank 0
 }

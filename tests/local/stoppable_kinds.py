@@ -25,11 +25,6 @@ class LanguageModel(Passes):
         return self.counted(self.transformer(inputs))
 
 
-def language_model() -> nn.Module:
-    """The model above."""
-    return LanguageModel()
-
-
 def tokens(num_train: int) -> tuple[parts.Windows, parts.Windows]:
     """Windows of tokens, 11 of them held out."""
     return parts.tokens(num_train, 11, length=8)
@@ -45,11 +40,6 @@ class Masked(Passes):
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.counted(self.conv(self.dropout(pixels)))
-
-
-def masked_model() -> nn.Module:
-    """The model above."""
-    return Masked()
 
 
 class OwnState(Masked):
@@ -80,11 +70,6 @@ class OwnState(Masked):
             self.extra = self.extra + 0.01
         hidden = self.conv(self.dropout(pixels)).mean(dim=1, keepdim=True)
         return self.counted(hidden * (1 + self.mean + self.extra.sum()))
-
-
-def own_state() -> nn.Module:
-    """The model above."""
-    return OwnState()
 
 
 def known_pixels(model: nn.Module, batch: dict[str, torch.Tensor]) -> Sums:
