@@ -123,16 +123,11 @@ def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: 
     """
     facts = fact_reader.read_newest(run_dir)
     if interpret.is_training_complete(facts):
-        record_completed(run_dir, facts)
+        if interpret.is_unrecorded(facts):
+            facts = record_writer.record(run_dir, facts, interpret.lost_evidence(facts), COMPLETED)
+        record_writer.write_result(run_dir, facts, COMPLETED)
     else:
         record_writer.end_run(run_dir, facts, action, cause, reason)
-
-
-def record_completed(run_dir: RunDir, facts: AttemptFacts) -> None:
-    """Write the result of a complete run, and the record of its last attempt if it has none."""
-    if interpret.is_unrecorded(facts):
-        facts = record_writer.record(run_dir, facts, interpret.lost_evidence(facts), COMPLETED)
-    record_writer.write_result(run_dir, facts, COMPLETED)
 
 
 def write_missing_result(run: RunState) -> None:

@@ -46,7 +46,7 @@ def with_job(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> Eviden
         is_near_limit=interpret.is_near_limit(facts, time.time()),
         unreachable_nodes=srun_step.unreachable_nodes(facts, interpret.nodes_without_end(facts)),
     )
-    if evidence.unreachable_nodes and not (facts.errors or facts.agent_errors):
+    if evidence.unreachable_nodes and not (facts.of_nodes.errors or facts.of_nodes.agent_errors):
         evidence = replace(evidence, error=None)  # what the other agents left is a consequence
     return evidence
 

@@ -43,7 +43,7 @@ def report_short_lead(facts: AttemptFacts) -> None:
 
 def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> list[str]:
     """Return why the attempt failed, and the end of that rank's log; [] if it did not fail."""
-    failed = first_error(facts.errors)
+    failed = first_error(facts.of_nodes.errors)
     error = evidence.error or (None if failed is None else format_error(failed))
     is_stopped = failed is None and bool(evidence.signals)
     if evidence.outcome is not None or is_stopped or error is None:
@@ -53,6 +53,6 @@ def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> lis
         return lines
     log = run_dir.attempt(facts.attempt).rank_log(failed.rank)
     lines += [f"the end of {log}:", *log_text.last_lines(log)]
-    if further := len(further_errors(facts.errors)):
+    if further := len(further_errors(facts.of_nodes.errors)):
         lines.append(f"{quantity(further, 'more rank')} failed after it")
     return lines

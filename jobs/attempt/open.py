@@ -222,8 +222,8 @@ def plan_of(
         head=head,
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),
-        checkpoint=facts.checkpoint,
-        quarantined=facts.quarantined,
+        checkpoint=facts.saved.checkpoint,
+        quarantined=facts.saved.quarantined,
         can_lose=chosen.can_lose,
     )
 

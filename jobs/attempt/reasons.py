@@ -38,10 +38,16 @@ def with_reason(
     """
     kind, place, log = kind or kind_of(facts, record), None, None
     if record.cause in (*CRASHES, Cause.NODE, Cause.LOST):
-        attempt_dir, failed = run_dir.attempt(facts.attempt), interpret.first_error(facts.errors)
+        attempt_dir, failed = (
+            run_dir.attempt(facts.attempt),
+            interpret.first_error(facts.of_nodes.errors),
+        )
         log = run_dir.job_log
-        if kind is Kind.HANG and facts.hang is not None and facts.hang.waited_for:
-            place, log = facts.hang.place, attempt_dir.rank_log(facts.hang.waited_for[0])
+        if kind is Kind.HANG and facts.of_nodes.hang is not None and facts.of_nodes.hang.waited_for:
+            place, log = (
+                facts.of_nodes.hang.place,
+                attempt_dir.rank_log(facts.of_nodes.hang.waited_for[0]),
+            )
         elif failed is not None:
             place = places.users_frame(failed.traceback, run_dir, _checkout_of(run_dir))
             log = attempt_dir.rank_log(failed.rank)
@@ -63,11 +69,13 @@ def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
 
 def _failure_of(facts: AttemptFacts, cause: Cause, evidence: Evidence) -> Kind:
     """Return the kind of an attempt that failed from inside, or ended without a record."""
-    failed = interpret.first_error(facts.errors)
-    agent_errors = [each for each in facts.agents if each is not None and each.error is not None]
+    failed = interpret.first_error(facts.of_nodes.errors)
+    agent_errors = [
+        each for each in facts.of_nodes.agents if each is not None and each.error is not None
+    ]
     if evidence.kind in (Kind.HANG, *OF_MEMORY):
         return evidence.kind
-    if facts.agent_errors or agent_errors:
+    if facts.of_nodes.agent_errors or agent_errors:
         return evidence.kind or Kind.SPEC_MISTAKE
     if failed is not None and not failed.caused_by_peer:
         return failed.kind
@@ -84,7 +92,7 @@ def _failure_of(facts: AttemptFacts, cause: Cause, evidence: Evidence) -> Kind:
 
 def _is_killed(facts: AttemptFacts) -> bool:
     """Return whether a rank, a torchrun or an agent of the attempt died without its record."""
-    exits = [-1 if each is None else each.torchrun_exit for each in facts.agents]
+    exits = [-1 if each is None else each.torchrun_exit for each in facts.of_nodes.agents]
     is_agent = any(code is None or code < 0 for code in exits)
     return is_agent or interpret.ranks_without_record(facts) is not None
 

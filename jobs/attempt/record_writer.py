@@ -128,7 +128,7 @@ def record_of(
         cause=decision.cause,
         first_step=first_step,
         last_step=last_step,
-        checkpoint=facts.checkpoint,
+        checkpoint=facts.saved.checkpoint,
         quarantined=interpret.newly_quarantined(facts),
         decision=decision.action,
         reason=decision.reason,

@@ -211,7 +211,7 @@ class _SilentNodes:
         if now < self._next_look:
             return []
         self._next_look = now + LOOK_INTERVAL_S
-        if self._facts is None or None in self._facts.agents:
+        if self._facts is None or None in self._facts.of_nodes.agents:
             self._facts = fact_reader.read(self._run_dir, self._attempt)
             if not self._facts.can_lose:
                 self._next_look = math.inf
@@ -260,7 +260,9 @@ def unreachable_nodes(
 ) -> tuple[str, ...]:
     """Return those of `nodes` whose slurmd does not answer, by `client.is_answering`."""
     port = (facts.site or SlurmSite()).slurmd_port
-    agents = dict(zip(facts.nodes, facts.agents, strict=False))  # none for the next attempt
+    agents = dict(
+        zip(facts.nodes, facts.of_nodes.agents, strict=False)
+    )  # none for the next attempt
     hosts = {node: _host_to_connect(node, agents.get(node)) for node in nodes}
     # The name of a node may be unknown to DNS, or stand for loopback.
     if named := [node for node, host in hosts.items() if not is_reachable(host)]:

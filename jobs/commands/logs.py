@@ -180,7 +180,7 @@ def show_errors(wanted: RankLog) -> int:
     for number in dict.fromkeys(numbers):
         facts = fact_reader.read(run_dir, number)
         evidence = closed.get(number) or interpret.rank_evidence(facts, "UNKNOWN")
-        has_failed = number in closed or facts.errors or facts.agent_errors
+        has_failed = number in closed or facts.of_nodes.errors or facts.of_nodes.agent_errors
         if has_failed and (lines := end_messages.error_lines(run_dir, facts, evidence)):
             print("\n".join([f"attempt {number}", *lines]))
             return 0

@@ -6,7 +6,6 @@ A command reads each file once; jobs.runs.interpret and jobs.attempt.decision ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from ..records.ended import read_attempts
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
 from ..records.training import (
-    Event,
     Outcome,
     Result,
     read_events,
@@ -25,7 +23,7 @@ from ..records.training import (
 from ..rundir import AttemptDir, RunDir
 from ..shared_files import names_in
 from . import checkpoint_lookup, interpret, scratch_purge
-from .interpret import AttemptFacts
+from .interpret import AttemptFacts, NodeFacts, Saved, Steps
 
 RANK_0 = "rank-00000"
 MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
@@ -77,21 +75,17 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
     plan = records.read(AttemptPlan, attempt_dir.plan)
     attempts = tuple(read_attempts(run_dir))
     is_left_out = is_for_next and any(record.attempt == attempt for record in attempts)
-    nodes = _Nodes() if is_left_out else _read_nodes(run_dir, attempt, plan)
     spec, spec_error = scratch_purge.read_spec(run_dir)
-    names = names_in(run_dir.checkpoints)
-    step, total = read_progress_steps(run_dir.progress)
+    names, is_users = names_in(run_dir.checkpoints), not spec.launch.is_trainer
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
-        agent_errors=nodes.agent_errors,
-        agents=nodes.agents,
-        errors=nodes.errors,
-        places=_places(run_dir, attempt, nodes) if spec.launch.is_trainer else (),
-        events=tuple(event for event in nodes.events if event.attempt == attempt),
-        progress_step=step,
-        total_steps=total,
-        is_stop_requested=nodes.is_stop_requested,
+        of_nodes=NodeFacts() if is_left_out else _read_nodes(run_dir, attempt, plan, is_users),
+        steps=Steps(*read_progress_steps(run_dir.progress)),
+        saved=Saved(
+            checkpoint_lookup.newest(run_dir, is_users, names),
+            tuple(checkpoint_lookup.quarantined_names(names)),
+        ),
         outcome=records.read_leniently(Outcome, attempt_dir.outcome) or Outcome(),
         result=records.read(Result, run_dir.result),
         attempts=attempts,
@@ -100,28 +94,13 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         site=records.read(SlurmSite, run_dir.site),
         submission=records.read(Submission, run_dir.submission) or Submission(),
         successor=records.read(Successor, run_dir.successor),
-        checkpoint=checkpoint_lookup.newest(run_dir, not spec.launch.is_trainer, names),
-        quarantined=tuple(checkpoint_lookup.quarantined_names(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
-        last_words=nodes.last_words,
-        hang=nodes.hang,
     )
 
 
-@dataclass(frozen=True)
-class _Nodes:
-    """What the agents and ranks of an attempt wrote; see `AttemptFacts`."""
-
-    agents: tuple[AgentRecord | None, ...] = ()
-    agent_errors: tuple[str, ...] = ()
-    errors: tuple[RankError, ...] = ()
-    events: tuple[Event, ...] = ()  # rank 0's, of all attempts
-    is_stop_requested: bool = False
-    last_words: tuple[tuple[str, str], ...] = ()
-    hang: HangConclusion | None = None
-
-
-def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nodes:
+def _read_nodes(
+    run_dir: RunDir, attempt: int, plan: AttemptPlan | None, is_users: bool
+) -> NodeFacts:
     attempt_dir = run_dir.attempt(attempt)
     names = names_in(attempt_dir.path)
     paths, known = [attempt_dir.path / name for name in names], {*names}
@@ -135,15 +114,15 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
     recorded = [each.rank for each in errors]
     for node_rank, agent in failed:
         errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
-    return _Nodes(
+    own = interpret.causes(errors, agents)
+    return NodeFacts(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
-        errors=interpret.causes(errors, agents),
-        events=tuple(read_events(run_dir.timeline(RANK_0))),
+        errors=own,
+        gone=() if is_users else _gone_ranks(run_dir, attempt, agents, own),
+        events=tuple(x for x in read_events(run_dir.timeline(RANK_0)) if x.attempt == attempt),
         is_stop_requested=attempt_dir.stop_requested.name in known,
-        hang=records.read_leniently(HangConclusion, attempt_dir.hang)
-        if attempt_dir.hang.name in known
-        else None,
+        hang=records.read_leniently(HangConclusion, attempt_dir.hang),
         last_words=() if errors else _last_words(attempt_dir, failed),
     )
 
@@ -187,19 +166,25 @@ def _last_words(
     return tuple((host, words) for host, words in words_of if words)
 
 
-def _places(run_dir: RunDir, attempt: int, nodes: _Nodes) -> tuple[tuple[int, str], ...]:
-    """Return (rank, host) per started rank; () if a rank's own error says why.
+def _gone_ranks(
+    run_dir: RunDir,
+    attempt: int,
+    agents: Sequence[AgentRecord | None],
+    errors: Sequence[RankError],
+) -> tuple[tuple[int, str], ...]:
+    """Return (rank, host) of started ranks that left no error; () if a rank's own says why.
 
     Where an agent recorded no end, the timelines of its ranks are read for it.
     """
-    first = interpret.first_error(nodes.errors)
+    first = interpret.first_error(errors)
     if first is None or not first.caused_by_peer:
         return ()
-    places = {rank: agent.host for agent in nodes.agents if agent for rank in agent.ranks}
+    places = {rank: agent.host for agent in agents if agent for rank in agent.ranks}
     known = {run_dir.timeline(f"rank-{rank:05d}").name for rank in places}
     for path in shared_files.files_in(run_dir.timeline("x").parent, "rank-*.jsonl"):
         of_rank = read_events(path) if path.name not in known else []
         begun = (each for each in of_rank if each.attempt == attempt and each.event == "spawn")
         if (spawn := next(begun, None)) is not None:
             places[int(path.stem.partition("-")[2])] = str(spawn.host)
-    return tuple(sorted(places.items()))
+    recorded = {error.rank for error in errors}
+    return tuple(sorted(each for each in places.items() if each[0] not in recorded))

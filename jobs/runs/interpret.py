@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..checkpoint.names import checkpoint_step, is_newer
 from ..console import quantity
@@ -34,17 +35,47 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(frozen=True)
+class NodeFacts:
+    """What the agents and ranks of an attempt wrote."""
+
+    agents: tuple[
+        AgentRecord | None, ...
+    ] = ()  # of each node of the plan; None where it wrote none
+    agent_errors: tuple[str, ...] = ()  # why agents did not start torchrun, by node rank
+    errors: tuple[RankError, ...] = ()  # see `causes`
+    # (rank, host) of ranks that left neither an error record nor an end, where their peers only
+    # lost a connection.
+    gone: tuple[tuple[int, str], ...] = ()
+    events: tuple[Event, ...] = ()  # rank 0's, of this attempt
+    is_stop_requested: bool = False  # an agent created the stop file of this attempt
+    # (host, last line) of each torchrun that failed, where no rank has a record.
+    last_words: tuple[tuple[str, str], ...] = ()
+    hang: HangConclusion | None = None
+
+
+class Steps(NamedTuple):
+    """The last finished optimizer step of a run; of how many, as a user's script reported them."""
+
+    done: int | None = None
+    total: int | None = None
+
+
+class Saved(NamedTuple):
+    """What lies in the folder of checkpoints."""
+
+    checkpoint: str | None = None  # the newest one
+    quarantined: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class AttemptFacts:
     """What the run directory has about an attempt and its run, each file read once."""
 
     attempt: int
     plan: AttemptPlan | None  # None: lost, or there was no such attempt
-    agents: tuple[AgentRecord | None, ...]  # of each node of the plan; None where it wrote none
-    agent_errors: tuple[str, ...]  # why agents did not start torchrun, by node rank
-    errors: tuple[RankError, ...]  # see `causes`
-    places: tuple[tuple[int, str], ...]  # (rank, host) of started ranks; see fact_reader.read
-    events: tuple[Event, ...]  # rank 0's, of this attempt
-    progress_step: int | None  # the last finished optimizer step of the run
+    of_nodes: NodeFacts
+    steps: Steps
+    saved: Saved
     outcome: Outcome
     result: Result | None
     attempts: tuple[AttemptRecord, ...]  # closed ones, oldest first
@@ -53,14 +84,7 @@ class AttemptFacts:
     site: SlurmSite | None
     submission: Submission
     successor: Successor | None
-    checkpoint: str | None  # the newest one
-    quarantined: tuple[str, ...]
     is_cancelled: bool = False  # by the command cancel, and not resumed since
-    total_steps: int | None = None  # of the run, as a user's script reported them
-    is_stop_requested: bool = False  # an agent created the stop file of this attempt
-    # (host, last line) of each torchrun that failed, where no rank has a record.
-    last_words: tuple[tuple[str, str], ...] = ()
-    hang: HangConclusion | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -86,14 +110,15 @@ def rank_evidence(
     job_state: all known from Slurm. srun_exit: 0 where it is not known. stops: signals that the
     batch script got.
     """
-    failed, killed = first_error(facts.errors), killed_for_memory(facts)
+    failed = first_error(facts.of_nodes.errors)
+    killed = [each.host for each in facts.of_nodes.agents if each is not None and each.oom_kill]
     signals = warning_signals(facts, failed)
     # srun ended the other nodes because of it.
-    if facts.agent_errors or has_agent_died(facts.agents, srun_exit):
+    if facts.of_nodes.agent_errors or has_agent_died(facts.of_nodes.agents, srun_exit):
         signals = tuple(name for name in signals if name != "SIGTERM")
     signals = signals or stops or stop_signals_at_start(facts, srun_exit)
     outcome = outcome_of(facts, signals)
-    of_agent = format_agent_errors(facts.agent_errors)
+    of_agent = format_agent_errors(facts.of_nodes.agent_errors)
     error = of_agent or error_of(facts, failed, killed)
     if error is None and outcome is None and (error := unfinished_steps(facts)) is None:
         error = of_agent = format_agent_exits(facts)
@@ -152,7 +177,7 @@ def has_progress(facts: AttemptFacts) -> bool:
 
     A different one is not enough: after a damaged one was quarantined, an older one is the newest.
     """
-    return is_newer(facts.checkpoint, None if facts.plan is None else facts.plan.checkpoint)
+    return is_newer(facts.saved.checkpoint, None if facts.plan is None else facts.plan.checkpoint)
 
 
 def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -> str | None:
@@ -167,9 +192,9 @@ def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -
 
 def _out_of_memory(facts: AttemptFacts, host: str) -> str:
     """Return what the kernel killed on a node for want of memory: which rank, and the limit."""
-    ended = {each.rank: each.exit_code for each in facts.errors if each.host == host}
+    ended = {each.rank: each.exit_code for each in facts.of_nodes.errors if each.host == host}
     ranks = [f"rank {rank}" for rank, code in sorted(ended.items()) if code == -signal.SIGKILL]
-    agents = (each for each in facts.agents if each is not None and each.host == host)
+    agents = (each for each in facts.of_nodes.agents if each is not None and each.host == host)
     limit = next((each.memory_limit_mib for each in agents), None)
     what = ", ".join(ranks) or "a process"
     of_limit = f": the job may use {limit} MiB of the node (slurm.mem)" if limit else ""
@@ -180,7 +205,7 @@ def would_repeat(facts: AttemptFacts, failed: RankError | None) -> bool:
     """Return whether a retry would repeat the error, by the first rank's or an agent's word."""
     if failed is not None:
         return failed.would_repeat
-    return any(agent is not None and agent.error is not None for agent in facts.agents)
+    return any(agent is not None and agent.error is not None for agent in facts.of_nodes.agents)
 
 
 def format_agent_errors(errors: Sequence[str]) -> str | None:
@@ -199,7 +224,7 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
     An agent that started no torchrun has the reason; the ends of the others follow from it. Where
     torchrun failed on one node, its end on the others is a consequence, which may have no record.
     """
-    agents = [each for each in facts.agents if each is not None]
+    agents = [each for each in facts.of_nodes.agents if each is not None]
     if errors := [each.error for each in agents if each.error]:
         return errors[0]
     ended = [
@@ -207,25 +232,16 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
     ]
     ended += [
         f"{node}: no record (killed)"
-        for node, agent in zip(facts.nodes, facts.agents, strict=True)
+        for node, agent in zip(facts.nodes, facts.of_nodes.agents, strict=True)
         if agent is None or (agent.torchrun_exit is None and not ended)
     ]
-    words = (words for _, words in facts.last_words)
+    words = (words for _, words in facts.of_nodes.last_words)
     return ": ".join(filter(None, ["; ".join(ended), *words])) or None
 
 
-def gone_ranks(facts: AttemptFacts) -> list[tuple[int, str]]:
-    """Return (rank, host) of the started ranks that left neither an error record nor an end.
-
-    Their peers' records only show a lost connection.
-    """
-    recorded = {record.rank for record in facts.errors}
-    return [place for place in facts.places if place[0] not in recorded]
-
-
 def ranks_without_record(facts: AttemptFacts) -> str | None:
-    """Return a text that names the ranks of `gone_ranks`; None if there are none."""
-    gone = [f"rank {rank} on {host}" for rank, host in gone_ranks(facts)]
+    """Return a text that names the ranks that are gone; None if there are none."""
+    gone = [f"rank {rank} on {host}" for rank, host in facts.of_nodes.gone]
     why = "died without an error record (SIGKILL or a crash of the interpreter)"
     return f"{', '.join(gone)} {why}" if gone else None
 
@@ -252,19 +268,14 @@ def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
         return "completed"
     if facts.outcome.status is not None or not exits_are_clean(facts):
         return facts.outcome.status
-    if signals or facts.is_stop_requested:
+    if signals or facts.of_nodes.is_stop_requested:
         return "stopped"
     return None if unfinished_steps(facts) else "completed"
 
 
-def killed_for_memory(facts: AttemptFacts) -> list[str]:
-    """Return the nodes on which the kernel killed a process of the attempt for want of memory."""
-    return [agent.host for agent in facts.agents if agent is not None and agent.oom_kill]
-
-
 def exits_are_clean(facts: AttemptFacts) -> bool:
     """Return whether the ranks are a user's script, and each node's torchrun exited with 0."""
-    exits = [agent.torchrun_exit for agent in facts.agents if agent is not None]
+    exits = [agent.torchrun_exit for agent in facts.of_nodes.agents if agent is not None]
     is_clean = bool(exits) and exits == [0] * len(facts.nodes)
     return is_clean and not facts.spec.launch.is_trainer
 
@@ -281,12 +292,12 @@ def unfinished_steps(facts: AttemptFacts) -> str | None:
     """
     if not exits_are_clean(facts):
         return None
-    saved = None if facts.checkpoint is None else checkpoint_step(facts.checkpoint)
-    done = max(facts.progress_step or 0, saved or 0)
-    if facts.total_steps is None or done >= facts.total_steps:
+    saved = None if facts.saved.checkpoint is None else checkpoint_step(facts.saved.checkpoint)
+    done = max(facts.steps.done or 0, saved or 0)
+    if facts.steps.total is None or done >= facts.steps.total:
         return None
     return (
-        f"the script exited with code 0 after step {done} of {facts.total_steps} "
+        f"the script exited with code 0 after step {done} of {facts.steps.total} "
         "(if it had finished: completed() of kit_stop.py marks the end)"
     )
 
@@ -328,7 +339,7 @@ def warning_signals(facts: AttemptFacts, failed: RankError | None) -> tuple[str,
     After the agent of one node has failed, srun sends SIGTERM to the others: that is a consequence
     of the failure and no warning.
     """
-    agents = [agent for agent in facts.agents if agent is not None]
+    agents = [agent for agent in facts.of_nodes.agents if agent is not None]
     failures = [(a.end, a.host) for a in agents if has_failed(a) and a.end is not None]
     if failed is not None:
         failures.append((failed.time, failed.host))
@@ -348,15 +359,15 @@ def stop_signals_at_start(facts: AttemptFacts, srun_exit: int) -> tuple[str, ...
     Only srun's exit code shows it, and only where no agent has failed: after a failure srun itself
     kills the other agents. Source: srun(1), exit values.
     """
-    any_failed = any(has_failed(agent) for agent in facts.agents if agent is not None)
-    is_missed = None in facts.agents and not any_failed and not facts.agent_errors
+    any_failed = any(has_failed(agent) for agent in facts.of_nodes.agents if agent is not None)
+    is_missed = None in facts.of_nodes.agents and not any_failed and not facts.of_nodes.agent_errors
     died_of = [number.name for number in STOP_SIGNALS if srun_exit == 128 + number]
     return tuple(died_of) if is_missed else ()
 
 
 def nodes_without_end(facts: AttemptFacts) -> dict[str, AgentRecord | None]:
     """Return the nodes whose agent recorded no end, with its record."""
-    agents = zip(facts.nodes, facts.agents, strict=True)
+    agents = zip(facts.nodes, facts.of_nodes.agents, strict=True)
     return {node: agent for node, agent in agents if agent is None or agent.end is None}
 
 
@@ -369,12 +380,12 @@ def is_near_limit(facts: AttemptFacts, now: float) -> bool:
 def newly_quarantined(facts: AttemptFacts) -> tuple[str, ...]:
     """Return the checkpoints quarantined since the attempt opened, by name: clocks may differ."""
     before = () if facts.plan is None else facts.plan.quarantined
-    return tuple(name for name in facts.quarantined if name not in before)
+    return tuple(name for name in facts.saved.quarantined if name not in before)
 
 
 def steps_of(facts: AttemptFacts) -> tuple[int | None, int | None]:
     """Return the first and the last optimizer step that the attempt did; None where it did none."""
-    loaded, last = loaded_step(facts), facts.progress_step
+    loaded, last = loaded_step(facts), facts.steps.done
     if loaded is None or last is None or last <= loaded:
         return None, None
     return loaded + 1, last
@@ -396,18 +407,15 @@ def loaded_step(facts: AttemptFacts) -> int | None:
     return saved if saved is not None and saved < first.step else first.step - 1
 
 
-def is_step_unknown(facts: AttemptFacts) -> bool:
-    """Return whether the ranks are a user's script that has never reported a step."""
-    return not facts.spec.launch.is_trainer and facts.progress_step is None
-
-
 def times_of(facts: AttemptFacts, is_warned: bool, now: float) -> tuple[float | None, float | None]:
     """Return how long the attempt took to stop and to start, in seconds; None where it did not.
 
     The stop: from the first warning to now; the start: from the opening to the first step.
     `is_warned`: signals that only follow from a failure are no warning.
     """
-    signals = [each.t for agent in facts.agents if agent is not None for each in agent.signals]
+    signals = [
+        each.t for agent in facts.of_nodes.agents if agent is not None for each in agent.signals
+    ]
     begun = first_event(facts, "first_step")
     stop_s = round(now - min(signals), 3) if signals and is_warned else None
     start_s = None if begun is None or facts.plan is None else round(begun.t - facts.plan.start, 3)
@@ -416,7 +424,7 @@ def times_of(facts: AttemptFacts, is_warned: bool, now: float) -> tuple[float | 
 
 def first_event(facts: AttemptFacts, name: str) -> Event | None:
     """Return rank 0's first timeline event of a name in the attempt."""
-    return next((event for event in facts.events if event.event == name), None)
+    return next((event for event in facts.of_nodes.events if event.event == name), None)
 
 
 def reached_step(facts: AttemptFacts) -> int | None:
@@ -425,7 +433,7 @@ def reached_step(facts: AttemptFacts) -> int | None:
     A user's script may write no progress.json, but its step into outcome.json; None for one that
     writes neither.
     """
-    step = facts.progress_step if facts.progress_step is not None else facts.outcome.global_step
+    step = facts.steps.done if facts.steps.done is not None else facts.outcome.global_step
     return 0 if step is None and facts.spec.launch.is_trainer else step
 
 
@@ -506,7 +514,8 @@ def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
     What the outcome.json of a user's script has beside its status is not copied; `global_step` is
     the last one that the script reported, if it did.
     """
-    redone = None if is_step_unknown(facts) else steps_redone(facts.attempts)
+    is_step_known = facts.spec.launch.is_trainer or facts.steps.done is not None
+    redone = steps_redone(facts.attempts) if is_step_known else None
     if action is not Action.DONE:
         return Result(
             status="cancelled" if action is Action.CANCEL else "held",
@@ -517,7 +526,7 @@ def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
         )
     complete = Result("completed", attempts=len(facts.attempts), steps_redone=redone)
     if not facts.spec.launch.is_trainer:
-        return replace(complete, global_step=facts.progress_step)
+        return replace(complete, global_step=facts.steps.done)
     return replace(
         complete,
         global_step=facts.outcome.global_step,

@@ -39,7 +39,7 @@ from slurm_job_kit.jobs.rooms.sites import preemption
 from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import interpret
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts, NodeFacts, Saved, Steps
 from slurm_job_kit.jobs.runs.run_lock import Owner
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
@@ -98,12 +98,13 @@ class Run:
         return AttemptFacts(
             attempt=number,
             plan=plan,
-            agents=() if plan is None else _agents(plan, end),
-            agent_errors=(),
-            errors=() if end is None else end.errors,
-            places=(),
-            events=self._events(number),
-            progress_step=self.step or None,
+            of_nodes=NodeFacts(
+                agents=() if plan is None else _agents(plan, end),
+                errors=() if end is None else end.errors,
+                events=self._events(number),
+            ),
+            steps=Steps(self.step or None),
+            saved=Saved(self.checkpoint),
             outcome=Outcome() if end is None else end.outcome,
             result=None,
             attempts=tuple(self.attempts),
@@ -112,8 +113,6 @@ class Run:
             site=SlurmSite(),
             submission=Submission(),
             successor=None,
-            checkpoint=self.checkpoint,
-            quarantined=(),
         )
 
     def _events(self, attempt: int) -> tuple[Event, ...]:
@@ -185,7 +184,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
         head=Head("", "", 0),
         start=slurm.now,
         deadline=None,
-        checkpoint=facts.checkpoint,
+        checkpoint=facts.saved.checkpoint,
     )
     run.loaded, run.step, run.first_step_t, run.is_recorded = run.saved, run.saved, None, False
     return True

@@ -47,8 +47,9 @@ def signs_of(
     states: Slurm's State of the nodes; empty where it was not asked or did not answer. rebooted:
     during the attempt.
     """
-    own = {error.host for error in facts.errors if not error.caused_by_peer}
-    of_hardware = [error for error in facts.errors if error.kind in OF_HARDWARE]
+    errors = facts.of_nodes.errors
+    own = {error.host for error in errors if not error.caused_by_peer}
+    of_hardware = [error for error in errors if error.kind in OF_HARDWARE]
     signs = [Sign(each.host, each.kind, first_line(each.error), True) for each in of_hardware]
     signs += _of_slurm(evidence, states, own)
     # Perhaps by the site, which may have mended it.
@@ -89,7 +90,11 @@ def _of_slurm(
 
 def _of_gpus(facts: AttemptFacts) -> Iterator[Sign]:
     """Yield the nodes with fewer GPUs than the others; too few on all are a mistake in the spec."""
-    counts = {agent.host: agent.gpus for agent in facts.agents if agent and agent.gpus is not None}
+    counts = {
+        agent.host: agent.gpus
+        for agent in facts.of_nodes.agents
+        if agent and agent.gpus is not None
+    }
     most = max(counts.values(), default=0)
     for node, count in counts.items():
         if count < most:
@@ -99,20 +104,22 @@ def _of_gpus(facts: AttemptFacts) -> Iterator[Sign]:
 
 def _of_first_failure(facts: AttemptFacts) -> Iterator[Sign]:
     """Yield the node that crashed or hung while the others were well, if it is a single one."""
-    own = [error for error in facts.errors if not error.caused_by_peer]
+    own = [error for error in facts.of_nodes.errors if not error.caused_by_peer]
     first = interpret.first_error(own)
-    if facts.hang is not None:
+    if facts.of_nodes.hang is not None:
         step = interpret.steps_of(facts)[1]
         failure = "" if step is None else f"hang at step {step}"
-        signs = [Sign(host, Kind.HANG, "it hung", False, failure) for host in facts.hang.hosts]
+        signs = [
+            Sign(host, Kind.HANG, "it hung", False, failure) for host in facts.of_nodes.hang.hosts
+        ]
     elif first is not None:
         by_host = {error.host: error for error in own} | {first.host: first}
         is_of_run = first.would_repeat or first.kind in OF_THE_RUN
         signs = [] if is_of_run else [_of_error(facts, error) for error in by_host.values()]
-    elif facts.agent_errors:
-        signs = [_of_agent(error) for error in facts.agent_errors]
+    elif facts.of_nodes.agent_errors:
+        signs = [_of_agent(error) for error in facts.of_nodes.agent_errors]
     else:
-        hosts = dict.fromkeys(host for _, host in interpret.gone_ranks(facts))
+        hosts = dict.fromkeys(host for _, host in facts.of_nodes.gone)
         signs = [Sign(host, Kind.PROCESS_KILLED, "a rank died there", False) for host in hosts]
     if len(signs) == 1 and len(facts.nodes) > 1:
         yield signs[0]

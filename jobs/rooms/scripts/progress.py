@@ -24,7 +24,7 @@ def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:
     if (newest_file(run_dir) or "") > ((begun and begun.newest_file) or ""):
         return True
     before = [each.checkpoint for each in (facts.plan, *facts.attempts) if each is not None]
-    return all(is_newer(facts.checkpoint, each) for each in [*before, None])
+    return all(is_newer(facts.saved.checkpoint, each) for each in [*before, None])
 
 
 def note_begin(run_dir: RunDir) -> None:

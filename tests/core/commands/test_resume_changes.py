@@ -137,7 +137,7 @@ def test_a_resume_from_an_older_checkpoint_puts_newer_ones_aside(run, capfd):
     assert main(["resume", "tiny", "--checkpoint", "step-10"]) == 0
     assert "going on from step-00000010; put aside: step-00000020" in capfd.readouterr().err
     facts = fact_reader.read_newest(run)
-    assert facts.checkpoint == "step-00000010"
+    assert facts.saved.checkpoint == "step-00000010"
     assert (run.checkpoints / "aside-step-00000020").is_dir()
 
 

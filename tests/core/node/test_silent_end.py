@@ -106,7 +106,7 @@ def test_the_error_file_of_torchelastic_comes_before_the_log(run):
     torchrun(run, 1, TRACE)
     run.attempt(1).rank_log(1).write_text("wandb: synced\n")
     assert reason(run) == "rank 1 on a exited with code 1: ValueError: boom"
-    (first, peer) = fact_reader.read(run, 1).errors
+    (first, peer) = fact_reader.read(run, 1).of_nodes.errors
     assert first.traceback.splitlines()[1] == '  File "/run/work/train.py", line 8, in main'
     assert peer.caused_by_peer and not first.caused_by_peer
 
@@ -115,7 +115,7 @@ def test_a_rank_that_lost_its_peer_is_not_the_first_failure(run):
     agents(run, 1, 1)
     torchrun(run, 1)
     run.attempt(1).rank_log(1).write_text("RuntimeError: ... Connection closed by peer [::1]\n")
-    (failed, _) = fact_reader.read(run, 1).errors
+    (failed, _) = fact_reader.read(run, 1).of_nodes.errors
     assert (failed.caused_by_peer, failed.kind) == (True, "collective")
 
 
@@ -148,4 +148,4 @@ def test_a_signal_in_the_second_of_the_failure_came_before_it(run):
     agents(run, 1, 1)
     torchrun(run, 1)
     ended = time.mktime(time.strptime("2026-11-25_16:00:00", "%Y-%m-%d_%H:%M:%S"))
-    assert min(error.time for error in fact_reader.read(run, 1).errors) > ended + 0.9
+    assert min(error.time for error in fact_reader.read(run, 1).of_nodes.errors) > ended + 0.9
