@@ -132,7 +132,8 @@ class CommandSubject(Subject):
     def _source(self) -> tuple[Path, dict[str, Path]]:
         """The top of the repository, or the working directory, and its files. Raises: UserError."""
         top = installation.top_of(self.started_in) or self.started_in
-        code_snapshot.refuse_home(top)
+        if top in (Path.home(), Path("/")):
+            raise UserError(f"{top} is no repository\n  hint: run it in the folder of your code")
         links = [os.path.relpath(self.started_in / link, top) for link in self.links]
         return top, code_snapshot.source_files(top, self.folder, links)
 
