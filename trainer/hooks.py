@@ -40,15 +40,19 @@ class Pulse:
 class Callback:
     """What a room does beside a training, in the order of the calls; here each does nothing.
 
-    Every rank calls each method at the same point, unless it says otherwise. An error that a method
-    raises ends the rank.
+    The main thread of every rank calls each method at the same point, but `reported` and `saved`,
+    which rank 0 alone calls. The training waits meanwhile. An error that a method raises ends the
+    rank. A rank that fails calls nothing more.
     """
 
     def connected(self, rank: RankProcess, device: torch.device) -> None:
         """All ranks are connected; rank 0 finds the run next."""
 
     def opened(self, context: RankContext) -> None:
-        """The run is known; the data and the model are built next."""
+        """The run is known; data and model are built next, perhaps with a fork of this rank.
+
+        So a thread starts in `restored`.
+        """
 
     def restored(self, loop: Loop) -> None:
         """The checkpoint is loaded, if there is one; the first step comes next."""
@@ -60,13 +64,19 @@ class Callback:
         """Optimizer step `step` is done; the device may still compute it."""
 
     def reported(self, step: int, values: Mapping[str, float]) -> None:
-        """Rank 0 has logged these values of a step: of a training or of an evaluation."""
+        """Rank 0 logged these values of a step: of a training or of an evaluation."""
 
     def saved(self, step: int, path: Path) -> None:
-        """Rank 0 has committed the checkpoint of a step."""
+        """Rank 0 sees that the checkpoint of a step is committed, also that of a best evaluation.
+
+        path: absolute; a later commit may delete it (checkpoint.keep_last).
+        """
 
     def end(self) -> None:
-        """The training is completed or stopped, and everything is committed."""
+        """The training is completed or stopped, everything is committed, and the marker is written.
+
+        All ranks wait for the slowest; at a preemption Slurm's grace is still running.
+        """
 
 
 def _rooms_with(hook: str) -> Iterator[Callable[..., Any]]:
@@ -86,6 +96,7 @@ def parts(key: str) -> dict[str, Any]:
 def callbacks(pulse: Pulse) -> list[Callback]:
     """Return the callbacks of this rank, in the order of the rooms.
 
-    A rank calls it before it imports torch, which a room must not import here either.
+    A rank calls it before it imports torch, which a room must not import here either, and before
+    it knows its run. launch.env is in the environment.
     """
     return [each for hook in _rooms_with("callbacks") for each in hook(pulse)]

@@ -8,6 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs.commands.catalogue import all_commands, parse
 from slurm_job_kit.jobs.commands.make_words import TARGETS, make_variables
+from slurm_job_kit.jobs.rooms import ROOMS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("slurm/*.md"), *REPOSITORY.glob("configs/*.md")]
@@ -70,3 +71,9 @@ def test_links_lead_to_files():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_list_of_rooms_is_the_one_of_the_kit():
+    page = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page.partition("| room |")[2], re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"\w+", row)} == {*ROOMS}
