@@ -41,7 +41,8 @@ def freeze(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
     """Fill the working directories; name what a new run has no copy of."""
-    scripts = [run_dir for run_dir in runs if not Spec.read(run_dir.spec).launch.is_trainer]
+    specs = {run_dir: loaded.spec for run_dir, loaded in runs.items() if run_dir.path.is_dir()}
+    scripts = [run_dir for run_dir, spec in specs.items() if not spec.launch.is_trainer]
     if not scripts:
         return
     from .code import warn_of_missing

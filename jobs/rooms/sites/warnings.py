@@ -16,8 +16,7 @@ from .preemption import Site
 
 def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Problem]:
     """Return the warnings. stop_s: how long the run's last stop took; None before the first."""
-    problems = [problem for site in sites for problem in _warnings(requested, site, stop_s)]
-    return list(dict.fromkeys(problems))
+    return list(dict.fromkeys(each for site in sites for each in _warnings(requested, site, stop_s)))
 
 
 def _warnings(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from .rows import Row
 from .scenario import Paced, ReferenceRuns, begin
 
 # Also tests of fast rows: each restarts the cluster, or tests a detail of its row.
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.room("sites")]
 
 # Slurm's default: a save and a decision must fit into it.
 PATIENT = "KillWait=30"
