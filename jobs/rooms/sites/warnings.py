@@ -16,7 +16,8 @@ from .preemption import Site
 
 def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Problem]:
     """Return the warnings. stop_s: how long the run's last stop took; None before the first."""
-    return list(dict.fromkeys(each for site in sites for each in _warnings(requested, site, stop_s)))
+    found = (each for site in sites for each in _warnings(requested, site, stop_s))
+    return list(dict.fromkeys(found))
 
 
 def _warnings(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Problem]:
@@ -57,5 +58,5 @@ def refuse_too_large(spec: Spec, run_dir: RunDir, sites: Sequence[Site]) -> None
         return
     is_accepted, words = test_only(spec, run_dir)
     if is_accepted is False:
-        hint = refusals.hint(words)
-        raise FailedError(f"Slurm refuses the job, nothing is queued\n{words}\n  hint: {hint}")
+        text = f"Slurm refuses the job, nothing is queued\n{words}"
+        raise FailedError(f"{text}\n  hint: {refusals.hint(words)}")
