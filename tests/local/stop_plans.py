@@ -114,6 +114,7 @@ SHARDED: dict[str, dict[str, Any]] = {
     "fsdp_gpt": {
         **FSDP,
         **SPECS["tokens"],
+        "model_args": {},
         "shard_modules": ["Block"],
         "activation_checkpointing": True,
     },
