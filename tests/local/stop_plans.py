@@ -134,7 +134,25 @@ HYBRID: dict[str, dict[str, Any]] = {"hsdp": {**ADAMW, **FSDP, "strategy": "hsdp
 COMPILED: dict[str, dict[str, Any]] = {
     name: {**SHARDED[name], "compile": "blocks", "shard_modules": ["Conv2d"]} for name in ("fsdp",)
 }
-BY_NAME = SPECS | SHARDED | HYBRID | {f"{name}_compiled": COMPILED[name] for name in COMPILED}
+# The parts of the room zoo.
+ZOO: dict[str, dict[str, Any]] = {
+    "crops": {
+        "objective": "classification",
+        "objective_args": {},
+        "label_smoothing": 0.1,
+        "transform": "image",
+        "transform_args": {"crop_padding": 1, "flip": True, "mean": [0.5], "std": [0.25]},
+    },
+    "token_files": {
+        **OTHER,
+        **ADAMW,
+        **ACCUMULATION,
+        "objective": "language_model",
+        "model": "tests.rooms.zoo.stoppable_work:LanguageModel",
+        "dataset": "tests.rooms.zoo.stoppable_work:token_files",
+    },
+}
+BY_NAME = SPECS | SHARDED | HYBRID | ZOO | {f"{name}_compiled": COMPILED[name] for name in COMPILED}
 WITH_WORKERS = ("loader_workers", "stream_with_workers")
 # The number of ranks with which a sharded scenario is also run with a broken restore.
 RANKS_OF_CONTROLS = dict.fromkeys(SHARDED, 3) | dict.fromkeys(HYBRID, 4)
