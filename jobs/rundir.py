@@ -20,7 +20,7 @@ from . import shared_files
 
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
-FORMAT = 4
+FORMAT = 5
 JOB_LOG = "job.log"
 
 
