@@ -54,7 +54,8 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
             f"the job has {few}: each node of a run has as many as the others\n"
             "  hint: ask sbatch for --gpus-per-node"
         )
-    granted = allocation(os.environ, job.time_limit if job else "", requested)
+    limit = client.field_of(job.text, r"RunTime=\S+ TimeLimit=(\S+)") if job else ""
+    granted = allocation(os.environ, limit, requested)
     loaded = load(config, [*overrides, *granted])
     for line in differences(requested, loaded.spec.slurm):
         print_line(f"warning: {line}")

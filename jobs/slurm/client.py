@@ -7,6 +7,7 @@ still decide from the run directory. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import re
@@ -76,19 +77,17 @@ class Job:
     reason: str = "None"
     restarts: int = 0
     is_preempted: bool = False
-    time_limit: str = ""
     can_requeue: bool = True
     excluded: str = ""  # its ExcNodeList
     uid: int | None = None  # of its user
     command: str = ""  # its batch script with arguments
     work_dir: str = ""
-    gres: str = ""  # what --gres asks for on each node
-    is_expedited: bool = False  # --requeue=expedite, of the user or of the site's plugin
     nodes: str = ""  # as Slurm writes a list, n[1-2]; empty for a pending job
     # From squeue alone:
     start: float | None = None  # seconds since the epoch; of a pending job the expected start
     left_s: int | None = None  # until the time limit; None without one
     num_nodes: int = 0
+    text: str = ""  # what scontrol printed: see `field_of`
 
     @property
     def is_alive(self) -> bool:
@@ -152,17 +151,19 @@ def job_id_from(environ: Mapping[str, str]) -> str | None:
     return environ.get("SLURM_JOB_ID")
 
 
-def parse_job(text: str) -> Job | None:
-    """Return the job in the output of `scontrol show job`; None if the output has none.
+def field_of(text: str, pattern: str) -> str:
+    """Return the first group of a pattern in a job that scontrol printed; "" where it has none.
 
-    Only the form of several lines is parsed, each key at the start of its line: in the one-line
-    form a job name such as `x JobState=CANCELLED` would look like that key.
+    Only the form of several lines is read, each key at the start of its line: in the one-line form
+    a job name such as `x JobState=CANCELLED` would look like that key.
     """
+    found = re.search(rf"^   {pattern}", text, re.MULTILINE)
+    return "" if found is None or found[1] in ("(null)", "None", "Unknown") else found[1]
 
-    def value(pattern: str) -> str:
-        found = re.search(rf"^   {pattern}", text, re.MULTILINE)
-        return "" if found is None or found[1] in ("(null)", "None", "Unknown") else found[1]
 
+def parse_job(text: str) -> Job | None:
+    """Return the job in the output of `scontrol show job`; None if the output has none."""
+    value = functools.partial(field_of, text)
     if not (state := value(r"JobState=(\S+) Reason=\S+")):
         return None
     uid = value(r"UserId=\S*?\((\d+)\)")
@@ -171,16 +172,13 @@ def parse_job(text: str) -> Job | None:
         reason=value(r"JobState=\S+ Reason=(\S+)") or "None",
         restarts=int(value(r"Requeue=\d+ Restarts=(\d+)") or 0),
         is_preempted=bool(value(r"(?:PreemptEligibleTime=\S+ )?PreemptTime=(\S+)")),
-        time_limit=value(r"RunTime=\S+ TimeLimit=(\S+)"),
         can_requeue=value(r"Requeue=(\d+) ") != "0",
         excluded=value(r"ReqNodeList=\S+ ExcNodeList=(\S+)"),
         uid=int(uid) if uid else None,
         command=value("Command=(.*)$"),
         work_dir=value("WorkDir=(.*)$"),
-        gres=value(r"TresPerNode=(\S+)"),
-        # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
-        is_expedited=bool(value(r"(?:(?:Gres|Kill|Spread)\w+=\w+ )*(ExpeditedRequeue=Yes)")),
         nodes=value(r"NodeList=([^(\s]\S*)"),
+        text=text,
     )
 
 

@@ -27,6 +27,7 @@ from slurm_job_kit.jobs.records.training import (
 )
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
+from slurm_job_kit.jobs.slurm.client import Job
 from tests.core import run_files
 
 PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
@@ -164,6 +165,6 @@ def test_no_record_has_a_field_of_any_type_or_a_dict():
             assert "Any" not in field.type and "dict" not in field.type, (kind, field.name)
 
 
-@pytest.mark.parametrize("kind", [AttemptRecord, AttemptPlan, AttemptFacts])
+@pytest.mark.parametrize("kind", [AttemptRecord, AttemptPlan, AttemptFacts, Job])
 def test_a_record_of_attempts_stays_small(kind):
     assert len(dataclasses.fields(kind)) <= 14

@@ -47,7 +47,7 @@ def start(
     words = [*argv]
     if door is Door.SRUN and spec is not None and spec.slurm.num_gpus and are_unasked(environ):
         job = client.show_job(client.job_id_from(environ) or "")
-        if job is not None and not job.gres:
+        if job is not None and not client.field_of(job.text, r"TresPerNode=(\S+)"):
             words.insert(1, f"--gres=gpu:{gpus.allocated_gpus(environ)}")
     if door is Door.TORCHRUN and spec is not None:
         from . import node_check

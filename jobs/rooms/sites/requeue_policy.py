@@ -41,7 +41,7 @@ def slurm_requeues_itself(
 ) -> bool:
     """Return whether the kit leaves the requeue to Slurm, which requeues the job once it ends."""
     is_in_grace = job.is_preempted and job.state == "RUNNING" and job.can_requeue
-    if not is_in_grace or job.is_expedited or evidence.outcome == "completed":
+    if not is_in_grace or is_expedited(job) or evidence.outcome == "completed":
         return False
     values = settings()
     if not is_below_launch_limit(values, attempts, job_id):
@@ -50,6 +50,13 @@ def slurm_requeues_itself(
     partition = os.environ.get("SLURM_JOB_PARTITION") or "?"
     granted = Slurm(partition=partition, qos=os.environ.get("SLURM_JOB_QOS"))
     return any(map(requeues_preempted, query(granted, values)))
+
+
+def is_expedited(job: client.Job) -> bool:
+    """Return whether the user, or a plugin of the site, asked for --requeue=expedite."""
+    # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
+    flags = r"(?:(?:Gres|Kill|Spread)\w+=\w+ )*"
+    return bool(client.field_of(job.text, rf"{flags}(ExpeditedRequeue=Yes)"))
 
 
 def is_below_launch_limit(

@@ -45,21 +45,15 @@ def slurm(fake_slurm, monkeypatch):
     ],
 )
 def test_a_jobs_name_cannot_replace_another_key(name):
-    job = client.parse_job(SHOWN.format(name=name, preempted="None"))
-    assert job == Job("RUNNING", "None", 2, False, "00:30:00", uid=1000)
+    text = SHOWN.format(name=name, preempted="None")
+    assert client.parse_job(text) == Job("RUNNING", "None", 2, uid=1000, text=text)
+    assert client.field_of(text, r"RunTime=\S+ TimeLimit=(\S+)") == "00:30:00"
 
 
 def test_a_job_with_a_preempt_time_is_preempted():
     job = client.parse_job(SHOWN.format(name="x", preempted="2026-11-20T11:00:30"))
     assert job is not None
     assert job.is_preempted
-
-
-@pytest.mark.parametrize("flags", ["", "GresEnforceBind=Yes KillOnInvalidDependent=No "])
-def test_an_expedited_job_is_one_by_its_flag(flags):
-    text = SHOWN.format(name="x", preempted="None")
-    job = client.parse_job(f"{text}   {flags}ExpeditedRequeue=Yes\n")
-    assert job is not None and job.is_expedited
 
 
 @pytest.mark.parametrize("text", ["", "No jobs in the system\n", "JobState=RUNNING Reason=None"])

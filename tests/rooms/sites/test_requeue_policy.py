@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.slurm.client import Job
 from tests.core import run_files
 
 SEEN = Evidence("stopped", "UNKNOWN", "", ("SIGTERM",), False, True, None)
-PREEMPTED = Job("RUNNING", "None", 0, True, "01:00:00")
+PREEMPTED = Job("RUNNING", "None", 0, True)
 CONFIG = """\
 MaxBatchRequeue         = {limit}
 PreemptMode             = REQUEUE
@@ -78,13 +78,20 @@ def test_without_an_answer_we_requeue(left, tmp_path, monkeypatch):
     assert not left()
 
 
+@pytest.mark.parametrize("flags", ["", "GresEnforceBind=Yes KillOnInvalidDependent=No "])
+def test_an_expedited_job_is_one_by_its_flag(flags):
+    shown, named = f"   {flags}ExpeditedRequeue=Yes\n", f"   {flags}Name=ExpeditedRequeue=Yes\n"
+    assert requeue_policy.is_expedited(Job("RUNNING", text=shown))
+    assert not requeue_policy.is_expedited(Job("RUNNING", text=named))
+
+
 @pytest.mark.parametrize(
     ("seen", "job"),
     [
         ({}, {"is_preempted": False}),
         ({}, {"state": "COMPLETING"}),
         ({}, {"can_requeue": False}),
-        ({}, {"is_expedited": True}),  # Slurm would hold it
+        ({}, {"text": "   ExpeditedRequeue=Yes"}),  # Slurm would hold it
         ({"outcome": "completed"}, {}),
     ],
 )
