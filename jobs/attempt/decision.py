@@ -21,6 +21,7 @@ __all__ = ["Action", "Cause", "Evidence"]  # of jobs.records.ended, for those wh
 # These end the job's present start.
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
 
+BY_SLURM = "; Slurm requeues the job by itself"
 LOST_REASON = "the batch script was killed, or could not write the record of the attempt"
 
 # These come from outside: they say nothing about the run, so only the restarts bound them.
@@ -116,21 +117,15 @@ def start_again(
     if not evidence.can_requeue or is_over_limit(evidence):
         action = Action.SUCCESSOR
     if action is Action.WAIT:
-        reason += "; Slurm requeues the job by itself"
+        reason += BY_SLURM
     return Decision(action, cause, reason)
 
 
 def after_cancel(evidence: Evidence) -> Decision:
-    """Return the decision about a job that was cancelled, by a user or by preemption.
-
-    Where preemption cancels jobs (PreemptMode=CANCEL), Slurm does not show which it was while the
-    job ends; the successor job can find out.
-    """
-    if not evidence.is_preempted:
-        return Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-    reason = "cancelled by a preemption, or by a user after it"
-    if evidence.has_successor:
-        return Decision(Action.SUCCESSOR, Cause.PREEMPTION, reason)
+    """Return the decision about a job that was cancelled, by a user or by preemption."""
+    reason = "the job was cancelled"
+    if evidence.is_preempted:
+        reason = "cancelled by a preemption, or by a user after it"
     return Decision(Action.CANCEL, Cause.CANCELLED, reason)
 
 
@@ -184,10 +179,9 @@ def after_warning(evidence: Evidence) -> Decision:
     cause, reason = cause_of_stop(evidence)
     if evidence.outcome is None:
         reason += "; the attempt ended before it could save: raise slurm.signal_lead_s"
-    does_slurm_requeue = (
-        job_state.has_no_allocation(evidence.job_state) or evidence.is_left_to_slurm
-    )
-    action = Action.WAIT if does_slurm_requeue else Action.REQUEUE
+    action = Action.REQUEUE
+    if job_state.has_no_allocation(evidence.job_state):
+        action = Action.WAIT
     return start_again(evidence, cause, reason, action)
 
 

@@ -18,7 +18,7 @@ from ..runs.interpret import AttemptFacts
 from ..slurm import client, site
 from ..slurm.hostlist import expand_hostlist
 from . import record_writer
-from .decision import Action, Cause, Decision, budget_used, format_decision
+from .decision import Action, Decision, after_cancel, budget_used, format_decision
 from .reasons import hold_hint
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
@@ -154,13 +154,23 @@ def requeue(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
         exclude_nodes(run_dir, facts, me.job_id, job)
         return False
     if job is not None and client.is_cancelled(job.state, job.reason):
-        has_successor = facts.last is not None and facts.last.evidence.has_successor
-        # Where preemption cancels jobs, it may have been Slurm; the successor job can find out.
-        if not (job.is_preempted and has_successor):
-            # The cancel came between the decision and the requeue, which then had no effect.
-            instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        # The cancel came between the decision and the requeue, which then had no effect.
+        instead = _after_cancel(facts, job)
+        if instead.action is not Action.SUCCESSOR:
             return end_instead(instead, run_dir, facts, me, requeued)
     return leave_to_successor(decision, run_dir, facts, me, requeued)
+
+
+def _after_cancel(facts: AttemptFacts, job: client.Job) -> Decision:
+    """Return the decision about a job that was cancelled after the record of its attempt."""
+    *earlier, last = facts.attempts
+    found = replace(
+        last.evidence,
+        job_state=job.state,
+        job_reason=job.reason,
+        is_preempted=job.is_preempted,
+    )
+    return hooks.decide(replace(facts, attempts=tuple(earlier)), found, after_cancel(found))
 
 
 def end_instead(

@@ -61,9 +61,6 @@ class Evidence:
     would_repeat: bool = False  # a retry would end with the same error
     is_near_limit: bool = False  # a retry in this allocation might miss the time limit's warning
     can_requeue: bool = True  # Slurm may start this very job again
-    # Slurm requeues the job once it has ended; see jobs.rooms.sites.requeue_policy.
-    is_left_to_slurm: bool = False
-    has_successor: bool = False  # another job waits for the end of this one
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     kind: Kind | None = field(default=None, metadata=OMIT_NONE)  # of the error
     rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)

@@ -9,7 +9,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import RecordError, ended, frozen, nodes, queued, training
-from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, read_attempts
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
 from slurm_job_kit.jobs.records.queued import Claim, SlurmSite
@@ -165,6 +165,6 @@ def test_no_record_has_a_field_of_any_type_or_a_dict():
             assert "Any" not in field.type and "dict" not in field.type, (kind, field.name)
 
 
-@pytest.mark.parametrize("kind", [AttemptRecord, AttemptPlan, AttemptFacts, Job])
+@pytest.mark.parametrize("kind", [Evidence, AttemptRecord, AttemptPlan, AttemptFacts, Job])
 def test_a_record_of_attempts_stays_small(kind):
     assert len(dataclasses.fields(kind)) <= 14

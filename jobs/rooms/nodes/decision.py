@@ -41,7 +41,7 @@ def _decide(found: Evidence, mine: NodesFound, decision: Decision) -> Decision:
     elif decision.action is Action.WAIT and has_allocation and not found.is_requeued:
         # Slurm accepts an ExcNodeList only for a pending job: the kit requeues it first.
         if mine.bad:
-            return rules.after_warning(replace(found, is_left_to_slurm=False))
+            return rules.after_warning(found)
     elif decision.cause in rules.CRASHES or (
         decision.cause is Cause.NODE and has_allocation and not found.is_requeued
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...config.load import LoadedSpec
@@ -12,6 +11,7 @@ from ...rundir import RunDir
 from . import preemption, warnings
 
 if TYPE_CHECKING:  # the commands that queue a job need no more than the above
+    from ...attempt.decision import Decision
     from ...records.ended import Evidence
     from ...records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
@@ -41,14 +41,16 @@ def evidence(
     run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
 ) -> Evidence:
     """Return the evidence with what is to start after the job, without a requeue by the kit."""
-    from .requeue_policy import slurm_requeues_itself
-    from .successor import waiting
+    from .after_job import seen
 
-    if job is None:
-        return found
-    is_left = slurm_requeues_itself(facts.attempts, found, job, me.job_id)
-    after = waiting(facts, me.job_id)
-    return replace(found, is_left_to_slurm=is_left, has_successor=after is not None)
+    return found if job is None else seen(facts, found, job, me.job_id)
+
+
+def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+    """Return the decision, which is another one where Slurm or another job continues the run."""
+    from . import after_job
+
+    return after_job.decide(facts, found, decision)
 
 
 def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:

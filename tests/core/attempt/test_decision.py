@@ -45,15 +45,7 @@ TABLE = [
     ({"job_state": "COMPLETING"}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "signals": TERM}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "signals": TERM, "outcome": "stopped"}, "cancel", "cancelled"),
-    # Where preemption cancels, Slurm does not show yet which it was: the successor can see it.
     ({"job_state": "COMPLETING", "is_preempted": True}, "cancel", "cancelled"),
-    ({"job_state": "CANCELLED", "has_successor": True}, "cancel", "cancelled"),
-    ({"job_state": "COMPLETING", "has_successor": True}, "cancel", "cancelled"),
-    (
-        {"job_state": "COMPLETING", "is_preempted": True, "has_successor": True},
-        "successor",
-        "preemption",
-    ),
     # Requeued by Slurm or an administrator: COMPLETING, too, but the kit must not requeue it again.
     ({"job_state": "COMPLETING", "is_requeued": True}, "wait", "requeued"),
     ({"job_state": "RUNNING", "is_requeued": True, "signals": TERM}, "wait", "requeued"),
@@ -76,9 +68,6 @@ TABLE = [
     ({"signals": (*TERM, *USR1)}, "requeue", "manual_stop"),
     ({"signals": (*TERM, *USR1), "is_preempted": True}, "requeue", "preemption"),
     ({"signals": USR1, "is_preempted": True}, "requeue", "preemption"),
-    # In its grace, and Slurm will requeue it.
-    ({"signals": TERM, "is_preempted": True, "is_left_to_slurm": True}, "wait", "preemption"),
-    ({"outcome": "completed", "is_left_to_slurm": True}, "done", "completed"),
     # Stopped, although no agent recorded the signal.
     ({"outcome": "stopped"}, "requeue", "manual_stop"),
     ({"kind": Kind.STOPPED_IN_START_UP}, "requeue", "manual_stop"),
@@ -120,12 +109,9 @@ TABLE = [
     ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
     # A job that cannot be requeued: its successor, if there is one, continues.
-    ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "manual_stop"),
-    ({"can_requeue": False, "has_successor": True, "job_state": "NODE_FAIL"}, "successor", None),
     ({"can_requeue": False, "signals": TERM}, "successor", "manual_stop"),
     ({"can_requeue": False, "job_state": "NODE_FAIL"}, "successor", "requeued"),
     ({"can_requeue": False}, "retry", "crash"),  # a retry is possible in any case
-    ({"has_successor": True, "signals": TERM}, "requeue", "manual_stop"),  # it only waits
     # No answer from Slurm, or the job is suspended: the ranks' records decide.
     ({"job_state": "SUSPENDED", "signals": TERM}, "requeue", "preemption"),
     ({"job_state": "UNKNOWN"}, "retry", "crash"),

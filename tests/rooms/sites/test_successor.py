@@ -430,7 +430,7 @@ def test_a_hold_has_the_words_in_which_slurm_refused_the_successor(run, slurm, m
 def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judge(
     run, slurm, me, waits, decision
 ):
-    closed(run, "requeue", has_successor=waits)
+    closed(run, "requeue", rooms={"sites": {"has_successor": waits}})
     preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
     slurm.answer("scontrol", preempted)
     assert execute.execute(REQUEUE, run, now(run), me) == 1

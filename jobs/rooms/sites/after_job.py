@@ -1,0 +1,53 @@
+"""What continues the run after its job without a requeue by the kit: the evidence, the decision."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from ...attempt.decision import BY_SLURM, Decision, budget_of, budget_used, within_budget
+from ...records import of_room, with_room
+from ...records.ended import Action, Cause, Evidence
+from ...runs.interpret import AttemptFacts
+from ...slurm.client import Job
+from .requeue_policy import slurm_requeues_itself
+from .successor import waiting
+
+ROOM = "sites"
+
+
+@dataclass(frozen=True)
+class AfterJob:
+    """What the room keeps in the evidence of an attempt.
+
+    is_left_to_slurm: Slurm requeues the job once it has ended, see requeue_policy. has_successor:
+    another job waits for the end of this one.
+    """
+
+    is_left_to_slurm: bool = False
+    has_successor: bool = False
+
+
+def seen(facts: AttemptFacts, found: Evidence, job: Job, job_id: str) -> Evidence:
+    """Return the evidence with what is to start after the job."""
+    is_left = slurm_requeues_itself(facts.attempts, found, job, job_id)
+    after = AfterJob(is_left, waiting(facts, job_id) is not None)
+    if after == AfterJob():
+        return found
+    return replace(found, rooms=with_room(found.rooms, ROOM, after))
+
+
+def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+    """Return the decision where Slurm or another job continues the run.
+
+    Where preemption cancels jobs (PreemptMode=CANCEL), Slurm does not show which it was while the
+    job ends; the successor job can find out.
+    """
+    after = of_room(AfterJob, found.rooms, ROOM) or AfterJob()
+    if decision.action is Action.REQUEUE and after.is_left_to_slurm:
+        return replace(decision, action=Action.WAIT, reason=decision.reason + BY_SLURM)
+    if decision.action is Action.CANCEL and found.is_preempted and after.has_successor:
+        instead = replace(decision, action=Action.SUCCESSOR, cause=Cause.PREEMPTION)
+        used = budget_used(facts.attempts, time.time())
+        return within_budget(instead, found, used, budget_of(facts.spec))
+    return decision

@@ -1,0 +1,39 @@
+"""What follows where Slurm, or another job, continues the run without a requeue by the kit."""
+
+import dataclasses
+
+import pytest
+
+from slurm_job_kit.jobs.attempt.decision import Action, BudgetUsed, Cause, Evidence, decide
+from slurm_job_kit.jobs.records import with_room
+from slurm_job_kit.jobs.rooms.sites import hooks
+from slurm_job_kit.jobs.rooms.sites.after_job import ROOM, AfterJob
+from slurm_job_kit.jobs.runs import fact_reader
+
+SEEN = Evidence("stopped", "RUNNING", "None", ("SIGTERM",), True, True, None)
+LEFT, WAITS = AfterJob(is_left_to_slurm=True), AfterJob(has_successor=True)
+GONE = {"outcome": None, "signals": ()}
+
+
+@pytest.mark.parametrize(
+    ("after", "seen", "action", "cause"),
+    [
+        # In its grace, and Slurm will requeue it.
+        (LEFT, {}, "wait", "preemption"),
+        (LEFT, {"outcome": "completed"}, "done", "completed"),
+        (AfterJob(), {}, "requeue", "preemption"),
+        # Where preemption cancels, Slurm does not show yet which it was: the successor can see it.
+        (WAITS, {**GONE, "job_state": "COMPLETING"}, "successor", "preemption"),
+        (WAITS, {**GONE, "job_state": "COMPLETING", "is_preempted": False}, "cancel", "cancelled"),
+        (AfterJob(), {**GONE, "job_state": "COMPLETING"}, "cancel", "cancelled"),
+        # A job that cannot be requeued: its successor continues.
+        (WAITS, {"can_requeue": False}, "successor", "preemption"),
+        (WAITS, {"job_state": "NODE_FAIL", "can_requeue": False}, "successor", "preemption"),
+        (WAITS, {"is_preempted": False}, "requeue", "manual_stop"),  # the successor only waits
+    ],
+)
+def test_the_decision_knows_what_starts_after_the_job(run, after, seen, action, cause):
+    found = dataclasses.replace(SEEN, **seen, rooms=with_room((), ROOM, after))
+    decision = decide(found, BudgetUsed(restarts=0, crashes=0, attempts=0))
+    decision = hooks.decide(fact_reader.read_newest(run), found, decision)
+    assert (decision.action, decision.cause) == (Action(action), Cause(cause))
