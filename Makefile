@@ -54,7 +54,7 @@ test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [S
 # training; all tests on a Slurm, too, so that one process starts one (tests/conftest.py). With
 # bytecode each process that a test starts begins sooner.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest --numprocesses=$(or $(call typed,WORKERS),$(PROCESSES)) $(DISTRIBUTION)
-DISTRIBUTION = --dist=loadgroup --no-loadscope-reorder
+DISTRIBUTION = --dist=loadscope --no-loadscope-reorder
 PROCESSES := 3
 # SLURM: 24.11 or 26.05, which is downloaded once (Debian); without it the installed one.
 # SITE=1: the cluster has ordinary users, accounts and file clients: tests/slurm/user_site.py.

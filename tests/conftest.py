@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from slurm_job_kit.jobs.rooms import ROOMS
 
@@ -32,10 +33,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--part", help="seed of their order then; the commit if not given")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let tests that share a cluster go to one process, and those of a file."""
-    on_cluster = "cluster" in getattr(item, "fixturenames", ())
-    item.add_marker(pytest.mark.xdist_group("cluster" if on_cluster else str(item.path)))
+class _ByFile(LoadScopeScheduling):
+    """Hands out a file to one process, and all of tests/slurm to one: it alone starts a Slurm."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "cluster" if path.startswith("tests/slurm/") else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _ByFile | None:
+    """Return the scheduler of `make test`."""
+    return _ByFile(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -41,16 +41,16 @@ def evidence(
     run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
 ) -> Evidence:
     """Return the evidence with what is to start after the job, without a requeue by the kit."""
-    from .after_job import seen
+    from .after_end import seen
 
     return found if job is None else seen(facts, found, job, me.job_id)
 
 
 def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
     """Return the decision, which is another one where Slurm or another job continues the run."""
-    from . import after_job
+    from . import after_end
 
-    return after_job.decide(facts, found, decision)
+    return after_end.decide(facts, found, decision)
 
 
 def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:

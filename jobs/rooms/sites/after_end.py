@@ -17,7 +17,7 @@ ROOM = "sites"
 
 
 @dataclass(frozen=True)
-class AfterJob:
+class AfterEnd:
     """What the room keeps in the evidence of an attempt.
 
     is_left_to_slurm: Slurm requeues the job once it has ended, see requeue_policy. has_successor:
@@ -31,8 +31,8 @@ class AfterJob:
 def seen(facts: AttemptFacts, found: Evidence, job: Job, job_id: str) -> Evidence:
     """Return the evidence with what is to start after the job."""
     is_left = slurm_requeues_itself(facts.attempts, found, job, job_id)
-    after = AfterJob(is_left, waiting(facts, job_id) is not None)
-    if after == AfterJob():
+    after = AfterEnd(is_left, waiting(facts, job_id) is not None)
+    if after == AfterEnd():
         return found
     return replace(found, rooms=with_room(found.rooms, ROOM, after))
 
@@ -43,7 +43,7 @@ def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision
     Where preemption cancels jobs (PreemptMode=CANCEL), Slurm does not show which it was while the
     job ends; the successor job can find out.
     """
-    after = of_room(AfterJob, found.rooms, ROOM) or AfterJob()
+    after = of_room(AfterEnd, found.rooms, ROOM) or AfterEnd()
     if decision.action is Action.REQUEUE and after.is_left_to_slurm:
         return replace(decision, action=Action.WAIT, reason=decision.reason + BY_SLURM)
     if decision.action is Action.CANCEL and found.is_preempted and after.has_successor:

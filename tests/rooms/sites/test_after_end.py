@@ -7,11 +7,11 @@ import pytest
 from slurm_job_kit.jobs.attempt.decision import Action, BudgetUsed, Cause, Evidence, decide
 from slurm_job_kit.jobs.records import with_room
 from slurm_job_kit.jobs.rooms.sites import hooks
-from slurm_job_kit.jobs.rooms.sites.after_job import ROOM, AfterJob
+from slurm_job_kit.jobs.rooms.sites.after_end import ROOM, AfterEnd
 from slurm_job_kit.jobs.runs import fact_reader
 
 SEEN = Evidence("stopped", "RUNNING", "None", ("SIGTERM",), True, True, None)
-LEFT, WAITS = AfterJob(is_left_to_slurm=True), AfterJob(has_successor=True)
+LEFT, WAITS = AfterEnd(is_left_to_slurm=True), AfterEnd(has_successor=True)
 GONE = {"outcome": None, "signals": ()}
 
 
@@ -21,11 +21,11 @@ GONE = {"outcome": None, "signals": ()}
         # In its grace, and Slurm will requeue it.
         (LEFT, {}, "wait", "preemption"),
         (LEFT, {"outcome": "completed"}, "done", "completed"),
-        (AfterJob(), {}, "requeue", "preemption"),
+        (AfterEnd(), {}, "requeue", "preemption"),
         # Where preemption cancels, Slurm does not show yet which it was: the successor can see it.
         (WAITS, {**GONE, "job_state": "COMPLETING"}, "successor", "preemption"),
         (WAITS, {**GONE, "job_state": "COMPLETING", "is_preempted": False}, "cancel", "cancelled"),
-        (AfterJob(), {**GONE, "job_state": "COMPLETING"}, "cancel", "cancelled"),
+        (AfterEnd(), {**GONE, "job_state": "COMPLETING"}, "cancel", "cancelled"),
         # A job that cannot be requeued: its successor continues.
         (WAITS, {"can_requeue": False}, "successor", "preemption"),
         (WAITS, {"job_state": "NODE_FAIL", "can_requeue": False}, "successor", "preemption"),
