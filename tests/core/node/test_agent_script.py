@@ -207,6 +207,14 @@ def test_what_is_no_failure_of_a_line(node, line):
     assert node.run(line, "export A=1").returncode == 0
 
 
+def test_a_setup_has_ended_well_whatever_status_bash_has_of_it(node, tmp_path, monkeypatch):
+    """`wait` of bash 5.2 sometimes returns -1; here it does not exist."""
+    (tmp_path / "no_wait").write_text("enable -n wait\n")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "no_wait"))
+    assert "A=1" in node.run("export A=1").stdout
+    assert "exit code" in node.run("false").stderr
+
+
 def test_a_file_that_a_line_sources_may_have_failing_commands(node, tmp_path):
     (tmp_path / "activate").write_text("false\nexport A=1\n")
     assert "A=1" in node.run(f"source {tmp_path}/activate").stdout
