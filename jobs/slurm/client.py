@@ -488,9 +488,9 @@ def unloaded_reason(
     if shutil.which("sbatch", path=environ.get("PATH")):
         return None
     folders = filter(None, environ.get("MODULEPATH", "").split(":"))
-    signs = (
+    reasons = (
         *(f"{name} is set" for name in ("SLURM_CONF", "SLURM_CONF_SERVER") if name in environ),
         *(f"{path} exists" for path in paths if path.exists()),
         *(f"{folder} has a slurm module" for folder in folders if Path(folder, "slurm").exists()),
     )
-    return next(iter(signs), None)
+    return next(iter(reasons), None)

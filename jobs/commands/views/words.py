@@ -199,7 +199,7 @@ class _Shown:
 
 
 def left_out_of(files: RunFiles) -> list[dict[str, Any]]:
-    """Return the nodes that a run does without now, as --json prints them; newest sign first.
+    """Return the nodes that a run does without now, as --json prints them; the newest first.
 
     `until`: seconds since the epoch. Raises: RecordError.
     """

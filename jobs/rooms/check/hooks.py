@@ -25,7 +25,7 @@ from ...problems import Problem, SpecError
 from ...rundir import RunDir
 from ...spec import Launch, Spec
 from . import train_keys
-from .finding import Finding
+from .first_error import FirstError
 
 LIMIT_S = 60.0
 SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
@@ -108,7 +108,7 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
         words = ["-m", "slurm_job_kit.trainer.rooms.check", str(run_dir.path), str(report)]
         env = rank_environment(run_dir, spec)
         status = run_limited([python, *words], run_dir.code, env, output)
-        found = records.read(Finding, report)
+        found = records.read(FirstError, report)
         if found is None:
             printed = output.read_text(encoding="utf-8", errors="replace").strip()
             last = printed.rpartition("\n")[2]

@@ -3,8 +3,8 @@
 - hooks: the functions of jobs/hooks.py.
 - records: what the room keeps in the record of an attempt.
 - of_nodes: what an attempt shows of its nodes.
-- signs: what the facts of an attempt say against single nodes.
-- suspects: which nodes the next attempts do without, by the signs of all attempts.
+- reasons: what the facts of an attempt say against single nodes.
+- suspects: which nodes the next attempts do without, by the reasons of all attempts.
 - decision: the decision after an attempt, where a node is at fault.
 - exclude_nodes: the list of nodes that a job of the run must not get.
 - choose_nodes: the nodes of an attempt, from those of the job.

@@ -27,7 +27,7 @@ def after_fault_of_node(
     decided = _decide(found, mine, decision)
     if decided is not decision:
         decided = rules.within_budget(decided, found, used, budget)
-    kinds = [sign.kind for sign in mine.signs if sign.is_left_out]
+    kinds = [each.kind for each in mine.reasons if each.is_left_out]
     is_of_node = decided.cause is Cause.NODE and bool(kinds)
     return replace(decided, kind=kinds[0]) if is_of_node else decided
 
@@ -60,7 +60,7 @@ def _after_node_trouble(found: Evidence, mine: NodesFound) -> Decision:
     reason = first_line(found.error or "")
     if not reason and found.unreachable_nodes:
         reason = rules.no_answer(found)
-    reason = reason or "; ".join(f"{sign.node}: {sign.text}" for sign in mine.signs)
+    reason = reason or "; ".join(f"{each.node}: {each.text}" for each in mine.reasons)
     if found.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.NODE, reason)
     if mine.has_spares and not found.is_near_limit:

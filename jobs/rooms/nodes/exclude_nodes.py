@@ -27,7 +27,7 @@ from .records import past_of
 
 
 def counted_since(spec: Spec, submission: Submission) -> float:
-    """Return from when on signs against nodes count for a run, in seconds since the epoch."""
+    """Return from when on reasons against nodes count for a run, in seconds since the epoch."""
     hours = spec.slurm.suspect_hours
     expired = time.time() - hours * 3600 if hours else math.inf
     return max(expired, submission.nodes_taken_back or 0.0)
@@ -53,13 +53,12 @@ def excluded(
     if ours == bad.keys() - {*others}:
         return listed
     nodes = excludable_nodes(run_dir, spec, bad, others)
-    for node, sign in bad.items():
+    for node, reason in bad.items():
         if node in nodes:
             hours = spec.slurm.suspect_hours
-            print_line(f"node {node} is left out of the next attempts for {hours} h: {sign.text}")
+            print_line(f"node {node} is left out of the next attempts for {hours} h: {reason.text}")
         else:
-            why = "too few others are left for this job"
-            print_line(f"node {node} may take part in the next attempt ({why}): {sign.text}")
+            print_line(f"node {node} cannot be left out, too few other nodes: {reason.text}")
     for node in sorted(ours - bad.keys()):
         print_line(f"node {node} may take part in the next attempt again")
     return [*others, *nodes]

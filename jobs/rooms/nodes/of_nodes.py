@@ -1,4 +1,4 @@
-"""What an attempt shows of its nodes: the signs against each, and whether there are others."""
+"""What an attempt shows of its nodes: the reasons against each, and whether there are others."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ...slurm.client import Job
 from ...slurm.hostlist import expand_hostlist
 from . import choose_nodes, suspects
 from .exclude_nodes import counted_since, excludable_nodes
+from .reasons import is_failure, reasons_of
 from .records import ROOM, NodesFound, past, past_of
-from .signs import is_failure, signs_of
 
 # What the clocks of a node and of slurmctld may differ by: munge refuses messages that are older.
 # Source: munged(8), default time-to-live of a credential.
@@ -35,11 +35,12 @@ def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | N
     is_running = found.job_state in job_state.ON_NODES
     if is_failure(found) and is_running and not found.would_repeat:
         states = client.of_nodes(facts.nodes, r"State=(\S+)")  # such as DOWN*
-    signs = signs_of(facts, found, states, rebooted)
+    reasons = reasons_of(facts, found, states, rebooted)
     before, since = past_of(facts.attempts), counted_since(facts.spec, facts.submission)
-    if any(not sign.is_left_out for sign in signs):
-        signs = suspects.confirmed(signs, before, since, partial(_can_do_without, run_dir, facts))
-    mine = NodesFound(signs, rebooted=rebooted)
+    if any(not reason.is_left_out for reason in reasons):
+        can_lose = partial(_can_do_without, run_dir, facts)
+        reasons = suspects.confirmed(reasons, before, since, can_lose)
+    mine = NodesFound(reasons, rebooted=rebooted)
     now = past(found, time.time(), False, mine)
     left_out = suspects.left_out([*before, now], since).values()
     mine = replace(mine, followed=suspects.followed(now, before), left_out=tuple(left_out))

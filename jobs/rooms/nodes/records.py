@@ -14,7 +14,7 @@ ROOM = "nodes"
 
 
 @dataclass(frozen=True)
-class Sign:
+class Reason:
     """What speaks against a node after an attempt.
 
     node: Slurm's name. is_left_out: the next attempts do without the node. failure: equal for two
@@ -38,7 +38,7 @@ class NodesFound:
     a lost attempt, the nodes that booted after it began. left_out: after this attempt.
     """
 
-    signs: tuple[Sign, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     has_spares: bool = False
     followed: str | None = field(default=None, metadata=OMIT_NONE)
     rebooted: tuple[str, ...] = ()
@@ -47,13 +47,13 @@ class NodesFound:
     @property
     def suspected(self) -> tuple[str, ...]:
         """The nodes that the next attempts do without, also those that Slurm itself leaves out."""
-        return tuple(sign.node for sign in self.signs if sign.is_left_out)
+        return tuple(reason.node for reason in self.reasons if reason.is_left_out)
 
     @property
     def bad(self) -> tuple[str, ...]:
         """The suspected nodes that Slurm would give to a job again."""
-        signs = (sign for sign in self.signs if sign.kind is not Kind.NODE_FAILURE)
-        return tuple(sign.node for sign in signs if sign.is_left_out)
+        reasons = (reason for reason in self.reasons if reason.kind is not Kind.NODE_FAILURE)
+        return tuple(reason.node for reason in reasons if reason.is_left_out)
 
 
 def found_in(evidence: Evidence) -> NodesFound:
@@ -67,7 +67,7 @@ class Past(NamedTuple):
     time: float
     is_end: bool
     has_progress: bool
-    signs: tuple[Sign, ...]
+    reasons: tuple[Reason, ...]
 
 
 def past_of(attempts: Sequence[AttemptRecord]) -> list[Past]:
@@ -80,5 +80,5 @@ def past(evidence: Evidence, time: float, is_end: bool, found: NodesFound | None
 
     An attempt without Slurm has no name of Slurm for its node, so it speaks against none.
     """
-    signs = (found or found_in(evidence)).signs if evidence.job_state != "LOCAL" else ()
-    return Past(time, is_end, evidence.has_progress, signs)
+    reasons = (found or found_in(evidence)).reasons if evidence.job_state != "LOCAL" else ()
+    return Past(time, is_end, evidence.has_progress, reasons)

@@ -1,9 +1,9 @@
 """Which nodes the next attempts of a run do without, from what its attempts say against nodes.
 
-A sign that only the node can be at fault for leaves it out at once. A crash or a hang of one node
-leaves it out when the attempt before has the same sign. A failure that follows the run onto
-another node, before a new checkpoint, is the run's: no node is left out for it. Pure functions;
-their table is tests/rooms/nodes/test_suspects.py.
+If only the node can be to blame, it is left out at once. After a crash or a hang of one node it is
+left out if the attempt before has the same reason. A failure that follows the run onto another
+node, before a new checkpoint, is the run's: no node is left out for it. Pure functions; their
+table is tests/rooms/nodes/test_suspects.py.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from dataclasses import replace
 from ...kinds import Kind
 from ...records.ended import LeftOut
 from ...spec import Slurm
-from .records import Past, Sign
+from .records import Past, Reason
 
 
 def confirmed(
-    signs: Iterable[Sign],
+    reasons: Iterable[Reason],
     attempts: Sequence[Past],
     since: float,
     can_do_without: Callable[[str], bool],
-) -> tuple[Sign, ...]:
-    """Return the signs; one that the attempt before has, too, leaves its node out.
+) -> tuple[Reason, ...]:
+    """Return the reasons; one that the attempt before has, too, leaves its node out.
 
     attempts: before this one. Where crashes move from node to node, no node is at fault; nor where
     an attempt between was well, or a user has resumed the run since. since: as in `left_out`.
     can_do_without: whether there are enough nodes beside a node.
     """
     last = [each for each in attempts[-1:] if not each.is_end and each.time >= since]
-    before = [(sign.node, sign.kind) for each in last for sign in each.signs]
+    before = [(reason.node, reason.kind) for each in last for reason in each.reasons]
     return tuple(
-        replace(sign, is_left_out=True, text=f"{sign.text} (the second time in a row)")
-        if not sign.is_left_out and (sign.node, sign.kind) in before and can_do_without(sign.node)
-        else sign
-        for sign in signs
+        replace(each, is_left_out=True, text=f"{each.text} (the second time in a row)")
+        if not each.is_left_out and (each.node, each.kind) in before and can_do_without(each.node)
+        else each
+        for each in reasons
     )
 
 
-def is_same_elsewhere(sign: Sign, other: Sign) -> bool:
-    """Return whether two signs are the same failure on two nodes."""
-    return sign.failure != "" and sign.failure == other.failure and sign.node != other.node
+def is_same_elsewhere(reason: Reason, other: Reason) -> bool:
+    """Return whether two reasons are the same failure on two nodes."""
+    return reason.failure != "" and reason.failure == other.failure and reason.node != other.node
 
 
 def followed(now: Past, attempts: Sequence[Past]) -> str | None:
@@ -55,36 +55,36 @@ def followed(now: Past, attempts: Sequence[Past]) -> str | None:
     for before in reversed(attempts):
         if before.is_end:
             break
-        for sign, earlier in itertools.product(now.signs, before.signs):
-            if is_same_elsewhere(sign, earlier):
-                nodes = f"{earlier.node} and {sign.node}"
-                return f"the same failure on {nodes}: it is the run's, not a node's: {sign.text}"
+        for reason, earlier in itertools.product(now.reasons, before.reasons):
+            if is_same_elsewhere(reason, earlier):
+                nodes = f"{earlier.node} and {reason.node}"
+                return f"the same failure on {nodes}: it is the run's, not a node's: {reason.text}"
         if before.has_progress:
             break
     return None
 
 
 def left_out(attempts: Sequence[Past], since: float) -> dict[str, LeftOut]:
-    """Return the nodes that a run does without, each with its newest sign; the newest come first.
+    """Return the nodes that a run does without, the newest first, each with its newest reason.
 
     Without those that failed or are drained: Slurm itself gives such a node to no job until it is
-    well, and a cut network may have many of them. since: seconds since the epoch; older signs do
+    well, and a cut network may have many of them. since: seconds since the epoch; older reasons do
     not count.
     """
-    signs: list[tuple[float, Sign]] = []
-    episode: list[Sign] = []  # since the last new checkpoint
+    reasons: list[tuple[float, Reason]] = []
+    episode: list[Reason] = []  # since the last new checkpoint
     of_run: set[str] = set()  # failures
     for each in attempts:
         episode = [] if each.has_progress else episode
-        for sign in each.signs:
-            of_run |= {sign.failure for earlier in episode if is_same_elsewhere(sign, earlier)}
-        episode += each.signs
-        signs += [(each.time, sign) for sign in each.signs if each.time >= since]
+        for reason in each.reasons:
+            of_run |= {reason.failure for earlier in episode if is_same_elsewhere(reason, earlier)}
+        episode += each.reasons
+        reasons += [(each.time, reason) for reason in each.reasons if each.time >= since]
     nodes: dict[str, LeftOut] = {}
-    for time, sign in reversed(signs):
-        is_listed = sign.is_left_out and sign.kind is not Kind.NODE_FAILURE
-        if is_listed and sign.failure not in of_run:
-            nodes.setdefault(sign.node, LeftOut(sign.node, sign.kind, sign.text, time))
+    for time, reason in reversed(reasons):
+        is_listed = reason.is_left_out and reason.kind is not Kind.NODE_FAILURE
+        if is_listed and reason.failure not in of_run:
+            nodes.setdefault(reason.node, LeftOut(reason.node, reason.kind, reason.text, time))
     return nodes
 
 
@@ -107,5 +107,5 @@ def unfit(attempts: Sequence[Past], since: float) -> set[str]:
 
     Also those that Slurm marked down or drained at the end of the last attempt.
     """
-    last = {sign.node for each in attempts[-1:] for sign in each.signs if sign.is_left_out}
+    last = {reason.node for each in attempts[-1:] for reason in each.reasons if reason.is_left_out}
     return {*left_out(attempts, since), *last}

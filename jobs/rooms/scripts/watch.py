@@ -42,7 +42,7 @@ def watch(run_dir: RunDir, attempt: int, host: str | None, limit_s: float, agent
             if shared_files.exists(attempt_dir.stop_requested):
                 return
             # In steps: time in which the job was suspended does not count.
-            now = signs(run_dir, attempt_dir) if has_ranks and host is not None else ()
+            now = activity(run_dir, attempt_dir) if has_ranks and host is not None else ()
             quiet_s, before = quiet_s + look_s if now and now == before else 0.0, now
             if host is not None and quiet_s > limit_s:
                 record_hang(run_dir, attempt_dir, host, limit_s)
@@ -62,7 +62,7 @@ def ranks_of(agent: int) -> list[int]:
     return children(*children(agent))
 
 
-def signs(run_dir: RunDir, attempt_dir: AttemptDir) -> tuple[tuple[int, int], ...]:
+def activity(run_dir: RunDir, attempt_dir: AttemptDir) -> tuple[tuple[int, int], ...]:
     """Return size and time of each rank's log and of the two reports; () without a log."""
     logs = shared_files.files_in(attempt_dir.path, "rank-*.log")
     reports = filter(shared_files.exists, (run_dir.progress, run_dir.saved))

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import dotted
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Spec, Train
-from slurm_job_kit.trainer.rooms.check.__main__ import build_parts, finding_of
+from slurm_job_kit.trainer.rooms.check.__main__ import build_parts, first_error_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Train(dataset="synthetic_images", dataset_args={"num_train": 64, "num_test": 16, "size": 8})
@@ -46,7 +46,7 @@ def transform(amount=1.0):
 
 @pytest.fixture
 def check(tmp_path, monkeypatch):
-    """`check(train, code)`: the finding for a run whose frozen code has a module `mine`."""
+    """`check(train, code)`: the error of a run whose frozen code has a module `mine`."""
     run = RunDir(tmp_path / "run")
     run.code.mkdir(parents=True)
     monkeypatch.chdir(run.code)
@@ -62,10 +62,10 @@ def check(tmp_path, monkeypatch):
         try:
             build_parts(run, spec)
         except (Exception, SystemExit) as error:
-            finding = finding_of(error, spec)
-            level = "error" if finding.is_error else "warning"
-            text = "\n".join([finding.what, *finding.frames, finding.hint])
-            return level, dotted(finding.key), text
+            met = first_error_of(error, spec)
+            level = "error" if met.is_error else "warning"
+            text = "\n".join([met.what, *met.frames, met.hint])
+            return level, dotted(met.key), text
         return None
 
     yield found

@@ -1,4 +1,4 @@
-"""The attempts of a run on some nodes of its job, from the signs of the attempt before."""
+"""The attempts of a run on some nodes of its job, from the reasons of the attempt before."""
 
 import pytest
 
@@ -120,8 +120,8 @@ def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_node
     run_files.failed(run.attempt(2), 1, 4.0, host="b")
     run_lock.claim(run, run_lock.this_process("7"), 2)
     attempts.close_and_execute(run, run_lock.this_process("7"), 2, (), 1)
-    (sign,) = found_in(read_attempts(run)[-1].evidence).signs
-    assert (sign.node, sign.is_left_out) == ("b", is_left_out)
+    (reason,) = found_in(read_attempts(run)[-1].evidence).reasons
+    assert (reason.node, reason.is_left_out) == ("b", is_left_out)
 
 
 @pytest.mark.parametrize(

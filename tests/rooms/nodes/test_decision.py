@@ -17,7 +17,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import with_room
 from slurm_job_kit.jobs.rooms.nodes.decision import after_fault_of_node
-from slurm_job_kit.jobs.rooms.nodes.records import ROOM, NodesFound, Sign
+from slurm_job_kit.jobs.rooms.nodes.records import ROOM, NodesFound, Reason
 
 FRESH = BudgetUsed(restarts=0, crashes=0, attempts=0)
 NOTHING = Evidence(
@@ -30,9 +30,9 @@ NOTHING = Evidence(
     error=None,
 )
 TERM = ("SIGTERM",)
-LOST = {"signs": (Sign("b", Kind.NODE_FAILURE, "it does not answer", True),)}
-BAD = {"signs": (Sign("b", Kind.BAD_NODE, "wrong sums", True),)}
-ONCE = {"signs": (Sign("b", Kind.UNKNOWN, "ValueError: x", False),)}
+LOST = {"reasons": (Reason("b", Kind.NODE_FAILURE, "it does not answer", True),)}
+BAD = {"reasons": (Reason("b", Kind.BAD_NODE, "wrong sums", True),)}
+ONCE = {"reasons": (Reason("b", Kind.UNKNOWN, "ValueError: x", False),)}
 FOLLOWED = {"followed": "the same failure on a and b"}
 SPARES = {"has_spares": True}
 

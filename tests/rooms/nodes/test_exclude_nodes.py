@@ -23,8 +23,8 @@ NOW, DAY_S = 1e9, 24 * 3600
 NODES = [f"n{index}" for index in range(1, 5)]
 
 
-def record(*bad, ago_s=0.0, now=NOW, **sign):
-    return run_files.attempt(kept(*bad, **sign), nodes=NODES, stop=now - ago_s)
+def record(*bad, ago_s=0.0, now=NOW, **reason):
+    return run_files.attempt(kept(*bad, **reason), nodes=NODES, stop=now - ago_s)
 
 
 def parsed(entries):
@@ -72,8 +72,8 @@ def run(tmp_path, fake_slurm, monkeypatch):
     return renewed
 
 
-def now(*bad, ago_s=0.0, **sign):
-    return record(*bad, ago_s=ago_s, now=time.time(), **sign)
+def now(*bad, ago_s=0.0, **reason):
+    return record(*bad, ago_s=ago_s, now=time.time(), **reason)
 
 
 def test_a_bad_node_is_left_out_after_slurm_was_asked(run, fake_slurm, capfd):
@@ -118,14 +118,14 @@ def test_the_newest_bad_node_is_left_out_where_not_all_can_be(run, capfd):
     assert asked[-1] == "scontrol update JobId=7 ExcNodeList=n2"
     first, second = capfd.readouterr().err.splitlines()
     assert first.startswith("node n2 is left out") and second.startswith(
-        "node n4 may take part in the next attempt (too few others are left for this job)"
+        "node n4 cannot be left out, too few other nodes"
     )
 
 
 def test_without_slurms_answer_nothing_is_left_out(run, fake_slurm, capfd):
     fake_slurm.answer("sbatch", error="Unable to contact slurm controller", status=1)
     assert not [call for call in run([now("n2")]) if "update" in call]
-    assert "node n2 may take part in the next attempt" in capfd.readouterr().err
+    assert "node n2 cannot be left out" in capfd.readouterr().err
 
 
 def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path, capfd):
@@ -144,7 +144,7 @@ def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path,
 @pytest.mark.parametrize(
     ("hours", "taken_back", "since"), [(24, None, -24), (24, -1, -1), (0, None, math.inf)]
 )
-def test_from_when_on_a_sign_counts(hours, taken_back, since):
+def test_from_when_on_a_reason_counts(hours, taken_back, since):
     submission = Submission(nodes_taken_back=None if taken_back is None else time.time() - 3600)
     found = exclude_nodes.counted_since(Spec(slurm=Slurm(suspect_hours=hours)), submission)
     assert found == pytest.approx(time.time() + since * 3600, abs=5.0)

@@ -6,18 +6,18 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.rooms.nodes import suspects
-from slurm_job_kit.jobs.rooms.nodes.records import Past, Sign, past_of
+from slurm_job_kit.jobs.rooms.nodes.records import Past, Reason, past_of
 from slurm_job_kit.jobs.spec import Slurm
 from tests.core import run_files
 from tests.rooms.nodes.kit import kept
 
 
 def history(*attempts):
-    """Attempts of (node, failure, progress, ...) each, none for an attempt without a sign."""
+    """Attempts of (node, failure, progress, ...) each, none for an attempt without a reason."""
     lines = []
     for number, (node, failure, has_progress, *decision) in enumerate(attempts):
-        signs = kept(*filter(None, [node]), kind="unknown", failure=failure)
-        evidence = {**signs, "has_progress": has_progress}
+        reasons = kept(*filter(None, [node]), kind="unknown", failure=failure)
+        evidence = {**reasons, "has_progress": has_progress}
         entry = run_files.attempt(evidence, attempt=number, stop=100.0 + number)
         lines.append(entry | ({"decision": decision[0]} if decision else {}))
     return parsed(lines)
@@ -27,7 +27,7 @@ def parsed(lines):
     return past_of([records.decode(AttemptRecord, line, "here") for line in lines])
 
 
-# attempts before -> whether a further sign against a leaves it out
+# attempts before -> whether a further reason against a leaves it out
 SECOND = [
     ([], False),
     ([("a", "", False)], True),
@@ -40,14 +40,14 @@ SECOND = [
 
 
 @pytest.mark.parametrize(("attempts", "is_left_out"), SECOND)
-def test_a_second_sign_in_a_row_leaves_a_node_out_if_there_are_others(attempts, is_left_out):
-    before, sign = history(*attempts), Sign("a", Kind.UNKNOWN, "it crashed", False)
-    (found,) = suspects.confirmed([sign], before, 0.0, lambda _: True)
+def test_a_second_reason_in_a_row_leaves_a_node_out_if_there_are_others(attempts, is_left_out):
+    before, reason = history(*attempts), Reason("a", Kind.UNKNOWN, "it crashed", False)
+    (found,) = suspects.confirmed([reason], before, 0.0, lambda _: True)
     assert (found.node, found.is_left_out) == ("a", is_left_out)
-    of_another_kind = Sign("a", Kind.HANG, "it hung", False)
+    of_another_kind = Reason("a", Kind.HANG, "it hung", False)
     assert suspects.confirmed([of_another_kind], before, 0.0, lambda _: True) == (of_another_kind,)
-    assert suspects.confirmed([sign], before, 0.0, lambda _: False) == (sign,)
-    assert suspects.confirmed([sign], before, 200.0, lambda _: True) == (sign,)  # expired
+    assert suspects.confirmed([reason], before, 0.0, lambda _: False) == (reason,)
+    assert suspects.confirmed([reason], before, 200.0, lambda _: True) == (reason,)  # expired
 
 
 # attempts -> the nodes that are left out
@@ -77,11 +77,11 @@ def test_an_attempt_without_slurm_speaks_against_no_node():
     assert list(suspects.left_out(parsed([local]), since=0.0)) == []
 
 
-def test_signs_expire():
+def test_reasons_expire():
     assert list(suspects.left_out(history(("a", "x", False), ("b", "y", False)), 101.0)) == ["b"]
 
 
-# attempts before, present sign, present progress -> whether the failure followed the run
+# attempts before, present reason, present progress -> whether the failure followed the run
 FOLLOWED = [
     ([("a", "x", False)], ("b", "x"), False, True),
     ([("a", "x", False), (None, "", False)], ("b", "x"), False, True),  # a preemption between
@@ -97,8 +97,8 @@ FOLLOWED = [
 
 @pytest.mark.parametrize(("attempts", "present", "progress", "is_followed"), FOLLOWED)
 def test_whether_a_failure_followed_the_run(attempts, present, progress, is_followed):
-    sign = Sign(present[0], Kind.UNKNOWN, "rank 0: x", False, present[1])
-    told = suspects.followed(Past(200.0, False, progress, (sign,)), history(*attempts))
+    reason = Reason(present[0], Kind.UNKNOWN, "rank 0: x", False, present[1])
+    told = suspects.followed(Past(200.0, False, progress, (reason,)), history(*attempts))
     assert (told is not None) == is_followed
     assert told is None or "a and b" in told
 

@@ -48,7 +48,7 @@ def test_row_25_a_bad_node(
 
     first, second = run.attempts()
     assert BAD in first["nodes"] and BAD not in second["nodes"]
-    assert [sign["node"] for sign in first["evidence"]["rooms"]["nodes"]["signs"]] == [BAD]
+    assert [reason["node"] for reason in first["evidence"]["rooms"]["nodes"]["reasons"]] == [BAD]
     (blamed,) = [record for record in records(run, 1) if record["kind"] == "bad_node"]
     assert blamed["host"] == BAD and str(blamed["error"]).startswith(told)
     log = run.dir.job_log.read_text()
@@ -70,7 +70,7 @@ def test_row_25_a_bad_node_that_the_job_cannot_do_without(
     run.wait()
 
     log = run.dir.job_log.read_text()
-    told = f"node {BAD} may take part in the next attempt (too few others are left for this job)"
+    told = f"node {BAD} cannot be left out, too few other nodes"
     assert f"{told}: preflight: a matrix product" in log
     assert run.cluster.job(run.job_id)["ExcNodeList"] == "(null)"
     oracles.causes(run, ["node", "completed"])

@@ -56,8 +56,8 @@ def test_row_42_a_healthy_node_is_accused_once(
     run.wait()
 
     first, second = run.attempts()
-    (sign,) = first["evidence"]["rooms"]["nodes"]["signs"]
-    assert (sign["node"], sign["is_left_out"]) == (BAD, False)
+    (reason,) = first["evidence"]["rooms"]["nodes"]["reasons"]
+    assert (reason["node"], reason["is_left_out"]) == (BAD, False)
     assert first["nodes"] == second["nodes"]
     oracles.retried(run, reference(*CRASHING), "crash")
 
@@ -84,8 +84,8 @@ def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
     run.wait()
 
     first, second = run.attempts()
-    (sign,) = first["evidence"]["rooms"]["nodes"]["signs"]
-    assert (sign["node"], sign["is_left_out"]) == (BAD, True)
+    (reason,) = first["evidence"]["rooms"]["nodes"]["reasons"]
+    assert (reason["node"], reason["is_left_out"]) == (BAD, True)
     assert BAD not in second["nodes"]
     oracles.causes(run, ["node", "completed"])
     oracles.requeues(run, 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class FirstError:
     """The first error that the check met at a key of the spec; without `what` it met none.
 
     key: the way to it, such as ("train", "model").

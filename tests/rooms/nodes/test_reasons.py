@@ -6,7 +6,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, HangConclusion, RankError
-from slurm_job_kit.jobs.rooms.nodes.signs import signs_of
+from slurm_job_kit.jobs.rooms.nodes.reasons import reasons_of
 from slurm_job_kit.jobs.rundir import Timeline
 from slurm_job_kit.jobs.runs import fact_reader
 from tests.core.run_files import opened
@@ -22,7 +22,7 @@ def error(node, kind=Kind.UNKNOWN, text="ValueError: x", rank=0, **fields):
 
 PEER = error("n1", Kind.COLLECTIVE, "Connection closed by peer", rank=5, caused_by_peer=True)
 
-# name: errors, what else is known -> (node, kind, whether it is left out at once) of each sign
+# name: errors, what else is known -> (node, kind, whether it is left out at once) of each reason
 SIGNS = {
     "a failed preflight": ([error("n2", Kind.BAD_NODE), PEER], {}, [("n2", "bad_node", True)]),
     "Slurm's name of a host": ([error("n2.c.org", Kind.BAD_NODE)], {}, [("n2", "bad_node", True)]),
@@ -120,15 +120,15 @@ def test_whom_an_attempt_speaks_against(run, errors, known, expected):
         unreachable_nodes=known.get("lost", ()),
     )
     known_of_nodes = known.get("states", {}), known.get("rebooted", ())
-    signs = signs_of(fact_reader.read(run, 1), evidence, *known_of_nodes)
-    assert [(sign.node, sign.kind, sign.is_left_out) for sign in signs] == expected
+    reasons = reasons_of(fact_reader.read(run, 1), evidence, *known_of_nodes)
+    assert [(reason.node, reason.kind, reason.is_left_out) for reason in reasons] == expected
 
 
 def test_a_hang_before_the_first_step_is_not_known_to_be_the_same(run):
     attempt = opened(run, 1, nodes=["n1", "n2"])
     records.write(attempt.hang, HangConclusion(0, "x", (1,), (1,), ("n2",)))
-    (sign,) = signs_of(fact_reader.read(run, 1), NOTHING, {})
-    assert (sign.kind, sign.failure) == (Kind.HANG, "")
+    (reason,) = reasons_of(fact_reader.read(run, 1), NOTHING, {})
+    assert (reason.kind, reason.failure) == (Kind.HANG, "")
 
 
 def test_two_crashes_in_the_same_line_are_the_same_failure(run):
@@ -140,6 +140,6 @@ def test_two_crashes_in_the_same_line_are_the_same_failure(run):
         records.write(
             attempt.rank_error(0), error(node, text=f"ValueError: {node}", traceback=trace)
         )
-        (sign,) = signs_of(fact_reader.read(run, number), NOTHING, {})
-        failures.append(sign.failure)
+        (reason,) = reasons_of(fact_reader.read(run, number), NOTHING, {})
+        failures.append(reason.failure)
     assert failures[0] == failures[1] != ""

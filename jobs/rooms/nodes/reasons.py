@@ -1,9 +1,9 @@
 """What the facts of an attempt say against single nodes; suspects.py says what follows.
 
-What only the node can be at fault for leaves it out at once: a failed preflight, broken or missing
-GPUs, Slurm's state of it. What the run may have caused itself is a first sign: a crash or a hang of
-one node while the others were well.
-Pure functions; their table is tests/rooms/nodes/test_signs.py.
+If only the node can be to blame, it is left out at once: a failed preflight, broken or missing
+GPUs, Slurm's state of it. What the run may have caused is a first reason: a crash or a hang of one
+node while the others were well.
+Pure functions; their table is tests/rooms/nodes/test_reasons.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from ...slurm.client import is_cancelled
 from ...slurm.job_state import has_no_allocation
-from .records import Sign
+from .records import Reason
 
 OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
 # The run, or a disk of all nodes. Rank 0 alone writes most files, so it is the first to fail.
@@ -36,13 +36,13 @@ _DOWN = re.compile(r"DOWN|FAIL|NOT_RESPONDING|\*")
 _UNFIT = re.compile(rf"DRAIN|{_DOWN.pattern}")
 
 
-def signs_of(
+def reasons_of(
     facts: AttemptFacts,
     evidence: Evidence,
     states: Mapping[str, str],
     rebooted: Collection[str] = (),
-) -> tuple[Sign, ...]:
-    """Return what speaks against nodes after an attempt, at most one sign for each, by name.
+) -> tuple[Reason, ...]:
+    """Return what speaks against nodes after an attempt, at most one reason for each, by name.
 
     states: Slurm's State of the nodes; empty where it was not asked or did not answer. rebooted:
     during the attempt.
@@ -50,20 +50,20 @@ def signs_of(
     errors = facts.of_nodes.errors
     own = {error.host for error in errors if not error.caused_by_peer}
     of_hardware = [error for error in errors if error.kind in OF_HARDWARE]
-    signs = [Sign(each.host, each.kind, first_line(each.error), True) for each in of_hardware]
-    signs += _of_slurm(evidence, states, own)
+    reasons = [Reason(each.host, each.kind, first_line(each.error), True) for each in of_hardware]
+    reasons += _of_slurm(evidence, states, own)
     # Perhaps by the site, which may have mended it.
     text = "it was rebooted during an attempt"
-    signs += [Sign(node, Kind.NODE_FAILURE, text, False) for node in rebooted]
+    reasons += [Reason(node, Kind.NODE_FAILURE, text, False) for node in rebooted]
     # Slurm may have killed the processes of a job that it ended, one node after the other.
     is_ended = evidence.job_state in ("LOCAL", interpret.LOST) or has_no_allocation(
         evidence.job_state
     )
     if is_failure(evidence) and not is_ended:
-        signs += _of_gpus(facts)
-        signs += [] if signs or evidence.kind in OF_MEMORY else _of_first_failure(facts)
-    named = [replace(sign, node=_name_of(sign.node, facts.nodes)) for sign in reversed(signs)]
-    by_node = {sign.node: sign for sign in named}
+        reasons += _of_gpus(facts)
+        reasons += [] if reasons or evidence.kind in OF_MEMORY else _of_first_failure(facts)
+    named = [replace(each, node=_name_of(each.node, facts.nodes)) for each in reversed(reasons)]
+    by_node = {each.node: each for each in named}
     return tuple(by_node[node] for node in sorted(by_node))
 
 
@@ -75,20 +75,20 @@ def _name_of(host: str, nodes: Sequence[str]) -> str:
 
 def _of_slurm(
     evidence: Evidence, states: Mapping[str, str], failed: Collection[str]
-) -> Iterator[Sign]:
+) -> Iterator[Reason]:
     """Yield the nodes that are lost, or drained. failed: the hosts of the ranks that failed.
 
     A site may drain a node for later, which did not end this attempt.
     """
     for node in evidence.unreachable_nodes:
-        yield Sign(node, Kind.NODE_FAILURE, "it does not answer", True)
+        yield Reason(node, Kind.NODE_FAILURE, "it does not answer", True)
     for node, state in states.items():
         is_planned = "DRAIN" in state and bool(failed) and node not in failed
         if _UNFIT.search(state) and not (is_planned and not _DOWN.search(state)):
-            yield Sign(node, Kind.NODE_FAILURE, f"Slurm shows it as {state}", True)
+            yield Reason(node, Kind.NODE_FAILURE, f"Slurm shows it as {state}", True)
 
 
-def _of_gpus(facts: AttemptFacts) -> Iterator[Sign]:
+def _of_gpus(facts: AttemptFacts) -> Iterator[Reason]:
     """Yield the nodes with fewer GPUs than the others; too few on all are a mistake in the spec."""
     counts = {
         agent.host: agent.gpus
@@ -99,45 +99,45 @@ def _of_gpus(facts: AttemptFacts) -> Iterator[Sign]:
     for node, count in counts.items():
         if count < most:
             text = f"it has {quantity(count, 'GPU')}, another node {most}"
-            yield Sign(node, Kind.BAD_NODE, text, True)
+            yield Reason(node, Kind.BAD_NODE, text, True)
 
 
-def _of_first_failure(facts: AttemptFacts) -> Iterator[Sign]:
+def _of_first_failure(facts: AttemptFacts) -> Iterator[Reason]:
     """Yield the node that crashed or hung while the others were well, if it is a single one."""
     own = [error for error in facts.of_nodes.errors if not error.caused_by_peer]
     first = interpret.first_error(own)
     if facts.of_nodes.hang is not None:
         step = interpret.steps_of(facts)[1]
         failure = "" if step is None else f"hang at step {step}"
-        signs = [
-            Sign(host, Kind.HANG, "it hung", False, failure) for host in facts.of_nodes.hang.hosts
+        reasons = [
+            Reason(host, Kind.HANG, "it hung", False, failure) for host in facts.of_nodes.hang.hosts
         ]
     elif first is not None:
         by_host = {error.host: error for error in own} | {first.host: first}
         is_of_run = first.would_repeat or first.kind in OF_THE_RUN
-        signs = [] if is_of_run else [_of_error(facts, error) for error in by_host.values()]
+        reasons = [] if is_of_run else [_of_error(facts, error) for error in by_host.values()]
     elif facts.of_nodes.agent_errors:
-        signs = [_of_agent(error) for error in facts.of_nodes.agent_errors]
+        reasons = [_of_agent(error) for error in facts.of_nodes.agent_errors]
     else:
         hosts = dict.fromkeys(host for _, host in facts.of_nodes.gone)
-        signs = [Sign(host, Kind.PROCESS_KILLED, "a rank died there", False) for host in hosts]
-    if len(signs) == 1 and len(facts.nodes) > 1:
-        yield signs[0]
+        reasons = [Reason(host, Kind.PROCESS_KILLED, "a rank died there", False) for host in hosts]
+    if len(reasons) == 1 and len(facts.nodes) > 1:
+        yield reasons[0]
 
 
-def _of_error(facts: AttemptFacts, error: RankError) -> Sign:
+def _of_error(facts: AttemptFacts, error: RankError) -> Reason:
     known = interpret.failure_of(error)
     # Of a large job any two nodes crash in the same words now and then, but not from the same step.
     failure = "" if known is None else f"{known}, from step {interpret.loaded_step(facts)}"
     if error.kind is Kind.COLLECTIVE:  # it may fail twice in the same words, of different nodes
         failure = ""
-    return Sign(error.host, error.kind, first_line(interpret.format_error(error)), False, failure)
+    return Reason(error.host, error.kind, first_line(interpret.format_error(error)), False, failure)
 
 
-def _of_agent(error: str) -> Sign:
-    """Return the sign of an agent that did not start torchrun; its error begins with its node."""
-    node, _, reason = first_line(error).partition(": ")
-    return Sign(node, known_cause(reason) or Kind.UNKNOWN, reason, False, reason)
+def _of_agent(error: str) -> Reason:
+    """Return the reason in the error of an agent, which begins with the name of its node."""
+    node, _, text = first_line(error).partition(": ")
+    return Reason(node, known_cause(text) or Kind.UNKNOWN, text, False, text)
 
 
 def is_failure(evidence: Evidence) -> bool:
