@@ -161,24 +161,6 @@ def test_ranks_exchange_gradients_once_in_each_optimizer_step(tmp_path):
     assert exchanges == [0] * loop.state.global_step
 
 
-@pytest.mark.parametrize(("metric", "choose"), [("eval_accuracy", max), ("eval_loss", min)])
-def test_the_best_checkpoint_is_kept_and_named(tmp_path, metric, choose):
-    # Far too large a step: the model gets worse.
-    wild = dataclasses.replace(TRAIN, lr=6.0, epochs=6)
-    keep = Checkpoint(best=metric, keep_last=1)
-    run, loop = train(tmp_path, Spec(train=wild, checkpoint=keep))
-    values = {line["step"]: line[metric] for line in read_jsonl(run.metrics) if metric in line}
-    best = next(step for step in values if values[step] == choose(values.values()))
-    assert best < loop.state.global_step
-    assert (run.checkpoints / "best").read_text() == f"step-{best:08d}\n"
-    assert (run.checkpoints / f"step-{best:08d}").is_dir()
-    assert read_json(run.attempt(1).outcome)["best"] == {
-        "metric": metric,
-        "value": values[best],
-        "step": best,
-    }
-
-
 def test_the_loss_of_a_window_survives_another_interval_of_the_log(tmp_path):
     """log.every_steps may change at any resume."""
     each, first, later = (Spec(train=TRAIN, log=Log(every_steps=n)) for n in (1, 2, 7))
@@ -358,18 +340,6 @@ def test_the_draws_in_a_pass_differ_by_seed_step_micro_batch_and_rank(tmp_path):
         for _ in loop._micro_batches(step, 2):
             drawn += random.random(), float(torch.rand(1))
     assert len({*drawn}) == len(drawn) == 32
-
-
-def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):
-    spec = Spec(
-        train=dataclasses.replace(TRAIN, model="tests.core.test_loop:chancy", eval_every_steps=2)
-    )
-    reference, _ = train(tmp_path / "reference", spec)
-    # Seen in step 4, agreed on before the evaluation that is due after it.
-    run, loop = train(tmp_path / "run", spec, stop_at=3)
-    assert (loop.state.global_step, loop.state.last_eval_step) == (4, 3)
-    train(tmp_path / "run", spec, attempt=2)
-    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
 
 
 def test_a_stop_in_an_evaluation_gives_it_up_and_the_next_attempt_repeats_it(tmp_path):

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.trainer import api
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.seeds import mix
 
@@ -56,20 +54,6 @@ def test_the_context_comes_from_torchruns_variables():
     assert not context.is_first
     with pytest.raises(UserError, match="RANK, LOCAL_RANK, .* not set: start it with torchrun"):
         DistributedContext.from_env({})
-
-
-def test_events_before_the_run_directory_is_known_are_kept(tmp_path):
-    events = Events(rank=2)
-    events.event("start", t=12.5)
-    events.open(RunDir(tmp_path / "elsewhere"), attempt=1)
-    events.event("init")
-    events.open(RunDir(tmp_path), attempt=1)
-    records = read_jsonl(tmp_path / "timeline" / "rank-00002.jsonl")
-    assert [(record["event"], record["attempt"]) for record in records] == [
-        ("start", 1),
-        ("init", 1),
-    ]
-    assert records[0]["t"] == 12.5
 
 
 def test_examples_and_readmes_show_only_the_api_of_the_trainer():

@@ -14,7 +14,6 @@ from slurm_job_kit.jobs.checkpoint.manifest import Manifest, manifest_text
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.checkpoint.part_file import data_bytes
 from slurm_job_kit.jobs.records.training import Metric
-from slurm_job_kit.jobs.rundir import write_atomic
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError
@@ -275,15 +274,6 @@ def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_not
     assert (tmp_path / "latest").read_text() == "step-00000005\n"
 
 
-def test_leftovers_are_removed_and_nothing_else(tmp_path):
-    save(tmp_path, 7)
-    (tmp_path / ".tmp-step-00000008-attempt-2").mkdir()
-    (tmp_path / ".tmp-latest-abcd").write_text("")
-    write_atomic(tmp_path / "best", "")
-    commit.remove_leftovers(tmp_path)
-    assert names(tmp_path) == ["best", "latest", "step-00000007"]
-
-
 def test_a_step_may_be_committed_again(tmp_path):
     save(tmp_path, 7, b"first")
     save(tmp_path, 7, b"second")
@@ -374,29 +364,9 @@ class Failing:
     def open(self, *arguments, **options):
         self.note("open")
         file = open(*arguments, **options)  # noqa: SIM115
-        return FailingFile(file, self)
-
-
-class FailingFile:
-    def __init__(self, file, failing):
-        self.file, self.failing = file, failing
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.file.close()
-
-    def write(self, data):
-        self.failing.note("write")
-        return self.file.write(data)
-
-    def flush(self):
-        self.failing.note("flush")
-        self.file.flush()
-
-    def fileno(self):
-        return self.file.fileno()
+        for name in ("write", "flush"):
+            setattr(file, name, self.wrapped(name, getattr(file, name)))
+        return file
 
 
 @pytest.mark.parametrize("number", EXPECTED)
@@ -433,8 +403,3 @@ def test_row_21_an_error_at_any_call_leaves_the_older_ones_and_no_temporary_file
     assert at > 20 and seen == {
         *("mkdir", "open", "write", "flush", "fsync", "rename", "replace", "listdir")
     }
-
-
-def test_a_missing_run_directory_is_named_with_the_fix(tmp_path):
-    with pytest.raises(StorageError, match="step-00000007: .* move the run directory back"):
-        save(tmp_path / "gone", 7)

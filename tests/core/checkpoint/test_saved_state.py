@@ -123,17 +123,6 @@ def test_a_window_of_other_metrics_is_dropped_where_the_user_changed_the_objecti
     assert (state.window.tolist(), state.window_names) == ([0, 0], ())
 
 
-def test_values_that_a_stream_and_an_early_stop_need_come_back(tmp_path):
-    context, replica = job_of(tmp_path), replica_of()
-    position = {"num_samples": 7, "stream": {"generator": torch.arange(3), "at": [1, (2, None)]}}
-    save(context, replica, 6, evals_since_best=2, streams=[position])
-    state = loaded(context, replica)
-    assert state.evals_since_best == 2
-    generator = state.streams[0]["stream"].pop("generator")
-    assert generator.tolist() == [0, 1, 2]
-    assert state.streams == [{"num_samples": 7, "stream": {"at": [1, (2, None)]}}]
-
-
 def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
     replica, other = replica_of(), replica_of(width=4)
     words = r"model: 0.weight: \(4, 2\) there, \(3, 2\) in train.model"

@@ -62,21 +62,6 @@ def test_a_requeue_onto_a_host_that_saw_only_pruned_checkpoints_is_not_held(here
     assert checkpoint_names(here.run.dir.checkpoints) == ["step-00000012", "step-00000009"]
 
 
-def test_a_requeue_onto_a_host_that_saw_the_run_without_a_checkpoint_goes_on(here, there):
-    look(there.run.dir.path, *NAMES)
-    save(here, replica_of(), 6)
-    assert loaded(there, replica_of(seed=1)).global_step == 6
-
-
-def test_a_checkpoint_that_latest_names_is_opened_by_its_name(here):
-    save(here, replica_of(), 3)
-    save(here, replica_of(), 6)
-    run_dir = here.run.dir
-    known = recovery.KnownCheckpoints(["step-00000003"], "step-00000006")  # an old listing
-    newest = recovery.read_newest_of_run(run_dir, known, lambda each: each.manifest, print)
-    assert newest.global_step == 6
-
-
 def test_the_checkpoint_of_a_step_that_was_saved_anew_is_read(here, there):
     save(here, replica_of(), 6)
     look(there.run.dir.path)

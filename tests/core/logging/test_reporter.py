@@ -266,9 +266,3 @@ def test_the_size_after_a_cut_is_that_of_the_remaining_lines(report):
     train(reporter, range(4, 8))
     reporter.sync()
     assert report(step=3, metrics_bytes=kept).sync() == kept
-
-
-def test_metrics_have_no_times(report, tmp_path):
-    report().report_training(1, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
-    (line,) = read_jsonl(tmp_path / "metrics.jsonl")
-    assert set(line) == {"step", "epoch", "train_loss", "lr"}

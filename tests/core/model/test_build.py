@@ -266,20 +266,6 @@ def test_an_unreadable_file_is_not_an_error_of_the_users_code():
     assert str(caught.value) == expected
 
 
-def noisy(inputs, random):
-    return inputs + 0 * torch.rand(1)
-
-
-def make_noisy():
-    return noisy
-
-
-def test_the_first_weights_do_not_depend_on_what_a_transform_draws(built):
-    train = dataclasses.replace(MLP, transform=f"{__name__}:make_noisy")
-    weights = [built(each)[1].module[1].weight for each in (MLP, train)]
-    assert torch.equal(*weights)
-
-
 def test_what_needs_gpus_is_refused_on_a_cpu():
     with pytest.raises(UserError, match="train.sync_batchnorm needs GPUs, but .* on the cpu"):
         build.check_device(Train(sync_batchnorm=True), CPU)

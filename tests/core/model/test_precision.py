@@ -7,7 +7,6 @@ from torch.nn.functional import cross_entropy
 
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.model import optim, precision
-from tests.parts import Convolutions, perceptron
 
 CPU = torch.device("cpu")
 
@@ -46,36 +45,6 @@ def test_autocast_computes_in_the_type_of_the_spec_and_the_loss_in_fp32(name, dt
         loss = cross_entropy(scores, torch.zeros(4, dtype=torch.int64))
     assert (scores.dtype, loss.dtype) == (dtype, torch.float32)
     assert numbers.scaler.is_enabled() == (name == "fp16")
-
-
-def train_steps(module, optimizer, numbers, train, inputs, labels, num_steps):
-    for _ in range(num_steps):
-        with numbers.autocast():
-            loss = cross_entropy(module(inputs), labels)
-        numbers.scaler.scale(loss).backward()
-        optim.clip_and_step(optimizer, numbers.scaler, [*module.parameters()], train)
-    return loss.item()
-
-
-@pytest.mark.parametrize("clip", [None, 1.0])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize(
-    ("name", "model", "shape"),
-    [
-        ("bf16", Convolutions, (8, 1, 8, 8)),
-        ("bf16", perceptron, (8, 30)),
-        ("fp16", perceptron, (8, 30)),
-    ],
-)
-def test_models_learn_in_half_precision(name, model, shape, optimizer, clip):
-    train = Train(precision=name, optimizer=optimizer, lr=0.01, grad_clip_norm=clip)
-    torch.manual_seed(0)
-    inputs, labels = torch.rand(shape), torch.arange(8) % 2
-    module = model(num_classes=2)
-    stepper, numbers = optim.create(module, train), set_up(train)
-    first = train_steps(module, stepper, numbers, train, inputs, labels, 1)
-    assert train_steps(module, stepper, numbers, train, inputs, labels, 30) < 0.95 * first
-    assert all(parameter.dtype == torch.float32 for parameter in module.parameters())
 
 
 @pytest.mark.parametrize("clip", [None, 1.0])
