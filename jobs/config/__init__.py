@@ -4,9 +4,7 @@
 - yaml_reader: YAML 1.2 text to values with their places.
 - overrides: KEY=VALUE on top of the file.
 - resolve: fills in paths, variables and canonical forms.
-- validate: values against the dataclasses of jobs.spec.
-- check_launch: what the types of slurm and launch cannot express.
-- check_train: batch sizes and DDP; the room check has what else types cannot express of train.
+- validate: values against the dataclasses of jobs.spec; the room check has more.
 - keys: the names of all keys, and the nearest one to a typing error.
-- reserved: options of sbatch and srun that the kit sets itself.
+- reserved: options of sbatch that the kit sets itself.
 """

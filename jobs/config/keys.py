@@ -164,6 +164,11 @@ def is_text_item(path: KeyPath) -> bool:
     return len(path) > 1 and path not in keys() and type_at(path) in (str, Scalar)
 
 
+def is_dotted(name: str) -> bool:
+    """Return whether this is a Python name, or several with dots between them."""
+    return all(part.isidentifier() for part in name.split("."))
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like `name`; None if none is like it."""
     matches = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.6)

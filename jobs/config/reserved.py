@@ -1,27 +1,22 @@
-"""Options of sbatch and srun that a spec may not set, each with what to write instead.
-
-An abbreviation of such an option is found, too, because sbatch and srun accept every unambiguous
-prefix of a long option (getopt_long).
-"""
+"""Options of sbatch, and of sbatch and srun, that the kit sets, each with what to write instead."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 _STATE = "the kit keeps state and logs in the run directory; make logs or kit logs shows them"
-_PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks there"
+PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks there"
 _ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
 EXPEDITE = "expedite"
 _REQUEUE = "the kit requeues the job until the training is complete"
 _NO_JOB = "sbatch would not submit the job"
 GPUS = "write slurm.gpus_per_node: 2 or a100:2, the GPUs of each node"
 _ALL_GPUS = "leave it out: the agent of a node needs all its GPUs, and gives each rank its own"
-_BOTH: Mapping[str, str] = {
+BOTH: Mapping[str, str] = {
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), GPUS),
     **dict.fromkeys(("gpu-bind", "tres-bind"), _ALL_GPUS),
-    **dict.fromkeys(("ntasks-per-gpu", "ntasks", "ntasks-per-node", "ntasks-per-core"), _PER_NODE),
-    **dict.fromkeys(("ntasks-per-socket", "tasks-per-node"), _PER_NODE),
+    **dict.fromkeys(("ntasks-per-gpu", "ntasks", "ntasks-per-node", "ntasks-per-core"), PER_NODE),
+    **dict.fromkeys(("ntasks-per-socket", "tasks-per-node"), PER_NODE),
     **dict.fromkeys(("output", "error", "open-mode"), _STATE),
     **dict.fromkeys(("help", "usage", "version"), _NO_JOB),
     **dict.fromkeys(("chdir", "workdir"), "ranks run in the frozen copy of your code"),
@@ -36,7 +31,7 @@ _BOTH: Mapping[str, str] = {
     "time": "write slurm.time",
 }
 SBATCH: Mapping[str, str] = {
-    **_BOTH,
+    **BOTH,
     **{key: f"write slurm.{key}" for key in ("partition", "account", "qos", "mem", "constraint")},
     **dict.fromkeys(("export-file", "get-user-env"), _ENV),
     **dict.fromkeys(("clusters", "cluster"), "submit where that cluster's Slurm is loaded"),
@@ -50,22 +45,3 @@ SBATCH: Mapping[str, str] = {
     "test-only": "make dry-run or kit submit --dry-run shows the submission",
     "wait": "the option -f of logs follows a job",
 }
-SRUN: Mapping[str, str] = {
-    **_BOTH,
-    **dict.fromkeys(("gres", "tres-per-task"), GPUS),
-    **dict.fromkeys(("kill-on-bad-exit", "wait"), "the kit ends srun after a rank has failed"),
-    **dict.fromkeys(("relative", "nodelist"), _PER_NODE),
-    "multi-prog": "every node runs the same agent",
-    "pty": "the agents have no terminal",
-    "jobid": "srun runs in its own job",
-    "het-group": "write slurm.nodes; all nodes of a run have the same resources",
-}
-OPTION = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*")
-
-
-def reserved_option(name: str, reserved: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the reserved option that Slurm would read `name` as, and the hint for it."""
-    if name in reserved:
-        return name, reserved[name]
-    full = next((option for option in reserved if option.startswith(name)), None)
-    return (full, reserved[full]) if full else None

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from .. import hooks
-from ..problems import KeyPath, Problem, SpecError, format_value
+from ..problems import CONTROL, KeyPath, Problem, SpecError, format_value
 from ..rooms import ROOMS, missing
 from ..slurm import duration
 from ..spec import SECTIONS, Spec
-from . import check_launch, check_train, resolve
+from . import resolve
 from .keys import (
     Key,
     choices,
@@ -34,6 +34,7 @@ _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")
 _NODES: KeyPath = ("slurm", "nodes")
 _RANGE = re.compile("([1-9][0-9]*)-([1-9][0-9]*)")
+_CONTROL = re.compile(f"[{CONTROL}]")
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
 # For each limit of a key in jobs.spec: whether a value keeps it, and its words.
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
@@ -63,8 +64,6 @@ def validate(document: Document) -> Spec:
     report.add(_wrong_types(report.values, document))
     report.add(_missing_rooms(report.values))
     spec = _spec(report.values)
-    report.add(check_launch.check(spec))
-    report.add(check_train.check(spec))
     report.add(hooks.problems(spec))
     if report.problems:
         raise SpecError(report.problems)
@@ -126,7 +125,7 @@ def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:
 def _texts(value: Any, path: KeyPath) -> Iterator[Problem]:
     if isinstance(value, dict):
         for name, item in value.items():
-            if wrong := check_launch.text_problem(name):
+            if wrong := _wrong_in(name):
                 yield Problem((*path, name), f"the key {wrong}", "leave it out")
             yield from _texts(item, (*path, name))
     elif isinstance(value, list):
@@ -136,9 +135,20 @@ def _texts(value: Any, path: KeyPath) -> Iterator[Problem]:
         yield Problem(path, "must be a finite number")
     elif isinstance(value, str):
         is_line = path[0] == "setup"
-        if wrong := check_launch.text_problem(value, allows_tab=is_line):
+        if wrong := _wrong_in(value, allows_tab=is_line):
             hint = "write one list item per line" if is_line else "leave it out"
             yield Problem(path, f"{format_value(value)} {wrong}", hint)
+
+
+def _wrong_in(text: str, allows_tab: bool = False) -> str | None:
+    """Return why sbatch or a shell cannot get this text unchanged; None if it can.
+
+    Such are line breaks, control characters and lone surrogates.
+    """
+    if "\n" in text or "\r" in text:
+        return "has a line break in it"
+    wrong = _CONTROL.search(text.replace("\t", "") if allows_tab else text)
+    return f"has the character U+{ord(wrong[0]):04X} in it" if wrong else None
 
 
 def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from ...environment import Door
 from ...problems import Problem, SpecError
 from ...rundir import RunDir
 from ...spec import Launch, Spec
-from . import train_keys
+from . import launch_keys, train_keys
 from .first_error import FirstError
 
 LIMIT_S = 60.0
@@ -36,8 +36,9 @@ class NotChecked(Exception):
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the keys of the training."""
-    return train_keys.problems(spec)
+    """Yield what types cannot express of a spec."""
+    yield from launch_keys.problems(spec)
+    yield from train_keys.problems(spec)
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ...config.check_launch import is_dotted
+from ...config.keys import is_dotted
 from ...problems import Problem, format_value
 from ...spec import Launch
 

@@ -31,7 +31,7 @@ def test_sections_and_lists_that_are_all_commented_out_count_as_left_out(take):
 
 def test_all_mistakes_are_listed_at_once_in_the_order_of_the_file(refuse):
     text = """\
-name: a/b
+name: 5
 slurm:
   nodes: "2"
   time: 4:00
@@ -40,13 +40,11 @@ launch:
   nproc_per_node: two
 train:
   lr: -1
-  static_graph: true
-  grad_accum_steps: 2
 nodes: 3
 """
     assert refuse(text, "slurm.node=3", "oops") == (
-        'x.yaml:1: name: "a/b" has "/" in it\n'
-        "  hint: leave it out: a folder and the job get this name\n"
+        "x.yaml:1: name: must be text, not 5\n"
+        '  hint: quote it: "5"\n'
         'x.yaml:3: slurm.nodes: must be a whole number, not "2"\n'
         "  hint: write 2 without quotes\n"
         "x.yaml:4: slurm.time: 4:00 means 4 min to Slurm\n"
@@ -55,9 +53,7 @@ nodes: 3
         "  hint: did you mean account?\n"
         'x.yaml:7: launch.nproc_per_node: must be a whole number or auto, not "two"\n'
         "x.yaml:9: train.lr: must be greater than 0, not -1\n"
-        "x.yaml:10: train.static_graph: excludes train.grad_accum_steps 2: DDP loses gradients\n"
-        "  hint: leave one of them out\n"
-        "x.yaml:12: nodes: unknown key\n"
+        "x.yaml:10: nodes: unknown key\n"
         "  hint: did you mean slurm.nodes?\n"
         "override slurm.node=3: slurm.node: unknown key\n"
         "  hint: did you mean nodes?\n"
@@ -81,8 +77,6 @@ nodes: 3
         ("slurm: {account: 0123}", 'must be text, not 0123\n  hint: quote it: "0123"'),
         ("slurm: {mem: 64}", 'not 64\n  hint: write a unit, such as 64G; "64" in quotes is MiB'),
         ("slurm: {partition: true}", 'not true\n  hint: quote it: "true"'),
-        ("slurm: {partition: ''}", "slurm.partition: is empty\n  hint: leave the key out"),
-        ("runs_root: ''", "runs_root: is empty"),
         (
             "slurm: {sbatch_args: {a-b: [1]}}",
             "slurm.sbatch_args.a-b: must be text, a number, or true or false",
@@ -96,7 +90,6 @@ nodes: 3
         ("lr: 1", "lr: unknown key\n  hint: did you mean train.lr?"),
         ("launch: {args: x}", 'must be a list of text, not "x"\n  hint: write ["x"]'),
         ("launch: {env: {A: null}}", "launch.env.A: must be text, not null"),
-        ("launch: {nproc_per_node: 0}", "must be at least 1, or auto, not 0"),
         ("launch: {nproc_per_node: atuo}", 'not "atuo"\n  hint: did you mean auto?'),
         (
             "train: {deterministic: yes}",
@@ -130,9 +123,7 @@ nodes: 3
         ("train: {lr: 1e999}", "train.lr: must be a finite number"),
         ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
         ("train: {seed: 4294967296}", "must be less than 4294967296, not 4294967296"),
-        ("launch: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
         ("train: {compile: block}", "must be true or false or blocks"),
-        ("train: {transform: ''}", "train.transform: is empty\n  hint: leave the key out"),
         ("train: {eval_every_epochs: 0}", "train.eval_every_epochs: must be at least 1, not 0"),
         ("train: {global_batch_size: x}", 'must be a whole number, not "x"'),
         ("train: {grad_clip_norm: 0}", "train.grad_clip_norm: must be greater than 0, not 0"),
@@ -143,7 +134,6 @@ nodes: 3
         ("train: {lr_milestones: [a]}", 'train.lr_milestones[0]: must be a whole number, not "a"'),
         ("dir_mode: 0700", 'must be text, not 0700\n  hint: quote the octal digits: "0700"'),
         ("dir_mode: '0800'", 'not "0800"\n  hint: quote the octal digits: "0700"'),
-        ("dir_mode: '0077'", 'dir_mode: "0077" takes your own access'),
         ("setup: module load x", 'hint: write ["module load x"]'),
         ("5", "this is not a mapping of keys"),
         ("[a]", "this is not a mapping of keys"),
@@ -333,16 +323,3 @@ def test_a_key_whose_type_allows_it_can_be_null(take):
     for key in optional:
         spec = take("name: run", f"{key.dotted}=null")
         assert reduce(getattr, key.path, spec) is None, key.dotted
-
-
-@pytest.mark.parametrize(
-    ("section", "text"),
-    [
-        ("notify: {mail: me@x}\nslurm: {sbatch_args: {mail-type: END}}", "mail-type is set, too"),
-        ("notify: {mail: me and you}", "is no address"),
-        ("notify: {mail: -x}", "is no address"),
-        ('notify: {command: ""}', "notify.command"),
-    ],
-)
-def test_a_notification_that_cannot_work_is_refused(refuse, section, text):
-    assert text in refuse(f"name: x\n{section}\n")

@@ -53,6 +53,37 @@ import pytest
             "needs checkpoint.best, which is null",
         ),
         ("checkpoint: {best: train_loss}", "is no held-out metric\n  hint: write eval_loss"),
+        (
+            "train: {static_graph: true, grad_accum_steps: 2}",
+            "train.static_graph: excludes train.grad_accum_steps 2: DDP loses gradients\n"
+            "  hint: leave one of them out",
+        ),
+        (
+            "train: {static_graph: true, global_batch_size: 64}",
+            "train.static_graph: excludes train.global_batch_size, which may accumulate",
+        ),
+        (
+            "{train: {global_batch_size: 16}, slurm: {nodes: 3}, launch: {nproc_per_node: 1}}",
+            "train.global_batch_size: 16 cannot be shared evenly by 3 ranks\n"
+            "  hint: write 15 or 18, or take 2 or 4 ranks",
+        ),
+        (
+            "train: {global_batch_size: 64, grad_accum_steps: 2}",
+            "train.grad_accum_steps: excludes train.global_batch_size 64, from which",
+        ),
+        (
+            "{train: {global_batch_size: 64}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
+            "train.global_batch_size: 64 cannot be shared evenly by 6 ranks\n"
+            "  hint: write 60 or 66, or take 4 or 8 ranks",
+        ),
+        (
+            "{train: {global_batch_size: 4}, launch: {nproc_per_node: 8}}",
+            "4 cannot be shared evenly by 8 ranks\n  hint: write 8, or take 4 ranks",
+        ),
+        (
+            "train: {sync_batchnorm: true}",
+            "train.sync_batchnorm: needs GPUs, and slurm.gpus_per_node is 0\n  hint: set slurm",
+        ),
         ("checkpoint: {best: eval_f1}", "hint: write best_mode: min, or best_mode: max"),
     ],
 )
@@ -76,6 +107,13 @@ def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):
     "text",
     [
         "checkpoint: {best: eval_f1, best_mode: max}",
+        "train: {static_graph: true}",
+        "train: {static_graph: true, channels_last: true, bucket_cap_mb: 50}",
+        "{train: {global_batch_size: 66}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
+        # As many ranks as GPUs: that number is known where they are.
+        "{train: {global_batch_size: 64}, slurm: {nodes: 3, gpus_per_node: 2}}",
+        "{train: {global_batch_size: 64}, slurm: {nodes: 3}}",
+        "{train: {sync_batchnorm: true}, slurm: {gpus_per_node: 1}}",
         "train: {schedule: wsd, max_steps: 10}",
         "train: {schedule: step, epochs: 9, lr_milestones: [1, 8]}",
         "train: {schedule: step, lr_milestones: [3], max_steps: 100}",

@@ -1,7 +1,4 @@
-"""Checks of name, slurm and launch that types cannot express, and of empty texts anywhere.
-
-Pure: each check takes a spec of correct types and yields problems.
-"""
+"""Checks of name, slurm and launch that types cannot express, and of empty texts anywhere."""
 
 from __future__ import annotations
 
@@ -9,19 +6,29 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..problems import CONTROL, KeyPath, Problem, format_value
-from ..slurm import duration
-from ..spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
-from . import reserved
+from ...config.reserved import BOTH, EXPEDITE, GPUS, PER_NODE, SBATCH
+from ...problems import KeyPath, Problem, format_value
+from ...slurm import duration
+from ...spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
 
 MAX_NAME_BYTES = 100
+_OPTION = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*")
+_SRUN: Mapping[str, str] = {
+    **BOTH,
+    **dict.fromkeys(("gres", "tres-per-task"), GPUS),
+    **dict.fromkeys(("kill-on-bad-exit", "wait"), "the kit ends srun after a rank has failed"),
+    **dict.fromkeys(("relative", "nodelist"), PER_NODE),
+    "multi-prog": "every node runs the same agent",
+    "pty": "the agents have no terminal",
+    "jobid": "srun runs in its own job",
+    "het-group": "write slurm.nodes; all nodes of a run have the same resources",
+}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 # A name of at most 15 bytes. Source: the kernel's dev_valid_name(); NCCL gives , = ^ a meaning.
 _INTERFACE = re.compile(r"[^\s/:,=^]{1,15}", re.ASCII)
-_CONTROL = re.compile(f"[{CONTROL}]")
 # Keys of launch that hold a number or auto: lower bound, upper bound, hint.
 _OR_AUTO: dict[str, tuple[int, float, str]] = {
     "nproc_per_node": (1, math.inf, "auto is one rank per GPU, or one"),
@@ -31,7 +38,7 @@ _OR_AUTO: dict[str, tuple[int, float, str]] = {
 }
 
 
-def check(spec: Spec) -> Iterator[Problem]:
+def problems(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the top level, slurm and launch, and every empty text."""
     yield from _name(spec.name)
     yield from _dir_mode(spec.dir_mode)
@@ -81,22 +88,25 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
     for name, value in slurm.sbatch_args.items():
-        if (name, value) != ("requeue", reserved.EXPEDITE):
+        if (name, value) != ("requeue", EXPEDITE):
             yield from _sbatch_arg(name, value)
 
 
 def _sbatch_arg(written: str, value: Scalar) -> Iterator[Problem]:
     path, name = ("slurm", "sbatch_args", written), written.replace("_", "-")
-    if not reserved.OPTION.fullmatch(name):
+    if not _OPTION.fullmatch(name):
         hint = "write the long name without its dashes, such as mail_type"
         yield Problem(path, "is not the name of a long sbatch option", hint)
-    elif option := reserved.reserved_option(name, reserved.SBATCH):
-        yield Problem(path, _belongs(name, option[0]), option[1])
+    else:
+        yield from _reserved(path, name, SBATCH)
 
 
-def _belongs(name: str, full: str) -> str:
-    option = f"--{name}" if name == full else f"--{name} could mean --{full}, which"
-    return f"{option} belongs to the kit"
+def _reserved(path: KeyPath, name: str, options: Mapping[str, str]) -> Iterator[Problem]:
+    """Refuse an option that the kit sets, and each beginning of one: getopt_long completes it."""
+    full = name if name in options else next((x for x in options if x.startswith(name)), None)
+    if full is not None:
+        option = f"--{name}" if name == full else f"--{name} could mean --{full}, which"
+        yield Problem(path, f"{option} belongs to the kit", options[full])
 
 
 def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
@@ -106,11 +116,11 @@ def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
     """
     for index, option in enumerate(options):
         path, name = ("slurm", "srun_args", index), option[2:].partition("=")[0]
-        if not option.startswith("--") or not reserved.OPTION.fullmatch(name):
+        if not option.startswith("--") or not _OPTION.fullmatch(name):
             hint = "write each as one long option, such as --mpi=none"
             yield Problem(path, f"{format_value(option)} is not an srun option", hint)
-        elif reserved_one := reserved.reserved_option(name, reserved.SRUN):
-            yield Problem(path, _belongs(name, reserved_one[0]), reserved_one[1])
+        else:
+            yield from _reserved(path, name, _SRUN)
     for index, argument in enumerate(prefix):
         if argument == ":" or (index == 0 and (not argument or argument.startswith("-"))):
             path = ("launch", "command_prefix", index)
@@ -148,22 +158,6 @@ def _env(env: dict[str, str]) -> Iterator[Problem]:
         if not _VARIABLE.fullmatch(name):
             hint = "use letters, digits and _, and start with a letter or _"
             yield Problem(path, f"{format_value(name)} is not the name of a variable", hint)
-
-
-def is_dotted(name: str) -> bool:
-    """Return whether this is a Python name, or several with dots between them."""
-    return all(part.isidentifier() for part in name.split("."))
-
-
-def text_problem(text: str, allows_tab: bool = False) -> str | None:
-    """Return why sbatch or a shell cannot get this text unchanged; None if it can.
-
-    Such are line breaks, control characters and lone surrogates.
-    """
-    if "\n" in text or "\r" in text:
-        return "has a line break in it"
-    wrong = _CONTROL.search(text.replace("\t", "") if allows_tab else text)
-    return f"has the character U+{ord(wrong[0]):04X} in it" if wrong else None
 
 
 def _notify(notify: Notify, slurm: Slurm) -> Iterator[Problem]:

@@ -1,0 +1,128 @@
+"""Names, options, numbers and variables of a spec that no run could use are refused at load."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.config.reserved import SBATCH
+
+
+def test_the_stop_must_come_after_the_start(mistake, refuse, take):
+    problem = mistake("name: x\nslurm:\n  nodes: 1\n  time: 0:02:00\n")
+    assert (problem.place.where, problem.path) == ("x.yaml:4", ("slurm", "signal_lead_s"))
+    assert problem.also == (("slurm", "time"),) and "120 s is not shorter" in problem.what
+    assert "x.yaml:1: slurm.signal_lead_s" in refuse("slurm: {signal_lead_s: 3600}")
+    assert take("slurm: {time: 0:02:01}").slurm.signal_lead_s == 120
+    assert "signal_lead_s" not in refuse("slurm: {time: 30, signal_lead_s: 3600}")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "/", ".", "..", ".x", "-x", " a", "a ", "ü" * 51, "\u200b"]
+)
+def test_a_name_that_cannot_be_a_folders_is_refused(refuse, name):
+    assert refuse(f'name: "{name}"').startswith("x.yaml:1: name: ")
+
+
+@pytest.mark.parametrize("option", sorted(SBATCH))
+def test_an_option_that_the_kit_sets_is_refused_with_what_to_use(refuse, option):
+    for spelled in (option, option.replace("-", "_")):
+        errors = refuse(f"slurm: {{sbatch_args: {{{spelled}: x}}}}")
+        assert f"--{option} belongs to the kit\n  hint: {SBATCH[option]}" in errors
+
+
+@pytest.mark.parametrize("short", ["job_nam", "par", "outp", "nod", "n", "gpus_per"])
+def test_abbreviations_and_short_options_are_refused(refuse, short):
+    assert f"slurm.sbatch_args.{short}: " in refuse(f"slurm: {{sbatch_args: {{{short}: x}}}}")
+
+
+@pytest.mark.parametrize("name", ["--comment", "mail type", "a=b", "Comment", "a--b", "", "-", "ä"])
+def test_other_texts_than_names_of_options_are_refused(refuse, name):
+    assert "is not the name of a long sbatch option" in refuse(
+        f'slurm: {{sbatch_args: {{"{name}": x}}}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("touch", '"touch" is not an srun option'),
+        ("-N2", '"-N2" is not an srun option'),
+        ("--", '"--" is not an srun option'),
+        ("':'", '":" is not an srun option'),
+        ("--nodes=3", "--nodes belongs to the kit"),
+        ("--nod=3", "--nod could mean --nodes, which belongs to the kit"),
+        ("--chdir=/", "--chdir belongs to the kit"),
+    ],
+)
+def test_srun_options_cannot_smuggle_a_command_or_change_the_layout(refuse, item, message):
+    assert message in refuse(f"slurm: {{srun_args: [{item}]}}")
+
+
+@pytest.mark.parametrize("wrap", ["[a, ':']", "[--nodes=3]", "['']", "[-n]"])
+def test_a_command_prefix_cannot_become_an_option_or_a_second_srun_step(refuse, wrap):
+    assert "launch.command_prefix[" in refuse(f"launch: {{command_prefix: {wrap}}}")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("A B", '"A B" is not the name of a variable'),
+        ("A=B", "is not the name of a variable"),
+        ("1A", "is not the name of a variable"),
+        ("Ä", "is not the name of a variable"),
+        ("", "is not the name of a variable"),
+    ],
+)
+def test_a_wrong_name_of_a_variable_is_refused(refuse, name, message):
+    assert message in refuse(f'launch: {{env: {{"{name}": x}}}}')
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{notify: {mail: me@x}, slurm: {sbatch_args: {mail-type: END}}}", "mail-type is set, too"),
+        ("notify: {mail: me and you}", "is no address"),
+        ("notify: {mail: -x}", "is no address"),
+        ('notify: {command: ""}', "notify.command: is empty"),
+        ("launch: {interface: ''}", "launch.interface: is empty"),
+        ("slurm: {partition: ''}", "slurm.partition: is empty\n  hint: leave the key out"),
+        ("runs_root: ''", "runs_root: is empty"),
+        ("launch: {nproc_per_node: 0}", "must be at least 1, or auto, not 0"),
+        ("launch: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
+        ("train: {transform: ''}", "train.transform: is empty\n  hint: leave the key out"),
+        ("dir_mode: '0077'", 'dir_mode: "0077" takes your own access'),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused(refuse, text, message):
+    errors = refuse(text)
+    assert message in errors
+    assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+@pytest.mark.parametrize(
+    "name", ["=ib0", "^ib0", "ib0,ib1", "eth0:1", "ib 0", "/dev/ib0", "interface0123456"]
+)
+def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
+    message = f'x.yaml:1: launch.interface: "{name}" is not the name of a network interface\n'
+    assert message in refuse(f"launch: {{interface: '{name}'}}")
+
+
+def test_a_percent_sign_which_slurm_replaces_in_paths_is_refused_in_a_name(take, refuse):
+    assert 'name: "50%j" has "%" in it' in refuse("name: 50%j")
+    assert take("name: x\nslurm: {partition: 50%j}").slurm.partition == "50%j"
+
+
+def test_an_interpreter_is_a_path_or_a_name(mistake, refuse):
+    for wrong in (".venv/bin/python", "./python", "-c"):
+        problem = mistake(f"launch: {{python: {wrong}}}")
+        assert problem.path == ("launch", "python") and f'"{wrong}" is neither' in problem.what
+        assert f"write {Path.cwd() / wrong}" in problem.hint
+    assert "launch.python: is empty" in refuse("launch: {python: ''}")
+
+
+def test_an_expedited_requeue_alone_may_be_asked_for(take, refuse):
+    assert take("slurm: {sbatch_args: {requeue: expedite}}").slurm.sbatch_args == {
+        "requeue": "expedite"
+    }
+    for value in ("true", "now"):
+        assert "--requeue belongs" in refuse(f"slurm: {{sbatch_args: {{requeue: {value}}}}}")
