@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..jobs import gpus, installation, records, shared_files
 from ..jobs.batch_sizes import BatchSizes
-from ..jobs.checkpoint import manifest, reader
+from ..jobs.checkpoint import reader
 from ..jobs.checkpoint.manifest import MALFORMED, DamageError, FileDigest, Manifest, NamedFile
 from ..jobs.checkpoint.names import (
     ASIDE_PREFIX,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from .checkpoint.checkpoints import Checkpoints
+from .checkpoint.checkpoints import create as create_checkpoints
 from .checkpoint.commit import check_owner
 from .checkpoint.digest import optimizer_sha256, weights_sha256
 from .checkpoint.loading import ReadAhead
@@ -81,7 +81,7 @@ def prepare(context: RankContext) -> Loop:
     replica = build_replica(context, data, will_load=newest.is_expected)
     context.events.event("model")
     context.pulse.beat("restore")
-    checkpoints = Checkpoints(context, data)
+    checkpoints = create_checkpoints(context, data)
     state = checkpoints.load(replica, newest)
     if state.streams:
         data.train_batches.restore(state.streams)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from .. import hooks
 from ..contract import (
     BEST,
     Best,
     BlockSink,
-    FileDigest,
     Manifest,
     Metric,
     NamedFile,
@@ -28,14 +27,16 @@ from ..contract import (
 from ..errors import NotFinite, storage_error
 from ..model.replica import Replica
 from ..model.training_data import Data
-from ..process.context import gather, gather_texts, of_first
+from ..process.context import gather, of_first
 from ..process.run_handle import RankContext
-from ..strategy.sharding import Rows, Sharding
-from . import commit, outline
+from ..strategy import is_divided
+from ..strategy.sharding import Sharding
+from . import commit, outline, saved_state
 from .commit import PendingCheckpoint, Retention, check_owner
-from .loading import ReadAhead, load_newest
-from .saved_state import TrainState, saved_values
-from .setup import TrainSetup, spec_sha256
+from .loading import ReadAhead
+from .saved_state import SavedState, TrainState, saved_values
+from .setup import TrainSetup, check_setup, spec_sha256
+from .share import share
 from .staging import Staging, first_not_finite
 from .writer import CommittedSave, Writer
 
@@ -43,7 +44,7 @@ POLL_S = 0.5  # between two beats while a save is waited for
 
 
 @dataclass(frozen=True)
-class _Save:
+class CopiedState:
     """A save that is not committed yet, as this rank knows it.
 
     values: the copy of the state as `saved_values` returns it, with memory only for what this rank
@@ -73,34 +74,16 @@ class _Save:
         """Write the content of this rank's file."""
         outline.write_part(self.values, self.sharding, sink)
 
-    def layout_sha256(self) -> str:
-        """Return a digest of name, type and shape of all tensors, which all ranks must have."""
-        layout = repr(outline.lay_out(self.values, self.sharding))
-        return hashlib.sha256(layout.encode()).hexdigest()
 
-
-class _Part(NamedTuple):
-    """The file that a rank has written, and the digest of the tensors that it saves."""
-
-    digest: FileDigest
-    layout_sha256: str
-
-
-def _own_part(values: dict[str, Any], sharding: Sharding) -> dict[str, Any]:
-    """Return a state with memory only for the tensors that this rank writes."""
-
-    def own(value: Any) -> Any:
-        is_own = sharding.rank == 0 or not isinstance(value, torch.Tensor)
-        return value if is_own else torch.empty_like(value, device="meta")
-
-    part: dict[str, Any] = outline.map_values(values, own)
-    return part
+def create(context: RankContext, data: Data) -> Checkpoints:
+    """Return the checkpoints of a run: those of a room where its strategy divides tensors."""
+    kinds = hooks.parts("checkpoints") if is_divided(context) else {}
+    checkpoints: Checkpoints = kinds.get(context.train.strategy, Checkpoints)(context, data)
+    return checkpoints
 
 
 class Checkpoints:
-    """The checkpoints of a run. All ranks call every method.
-
-    Rank 0 commits; the others write a file only where tensors are divided.
+    """The checkpoints of a run, all of whose state rank 0 has. All ranks call every method.
 
     newest_step: the step of the newest checkpoint that was loaded, or whose save was started.
     """
@@ -113,11 +96,6 @@ class Checkpoints:
         self._steps_per_epoch = data.length.steps_per_epoch
         self._staging = Staging()
         self._commits: Writer[CommittedSave] = Writer()
-        # Where tensors are divided: the part of this rank, and the save in flight until all ranks
-        # have written theirs.
-        self._parts: Writer[_Part] = Writer()
-        self._pending: _Save | None = None
-        self._written_step = -1
         self.newest_step: int | None = None
         if context.distributed.is_first:
             try:
@@ -130,7 +108,7 @@ class Checkpoints:
 
     def load(self, replica: Replica, newest: ReadAhead) -> TrainState:
         """Load the newest undamaged checkpoint; return a fresh state if the run has none yet."""
-        state = load_newest(self._context, self._setup, replica, newest)
+        state = self._load(replica, newest)
         if state is None:
             return TrainState(replica.empty_row(), window_names=replica.metric_names)
         if state.window_names == replica.metric_names:
@@ -141,37 +119,57 @@ class Checkpoints:
         self.newest_step = state.global_step
         return state
 
+    def _load(self, replica: Replica, newest: ReadAhead) -> TrainState | None:
+        """Load the state that rank 0 has read, on all ranks; return None before the first one."""
+        found = newest.wait()
+        values = share(None if found is None else found.values, self._context.device)
+        if values is None:
+            return None
+        saved = SavedState.from_dict(values)
+        self._check(saved, replica)
+        saved_state.restore(saved, replica)
+        return saved_state.restored_state(saved, replica, self._context.distributed)
+
+    def _check(self, saved: SavedState, replica: Replica) -> None:
+        """Raise UserError for a state of another training. All ranks call it."""
+        check_setup(saved.setup, self._setup, self._context)
+        saved_state.check_fits(saved, replica)
+        saved_state.check_moments(saved, replica, self._context.train)
+
     def allocate(self, replica: Replica, state: TrainState) -> None:
         """Begin to allocate the memory that saves need; after a step, when the optimizer has it."""
-        if replica.strategy.sharding.is_writer:
-            values = saved_values(replica, self._setup, state, state.window)
-            self._staging.allocate(_own_part(values, replica.strategy.sharding))
+        self._staging.allocate(self._own_values(replica, state, state.window))
+
+    def _own_values(
+        self, replica: Replica, state: TrainState, windows: torch.Tensor
+    ) -> dict[str, Any]:
+        """Return what this rank writes of the present state; it shares its tensors."""
+        is_first = self._context.distributed.is_first
+        return saved_values(replica, self._setup, state, windows) if is_first else {}
 
     def is_any_saving(self) -> bool:
         """Return, on every rank, whether rank 0 has a save in flight."""
         return of_first(self.is_saving(), self._context.device)
 
     def save(self, replica: Replica, state: TrainState) -> None:
-        """Copy the state; threads write it, and rank 0's thread commits a checkpoint of it.
+        """Copy the state, after the save before it; rank 0's thread commits a checkpoint of it.
 
-        Where tensors are divided, `commit_when_written` must follow, and no save may be in flight.
-        Else it waits for the save before it.
+        `commit_when_written` must follow.
         """
+        new = self._copied(replica, state)
+        if self._context.distributed.is_first:
+            self._commits.start(self._write_and_commit, new)
+
+    def _copied(self, replica: Replica, state: TrainState) -> CopiedState:
+        """Return a copy of what this rank writes; wait for the commit in flight before."""
         windows = torch.stack(gather(state.window))
         self.newest_step = state.global_step
-        sharding = replica.strategy.sharding
-        if not sharding.is_writer and sharding.num_shards == 1:
-            return
         started = time.monotonic()
         self._commits.wait()
-        values: dict[str, Any] = {}
-        copied = None
-        if sharding.is_writer:
-            present = saved_values(replica, self._setup, state, windows)
-            values, copied = self._staging.take(_own_part(present, sharding))
-        new = _Save(
+        values, copied = self._staging.take(self._own_values(replica, state, windows))
+        return CopiedState(
             values=values,
-            sharding=sharding,
+            sharding=replica.strategy.sharding,
             copied=copied,
             manifest=self._manifest(state),
             retention=self._retention(state),
@@ -179,39 +177,27 @@ class Checkpoints:
             started=started,
             stall_s=time.monotonic() - started,
         )
-        if sharding.num_shards == 1:
-            self._commits.start(self._write_and_commit, new)
-            return
-        self._pending = new
-        if sharding.is_writer:
-            self._parts.start(self._write_part, new)
 
     @property
     def written_step(self) -> int:
-        """The step of the newest save of which this rank has written its part; -1 before it."""
-        if self._pending is not None and not self._parts.is_busy_after(0):
-            self._written_step = self._pending.step
-        return self._written_step
+        """The step of the newest save of which this rank has written its part; -1 before it.
+
+        -1 where rank 0 alone writes.
+        """
+        return -1
 
     def commit_when_written(self, written_step: int) -> None:
         """Let rank 0 commit the save in flight, if all ranks have written their part.
 
         written_step: the lowest `written_step` of all ranks.
         """
-        if self._pending is None or written_step < self._pending.step:
-            return
-        pending, self._pending = self._pending, None
-        parts = self._gathered_parts(pending)
-        if self._context.distributed.is_first:
-            self._commits.start(self._commit, pending, parts)
 
     def is_saving(self) -> bool:
         """Return whether a save is in flight; exact on rank 0."""
-        return self._pending is not None or self._commits.is_busy_after(0)
+        return self._commits.is_busy_after(0)
 
     def check(self) -> None:
         """Raise the error of the save in flight, if it failed. Never waits."""
-        self._parts.poll()
         self._commits.poll()
 
     def finish(self, beat: Callable[[], None]) -> None:
@@ -220,10 +206,6 @@ class Checkpoints:
         Calls `beat` every POLL_S seconds: the watchdog must not take a long save for a hang, and
         no collective may last as long as a save.
         """
-        while self._pending is not None:
-            beat()
-            self._parts.is_busy_after(POLL_S)
-            self.commit_when_written(-self._maximum(-self.written_step))
         while True:
             beat()
             # Other ranks commit nothing.
@@ -252,7 +234,7 @@ class Checkpoints:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
         return self._commits.completed()
 
-    def _write_and_commit(self, pending: _Save) -> CommittedSave:
+    def _write_and_commit(self, pending: CopiedState) -> CommittedSave:
         """Write and commit a copy of the whole state, in the writer's thread.
 
         Raises: NotFinite, Superseded, StorageError, TransientStorageError.
@@ -260,28 +242,13 @@ class Checkpoints:
         self._check_copy(pending)
         return self._commit(pending, (), {part_name(0): pending.write_part})
 
-    def _write_part(self, pending: _Save) -> _Part:
-        """Write this rank's part of a copy of the state, in a thread. Raises as above."""
-        self._check_copy(pending)
-        run, step = self._context.run, pending.step
-        # The next attempt has removed temporary files at its start; nothing would remove this one.
-        check_owner(run)
-        name = part_name(self._context.distributed.rank)
-        file = commit.write_part(self._root, step, run.attempt, name, pending.write_part)
-        return _Part(file.digest, pending.layout_sha256())
-
-    def _check_copy(self, pending: _Save) -> None:
+    def _check_copy(self, pending: CopiedState) -> None:
         """Wait for the copy from the GPU; raise NotFinite where a parameter is not finite."""
         if pending.copied is not None:
             pending.copied.synchronize()
         # The parameters only: a buffer may hold infinities, as an attention mask does.
         model = pending.values["model"]
         tensors = {name: model[name] for name in pending.parameters}
-        tensors = {
-            name: value.local if isinstance(value, Rows) else value
-            for name, value in tensors.items()
-            if isinstance(value, Rows) or not value.is_meta
-        }
         if self._context.train.stop_on_nan and (name := first_not_finite(tensors)):
             step = pending.step
             raise NotFinite(
@@ -290,26 +257,9 @@ class Checkpoints:
                 "saves it regardless"
             )
 
-    def _gathered_parts(self, pending: _Save) -> tuple[NamedFile, ...]:
-        """Return what all ranks have written, on every rank.
-
-        Raises: RuntimeError where the ranks disagree about the tensors.
-        """
-        text = ""
-        for own in self._parts.completed():
-            text = f"{own.digest.size} {own.digest.sha256} {own.layout_sha256}"
-        texts = gather_texts(text, self._context.device)
-        parts = [text.split() for text in texts[: pending.sharding.num_shards]]
-        if len({layout for _, _, layout in parts}) > 1:
-            raise RuntimeError("the ranks disagree about the tensors in a checkpoint")
-        return tuple(
-            NamedFile(part_name(rank), FileDigest(int(size), sha256))
-            for rank, (size, sha256, _) in enumerate(parts)
-        )
-
     def _commit(
         self,
-        pending: _Save,
+        pending: CopiedState,
         parts: tuple[NamedFile, ...],
         more: Mapping[str, commit.Write] = MappingProxyType({}),
     ) -> CommittedSave:

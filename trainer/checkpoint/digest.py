@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from ..model.replica import Replica
-from ..strategy.sharding import Rows, Sharding, gather_rows
+from ..strategy.sharding import Rows
 from .saved_state import model_parts, optimizer_parts
 
-WHOLE = Sharding(1, 0)
+Whole = Callable[[Rows], torch.Tensor]  # a divided tensor, put together
 
 
 def weights_sha256(replica: Replica) -> str:
@@ -20,15 +20,15 @@ def weights_sha256(replica: Replica) -> str:
 
     All ranks call it where tensors are divided: one after the other is put together.
     """
-    return tensors_sha256(model_parts(replica.module, replica.strategy), replica.strategy.sharding)
+    return tensors_sha256(model_parts(replica.module, replica.strategy), replica.strategy.whole)
 
 
-def tensors_sha256(state: Mapping[str, Any], sharding: Sharding = WHOLE) -> str:
+def tensors_sha256(state: Mapping[str, Any], whole: Whole | None = None) -> str:
     """Return the `weights_sha256` of a model with this `state_dict()`."""
     tensors = {
         name: value for name, value in state.items() if isinstance(value, (torch.Tensor, Rows))
     }
-    return _sha256(((name, tensors[name]) for name in sorted(tensors)), sharding)
+    return _sha256(((name, tensors[name]) for name in sorted(tensors)), whole)
 
 
 def optimizer_sha256(replica: Replica) -> str:
@@ -37,14 +37,15 @@ def optimizer_sha256(replica: Replica) -> str:
     Without the options, because they follow from the spec and the step. All ranks call it where
     tensors are divided.
     """
-    return _sha256(_leaves(optimizer_parts(replica)["state"], ""), replica.strategy.sharding)
+    return _sha256(_leaves(optimizer_parts(replica)["state"], ""), replica.strategy.whole)
 
 
-def _sha256(leaves: Iterator[tuple[str, Any]], sharding: Sharding) -> str:
+def _sha256(leaves: Iterator[tuple[str, Any]], whole: Whole | None) -> str:
     digest = hashlib.sha256()
     for name, value in leaves:
         if isinstance(value, Rows):
-            value = gather_rows(value, sharding)
+            assert whole is not None
+            value = whole(value)
         if isinstance(value, torch.Tensor):
             update(digest, name, value)
         else:

@@ -89,8 +89,9 @@ def _copied(value: Any, path: str, stage: Callable[[torch.Tensor, str], torch.Te
 
 def first_not_finite(tensors: dict[str, Any]) -> str | None:
     """Return the name of the first tensor that holds a NaN or an infinity, or None."""
-    for name, tensor in tensors.items():
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel():
+    for name, value in tensors.items():
+        tensor = value.local if isinstance(value, Rows) else value
+        if tensor.is_floating_point() and tensor.numel() and not tensor.is_meta:
             # Minimum and maximum are NaN if any value is. `isfinite` takes 50 times as long
             # (torch 2.13, CPU).
             extremes = torch.stack(torch.aminmax(tensor))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from ..contract import Contents, Train
+from ..contract import Train
 from ..process.context import DistributedContext
 from .sharding import Rows, Sharding
 
@@ -106,17 +105,6 @@ class Strategy(ABC):
         """
         return value
 
-    def read(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        saved: tuple[Mapping[str, Any], Mapping[int, Mapping[str, Any]]],
-        contents: Contents,
-    ) -> dict[int, dict[str, Any]]:
-        """Fill this rank's part of the model; return its part of the optimizer's state.
-
-        Called only where tensors are divided. saved: the model's `state_dict()` and the state of
-        the optimizer's, with a `StoredTensor` in the place of each tensor. contents: their files.
-        Raises: DamageError, OSError.
-        """
+    def whole(self, rows: Rows) -> torch.Tensor:
+        """Return a whole tensor that is divided. All ranks call it, for the same tensors."""
         raise NotImplementedError

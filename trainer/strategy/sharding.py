@@ -48,16 +48,3 @@ class Rows:
 
     local: torch.Tensor
     shape: tuple[int, ...]
-
-
-def gather_rows(rows: Rows, sharding: Sharding) -> torch.Tensor:
-    """Return the whole tensor. All ranks of the group call it, for the same tensors."""
-    size = -(-rows.shape[0] // sharding.num_shards)
-    # Rows that are offloaded are on the CPU, where NCCL has no collectives.
-    is_on_gpus = dist.get_backend(sharding.group) == "nccl"
-    device = torch.device("cuda") if is_on_gpus else rows.local.device
-    padded = rows.local.new_zeros((size, *rows.shape[1:]), device=device)
-    padded[: len(rows.local)] = rows.local.detach()
-    parts = [torch.empty_like(padded) for _ in range(sharding.num_shards)]
-    dist.all_gather(parts, padded, group=sharding.group)
-    return torch.cat(parts)[: rows.shape[0]]

@@ -18,7 +18,6 @@ from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256, weights_sha2
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.errors import NotFinite, StorageError, Superseded, UserError
-from slurm_job_kit.trainer.strategy.sharding import Sharding
 from tests.core.checkpoint.checkpoint_kit import (
     BATCHES,
     bits,
@@ -94,13 +93,9 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
         assert tensors_sha256(model) == digest
 
 
-@pytest.mark.parametrize("num_shards", [1, 2])
-def test_a_rank_that_waits_for_a_save_beats(tmp_path, gate, monkeypatch, num_shards):
-    write = commit.write_part
-    monkeypatch.setattr(commit, "write_part", lambda *each: gate.wait(LIMIT_S) and write(*each))
+def test_a_rank_that_waits_for_a_save_beats(tmp_path, gate, monkeypatch):
     monkeypatch.setattr(module, "POLL_S", 0.01)
     context, replica, beats = job_of(tmp_path), replica_of(), []
-    replica.strategy.sharding = Sharding(num_shards, 0)
     checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica, state_at(6))
 

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.frozen import SpecChange
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Launch, Spec, Train
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint import checkpoints as module
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
 from slurm_job_kit.trainer.events import Events
@@ -71,7 +71,7 @@ def attempt(place: DistributedContext, run: RunDir, number: int) -> dict[str, in
     context = RankContext(handle, place, CPU, Events(place.rank))
     data, newest = build_data(context), ReadAhead(context)
     replica = build_replica(context, data)
-    checkpoints = Checkpoints(context, data)
+    checkpoints = module.create(context, data)
     memory, before = Memory(), bytes_read()
     state = checkpoints.load(replica, newest)
     sizes = {"read": bytes_read() - before, "rise": memory.rise_bytes()}

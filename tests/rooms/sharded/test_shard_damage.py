@@ -13,7 +13,7 @@ from torch import nn
 from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.checkpoints import create
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
 from slurm_job_kit.trainer.data.sources import Samples
@@ -81,7 +81,7 @@ class Rank:
 
     def _train(self, train):
         """Save after each of two steps; return the bits after each."""
-        self.checkpoints = Checkpoints(self.context, self.data)
+        self.checkpoints = create(self.context, self.data)
         state = self.checkpoints.load(self.replica, ReadAhead(self.context))
         bits = {}
         for step in (OLDER, NEWEST):
@@ -105,7 +105,7 @@ class Rank:
         for parameter in self.replica.module.parameters():
             parameter.detach().fill_(7)
         self.replica.optimizer.state.clear()
-        self.checkpoints = Checkpoints(self.context, self.data)
+        self.checkpoints = create(self.context, self.data)
         state = self.checkpoints.load(self.replica, ReadAhead(self.context))
         return state.global_step, self.bits()
 
@@ -194,7 +194,7 @@ def only_rank_1(folder, rank, world_size, kind):
 def superseded(folder, rank, world_size):
     """Save when a newer attempt owns the run."""
     me = Rank(folder, rank, world_size, "fsdp")
-    state = Checkpoints(me.context, me.data).load(me.replica, ReadAhead(me.context))
+    state = create(me.context, me.data).load(me.replica, ReadAhead(me.context))
     dist.barrier()
     if rank == 0:
         me.run.owner.write_text('{"attempt": 2}')

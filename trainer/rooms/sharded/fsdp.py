@@ -5,10 +5,9 @@ Imported only where a run uses it: torch.distributed.tensor takes 0.6 s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,14 +22,13 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from ...contract import Contents, Train
+from ...contract import Train
 from ...errors import UserError
 from ...process.context import DistributedContext
 from ...strategy.sharding import Rows, Sharding
 from . import blocks, fits
 from .in_blocks import InBlocks
 from .optimizer_rows import OptimizerRows, local
-from .parts import PartReader
 
 BROADCAST_BYTES = 64 * 2**20
 
@@ -188,17 +186,16 @@ class Fsdp(InBlocks):
             return self._optimized.part(value, owner)
         return Rows(local(value), tuple(value.shape)) if isinstance(value, DTensor) else value
 
-    def read(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        saved: tuple[Mapping[str, Any], Mapping[int, Mapping[str, Any]]],
-        contents: Contents,
-    ) -> dict[int, dict[str, Any]]:
-        """Read this rank's rows, and what is not divided."""
-        reader = PartReader(self, contents)
-        reader.fill_model(module, saved[0])
-        return reader.optimizer_state(optimizer, saved[1])
+    def whole(self, rows: Rows) -> torch.Tensor:
+        """Return the tensor of all ranks of the shard group."""
+        sharding = self.sharding
+        size = -(-rows.shape[0] // sharding.num_shards)
+        # Rows that are offloaded are on the CPU, where NCCL has no collectives.
+        padded = rows.local.new_zeros((size, *rows.shape[1:]), device=self._device)
+        padded[: len(rows.local)] = rows.local.detach()
+        parts = [torch.empty_like(padded) for _ in range(sharding.num_shards)]
+        dist.all_gather(parts, padded, group=sharding.group)
+        return torch.cat(parts)[: rows.shape[0]]
 
     def describe(self) -> str:
         """Return blocks, shards and copies."""

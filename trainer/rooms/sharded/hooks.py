@@ -1,4 +1,4 @@
-"""The strategies of this room."""
+"""The strategies of this room, and how their states are saved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from .in_blocks import DdpInBlocks
 
 
 def parts(key: str) -> dict[str, Any]:
-    """Return the strategies, with a ddp that can treat blocks one by one."""
+    """Return the strategies, with a ddp that can treat blocks one by one, or their checkpoints."""
+    if key == "checkpoints":
+        from .checkpoints import DividedCheckpoints
+
+        return {"fsdp": DividedCheckpoints, "hsdp": DividedCheckpoints}
     return {"ddp": DdpInBlocks, "fsdp": _fsdp, "hsdp": _fsdp} if key == "strategy" else {}
 
 

@@ -1,0 +1,32 @@
+"""A rank waits for the parts of a save and for its commit, and beats meanwhile."""
+
+import threading
+
+import pytest
+
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
+from slurm_job_kit.trainer.checkpoint import checkpoints, commit
+from slurm_job_kit.trainer.rooms.sharded.checkpoints import DividedCheckpoints
+from slurm_job_kit.trainer.strategy.sharding import Sharding
+from tests.core.checkpoint.checkpoint_kit import BATCHES, job_of, replica_of, state_at
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("waits_for", ["write_part", "commit_and_prune"])
+def test_a_rank_that_waits_for_a_divided_save_beats(tmp_path, monkeypatch, waits_for):
+    gate, really, beats = threading.Event(), getattr(commit, waits_for), []
+    monkeypatch.setattr(commit, waits_for, lambda *each: gate.wait(20) and really(*each))
+    monkeypatch.setattr(checkpoints, "POLL_S", 0.01)
+    context, replica = job_of(tmp_path), replica_of()
+    replica.strategy.sharding = Sharding(2, 0)
+    divided = DividedCheckpoints(context, BATCHES)
+    divided.save(replica, state_at(6))
+
+    def beat():
+        beats.append(checkpoint_names(context.run.dir.checkpoints))
+        if len(beats) == 5:
+            gate.set()
+
+    divided.finish(beat)
+    assert beats[:5] == [[]] * 5
+    assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]

@@ -1,0 +1,211 @@
+"""The checkpoints of a run whose model and optimizer are divided: each rank saves its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ....jobs.checkpoint import manifest
+from ...checkpoint import checkpoints, commit, outline, recovery, saved_state
+from ...checkpoint.checkpoints import Checkpoints, CopiedState
+from ...checkpoint.loading import Found, ReadAhead
+from ...checkpoint.saved_state import SavedState, TrainState
+from ...checkpoint.writer import Writer
+from ...contract import Contents, DamageError, FileDigest, NamedFile, part_name, reader
+from ...errors import TransientStorageError, storage_error
+from ...model import optim
+from ...model.replica import Replica
+from ...model.training_data import Data
+from ...process.context import broadcast_bytes, gather_texts
+from ...process.run_handle import RankContext
+from ...strategy.sharding import Sharding
+from .parts import PartReader
+
+
+class _Part(NamedTuple):
+    """The file that a rank has written, and the digest of the tensors that it saves."""
+
+    digest: FileDigest
+    layout_sha256: str
+
+
+class DividedCheckpoints(Checkpoints):
+    """Each rank writes its file; rank 0 commits when it has all. All ranks call every method.
+
+    _pending: the save in flight until all ranks have written their part.
+    """
+
+    def __init__(self, context: RankContext, data: Data) -> None:
+        super().__init__(context, data)
+        self._parts: Writer[_Part] = Writer()
+        self._pending: CopiedState | None = None
+        self._written_step = -1
+
+    def _own_values(
+        self, replica: Replica, state: TrainState, windows: torch.Tensor
+    ) -> dict[str, Any]:
+        """Return a state with memory only for the tensors that this rank writes."""
+        sharding = replica.strategy.sharding
+        if not sharding.is_writer:
+            return {}
+
+        def own(value: Any) -> Any:
+            is_own = sharding.rank == 0 or not isinstance(value, torch.Tensor)
+            return value if is_own else torch.empty_like(value, device="meta")
+
+        present = saved_state.saved_values(replica, self._setup, state, windows)
+        part: dict[str, Any] = outline.map_values(present, own)
+        return part
+
+    def save(self, replica: Replica, state: TrainState) -> None:
+        """Copy this rank's part of the state; its thread writes it. No save may be in flight."""
+        self._pending = self._copied(replica, state)
+        if replica.strategy.sharding.is_writer:
+            self._parts.start(self._write_part, self._pending)
+
+    def _write_part(self, pending: CopiedState) -> _Part:
+        """Write this rank's part, in a thread. Raises as `_write_and_commit`."""
+        self._check_copy(pending)
+        run, step = self._context.run, pending.step
+        # The next attempt has removed temporary files at its start; nothing would remove this one.
+        commit.check_owner(run)
+        name = part_name(self._context.distributed.rank)
+        file = commit.write_part(self._root, step, run.attempt, name, pending.write_part)
+        # Of name, type and shape of all tensors, which all ranks must have.
+        layout = repr(outline.lay_out(pending.values, pending.sharding))
+        return _Part(file.digest, hashlib.sha256(layout.encode()).hexdigest())
+
+    @property
+    def written_step(self) -> int:
+        """The step of the newest save of which this rank has written its part; -1 before it."""
+        if self._pending is not None and not self._parts.is_busy_after(0):
+            self._written_step = self._pending.step
+        return self._written_step
+
+    def commit_when_written(self, written_step: int) -> None:
+        """Let rank 0 commit the save in flight, if all ranks have written their part."""
+        if self._pending is None or written_step < self._pending.step:
+            return
+        pending, self._pending = self._pending, None
+        parts = self._gathered_parts(pending.sharding)
+        if self._context.distributed.is_first:
+            self._commits.start(self._commit, pending, parts)
+
+    def _gathered_parts(self, sharding: Sharding) -> tuple[NamedFile, ...]:
+        """Return what all ranks have written, on every rank.
+
+        Raises: RuntimeError where the ranks disagree about the tensors.
+        """
+        text = ""
+        for own in self._parts.completed():
+            text = f"{own.digest.size} {own.digest.sha256} {own.layout_sha256}"
+        texts = gather_texts(text, self._context.device)
+        parts = [text.split() for text in texts[: sharding.num_shards]]
+        if len({layout for _, _, layout in parts}) > 1:
+            raise RuntimeError("the ranks disagree about the tensors in a checkpoint")
+        return tuple(
+            NamedFile(part_name(rank), FileDigest(int(size), sha256))
+            for rank, (size, sha256, _) in enumerate(parts)
+        )
+
+    def is_saving(self) -> bool:
+        """Return whether a save is in flight; exact on rank 0."""
+        return self._pending is not None or super().is_saving()
+
+    def check(self) -> None:
+        """Raise the error of the save in flight, if it failed. Never waits."""
+        self._parts.poll()
+        super().check()
+
+    def finish(self, beat: Callable[[], None]) -> None:
+        """Wait, all ranks together, until the save in flight is committed."""
+        while self._pending is not None:
+            beat()
+            self._parts.is_busy_after(checkpoints.POLL_S)
+            self.commit_when_written(-self._maximum(-self.written_step))
+        super().finish(beat)
+
+    def _load(self, replica: Replica, newest: ReadAhead) -> TrainState | None:
+        """Let each rank read what it needs of the newest checkpoint that all ranks can read.
+
+        If a rank finds damage, all ranks load the next older one.
+        Raises: UserError, StorageError, TransientStorageError.
+        """
+        context = self._context
+        while (shared := _share(newest.wait(), context)) is not None:
+            saved, contents = shared
+            self._check(saved, replica)
+            with contents:
+                read, problem = _read_part(saved, replica, contents)
+            problems = gather_texts(problem, context.device)
+            if not any(problems):
+                optim.load(replica.optimizer, read.optimizer, is_owned=True)
+                return saved_state.restored_state(read, replica, context.distributed)
+            if context.distributed.is_first:
+                _quarantine(contents, problems, context)
+            newest = ReadAhead(context)
+        return None
+
+
+def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Contents] | None:
+    """Return rank 0's state without tensors, and the files that have them, on every rank."""
+    texts = (b"", b"", b"") if newest is None else newest.texts
+    name, of_manifest, of_state = (broadcast_bytes(text, context.device) for text in texts)
+    if not name:
+        return None
+    directory = context.run.dir.checkpoints / name.decode()
+    contents = Contents(directory, manifest.parse(of_manifest, directory))
+    values = outline.from_json(of_state) if newest is None else newest.values
+    return SavedState.from_dict(values), contents
+
+
+def _read_part(saved: SavedState, replica: Replica, contents: Contents) -> tuple[SavedState, str]:
+    """Fill this rank's part of the model; return the rest of the state, and what is damaged."""
+    part = PartReader(replica.strategy, contents)
+    try:
+        part.fill_model(replica.module, saved.model)
+        state = part.optimizer_state(replica.optimizer, saved.optimizer["state"])
+        rest = outline.whole({"state": vars(saved.state), "scaler": saved.scaler}, contents)
+    except DamageError as error:
+        return saved, str(error)
+    except OSError as error:
+        raise storage_error(error, f"loading checkpoint {contents.directory}") from error
+    # Its options are those of the present spec.
+    options = outline.map_values(saved.optimizer, _without_tensor)
+    optimizer = {**options, "state": state}
+    read = dataclasses.replace(
+        saved, optimizer=optimizer, state=TrainState(**rest["state"]), scaler=rest["scaler"]
+    )
+    return read, ""
+
+
+def _without_tensor(value: Any) -> Any:
+    return None if isinstance(value, outline.StoredTensor) else value
+
+
+def _quarantine(contents: Contents, problems: list[str], context: RankContext) -> None:
+    """Put a damaged checkpoint aside, if rank 0 finds the damage, too.
+
+    Raises: TransientStorageError where only the node of another rank sees other bytes.
+    """
+    directory, log = contents.directory, context.distributed.log
+    rank = next(index for index, problem in enumerate(problems) if problem)
+    digests = {file.name: file.digest for file in contents.manifest.files}
+    name = problems[rank].partition(" ")[0].rstrip(":")
+    try:
+        if name in digests:  # first: a large checkpoint takes longer than the other ranks wait
+            reader.check_file(directory / name, digests[name])
+        reader.check(directory)
+    except DamageError as error:
+        recovery.quarantine_and_report(directory, str(error), log)
+    except OSError as error:
+        raise storage_error(error, f"checking checkpoint {directory}") from error
+    else:
+        raise TransientStorageError(
+            f"rank {rank} cannot read checkpoint {directory}: {problems[rank]}; rank 0 reads all "
+            "its files as they were written"
+        )
