@@ -4,7 +4,6 @@ import ast
 import graphlib
 import re
 import sys
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -21,22 +20,12 @@ FILES = {
     for path in (REPOSITORY / package).rglob("*.py")
 }
 TOP_OF_CONTRACT = {
-    "jobs.spec",
-    "jobs.rundir",
-    "jobs.shared_files",
-    "jobs.errors",
-    "jobs.problems",
-    "jobs.console",
-    "jobs.procfs",
-    "jobs.installation",
-    "jobs.log_text",
-    "jobs.gpus",
-    "jobs.batch_sizes",
-    "jobs.environment",
-    "jobs.kinds",
-    "jobs.known_causes",
-    "jobs.rooms",
-    "jobs.stop_signals",
+    f"jobs.{name}"
+    for name in (
+        *("spec", "rundir", "shared_files", "errors", "problems", "console", "procfs", "rooms"),
+        *("installation", "log_text", "gpus", "batch_sizes", "environment", "kinds"),
+        *("known_causes", "stop_signals"),
+    )
 }
 # They import only types.
 HOOKS = {"jobs.hooks", "trainer.hooks"}
@@ -69,20 +58,7 @@ MAY_IMPORT = {
         "rooms": set(),
     },
 }
-BASE = {
-    "trainer.contract",
-    "trainer.errors",
-    "trainer.stop",
-    "trainer.seeds",
-    "trainer.user_code",
-    "trainer.events",
-}
-# A rank imports torch after its stop signals; a process without torch checks and forks fast.
-WITHOUT_TORCH = [
-    *("trainer.errors", "trainer.events", "trainer.stop"),
-    *(f"trainer.checkpoint.{name}" for name in ("commit", "recovery", "writer")),
-    "trainer.rooms.integrations.whole",
-]
+BASE = {f"trainer.{x}" for x in ("contract", "errors", "stop", "seeds", "user_code", "events")}
 # They handle stop signals before they import anything that takes time, such as the contract.
 SIGNALS_FIRST = ("trainer.stop", "trainer.rooms.workers.worker_init")
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
@@ -92,8 +68,10 @@ STANDARD_LIBRARY_ONLY = [
     *("jobs.node.__main__", "jobs.node.rank"),
     *("jobs.runs.scratch_purge", "jobs.slurm.client", "jobs.slurm.site"),
     "jobs.commands.packages",
+    # A rank imports torch after its stop signals; a process without torch checks and forks fast.
+    *("trainer.errors", "trainer.events", "trainer.stop", "trainer.rooms.integrations.whole"),
+    *(f"trainer.checkpoint.{name}" for name in ("commit", "recovery", "writer")),
 ]
-
 
 # A room imports the core, and another room only where it stands here.
 ROOM_IMPORTS = {"report": {"sweeps"}}  # which names the points of a sweep
@@ -183,36 +161,15 @@ def own(names):
     return {name for name in names if name.partition(".")[0] in OWN}
 
 
-def test_the_walk_sees_imports_and_rooms():
-    assert {"jobs.spec", "jobs.slurm.client"} <= set(imports("jobs.commands.queue"))
-    assert "submitit.core.utils" in set(imports("jobs.slurm.executor"))
-    assert "torch" in reached("trainer.__main__")
-    assert (room("jobs.spec"), room("jobs.slurm.client"), room("jobs.slurm")) == (
-        "",
-        "slurm",
-        "slurm",
-    )
-
-
 def modules_of(package):
     return sorted(name for name in FILES if name.startswith(package))
 
 
-def test_jobs_imports_neither_torch_nor_the_trainer():
-    modules_reached = {module: reached(module) for module in modules_of("jobs")}
-    assert [
-        module for module in modules_reached if "torch" in foreign(modules_reached[module])
-    ] == []
-    assert [
-        (module, name)
-        for module in modules_reached
-        for name in modules_reached[module]
-        if is_trainer(name)
-    ] == []
-
-
-def is_trainer(name):
-    return name.partition(".")[0] == "trainer"
+def test_jobs_reaches_neither_torch_nor_the_trainer():
+    arrows = {(module, name) for module in modules_of("jobs") for name in reached(module)}
+    assert {
+        arrow for arrow in arrows if arrow[1].partition(".")[0] in ("torch", "trainer")
+    } == set()
 
 
 def test_the_core_imports_nothing_of_a_room():
@@ -325,11 +282,6 @@ def test_what_runs_on_any_node_needs_the_standard_library_only():
     assert {module: names for module, names in imported.items() if names} == {}
 
 
-def test_what_must_not_wait_for_torch_does_not_import_it():
-    imported = {module: foreign(reached(module)) for module in present(WITHOUT_TORCH)}
-    assert {module: names for module, names in imported.items() if names} == {}
-
-
 FOLDERS = [name for name, path in FILES.items() if path.stem == "__init__" and "." in name]
 
 
@@ -371,52 +323,26 @@ def reads(module):
     return names | {name.rpartition(".")[0] for name in names}
 
 
-JSON_OF_RUN_FILES = {"read_json", "read_jsonl", "write_json", "append_jsonl"}
-
-
-def test_only_the_records_know_the_content_of_a_run_file():
-    users = {
-        module
-        for module in FILES
-        if "jobs.rundir" in imports(module)
-        for node in nodes(module)
-        if isinstance(node, ast.ImportFrom)
-        and JSON_OF_RUN_FILES & {alias.name for alias in node.names}
-    }
-    assert users == {"jobs.records"}
-
-
-# JSON that is no file of a run directory: a message, a manifest with a check sum, one line of
-# metrics.jsonl for display, the spec, a dump of torch.
-PARSES_OTHER_JSON = {
-    *(
-        "jobs.checkpoint.manifest",
-        "jobs.checkpoint.part_file",
-        "jobs.records.training",
-        "jobs.rundir",
-        "jobs.spec",
-    ),
-    "trainer.checkpoint.outline",
-    "trainer.process.run_handle",
-}
-
-
-def test_json_is_parsed_in_few_places():
-    calls = {
-        module
-        for module in CORE
-        for node in nodes(module)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.loads", "json.load")
-    }
-    assert calls == PARSES_OTHER_JSON
-
-
 def test_every_package_is_a_known_room():
     rooms = {name for name in FOLDERS if name.count(".") == 1}
     assert rooms == {f"{package}.{room}" for package in OWN for room in MAY_IMPORT[package] if room}
 
 
-# Which modules start a process, and which one. Others call these.
+@cache
+def used_names(module):
+    """`os.execv` for each such expression, and for `from os import execv`; imported modules."""
+    names = set()
+    for node in nodes(module):
+        if isinstance(node, ast.Attribute):
+            names.add(ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+# Which modules of the core start a process, and which one. Others call these.
 STARTS_PROCESSES = {
     "jobs.slurm.client": "Slurm's commands",
     "jobs.node.agent": "torchrun",
@@ -429,55 +355,8 @@ STARTS_PROCESSES = {
     "jobs.commands.make_words": "becomes torchrun, for make train",
     "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
 }
-STARTER_MODULES = {"subprocess", "multiprocessing", "pty"}
-STARTER_FUNCTIONS = re.compile(r"exec[lv]|spawn|posix_spawn|fork|system$|popen$")
-
-
-def starts_processes(module):
-    names = {part for name in imports(module, True) for part in name.split(".")}
-    functions = {name.partition(".")[2] for name in used_names(module) if name.startswith("os.")}
-    return bool(STARTER_MODULES & names) or any(map(STARTER_FUNCTIONS.match, functions))
-
-
-@cache
-def used_names(module):
-    """`os.execv` for each such expression, and for `from os import execv`."""
-    names = set()
-    for node in nodes(module):
-        if isinstance(node, ast.Attribute):
-            names.add(ast.unparse(node))
-        if isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def test_only_listed_modules_start_processes():
-    assert {module for module in CORE if starts_processes(module)} == set(STARTS_PROCESSES)
-
-
-SLURM_COMMANDS = {
-    *("sbatch", "srun", "salloc", "sattach", "scancel", "scontrol", "sinfo", "squeue", "sacct"),
-    *("sacctmgr", "sbcast", "sdiag", "sprio", "sreport", "sshare", "sstat", "strigger"),
-}
-
-
-def test_only_jobs_slurm_runs_slurms_commands():
-    others = [name for name in FILES if not name.startswith("jobs.slurm")]
-    words = {
-        (module, node.value)
-        for module in others
-        for node in nodes(module)
-        if isinstance(node, ast.Constant) and node.value in SLURM_COMMANDS
-    }
-    assert not words, "a command's name as a value: give a module of jobs.slurm a function for it"
-    names = ("call", "call_patiently", "output")
-    runners = {f"{module}.{name}" for module in ("client", "jobs.slurm.client") for name in names}
-    assert [module for module in others if runners & used_names(module)] == []
-
-
-# jobs.runs.state judges whether a run lives. The others ask about one job or process for a reason
-# of their own.
-ASKS_ABOUT_JOBS = {
+# jobs.runs.state judges whether a run lives. The others ask about one job or process.
+ASK_ABOUT_JOBS = {
     "jobs.runs.state": "the state of runs",
     "jobs.runs.run_lock": "whether the owner of a claim is dead, so that another may take it",
     "jobs.commands.resume": "until a job that has ended its run is gone",
@@ -485,44 +364,8 @@ ASKS_ABOUT_JOBS = {
     "jobs.commands.why": "why a job waits",
     "jobs.commands.run_jobs": "jobs of plain sbatch, which no file of a run names",
 }
-ASKING = {"job_list.life_of", "job_list.ask", "job_list.queue", "run_lock.life_of"}
-
-
-def test_only_the_state_of_a_run_says_whether_it_lives():
-    askers = {module for module in CORE if ASKING & used_names(module)}
-    assert askers == set(ASKS_ABOUT_JOBS)
-
-
-# Each names other things than what went wrong, or a state of a run.
-ENUMS = {
-    "jobs.kinds": ("Cause", "Kind"),
-    "jobs.runs.state": ("RunPhase",),
-    "jobs.records.ended": ("Action",),
-    "jobs.records.queued": ("RequeueAnswer",),
-    "jobs.environment": ("Door",),
-}
-
-
-def test_one_enum_names_what_went_wrong():
-    found = {
-        module: tuple(
-            node.name
-            for node in nodes(module)
-            if isinstance(node, ast.ClassDef)
-            if any(ast.unparse(base).endswith("Enum") for base in node.bases)
-        )
-        for module in CORE
-    }
-    assert {module: names for module, names in found.items() if names} == ENUMS
-
-
-def test_only_the_executor_imports_submitit():
-    users = {name for name in FILES for each in imports(name, True) if "submitit" in each}
-    assert users == {"jobs.slurm.executor"}
-
-
 # jobs.rundir.replacing is the one way to write a file as a whole; these rename for another reason.
-RENAMES = {
+RENAME = {
     "jobs.rundir": "replacing()",
     "jobs.shared_files": "a link that always fails makes the kernel look up the name",
     "jobs.runs.run_lock": "a hard link fails if the file exists; a rename would replace it",
@@ -534,78 +377,45 @@ RENAMES = {
     "trainer.checkpoint.recovery": "a directory, to quarantine it",
     "trainer.logging.progress": "the new file stays open",
 }
-RENAMERS = {"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"}
 
 
-def test_only_listed_modules_rename_files():
-    users = {
-        module
-        for module in CORE
-        for name in used_names(module)
-        if name in RENAMERS or name.rpartition(".")[2] in ("rename", "hardlink_to")
-    }
-    assert users == set(RENAMES)
+@pytest.mark.parametrize(
+    ("among", "names", "listed"),
+    [
+        (
+            CORE,
+            r"(.+\.)?(subprocess|multiprocessing|pty)(\..+)?"
+            r"|os\.(exec[lv].*|spawn.*|posix_spawn.*|fork.*|system|popen)",
+            STARTS_PROCESSES,
+        ),
+        (CORE, r"job_list\.(life_of|ask|queue)|run_lock\.life_of", ASK_ABOUT_JOBS),
+        (CORE, r"os\.(replace|renames?|link)|shutil\.move|.+\.(rename|hardlink_to)", RENAME),
+        (FILES, r"(.+\.)?rundir\.(read|write|append)_jsonl?", {"jobs.records"}),
+        (FILES, r"submitit(\..+)?", {"jobs.slurm.executor"}),
+    ],
+    ids=["start processes", "ask about jobs", "rename files", "read run files", "import submitit"],
+)
+def test_only_listed_modules(among, names, listed):
+    pattern = re.compile(names)
+    found = {module for module in among if any(map(pattern.fullmatch, used_names(module)))}
+    assert found == {*listed}
 
 
-def test_collecting_facts_changes_nothing():
-    writers = re.compile(
-        r"client\.(cancel|requeue|submit|set_excluded)"
-        r"|(records|rundir|jobs\.rundir|jobs\.records)\.(write|append|relink|replacing|Timeline)"
-        r"|.*\.(unlink|mkdir|touch|rename|write_text|write_bytes)$"
-    )
-    assert [name for name in used_names("jobs.runs.fact_reader") if writers.match(name)] == []
-
-
-# Methods that look into a text.
-TEXT_METHODS = {
-    *("startswith", "endswith", "find", "index", "count", "split", "partition", "rpartition"),
-    *("removeprefix", "removesuffix", "match", "search", "fullmatch", "findall"),
+SLURM_COMMANDS = {
+    *("sbatch", "srun", "salloc", "sattach", "scancel", "scontrol", "sinfo", "squeue", "sacct"),
+    *("sacctmgr", "sbcast", "sdiag", "sprio", "sreport", "sshare", "sstat", "strigger"),
 }
 
 
-def is_our_reason(node):
-    """`x.reason`, the text for the user; `job.reason` is Slurm's and has fixed values."""
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == "reason"
-        and ast.unparse(node.value) != "job"
-    )
-
-
-def test_nothing_is_decided_by_the_text_of_a_reason():
-    places = [
-        f"{module}:{node.lineno}: {ast.unparse(node)}"
-        for module in modules_of("jobs")
+def test_only_jobs_slurm_runs_slurms_commands():
+    words = {
+        (module, node.value)
+        for module in FILES
+        if not module.startswith("jobs.slurm")
         for node in nodes(module)
-        if looks_into_a_reason(node)
-    ]
-    assert places == []
-
-
-def looks_into_a_reason(node):
-    if isinstance(node, ast.Compare):
-        parts = [node.left, *node.comparators]
-    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in TEXT_METHODS:
-        parts = [node.func, *node.args]
-    else:
-        return False
-    return any(is_our_reason(each) for part in parts for each in ast.walk(part))
-
-
-# A class and the record that it writes.
-SAME_NAME = {"Progress"}
-
-
-def classes():
-    for module in FILES:
-        for node in nodes(module):
-            if isinstance(node, ast.ClassDef):
-                yield module, node.name
-
-
-def test_a_class_has_a_name_of_its_own():
-    count = Counter(name for _, name in classes() if not name.startswith("_"))
-    assert {name for name, number in count.items() if number > 1} <= SAME_NAME
+        if isinstance(node, ast.Constant) and node.value in SLURM_COMMANDS
+    }
+    assert not words, "a command's name as a value: give a module of jobs.slurm a function for it"
 
 
 MAX_FUNCTION_LINES = 50
