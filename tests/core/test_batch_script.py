@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -22,54 +21,28 @@ SCRIPT = Path(__file__).resolve().parents[2] / "slurm/ddp.sbatch"
 RUN = RunDir(Path("/runs/first/1"))
 
 
-def directives():
-    return re.findall(r"^#SBATCH (--\S+)", SCRIPT.read_text(), re.MULTILINE)
-
-
-def submitted():
-    return sbatch.sbatch_options(Spec(), RUN.path)
-
-
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_shellcheck_finds_nothing():
-    done = subprocess.run(["shellcheck", "-x", SCRIPT], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
 def test_shellcheck_is_not_silenced():
-    assert "shellcheck disable" not in SCRIPT.read_text()
+    for script in (SCRIPT, SCRIPT.with_name("agent.sh")):
+        assert "shellcheck disable" not in script.read_text()
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--signal=USR1@120", "--requeue", "--open-mode=append"],
-)
-def test_both_doors_ask_for_the_same_life_cycle(option):
-    assert option in directives()
-    assert option in submitted()
+def test_both_doors_ask_for_the_same_life_cycle():
+    """Slurm reads the directives of the file that `submit` gives to sbatch, too."""
+    head, _, _ = SCRIPT.read_text().partition("\nset -euo")
+    directives = re.findall(r"^#SBATCH (--\S+)", head, re.MULTILINE)
+    submitted = sbatch.sbatch_options(Spec(), RUN.path)
+    same = {"--signal=USR1@120", "--requeue", "--open-mode=append"}
+    assert same <= {*directives} and same <= {*submitted}
+    limits = [each.partition("=")[2] for each in [*directives, *submitted] if "--time=" in each]
+    assert [parse_or_zero(limit) for limit in limits] == [3600, 3600]
+    assert sbatch.sbatch_argv(Spec(), RUN)[-2] == f"{RUN.kit}/slurm_job_kit/slurm/{SCRIPT.name}"
 
 
-def test_both_doors_have_the_same_time_limit():
-    limits = [
-        parse_or_zero(option.partition("=")[2])
-        for option in [*directives(), *submitted()]
-        if option.startswith("--time=")
-    ]
-    assert limits == [3600, 3600]
-
-
-def test_directives_stand_before_the_first_command():
-    lines = SCRIPT.read_text().splitlines()
-    first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-    directive_lines = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
-    assert len(directive_lines) == len(directives())
-    assert max(directive_lines) < first_command
-
-
-def test_the_file_that_is_submitted_is_this_file():
-    argv = sbatch.sbatch_argv(Spec(), RUN)
-    assert argv[-2] == f"{RUN.kit}/slurm_job_kit/slurm/ddp.sbatch"
-    assert SCRIPT.is_file()
+def start(run_dir, cwd=None, **variables):
+    """The ended batch script of job 7."""
+    env = {**os.environ, "SLURM_JOB_ID": "7", **variables}
+    command = ["bash", str(SCRIPT), str(run_dir)]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=20)
 
 
 @pytest.mark.parametrize("end", ["", "/", "//"])
@@ -78,13 +51,9 @@ def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
     (tmp_path / "1").mkdir()
     (tmp_path / "1/spec.json").write_text("{}")
     (tmp_path / "latest").symlink_to("1")
-    words = ["bash", str(SCRIPT), f"latest{end}"]
-    env = {"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert (
-        f"is a link, which may lead elsewhere at a requeue: sbatch ... {tmp_path}/1" in done.stderr
-    )
+    done = start(f"latest{end}", cwd=tmp_path)
+    words = f"is a link, which may lead elsewhere at a requeue: sbatch ... {tmp_path}/1"
+    assert done.returncode == 1 and words in done.stderr
 
 
 def test_a_run_directory_that_another_host_has_just_made_is_seen(hosts):
@@ -98,9 +67,7 @@ def test_a_run_directory_that_another_host_has_just_made_is_seen(hosts):
     (run_dir / "code/slurm_job_kit/jobs").mkdir(parents=True)
     (run_dir / "code/slurm_job_kit/jobs/rundir.py").write_text("")
     (run_dir / "kit").symlink_to("code")
-    env = {"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin"}
-    words = ["bash", str(SCRIPT), str(hosts.there / "1")]
-    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    done = start(hosts.there / "1")
     assert (done.returncode, done.stderr) == (1, "")  # it has got as far as setup.sh
 
 
@@ -204,22 +171,24 @@ def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
     assert {int(code) - 128 for code in codes[1].split("|")} == {int(each) for each in STOP_SIGNALS}
 
 
+def run_with_setup(folder, text):
+    for name in ("spec.json", "code", "kit/slurm_job_kit/jobs/rundir.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / "setup.sh").write_text(text)
+
+
 @pytest.mark.parametrize("has_block", [True, False])
 def test_a_stop_while_the_batch_script_starts_is_kept_for_python(fake_slurm, tmp_path, has_block):
-    for name in ("spec.json", "code", "kit/slurm_job_kit/jobs/rundir.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho started; exec grep ShdPnd /proc/self/status\n")
     python.chmod(0o755)
-    (tmp_path / "setup.sh").write_text(f"KIT_PYTHON={python}; kill -TERM $$\n")
     fake_slurm.answer("scontrol", output="a\n")
-    env = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a"}
     if not has_block:  # as of coreutils 8.30
         (fake_slurm.bin / "env").write_text("#!/bin/sh\nexit 125\n")
         (fake_slurm.bin / "env").chmod(0o755)
-    command = ["bash", str(SCRIPT), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20)
+    run_with_setup(tmp_path, f"KIT_PYTHON={python}; kill -TERM $$\n")
+    done = start(tmp_path, SLURM_JOB_NODELIST="a")
     if has_block:
         assert done.stdout.split() == ["started", "ShdPnd:", f"{1 << signal.SIGTERM - 1:016x}"]
     assert done.returncode == (0 if has_block else -signal.SIGTERM), done.stderr
@@ -231,22 +200,15 @@ TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d error: "
 
 def test_a_line_of_the_batch_script_begins_with_the_time(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    env = {**os.environ, "SLURM_JOB_ID": "7"}
-    command = ["bash", str(SCRIPT), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = start(tmp_path)
     assert done.returncode == 1
     assert re.match(rf"{TIME}{tmp_path}/spec.json is missing", done.stderr)
 
 
 def test_a_job_whose_interpreter_is_gone_ends_for_good(fake_slurm, tmp_path):
     """Slurm would hold or repeat an expedited job that ends with the shell's 127."""
-    for name in ("spec.json", "code", "kit/slurm_job_kit/jobs/rundir.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "setup.sh").write_text("KIT_PYTHON=/no/such/python\n")
-    env = {**os.environ, "SLURM_JOB_ID": "7"}
-    command = ["bash", str(SCRIPT), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    run_with_setup(tmp_path, "KIT_PYTHON=/no/such/python\n")
+    done = start(tmp_path)
     assert done.returncode == 1
     assert re.search(rf"{TIME}/no/such/python, which submitted the run", done.stderr)
     assert fake_slurm.calls[-1] == "scontrol update JobId=7 Requeue=0"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -122,7 +123,6 @@ def test_an_option_that_this_torch_does_not_have_is_left_out(node, tmp_path, mon
         ("auto", 8, {"SLURM_GPUS_ON_NODE": "2"}, 8),
         ("auto", 0, {"SLURM_GPUS_ON_NODE": "2"}, 2),
         ("auto", 0, {"SLURM_GPUS_ON_NODE": "0"}, 1),
-        ("auto", 0, {"SLURM_GPUS_ON_NODE": "a100:4"}, 4),
         ("auto", 0, {"CUDA_VISIBLE_DEVICES": "0,1,3"}, 3),
         ("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}, 1),
         ("auto", 0, {}, 1),
@@ -134,10 +134,13 @@ def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
 
 
 def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    launch = Launch(threads_per_rank=3, env={"OWN": "a b"})
+    """The run is local, so it needs no interface of the cluster."""
+    for name in ("SLURM_JOB_ID", "KIT_DEADLINE", "KIT_WORK_DIR"):  # of an outer run
+        monkeypatch.setenv(name, "1")
+    launch = Launch(threads_per_rank=3, env={"OWN": "a b"}, interface="ib0")
     spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
     env = node().environment(spec, RUN, replace(PLAN, deadline=1795252802.0))
+    assert node().environment(spec, RUN, PLAN)["KIT_DEADLINE"] == ""  # no limit is known
     expected = {
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "=lo",  # without = it is a prefix
@@ -149,6 +152,7 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
         "KIT_DEADLINE": "1795252802.0",
         "KIT_HANG_TIMEOUT_S": "auto",
         "KIT_NUM_GPUS": "2",
+        "KIT_WORK_DIR": "",
         "OMP_NUM_THREADS": "3",
         "OWN": "a b",
     }
@@ -222,19 +226,6 @@ def test_an_exported_interface_that_only_the_login_node_has_is_not_used(
     assert (f"{name}={value} names no interface" in capfd.readouterr().err) == (used != value)
 
 
-@pytest.mark.parametrize("node_rank", [0, 1])
-def test_a_local_run_needs_no_interface_of_the_cluster(node, node_rank):
-    spec = Spec(launch=Launch(interface="ib0"))
-    at = node(node_rank, spec)
-    assert at.options(PLAN, "x", "/tmp/x").local_addr == "127.0.0.1"
-    assert at.environment(spec, RUN, PLAN)["GLOO_SOCKET_IFNAME"] == "lo"
-
-
-def test_a_deadline_that_nobody_knows_is_empty_and_not_that_of_an_outer_job(node, monkeypatch):
-    monkeypatch.setenv("KIT_DEADLINE", "1")
-    assert node().environment(Spec(), RUN, PLAN)["KIT_DEADLINE"] == ""
-
-
 @pytest.mark.parametrize(
     ("launch", "number"),
     [
@@ -247,11 +238,6 @@ def test_a_deadline_that_nobody_knows_is_empty_and_not_that_of_an_outer_job(node
 )
 def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number):
     assert stop_signal(launch) is number
-
-
-def test_a_rank_of_the_trainer_starts_in_the_frozen_code(node, monkeypatch):
-    monkeypatch.setenv("KIT_WORK_DIR", "/of/an/outer/run")
-    assert node().environment(Spec(), RUN, PLAN)["KIT_WORK_DIR"] == ""
 
 
 def test_a_rank_that_just_ended_is_no_error():
@@ -270,54 +256,55 @@ def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, capf
     assert agent.wait_for_plan(attempt) == PLAN
 
 
-def test_an_agent_that_finds_no_way_to_the_first_node_says_so(run, tmp_path):
+@pytest.fixture
+def refused(run):
+    """What an agent prints and records that ends before torchrun."""
+
+    def start(rank=1, endpoint="10.0.0.1:15000"):
+        with pytest.raises(SystemExit) as ended:
+            agent.main([str(run.path), "1", f"--node-rank={rank}", f"--rdzv-endpoint={endpoint}"])
+        return str(ended.value), run.attempt(1)
+
+    return start
+
+
+def test_an_agent_that_finds_no_way_to_the_first_node_says_so(run, refused):
     run_files.opened(run, **PLAN_JSON | {"head": HEAD | {"address": "no.address.invalid"}})
-    with pytest.raises(SystemExit, match="route to the first node at no.address.invalid: "):
-        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
+    assert "route to the first node at no.address.invalid: " in refused()[0]
 
 
 @pytest.mark.parametrize("no_route", [0, 1])
 def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
-    run, tmp_path, monkeypatch, no_route
+    run, refused, monkeypatch, no_route
 ):
-    def create_connection(*_):
-        raise TimeoutError("timed out")
-
-    monkeypatch.setattr(socket, "create_connection", create_connection)
-    routes = [OSError(errno.ENETUNREACH, "Network is unreachable")] * no_route
-
-    def source_address(_):
-        if routes:
-            raise routes.pop()
-        return "127.0.0.1"
-
-    monkeypatch.setattr(interfaces, "source_address", source_address)
+    unreachable = OSError(errno.ENETUNREACH, "Network is unreachable")
+    routes = mock.Mock(side_effect=[unreachable] * no_route + ["127.0.0.1"] * 9)
+    monkeypatch.setattr(socket, "create_connection", mock.Mock(side_effect=TimeoutError()))
+    monkeypatch.setattr(interfaces, "source_address", routes)
     for limit in ("REACH_LIMIT_S", "PAUSE_S"):
         monkeypatch.setattr(rendezvous, limit, 0.05)
     run_files.opened(run)
-    with pytest.raises(SystemExit, match="(?s)cannot be reached.*hint: set launch.interface"):
-        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
-    assert "cannot be reached at 10.0.0.1:15000" in run.attempt(1).agent_error(1).read_text()
+    printed, attempt = refused()
+    assert "cannot be reached" in printed and "hint: set launch.interface" in printed
+    assert "cannot be reached at 10.0.0.1:15000" in attempt.agent_error(1).read_text()
 
 
-def test_an_agent_without_a_temporary_directory_records_the_reason(run, tmp_path, monkeypatch):
-    gone = str(tmp_path / "gone")
-    monkeypatch.setattr(environment, "temporary_folder", lambda env: gone)
+def test_an_agent_without_a_temporary_directory_records_the_reason(run, refused, monkeypatch):
+    monkeypatch.setattr(environment, "temporary_folder", lambda env: str(run.path / "gone"))
     run_files.opened(run, **PLAN_JSON)
-    with pytest.raises(SystemExit, match="(?s)gone.*hint: .*TMPDIR"):
-        agent.main([str(tmp_path), "1", "--node-rank=0", "--rdzv-endpoint=127.0.0.1:15001"])
-    assert "no temporary directory for torchrun" in run.attempt(1).agent_error(0).read_text()
+    printed, attempt = refused(0, "127.0.0.1:15001")
+    assert "gone" in printed and "TMPDIR" in printed.partition("hint: ")[2]
+    assert "no temporary directory for torchrun" in attempt.agent_error(0).read_text()
 
 
-def test_an_agent_without_the_interface_records_the_reason_and_ends(run, tmp_path):
+def test_an_agent_without_the_interface_records_the_reason_and_ends(run, refused):
     run.spec.write_text(Spec(launch=Launch(interface="nope9")).to_json())
     run_files.opened(run, **PLAN_JSON | {"head": HEAD | {"address": "10.0.0.9"}})
-    with pytest.raises(SystemExit) as caught:
-        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.9:1"])
-    record = records.read(AgentRecord, run.attempt(1).agent(1))
+    printed, attempt = refused(endpoint="10.0.0.9:1")
+    record = records.read(AgentRecord, attempt.agent(1))
     assert record is not None and record.end is not None and record.error is not None
     assert "launch.interface: nope9 is no interface" in record.error
-    assert f"error: {record.error}\n  hint: " in str(caught.value)
+    assert f"error: {record.error}\n  hint: " in printed
 
 
 @pytest.fixture
@@ -359,17 +346,23 @@ def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, rank
     assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGKILL
 
 
-def two_ranks(tmp_path):
-    log = tmp_path / "log"
-    log.touch()
-    return log, (sys.executable, "-c", TORCHRUN, log, RANK)
+@pytest.fixture
+def training(host, tmp_path):
+    """Starts an agent with two ranks that are ready; the last value is their log."""
+
+    def start(**options):
+        log = tmp_path / "log"
+        log.touch()
+        run, process = host(sys.executable, "-c", TORCHRUN, log, RANK, **options)
+        wait_for(lambda: log.read_text().count("ready") == 2)
+        return run, process, log
+
+    return start
 
 
 @pytest.mark.parametrize("stop", STOP_SIGNALS)
-def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
-    log, torchrun = two_ranks(tmp_path)
-    run, process = host(*torchrun)
-    wait_for(lambda: log.read_text().count("ready") == 2)
+def test_every_stop_signal_reaches_the_ranks_as_sigterm(training, stop):
+    run, process, log = training()
     process.send_signal(stop)
     assert process.wait(15) == 0
     assert log.read_text().count(f"received {signal.SIGTERM:d}") == 2
@@ -392,18 +385,8 @@ def test_a_signal_of_sbatch_that_stops_no_rank_is_known_in_each_spelling(text, i
     assert is_passed_on(text) == is_passed
 
 
-def test_a_stop_before_there_are_ranks_ends_torchrun(host):
-    run, process = host("sleep", "60")
-    wait_for(run.attempt(1).agent(0).exists)
-    process.terminate()
-    assert process.wait(15) == 1
-    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -END_TORCHRUN
-
-
-def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
-    log, torchrun = two_ranks(tmp_path)
-    run, process = host(*torchrun, stop="none")
-    wait_for(lambda: log.read_text().count("ready") == 2)
+def test_ranks_that_do_not_know_the_stop_are_left_alone(training):
+    run, process, log = training(stop="none")
     process.terminate()
     wait_for(lambda: read_json(run.attempt(1).agent(0))["signals"])
     with pytest.raises(subprocess.TimeoutExpired):
@@ -412,19 +395,15 @@ def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
     assert run.attempt(1).stop_requested.exists()
 
 
-def test_a_script_of_ones_own_gets_its_signal_whatever_the_warning_was(host, tmp_path):
-    log, torchrun = two_ranks(tmp_path)
-    _, process = host(*torchrun, stop="SIGUSR2")
-    wait_for(lambda: log.read_text().count("ready") == 2)
+def test_a_script_of_ones_own_gets_its_signal_whatever_the_warning_was(training):
+    _, process, log = training(stop="SIGUSR2")
     process.terminate()
     assert process.wait(15) == 0
     assert log.read_text().count(f"received {signal.SIGUSR2:d}") == 2
 
 
-def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(host, tmp_path):
-    log, torchrun = two_ranks(tmp_path)
-    run, process = host(*torchrun)
-    wait_for(lambda: log.read_text().count("ready") == 2)
+def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(training):
+    run, process, log = training()
     shutil.rmtree(run.attempt(1).path)
     shutil.rmtree(run.timeline("x").parent)
     process.terminate()
@@ -489,14 +468,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
 def test_an_interpreter_without_torch_is_named_with_its_node(run):
     run_files.opened(run, **PLAN_JSON | {"nodes": ["a"]})
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    argv = [
-        sys.executable,
-        "-S",
-        "-m",
-        "slurm_job_kit.jobs.node",
-        str(run.path),
-        "1",
-    ]  # -S: no packages
+    argv = [sys.executable, "-S", "-m", "slurm_job_kit.jobs.node", run.path, "1"]  # -S: no packages
     argv += ["--rdzv-endpoint=127.0.0.1:15001", "--node-rank=3"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     reason = f"{os.uname().nodename}: launch.python: {sys.executable} has no torch"
@@ -504,20 +476,16 @@ def test_an_interpreter_without_torch_is_named_with_its_node(run):
     assert done.returncode == 1 and reason in done.stderr and "hint: " in done.stderr
 
 
-def test_a_shielded_command_starts_with_stop_signals_held_back():
+def test_a_shielded_command_starts_with_stop_signals_held_back(tmp_path, monkeypatch):
     code = "import signal; print(*sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
     argv = [*srun_step.block_signals_prefix(), sys.executable, "-c", code]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert said.split() == [str(int(number)) for number in sorted(STOP_SIGNALS)]
-
-
-def test_an_old_env_is_no_shield(tmp_path, monkeypatch):
-    """A fake env(1) like that before coreutils 8.31, and no env(1)."""
-    (tmp_path / "env").write_text("#!/bin/sh\nexit 125\n")
-    (tmp_path / "env").chmod(0o755)
+    # An env(1) like that before coreutils 8.31, and none.
     monkeypatch.setenv("PATH", str(tmp_path))
     assert srun_step.block_signals_prefix() == []
-    (tmp_path / "env").unlink()
+    (tmp_path / "env").write_text("#!/bin/sh\nexit 125\n")
+    (tmp_path / "env").chmod(0o755)
     assert srun_step.block_signals_prefix() == []
 
 
@@ -535,10 +503,8 @@ def test_an_agent_that_ends_records_what_its_ranks_left(host, tmp_path, monkeypa
     assert [each.rank for each in record.errors] == [3]
 
 
-def test_torchrun_dies_with_its_agent(host, tmp_path):
-    log, torchrun = two_ranks(tmp_path)
-    _, process = host(*torchrun)
-    wait_for(lambda: log.read_text().count("ready") == 2)
+def test_torchrun_dies_with_its_agent(training):
+    _, process, _ = training()
     (pid,) = procfs.children(process.pid)
     ranks = procfs.children(pid)
     process.kill()

