@@ -4,7 +4,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import refusal
 from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 
@@ -30,3 +30,7 @@ def parsed(entries):
 
 def own_script(run, stop_signal="none"):
     run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal=stop_signal)).to_json())
+
+
+def evidence(run, srun_exit=0, job_state="RUNNING", attempt=1):
+    return interpret.rank_evidence(fact_reader.read(run, attempt), job_state, srun_exit)

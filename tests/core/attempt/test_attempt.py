@@ -29,6 +29,7 @@ from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.core import file_operations, run_files
 
 RECORD = run_files.attempt(decision="requeue", cause="preemption")
+ME = run_lock.this_process("7")
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
 
 
@@ -39,57 +40,58 @@ def slurm(tmp_path, fake_slurm):
     return fake_slurm
 
 
-def act(decision, run, me):
-    return execute.execute(decision, run, fact_reader.read(run, 1), me)
-
-
-def test_a_refused_requeue_is_held_with_its_reason(tmp_path, slurm, capfd):
-    run, me = RunDir(tmp_path), run_lock.this_process("7")
-    run_lock.claim(run, me, 1)
+@pytest.fixture
+def owned(tmp_path, slurm):
+    """That run after the record of attempt 1, which job 7 owns."""
+    run = RunDir(tmp_path)
+    run_lock.claim(run, ME, 1)
     append_jsonl(run.attempts, RECORD)
-    assert act(REQUEUE, run, me) == 1
+    return run
+
+
+def act(run, decision):
+    return execute.execute(decision, run, fact_reader.read(run, 1), ME)
+
+
+def test_a_refused_requeue_is_held_with_its_reason(owned, capfd):
+    assert act(owned, REQUEUE) == 1
     assert "NOT requeued" in capfd.readouterr().err
-    assert read_json(run.result)["status"] == "held"
-    assert "preempted; NOT requeued: " in read_json(run.result)["reason"]
-    last = read_jsonl(run.attempts)[-1]
+    assert read_json(owned.result)["status"] == "held"
+    assert "preempted; NOT requeued: " in read_json(owned.result)["reason"]
+    last = read_jsonl(owned.attempts)[-1]
     assert (last["decision"], last["why"]["budget"]) == ("hold", "not_requeued")
-    assert not run.owner.exists()
+    assert not owned.owner.exists()
 
 
-def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, slurm):
+def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(owned, slurm):
     slurm.set_state("7", "CANCELLED")
-    run, me = RunDir(tmp_path), run_lock.this_process("7")
-    run_lock.claim(run, me, 1)
-    append_jsonl(run.attempts, RECORD)
-    assert act(REQUEUE, run, me) == 1
-    assert read_json(run.result)["status"] == "cancelled"
-    (record,) = read_attempts(run)
+    assert act(owned, REQUEUE) == 1
+    assert read_json(owned.result)["status"] == "cancelled"
+    (record,) = read_attempts(owned)
     assert (record.decision, record.cause) == ("cancel", "cancelled")
 
 
-def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, slurm):
-    run, me = RunDir(tmp_path), run_lock.this_process("7")
-    now = replace(me, restart_count=1)
-    run_lock.claim(run, now, 2)
-    append_jsonl(run.attempts, RECORD)
-    assert act(REQUEUE, run, me) == 1
-    assert read_jsonl(run.attempts) == [RECORD]
-    assert not run.result.exists()
-    assert run_lock.is_owned_by_start(run, now)
+def test_a_start_that_was_superseded_meanwhile_ends_nothing(owned, slurm):
+    now = replace(ME, restart_count=1)
+    run_lock.claim(owned, now, 2)
+    assert act(owned, REQUEUE) == 1
+    assert read_jsonl(owned.attempts) == [RECORD]
+    assert not owned.result.exists()
+    assert run_lock.is_owned_by_start(owned, now)
     assert NO_MORE_STARTS not in slurm.calls
 
 
 def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp_path, monkeypatch):
-    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run = RunDir(tmp_path)
     run.spec.write_text(Spec().to_json())
-    run_lock.claim(run, me, 1)
+    run_lock.claim(run, ME, 1)
 
     def silent_for_long(_):
-        run_lock.claim(run, replace(me, restart_count=1), 2)
+        run_lock.claim(run, replace(ME, restart_count=1), 2)
 
     monkeypatch.setattr(client, "show_job_patiently", silent_for_long)
     with pytest.raises(run_lock.OwnedError, match="attempt 1 is superseded"):
-        close_module.close_attempt(run, me, 1)
+        close_module.close_attempt(run, ME, 1)
     assert not run.attempts.exists()
 
 
@@ -107,13 +109,12 @@ def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
     assert execute.retry_delay_s(read_attempts(run)) == delay_s
 
 
-def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, slurm):
+def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(owned, slurm):
     slurm.set_state("7", "PENDING")
-    run = RunDir(tmp_path)
-    assert act(REQUEUE, run, run_lock.this_process("7")) == 1
+    assert act(owned, REQUEUE) == 1
     asked = [call for call in slurm.calls if "requeue" in call]
     assert asked == ["scontrol requeue Incomplete 7"]
-    assert not run.result.exists()
+    assert not owned.result.exists()
 
 
 NO_MORE_STARTS = "scontrol update JobId=7 Requeue=0"
@@ -133,14 +134,11 @@ NO_MORE_STARTS = "scontrol update JobId=7 Requeue=0"
     ],
 )
 def test_slurm_does_not_start_a_job_again_whose_run_has_ended(
-    tmp_path, slurm, action, job_state, is_over
+    owned, slurm, action, job_state, is_over
 ):
     """An expedited job, or one with an exit code of RequeueExit, is requeued or held otherwise."""
     slurm.set_state("7", job_state)
-    run, me = RunDir(tmp_path), run_lock.this_process("7")
-    run_lock.claim(run, me, 1)
-    append_jsonl(run.attempts, RECORD)
-    act(Decision(Action(action), Cause.PREEMPTION, "x"), run, me)
+    act(owned, Decision(Action(action), Cause.PREEMPTION, "x"))
     assert (NO_MORE_STARTS in slurm.calls) == is_over
 
 
@@ -153,19 +151,15 @@ def test_slurm_does_not_start_a_job_again_whose_run_has_ended(
         ("RequeueExit = 0-255", 1),
     ],
 )
-def test_the_exit_code_of_a_held_run_is_none_that_the_site_requeues(tmp_path, slurm, lists, code):
+def test_the_exit_code_of_a_held_run_is_none_that_the_site_requeues(owned, slurm, lists, code):
     slurm.answer("scontrol", f"PreemptType = preempt/none\n{lists}\n", when="show config")
-    run, me = RunDir(tmp_path), run_lock.this_process("7")
-    assert act(Decision(Action.HOLD, Cause.CRASH, "x"), run, me) == code
-    assert act(Decision(Action.WAIT, Cause.PREEMPTION, "x"), run, me) == 1
+    assert act(owned, Decision(Action.HOLD, Cause.CRASH, "x")) == code
+    assert act(owned, Decision(Action.WAIT, Cause.PREEMPTION, "x")) == 1
 
 
-def test_a_job_may_start_again_whose_requeue_got_no_answer(tmp_path, slurm):
-    run, me = RunDir(tmp_path), run_lock.this_process("7")
-    append_jsonl(run.attempts, RECORD)
+def test_a_job_may_start_again_whose_requeue_got_no_answer(owned, slurm):
     slurm.remove("scontrol")
-    run_lock.claim(run, me, 1)
-    act(REQUEUE, run, me)
+    act(owned, REQUEUE)
     assert NO_MORE_STARTS not in slurm.calls
 
 
@@ -181,9 +175,8 @@ def test_a_refused_job_is_not_started_again_but_a_later_start_of_it_is_left_alon
 
 
 @pytest.mark.parametrize(("action", "code"), [("done", 0), ("hold", 1), ("cancel", 1), ("wait", 1)])
-def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
-    decision = Decision(Action(action), Cause.CRASH, "x")
-    assert act(decision, RunDir(tmp_path), run_lock.this_process("7")) == code
+def test_a_run_that_is_not_complete_never_ends_with_0(owned, action, code):
+    assert act(owned, Decision(Action(action), Cause.CRASH, "x")) == code
 
 
 @pytest.fixture
@@ -210,8 +203,7 @@ def command(run, slurm, monkeypatch):
 
 def closed(run, attempt=1, *stops, srun_exit=0):
     """The exit code of the batch process after the srun step of an attempt."""
-    me = run_lock.this_process("7")
-    return attempts.close_and_execute(run, me, attempt, stops, srun_exit)
+    return attempts.close_and_execute(run, ME, attempt, stops, srun_exit)
 
 
 def close(run, code, attempt=1):
@@ -386,41 +378,6 @@ def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
     assert (read_json(run.result) or {}).get("status") == status
 
 
-@pytest.mark.parametrize("script", [None, "x.py"])
-def test_what_an_earlier_attempt_has_saved_is_no_progress(run, command, slurm, script):
-    run.spec.write_text(Spec(launch=Launch(script=script, max_crashes=3)).to_json())
-    run_files.make_checkpoint(run, 50)
-    for attempt in (1, 2, 3):
-        assert command("open", "a") == 0
-        close(run, 1, attempt)
-        closed(run, attempt)
-    assert [each.decision for each in read_attempts(run)] == ["retry", "retry", "hold"]
-
-
-@pytest.mark.parametrize(
-    ("state", "job", "stop", "marker", "decision"),
-    [
-        ("RUNNING", "Requeue=1 Restarts=0", "", None, "done"),
-        ("RUNNING", "Requeue=1 Restarts=0", "SIGTERM", None, "requeue"),  # the script got it, too
-        ("RUNNING", "Requeue=1 Restarts=1", "SIGTERM", {"status": "completed"}, "done"),
-    ],
-)
-def test_exit_0_of_a_script_that_was_warned_is_no_end(
-    run, command, slurm, state, job, stop, marker, decision
-):
-    slurm.set_state("7", "RUNNING")
-    assert command("open", "a") == 0
-    close(run, 0)
-    if marker is not None:
-        write_json(run.attempt(1).outcome, marker)
-    slurm.set_state("7", state, job)
-    me = run_lock.this_process("7")
-    closed = close_module.close_attempt(run, me, 1, (stop,) if stop else ())
-    assert closed.action == decision
-    # That all steps are done is not known without a marker.
-    assert (closed.reason == "every rank exited with code 0") == (decision == "done" and not marker)
-
-
 def through(run, attempt=1):
     """An attempt of job 7 that completed the run, and whose batch script was killed then."""
     write_json(run.attempt(attempt).plan, run_files.plan(nodes=["a"]))
@@ -456,44 +413,37 @@ def test_a_cancel_before_the_requeue_landed_is_recorded_once_the_job_is_gone(run
         assert [each["decision"] for each in read_jsonl(run.attempts)] == ["wait", "cancel"]
 
 
-@pytest.mark.parametrize("word", ["RUNNING", "COMPLETING", "PENDING", None])
-def test_no_result_is_written_while_the_job_may_still_do_it(run, slurm, word):
-    through(run)
-    if word is None:  # slurmctld does not answer
+SUCCESSOR = {"successor.json": {"job_id": "8", "after": "7", "reason": "because"}}
+QUEUED = {"submission.json": {"argv": None, "job_id": "8"}}
+
+
+@pytest.mark.parametrize(
+    ("states", "files", "is_written"),
+    [
+        *((f"{word} FAILED", {}, False) for word in ("RUNNING", "COMPLETING", "PENDING", "silent")),
+        # A starting job would find the claim of a command on another host, and end without its
+        # attempt.
+        *((f"FAILED {word}", SUCCESSOR, False) for word in ("RUNNING", "PENDING")),
+        *((f"FAILED {word}", QUEUED, False) for word in ("RUNNING", "PENDING")),
+        ("FAILED FAILED", SUCCESSOR, True),
+        ("FAILED FAILED", QUEUED, True),
+        # The run may continue, or is of another kit.
+        ("FAILED FAILED", {"attempt-1/outcome.json": {"status": "stopped"}}, False),
+        ("FAILED FAILED", {"attempt-1/outcome.json": {"status": None}}, False),
+        ("FAILED FAILED", {"spec.json": {"format": FORMAT + 1}}, False),
+    ],
+)
+def test_a_missing_result_is_written_where_no_job_may_do_it(run, slurm, states, files, is_written):
+    for job_id, word in zip("78", states.split(), strict=True):
+        slurm.set_state(job_id, word)
+    if "silent" in states:  # slurmctld does not answer
         slurm.answer("squeue", error="Unable to contact\n", status=1)
-    else:
-        slurm.set_state("7", word)
-    close_module.write_missing_result(state.read(run))
-    assert not run.result.exists() and not run.attempts.exists()
-    assert read_json(run.owner) == run_files.claim()
-
-
-@pytest.mark.parametrize("word", ["RUNNING", "PENDING", "FAILED"])
-@pytest.mark.parametrize("is_successor", [True, False])
-def test_a_job_that_may_be_starting_writes_the_result_itself(run, slurm, word, is_successor):
-    """It would find the claim of a command on another host, and end without its attempt."""
-    slurm.set_state("7", "FAILED")
-    slurm.set_state("8", word)
     through(run)
-    if is_successor:
-        write_json(run.successor, {"job_id": "8", "after": "7", "reason": "because"})
-    else:
-        write_json(run.submission, {"argv": None, "job_id": "8"})
+    for name, content in files.items():
+        write_json(run.path / name, content)
     close_module.write_missing_result(state.read(run))
-    assert run.result.exists() == (word == "FAILED")
-    assert run.owner.exists() != run.result.exists()
-
-
-@pytest.mark.parametrize("status", ["stopped", None, "of a later kit"])
-def test_no_result_is_written_of_a_run_that_may_continue_or_of_another_kit(run, slurm, status):
-    slurm.set_state("7", "FAILED")
-    through(run)
-    if status == "of a later kit":
-        write_json(run.spec, {"format": FORMAT + 1})
-    else:
-        write_json(run.attempt(1).outcome, {"status": status})
-    close_module.write_missing_result(state.read(run))
-    assert not run.result.exists() and not run.attempts.exists()
+    assert run.result.exists() == run.attempts.exists() == is_written
+    assert read_json(run.owner) == (None if is_written else run_files.claim())
 
 
 def test_a_result_that_another_process_is_writing_is_left_to_it(run, slurm):
@@ -530,10 +480,8 @@ def test_a_lost_node_is_given_back_before_a_retry_on_a_spare_one(
     shown = f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n"
     fake_slurm.answer("scontrol", shown)
     fake_slurm.answer("scontrol", status=int(not is_taken_back), when="update*NodeList=*")
-    me = run_lock.this_process("7")
-    run_lock.claim(run, me, 1)
-    facts = fact_reader.read(run, 1)
-    code = execute.execute(Decision(Action.RETRY, Cause.NODE, "x"), run, facts, me)
+    run_lock.claim(run, ME, 1)
+    code = act(run, Decision(Action.RETRY, Cause.NODE, "x"))
     # It was given back already where this process takes over from a killed one.
     is_asked = "scontrol update JobId=7 NodeList=a,c" in fake_slurm.calls
     assert is_asked == (of_job == "a,b,c")

@@ -8,8 +8,6 @@ from slurm_job_kit.jobs.attempt.decision import (
     Action,
     Budget,
     BudgetUsed,
-    Cause,
-    Decision,
     Evidence,
     budget_of,
     decide,
@@ -208,9 +206,3 @@ def test_the_hold_of_a_crashing_script_names_what_counts_as_progress():
 
 def test_the_budgets_can_be_set():
     assert decide(NOTHING, FRESH, Budget(crashes=1)).action is Action.HOLD
-
-
-@pytest.mark.parametrize("signals", [TERM, ()])  # (): a launch by hand has no agent
-def test_a_stop_without_slurm_is_not_called_a_preemption(signals):
-    seen = dataclasses.replace(NOTHING, job_state="LOCAL", signals=signals, outcome="stopped")
-    assert decide(seen, FRESH) == Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")

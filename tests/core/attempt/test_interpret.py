@@ -9,8 +9,6 @@ from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
     BudgetUsed,
-    Cause,
-    Decision,
     budget_used,
     decide,
 )
@@ -18,15 +16,11 @@ from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Spec
-from tests.core import file_operations, run_files
-from tests.core.attempt.attempt_kit import entry, own_script, parsed
+from tests.core import file_operations
+from tests.core.attempt.attempt_kit import entry, evidence, own_script, parsed
 from tests.core.run_files import failed, node, opened
 
-SETUP_ERROR = "n2: setup: `module load x` failed with exit code 1: no module x"
-
-
-def agent_failed(attempt_dir, rank, text=SETUP_ERROR):
-    attempt_dir.agent_error(rank).write_text(f"{text}\n")
+SETUP_ERROR = "b: setup: `module load x` failed with exit code 1: no module x"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +70,7 @@ def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, e
         node(attempt, rank, *[(1.0, "SIGTERM")] * warned, torchrun_exit=code)
     if marker is not None:
         write_json(attempt.outcome, marker)
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == outcome
+    assert evidence(run).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -103,7 +97,7 @@ def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
     if saved is not None:
         write_json(run.saved, {"step": saved})
     Timeline(run, "rank-00000", 2 if is_reported_now else 1).event("first_step", step=1)
-    seen = interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING")
+    seen = evidence(run, attempt=2)
     assert seen.outcome == outcome
     if outcome is None:
         assert "exited with code 0 after step 40 of 100" in str(seen.error)
@@ -116,22 +110,13 @@ def test_a_stop_file_without_a_recorded_signal_speaks_against_exit_0(run):
     attempt = opened(run, 1, nodes=("a",))
     node(attempt, 0)
     attempt.stop_requested.touch()
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == "stopped"
+    assert evidence(run).outcome == "stopped"
 
 
 def test_the_trainer_that_left_no_marker_is_not_through(run):
     run.spec.write_text(Spec().to_json())
     node(opened(run, 1, nodes=("a",)), 0)
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome is None
-
-
-def test_a_hang_is_the_cause_of_its_peers_errors(run):
-    attempt = opened(run, 1)
-    failed(attempt, 0, 5.0)
-    failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
-    failed(attempt, 2, 5.1, kind="unknown", caused_by_peer=True)
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
-    assert (seen.kind, seen.error) == (Kind.HANG, "rank 1 on n1: no step in 60 s")
+    assert evidence(run).outcome is None
 
 
 @pytest.mark.parametrize(
@@ -148,47 +133,34 @@ def test_the_rank_that_failed_first_is_the_cause_unless_it_lost_its_peer(
     assert first == (found and found.rank)
 
 
-def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, (3.0, "SIGTERM"), (4.0, "SIGUSR1"))
-    node(attempt, 1, (2.0, "SIGUSR1"))
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == (
-        "SIGUSR1",
-        "SIGTERM",
-    )
-
-
-def test_a_stop_that_follows_a_failure_is_no_warning(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, (8.0, "SIGUSR1"), (19.1, "SIGTERM"))
-    node(attempt, 1, (18.9, "SIGUSR2"), torchrun_exit=1, end=19.0)
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == (
-        "SIGUSR1",
-        "SIGUSR2",
-    )
-    failed(attempt, 1, 7.0)
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == ()
-
-
+# Of each agent: exit code and end of its torchrun, and the signals that it received.
 @pytest.mark.parametrize(
-    ("srun_exit", "signals"), [(0, ("SIGTERM",)), (1, ()), (143, ("SIGTERM",))]
+    ("agents", "srun_exit", "signals"),
+    [
+        # in the order of their arrival
+        ([(0, 9, (3, "SIGTERM"), (4, "SIGUSR1")), (0, 9, (2, "SIGUSR1"))], 0, "SIGUSR1 SIGTERM"),
+        # a stop that follows a failure is no warning, also by a clock that is behind
+        (
+            [(0, 9, (8, "SIGUSR1"), (19.1, "SIGTERM")), (1, 19, (18.9, "SIGUSR2"))],
+            0,
+            "SIGUSR1 SIGUSR2",
+        ),
+        ([(0, 9, (8, "SIGTERM")), (1, 9)], 0, ""),
+        # srun sends it when an agent could not begin, or was killed
+        ([(1, 9, (8, "SIGTERM"))], 0, "SIGTERM"),
+        ([(1, 9, (8, "SIGTERM"))], 1, ""),
+        ([(1, 9, (8, "SIGTERM"))], 143, "SIGTERM"),  # an agent that died of a stop was warned
+        ([(1, 9, (8, "SIGTERM")), (None, None)], 0, ""),
+        ([(None, None, (8, "SIGTERM"))], 0, "SIGTERM"),  # an agent without an end did not fail
+    ],
 )
-def test_what_srun_sends_when_an_agent_could_not_begin_is_no_warning(run, srun_exit, signals):
-    """Nor if an agent was killed; but an agent that died of a stop signal counts as warned."""
+def test_signals_are_warnings_unless_they_follow_a_failure(run, agents, srun_exit, signals):
     attempt = opened(run, 1)
-    node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1, end=9.0)
-    assert (
-        interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit).signals == signals
-    )
-    node(attempt, 1, torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == ()
-
-
-def test_a_clock_that_is_behind_makes_no_warning_of_what_follows_a_failure(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, (8.0, "SIGTERM"))  # by a clock that is more than a second behind
-    node(attempt, 1, torchrun_exit=1, end=9.0)
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == ()
+    for rank, (code, end, *received) in enumerate(agents):
+        node(attempt, rank, *received, torchrun_exit=code, end=end)
+    assert evidence(run, srun_exit).signals == tuple(signals.split())
+    failed(attempt, 1, 1.0)
+    assert evidence(run, srun_exit).signals == ()
 
 
 def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
@@ -203,44 +175,43 @@ def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
 
 def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
     run.spec.write_text(Spec().to_json())  # a warning 120 s before the limit
-    for attempt, left_s in ((1, None), (2, 200.0), (3, 300.0)):
-        opened(run, attempt)
-        deadline = None if left_s is None else time.time() + left_s
-        write_json(run.attempt(attempt).plan, run_files.plan(deadline=deadline))
-    assert [
-        interpret.is_near_limit(fact_reader.read(run, attempt), time.time())
-        for attempt in (1, 2, 3)
-    ] == [False, True, False]
+    now = time.time()
+    for left_s, is_near in ((None, False), (200.0, True), (300.0, False)):
+        opened(run, 1, deadline=left_s and now + left_s)
+        assert interpret.is_near_limit(fact_reader.read(run, 1), now) is is_near
 
 
-def test_an_agent_that_wrote_no_end_is_no_failure(run):
-    node(opened(run, 1), 0, (8.0, "SIGTERM"), torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").signals == ("SIGTERM",)
+HANG = {"kind": "hang", "error": "no step in 60 s"}
+BAD_NODE = {"kind": "bad_node", "error": "preflight: 2 is not 3"}
 
 
-def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, torchrun_exit=-9)
-    ended, silent = str(interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").error).split(
-        "; "
-    )
-    assert ended == "n0: torchrun exit -9"
-    assert silent == "b: no record (killed)"
-    failed(attempt, 1, 5.0)
-    assert (
-        interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").error
-        == "rank 1 on n1: ValueError: x"
-    )
-
-
-def test_an_agent_without_an_end_is_not_named_beside_the_torchrun_that_failed(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, torchrun_exit=1)
-    node(attempt, 1, torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "LOST").error == "n0: torchrun exit 1"
-    node(attempt, 0, torchrun_exit=None, end=None)
-    error = "a: no record (killed); b: no record (killed)"
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "LOST").error == error
+@pytest.mark.parametrize(
+    ("agents", "ranks", "not_started", "error"),
+    [
+        ({}, {}, {}, None),
+        ({0: -9}, {}, {}, "n0: torchrun exit -9; b: no record (killed)"),
+        ({0: -9}, {1: {}}, {}, "rank 1 on n1: ValueError: x"),
+        ({0: 1, 1: None}, {}, {}, "n0: torchrun exit 1"),  # b: ended by srun
+        ({0: None, 1: None}, {}, {}, "a: no record (killed); b: no record (killed)"),
+        ({0: 1}, {}, {1: SETUP_ERROR}, SETUP_ERROR),
+        ({}, {}, {0: "", 3: "n3: x", 1: "n1: x"}, "n1: x; 1 other node failed as well"),
+        ({}, {0: {}, 1: HANG, 2: {"caused_by_peer": True}}, {}, "rank 1 on n1: no step in 60 s"),
+        ({}, {0: {}, 1: BAD_NODE, 2: BAD_NODE}, {}, "rank 1 on n1: preflight: 2 is not 3"),
+    ],
+)
+def test_evidence_names_the_rank_at_fault_or_the_nodes_that_ended(
+    run, agents, ranks, not_started, error
+):
+    attempt = opened(run, 1) if error else run.attempt(1)
+    for rank, code in agents.items():
+        node(attempt, rank, torchrun_exit=code, end=code and 9.0)
+    for rank, fields in ranks.items():
+        failed(attempt, rank, 5.0 + rank, **{"host": f"n{min(rank, 1)}"} | fields)
+    for rank, text in not_started.items():  # an empty one is of a full disk
+        attempt.agent_error(rank).write_text(text and f"{text}\n")
+    seen = evidence(run)
+    assert (seen.error, seen.outcome, seen.has_progress) == (error, None, False)
+    assert seen.kind == next((x["kind"] for x in ranks.values() if x.get("kind")), seen.kind)
 
 
 def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
@@ -254,38 +225,16 @@ def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
     assert [each.rank for each in interpret.further_errors(facts.of_nodes.errors)] == [1]
 
 
-def test_a_node_whose_agent_did_not_start_is_the_reason_and_a_crash(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, torchrun_exit=1)
-    agent_failed(attempt, 1)
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit=1)
-    assert decide(seen, BudgetUsed(0, 0, 0)) == Decision(Action.RETRY, Cause.CRASH, SETUP_ERROR)
-
-
-def test_of_many_nodes_whose_agents_did_not_start_the_first_is_named(run):
-    attempt = opened(run, 1, nodes=("a", "b", "c", "d"))
-    for rank in (3, 1, 2):
-        agent_failed(attempt, rank, f"n{rank}: x")
-    attempt.agent_error(0).touch()  # a full disk
-    error = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").error
-    assert error == "n1: x; 2 other nodes failed as well"
-
-
 @pytest.mark.parametrize("srun_exit", [1, 128 + 9, 128 + 15])
 def test_the_end_of_the_other_nodes_after_a_failed_setup_is_no_warning(run, srun_exit):
     """srun sends SIGTERM to the agents, and to the shells in which setup still runs."""
     attempt = opened(run, 1, nodes=("a", "b", "c"))
-    agent_failed(attempt, 1)
+    attempt.agent_error(1).write_text(f"{SETUP_ERROR}\n")
     assert interpret.stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == ()
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1)
     facts = fact_reader.read(run, 1)
     assert interpret.rank_evidence(facts, "RUNNING", srun_exit).signals == ()
     assert interpret.stop_signals_at_start(facts, srun_exit) == ()
-
-
-def test_evidence_of_nothing_is_no_error(run):
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
-    assert (seen.outcome, seen.signals, seen.has_progress, seen.error) == (None, (), False, None)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +252,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
     opened(run, 1, checkpoint=before)
     if after is not None:
         (run.checkpoints / after).mkdir()
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").has_progress is has_progress
+    assert evidence(run).has_progress is has_progress
 
 
 @pytest.mark.parametrize(
@@ -333,11 +282,8 @@ def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attem
 
 def test_crashes_of_the_last_24_hours_count():
     crashes = parsed([entry(stop=1000.0), entry(stop=50_000.0), entry(stop=90_000.0)])
-    assert [budget_used(crashes, now).crashes for now in (87_000.0, 90_001.0, 180_000.0)] == [
-        3,
-        2,
-        0,
-    ]
+    counted = [budget_used(crashes, now).crashes for now in (87_000.0, 90_001.0, 180_000.0)]
+    assert counted == [3, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -355,17 +301,12 @@ def test_steps_redone_counts_each_repetition(spans, redone):
     assert interpret.steps_redone(parsed(entry(steps=span) for span in spans)) == redone
 
 
-def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run):
+@pytest.mark.parametrize(("step", "steps"), [(15, (11, 15)), (10, (None, None))])
+def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run, step, steps):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)
-    run.progress.write_text('{"step": 15}')
-    assert interpret.steps_of(fact_reader.read(run, 1)) == (11, 15)
+    run.progress.write_text(f'{{"step": {step}}}')
+    assert interpret.steps_of(fact_reader.read(run, 1)) == steps
     assert interpret.steps_of(fact_reader.read(run, 2)) == (None, None)
-
-
-def test_an_attempt_that_only_loaded_did_no_step(run):
-    Timeline(run, "rank-00000", 1).event("loaded", step=10)
-    run.progress.write_text('{"step": 10}')
-    assert interpret.steps_of(fact_reader.read(run, 1)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -417,26 +358,15 @@ def test_a_kill_for_memory_is_named_by_its_node_its_rank_and_its_limit(run):
     node(attempt, 1, torchrun_exit=1)
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"oom_kill": 1})
     failed(attempt, 0, 5.0, caused_by_peer=True)
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
+    seen = evidence(run)
     assert seen.kind is Kind.OUT_OF_MEMORY
     assert seen.error == "n1: the kernel killed a process for want of memory"
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"memory_limit_mib": 600})
     write_json(attempt.rank_error(1), read_json(attempt.rank_error(0)) | KILLED_ON_N1)
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
+    seen = evidence(run)
     killed, limit = str(seen.error).split(": the job ")
     assert killed == "n1: the kernel killed rank 1 for want of memory"
     assert limit == "may use 600 MiB of the node (slurm.mem)"
-
-
-def test_a_bad_node_is_the_cause_and_named_once(run):
-    attempt = opened(run, 1)
-    failed(attempt, 0, 5.0)
-    for rank in (1, 2):
-        failed(attempt, rank, 5.0 + rank, kind="bad_node", error="preflight: 2 is not 3")
-        record = read_json(attempt.rank_error(rank))
-        write_json(attempt.rank_error(rank), record | {"host": "n1"})
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
-    assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
 
 
 def test_a_close_opens_files_of_ranks_only_where_their_agent_recorded_no_end(run):

@@ -65,23 +65,13 @@ def test_a_rank_that_obeyed_the_sigterm_after_the_death_of_an_agent_explains_not
     assert "a: no record (killed)" in decision.reason
 
 
-def test_an_error_is_told_in_its_first_line_everywhere(run):
-    failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
-    seen = interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
-    assert seen.error == "rank 0 on n0: the loss is nan at step 10"
-    record_writer.record(run, fact_reader.read(run, 1), seen, decide(seen, BudgetUsed(0, 0, 0)))
-    assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
-    failed(opened(run, 2), 0, 5.0, error="")
-    assert interpret.rank_evidence(fact_reader.read(run, 2), "RUNNING").error == "rank 0 on n0: "
-
-
 @pytest.mark.parametrize("content", ["", "{"])
 def test_a_damaged_file_keeps_no_attempt_from_its_record(run, content):
     """The rank that found a hang was killed as it wrote its conclusion."""
     attempt_dir = opened(run, 1)
     failed(attempt_dir, 0, 6.0, error="rank 1: no step", kind="hang")
     attempt_dir.hang.write_text(content)
-    close_lost(run, run_lock.this_process("7"))
+    close_lost(run, ME)
     (record,) = read_jsonl(run.attempts)
     assert record["attempt"] == 1
 
@@ -90,22 +80,22 @@ def test_an_agent_that_did_not_start_is_named_beside_a_rank_that_lost_its_peer(r
     attempt_dir = opened(run, 1)
     failed(attempt_dir, 0, 6.0, error="Connection closed by peer", kind="unknown")
     attempt_dir.agent_error(1).write_text("b: launch.python does not exist\n")
-    close_lost(run, run_lock.this_process("7"))
+    close_lost(run, ME)
     (record,) = read_jsonl(run.attempts)
     assert record["why"]["kind"] == "spec_mistake"
 
 
 def test_a_lost_attempt_that_had_finished_is_complete(run):
     write_json(opened(run, 1).outcome, {"status": "completed"})
-    close_lost(run, run_lock.this_process("7"))
+    close_lost(run, ME)
     assert [record["decision"] for record in read_jsonl(run.attempts)] == [Action.DONE]
 
 
 def test_a_closed_attempt_is_closed_once(run):
-    close_lost(run, run_lock.this_process("7"))
+    close_lost(run, ME)
     opened(run, 1)
     for _ in range(2):
-        close_lost(run, run_lock.this_process("7"))
+        close_lost(run, ME)
     assert len(read_jsonl(run.attempts)) == 1
 
 
@@ -148,21 +138,15 @@ def test_an_unfinished_result_says_why_and_where(run, action, status):
     assert (result["status"], result["reason"], result["global_step"]) == (status, "why", 15)
 
 
-def test_a_script_of_ones_own_may_say_where_it_stopped(run):
-    write_json(opened(run, 1).outcome, {"status": "stopped", "global_step": 7})
-    record_writer.write_result(
-        run, fact_reader.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why")
-    )
-    assert read_json(run.result)["global_step"] == 7
-
-
-def test_the_result_of_a_script_that_reports_no_steps_has_no_step(run):
+@pytest.mark.parametrize("marker", [{"status": "stopped", "global_step": 7}, None])
+def test_a_script_of_ones_own_may_say_where_it_stopped(run, marker):
     own_script(run)
-    opened(run, 1)
-    record_writer.write_result(
-        run, fact_reader.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why")
-    )
-    assert "global_step" not in read_json(run.result)
+    attempt = opened(run, 1)
+    if marker:
+        write_json(attempt.outcome, marker)
+    stopped = Decision(Action.HOLD, Cause.INTERRUPTED, "why")
+    record_writer.write_result(run, fact_reader.read(run, 1), stopped)
+    assert read_json(run.result).get("global_step") == (marker and 7)
 
 
 @pytest.mark.parametrize(
@@ -214,27 +198,21 @@ def test_an_attempt_that_was_lost_with_a_node_names_it_in_the_jobs_log(
 
 
 @pytest.mark.parametrize(
-    ("answer", "may_start"), [("no_answer", True), ("refused", False), (None, False)]
-)
-def test_a_requeue_without_an_answer_may_start(run, answer, may_start):
-    append_jsonl(run.attempts, entry("hold", "preemption", requeue=answer))
-    assert (refused(run, ME) is None) == may_start
-
-
-@pytest.mark.parametrize(
-    ("decision", "of_job", "refusal"),
+    ("decision", "fields", "refusal"),
     [
-        ("hold", "7", "hold: x"),
-        ("hold", "6", None),
-        ("hold", None, None),  # it is not known
-        ("cancel", "7", "cancel: x"),
-        ("requeue", "7", None),
+        ("hold", {}, "hold: x"),
+        ("hold", {"job_id": "6"}, None),
+        ("hold", {"job_id": None}, None),  # it is not known
+        ("cancel", {}, "cancel: x"),
+        ("requeue", {}, None),
+        ("hold", {"requeue": "no_answer"}, None),
+        ("hold", {"requeue": "refused"}, "hold: x"),
     ],
 )
 def test_a_job_that_was_held_or_cancelled_starts_again_as_another_one_only(
-    run, decision, of_job, refusal
+    run, decision, fields, refusal
 ):
-    append_jsonl(run.attempts, entry(decision, "crash") | {"job_id": of_job, "reason": "x"})
+    append_jsonl(run.attempts, entry(decision, "crash", **fields))
     assert refused(run, ME) == refusal
 
 

@@ -27,18 +27,6 @@ def dead(run):
     return gone
 
 
-@pytest.fixture
-def scontrol(fake_slurm, monkeypatch):
-    """Makes `scontrol show job` print a text."""
-    monkeypatch.setattr(client, "PATIENCE_S", 0.0)
-
-    def prints(text, status=0, stream=1):
-        output, error = (text, "") if stream == 1 else ("", text)
-        fake_slurm.answer("scontrol", output, error, status)
-
-    return prints
-
-
 def test_a_claim_says_who_and_which_attempt(run):
     me = run_lock.this_process(None)
     run_lock.claim(run, me, 3)
@@ -117,26 +105,14 @@ def test_an_owner_on_another_host_is_not_taken_for_dead(run):
         run_lock.claim(run, run_lock.this_process(None), 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "stream", "alive"),
-    [
-        ("   JobState=RUNNING Reason=None", 0, 1, True),
-        ("   JobState=PENDING Reason=BeginTime", 0, 1, True),
-        ("   JobState=FAILED Reason=NonZeroExitCode", 0, 1, False),
-        ("slurm_load_jobs error: Invalid job id specified", 1, 2, False),
-        ("slurm_load_jobs error: Unable to contact slurm controller", 1, 2, None),
-    ],
-)
-def test_whether_a_job_lives_is_asked_of_slurm(scontrol, text, status, stream, alive):
-    scontrol(text, status, stream)
-    assert run_lock.life_of(run_lock.this_process("7")).is_alive is alive
-
-
-def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, scontrol):
+def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, fake_slurm, monkeypatch):
+    monkeypatch.setattr(client, "PATIENCE_S", 0.0)
     run_lock.claim(run, run_lock.this_process("7"), 1)
-    scontrol("slurm_load_jobs error: Unable to contact slurm controller", 1, 2)
+    fake_slurm.answer("scontrol", error="Unable to contact slurm controller", status=1)
     with pytest.raises(OwnedError, match="does not answer whether job 7 still runs"):
         run_lock.claim(run, run_lock.this_process("8"), 2)
+    fake_slurm.answer("scontrol", "   JobState=FAILED Reason=NonZeroExitCode")
+    run_lock.claim(run, run_lock.this_process("8"), 2)
 
 
 def started_again(job_id, restart_count):

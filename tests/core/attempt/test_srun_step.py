@@ -9,6 +9,7 @@ import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -96,12 +97,16 @@ def watch(run, shell):
     return start
 
 
-@pytest.mark.parametrize("failure", [{"torchrun_exit": 1}, {"error": "no such interface"}])
-def test_srun_that_outlives_a_failed_agent_is_ended(
-    run, waiter, shell, monkeypatch, capfd, failure
-):
-    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
+@pytest.fixture
+def at_once(monkeypatch):
+    """A watch that looks often and waits for nothing."""
+    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "READ_INTERVAL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("failure", [{"torchrun_exit": 1}, {"error": "no such interface"}])
+def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, shell, capfd, failure):
     run_files.node(run.attempt(1), 0, host="a", **{"torchrun_exit": None} | failure)
     srun_step.watch(run, "7", 1, waiter, shell.stops)
     assert waiter.wait(10) == -signal.SIGKILL
@@ -123,13 +128,9 @@ def test_srun_and_the_agents_get_what_the_spec_has():
     assert srun_step.agent_command(run, Spec(), 3, agent[-1]) == [*agent, *shield, sys.executable]
 
 
-def test_srun_that_outlives_all_agents_is_ended_though_none_failed(
-    run, waiter, shell, monkeypatch, capfd
-):
+@pytest.mark.usefixtures("at_once")
+def test_srun_that_outlives_all_agents_is_ended_though_none_failed(run, waiter, shell, capfd):
     """A node's slurmstepd was killed: srun waits for its task for ever."""
-    monkeypatch.setattr(srun_step, "POLL_S", 0.05)
-    monkeypatch.setattr(srun_step, "READ_INTERVAL_S", 0.05)
-    monkeypatch.setattr(srun_step, "END_LIMIT_S", 0.2)
     node(run, 0, 0)
     node(run, 1, 0)
     srun_step.watch(run, "7", 1, waiter, shell.stops)
@@ -137,11 +138,8 @@ def test_srun_that_outlives_all_agents_is_ended_though_none_failed(
     assert waiter.wait(10) == -signal.SIGKILL
 
 
-def test_sruns_child_that_would_end_the_step_later_is_ended_first(
-    run, stand_in, shell, tmp_path, monkeypatch
-):
-    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
-        monkeypatch.setattr(srun_step, limit, 0.05)
+@pytest.mark.usefixtures("at_once")
+def test_sruns_child_that_would_end_the_step_later_is_ended_first(run, stand_in, shell, tmp_path):
     node(run, 0, 1)
     killer = f"while kill -0 $$; do sleep 0.02; done; touch '{tmp_path}/killed-a-step'"
     srun, pid = stand_in(f'trap "" TERM; ({killer}) & echo $!; while :; do sleep 0.1; done')
@@ -173,9 +171,8 @@ def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
 
 
 @pytest.mark.parametrize("code", [None, 0])
-def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, watch, monkeypatch, code):
-    monkeypatch.setattr(srun_step, "END_LIMIT_S", 0.05)
-    monkeypatch.setattr(srun_step, "POLL_S", 0.01)
+@pytest.mark.usefixtures("at_once")
+def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, watch, code):
     node(run, 0, code)
     watching = watch(waiter)
     watching.join(0.5)
@@ -185,23 +182,15 @@ def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, watch, monke
     assert not watching.is_alive()
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, shell, monkeypatch):
-    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "READ_INTERVAL_S"):
-        monkeypatch.setattr(srun_step, limit, 0.05)
     stale = OSError(errno.ESTALE, "stale")
     failed = [AgentRecord("a", torchrun_exit=1, end=9.0)]
-    looks = iter([stale, stale, failed, stale])  # the last one is after the loop
-
-    def read_agents(*_):
-        look = next(looks)
-        if look is stale:
-            raise stale
-        return look
-
-    monkeypatch.setattr(srun_step, "read_agents", read_agents)
+    looks = mock.Mock(side_effect=[stale, stale, failed, stale])  # the last one is after the loop
+    monkeypatch.setattr(srun_step, "read_agents", looks)
     srun_step.watch(run, "7", 1, waiter, shell.stops)
     assert waiter.wait(10) == -signal.SIGKILL
-    assert next(looks, None) is None
+    assert looks.call_count == 4
 
 
 @pytest.mark.parametrize(("reason", "is_ended"), [("TimeLimit", True), ("None", False)])
@@ -268,54 +257,34 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
     assert silent == tuple(node for node in nodes if node != "n7")
 
 
-def train_on_two_nodes(run, monkeypatch, can_lose):
-    """An attempt on a and b, at which the watch looks often."""
+@pytest.mark.parametrize(
+    ("can_lose", "silent", "is_ended"),
+    # The network may come back where more nodes are silent than the run can do without.
+    [(1, "b", True), (1, "ab", False), (0, "b", False), (None, "b", False)],
+)
+def test_srun_is_ended_where_a_node_is_silent_and_the_run_can_go_on_without_it(
+    run, waiter, watch, monkeypatch, capfd, can_lose, silent, is_ended
+):
     run_files.opened(run, can_lose=can_lose)
     for rank in range(2):
         node(run, rank, None)
     monkeypatch.setattr(srun_step, "LOOK_INTERVAL_S", 0.05)
-
-
-@pytest.mark.parametrize(("can_lose", "is_ended"), [(1, True), (0, False), (None, False)])
-def test_srun_is_ended_where_a_node_is_silent_and_the_run_can_go_on_without_it(
-    run, waiter, watch, monkeypatch, capfd, can_lose, is_ended
-):
-    train_on_two_nodes(run, monkeypatch, can_lose)
     looks = []
 
     def is_answering(host, *_):
         looks.append(host)
-        return host == "a" or len(looks) <= 4  # it has answered at first
+        return host not in silent or len(looks) <= 4  # it has answered at first
 
     monkeypatch.setattr(client, "is_answering", is_answering)
     watching = watch(waiter)
-    watching.join(3)
-    assert watching.is_alive() is not is_ended
     if is_ended:
         assert waiter.wait(10) == -signal.SIGKILL
         assert looks.count("b") == 2 + srun_step.SILENT_LOOKS
-        assert "srun is ended because b does not answer" in capfd.readouterr().err
-    else:
-        assert looks == []
-        waiter.kill()
-        watching.join(10)
-
-
-def test_srun_goes_on_where_more_nodes_are_silent_than_the_run_can_do_without(
-    run, waiter, watch, monkeypatch
-):
-    """The network may come back."""
-    train_on_two_nodes(run, monkeypatch, 1)
-    looks = []
-
-    def is_answering(host, *_):
-        looks.append(host)
-        return False
-
-    monkeypatch.setattr(client, "is_answering", is_answering)
-    watching = watch(waiter)
-    wait_for(lambda: len(looks) > 4 * srun_step.SILENT_LOOKS)
-    assert watching.is_alive()
+    elif can_lose:
+        wait_for(lambda: len(looks) > 4 * srun_step.SILENT_LOOKS)
+    watching.join(10 if is_ended else 1)
+    assert watching.is_alive() is not is_ended and bool(looks) is bool(can_lose)
+    assert ("srun is ended because b does not answer" in capfd.readouterr().err) is is_ended
     waiter.kill()
     watching.join(10)
 
