@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
@@ -18,6 +18,7 @@ from .cluster import Cluster
 REPOSITORY = Path(__file__).parents[2]
 # Specs of the core's parts alone.
 PACED, TABLE = "tests/slurm/paced.yaml", "tests/slurm/table.yaml"
+_T = TypeVar("_T")
 # Only an upper bound: other programs may use the machine, too.
 JOB_TIMEOUT_S = 240
 
@@ -42,18 +43,35 @@ class Run:
     ) -> dict[str, str]:
         return self.cluster.wait_job(self.job_id, states, timeout_s)
 
+    def wait_for(
+        self, condition: Callable[[], _T | None], what: str, timeout_s: float = JOB_TIMEOUT_S
+    ) -> _T:
+        return self.cluster.wait_for(condition, f"{what} of {self.dir.path}", timeout_s)
+
     def wait_for_step(self, step: int) -> None:
         """Wait until the run has finished an optimizer step."""
+        self.wait_for(
+            lambda: (read_progress_steps(self.dir.progress)[0] or 0) >= step, f"step {step}"
+        )
 
-        def is_there() -> bool:
-            return (read_progress_steps(self.dir.progress)[0] or 0) >= step
+    def wait_for_attempts(self, number: int = 1) -> None:
+        """Wait until so many attempts are closed."""
+        self.wait_for(lambda: len(self.attempts()) >= number, f"the end of attempt {number}")
 
-        self.cluster.wait_for(is_there, f"step {step} of {self.dir.path}", JOB_TIMEOUT_S)
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """The timeline events of a name, of all ranks."""
+    def events(self, name: str, attempt: int | None = None) -> list[dict[str, Any]]:
+        """The timeline events of a name, of all ranks, in one attempt or all."""
         writers = sorted((self.dir.path / "timeline").glob("rank-*.jsonl"))
-        return [event for path in writers for event in read_jsonl(path) if event["event"] == name]
+        event_list = [event for path in writers for event in read_jsonl(path)]
+        return [e for e in event_list if e["event"] == name and attempt in (None, e["attempt"])]
+
+    def wait_for_events(self, name: str, number: int = 1, attempt: int | None = None) -> None:
+        """Wait until the ranks have recorded so many events of a name."""
+        what = f"{number} events {name} in attempt {attempt or 'any'}"
+        self.wait_for(lambda: len(self.events(name, attempt)) >= number, what)
+
+    def loaded(self, attempt: int) -> set[int]:
+        """The steps at which the ranks of an attempt began: one value, unless the ranks differ."""
+        return {event["step"] for event in self.events("loaded", attempt)}
 
     def log(self, rank: int = 0) -> str:
         """A rank's log over all attempts."""

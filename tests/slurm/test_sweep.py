@@ -21,7 +21,7 @@ launch: {{max_crashes: 1, stop_check_steps: 1, env: {{PACE_FILE: {pace}}}}}
 sweep:
   list:
   - {{train.seed: 0}}
-  - {{train.model: "tests.slurm.raising:Raising"}} # wants 30 features, not an image
+  - {{train.model: "tests.parts:perceptron"}} # wants 30 features, not an image
   - {{train.seed: 2}}
   - {{train.seed: 3}}
 """

@@ -28,7 +28,7 @@ from .draws import Draw, draws
 from .harms import HARMS, TABLE
 from .judge import judged, rows_of
 from .sites import PATIENCE, SITES
-from .victim import MODEL, Victim, begin
+from .victim import Victim, begin
 
 # The run is slow once a fault has come: otherwise it may end before the fault has an effect.
 SECONDS_PER_STEP = 0.25
@@ -43,16 +43,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--draw", type=int, action="append", help="this one only, as the whole campaign has it"
     )
-    parser.add_argument("--share", default="1/1", help="I/M: every M-th draw from the I-th on")
     parser.add_argument("--out", type=Path, default=Path(".cluster/chaos"))
     args = parser.parse_args(argv)
     if reason := why_not():
         print(reason, file=sys.stderr)
         return 1
     campaign = draws(args.number, args.seed, TABLE)
-    first, _, step = args.share.partition("/")
-    share = campaign[int(first) - 1 :: int(step)]
-    chosen = [draw for draw in share if not args.draw or draw.number in args.draw]
+    chosen = [draw for draw in campaign if not args.draw or draw.number in args.draw]
     args.out.mkdir(parents=True, exist_ok=True)
     if IS_SITE:
         os.umask(0)  # users of the cluster write into the folders that harms make
@@ -63,7 +60,7 @@ def main(argv: list[str]) -> int:
     ):
         reference = ReferenceRuns(Kit(cluster, cluster.tmp_path(args.out.resolve() / "reference")))
         strategies = dict.fromkeys(draw.strategy for draw in chosen)
-        expected = {each: reference(MODEL, f"train.strategy={each}") for each in strategies}
+        expected = {each: reference(f"train.strategy={each}") for each in strategies}
         records = []
         for draw in chosen:
             reference_run = expected[draw.strategy]

@@ -147,7 +147,7 @@ def _stop_a_rank(victim: Victim) -> None:
 def _loop(victim: Victim) -> None:
     victim.some_rank()
     with victim.another_attempt():
-        (victim.trouble / str(victim.dice.randrange(victim.num_ranks()))).write_text("loop")
+        (victim.trouble / str(victim.dice.randrange(victim.num_ranks()))).touch()
 
 
 def _suspend(victim: Victim) -> None:

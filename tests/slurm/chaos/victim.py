@@ -17,7 +17,6 @@ from ..faults.scenario import Paced, start
 from ..kit import PACED, Kit, Run
 from .sites import Site
 
-MODEL = "train.model=tests.slurm.chaos.model:AtWill"
 # Settings that make each harm possible: a warning of the time limit while the run is slow, older
 # checkpoints to fall back on, a short limit for a hang, a large budget for crashes.
 _NEEDS = (
@@ -36,8 +35,8 @@ class Victim:
     kit: Kit
     site: Site
     paced: Paced
-    trouble: Path  # see tests.slurm.faults.broken
-    disk: Path  # while this file exists the disk blocks, see tests.slurm.faults.held_up
+    trouble: Path  # of tests.slurm.faults.model, as the next one
+    disk: Path
     dice: random.Random
     put_aside: list[str] = field(default_factory=list)  # files of the run that harms moved away
 
@@ -117,7 +116,7 @@ def begin(kit: Kit, site: Site, strategy: str, dice: random.Random) -> Victim:
     disk, pace = trouble / "disk-stands-still", trouble / "pace"
     pace.touch()
     env = (f"launch.env.TROUBLE_FOLDER={trouble}", f"launch.env.DISK_FILE={disk}")
-    words = (MODEL, f"train.strategy={strategy}", *_NEEDS, *env, *site.overrides)
+    words = (f"train.strategy={strategy}", *_NEEDS, *env, *site.overrides)
     if site.options:
         ours = [word for word in words if not word.startswith("slurm.")]
         script = ("slurm/ddp.sbatch", PACED, *ours, f"launch.env.PACE_FILE={pace}")

@@ -15,6 +15,8 @@ from ..cluster import Cluster
 from ..kit import Kit
 from .rows import FAST, Row, is_of, row_of
 
+# Slurm's default: the cluster's 10 s may be too short for a save and a decision on a busy machine.
+PATIENT = "KillWait=30"
 _HERE = Path(__file__).parent
 _PASSED = pytest.StashKey[bool]()
 
@@ -61,6 +63,12 @@ def kit(cluster: Cluster, tmp_path: Path) -> Kit:
 
 
 @pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """While this file exists no checkpoint of a run with DISK_FILE becomes durable."""
+    return tmp_path / "disk-stands-still"
+
+
+@pytest.fixture
 def proctrack(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """The plugin that decides who receives a signal; parametrise it indirectly."""
     wanted = str(request.param)
@@ -71,22 +79,15 @@ def proctrack(cluster: Cluster, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def patient_site(cluster: Cluster) -> None:
-    """Slurm's default KillWait: the cluster's 10 s may be too short on a busy machine."""
-    cluster.restart(extra_conf="KillWait=30")
+    cluster.restart(extra_conf=PATIENT)
 
 
 @pytest.fixture(autouse=True)
 def row(request: pytest.FixtureRequest) -> Iterator[Row]:
-    """The test's line of the closing table: `row.record(run)` names the run that it shows."""
-    mine = Row(request.node.name, row_of(request.node.name))
+    """`row.record(run)` names the run that the test shows; then `why` must name the fault."""
+    mine = Row(request.node.name)
     yield mine
-    if "cluster" in request.fixturenames:
-        mine.see(request.getfixturevalue("cluster"))
-    if _PASSED not in request.node.stash:
-        return
-    is_passed, problem = request.node.stash[_PASSED], None
-    if is_passed:
+    if request.node.stash.get(_PASSED, False):
         mine.ask_why()
         problem = mine.why_problem()
-    mine.write(is_passed and problem is None)
-    assert problem is None, problem
+        assert problem is None, problem

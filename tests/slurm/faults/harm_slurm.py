@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from slurm_job_kit.jobs.rooms import ROOMS
 
+from ..cluster import Cluster
 from ..host import installed_version
 from ..kit import REPOSITORY, Kit, Run
 
@@ -79,6 +83,15 @@ def scancel(run: Run) -> None:
 def requeue(run: Run) -> None:
     """Requeue the job, as an administrator does; no error if it is pending already."""
     run.cluster.run("scontrol", "requeue", run.job_id, check=False)
+
+
+@contextmanager
+def drained(cluster: Cluster) -> Iterator[None]:
+    """A block in which no job starts."""
+    drain = ("scontrol", "update", f"NodeName={','.join(cluster.nodes)}", "Reason=test")
+    cluster.run(*drain, "State=DRAIN")
+    yield
+    cluster.run(*drain, "State=RESUME")
 
 
 def submit_again(kit: Kit, run: Run) -> str:

@@ -21,7 +21,6 @@ from .rows import Row
 STEPS_PER_EPOCH = 29
 STEPS = 2 * STEPS_PER_EPOCH
 AT_ONCE = Path("/nowhere")  # no file: the run is fast
-HELD_UP = "train.model=tests.slurm.faults.held_up:HeldUp"
 # The site's shape chooses another QOS than submit can know; a job's start then asks for settings.
 NAMED_QOS = (f"slurm.qos={QOS_OF_PARTITION['batch']}",) if IS_SITE else ()
 # The bits depend on the number of ranks only, and one node imports torch once for all of them.

@@ -9,14 +9,14 @@ import pytest
 
 from slurm_job_kit.jobs.rooms import ROOMS
 
-from ..kit import TABLE, Kit
+from ..kit import Kit
 from . import harm_processes, harm_slurm, oracles
+from .data import BY_SAMPLE
 from .rows import Row
-from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start
+from .scenario import AT_ONCE, Paced, ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 # With worker processes that read the data, which must not be left behind either.
-BY_SAMPLE = "train.dataset=tests.slurm.faults.by_sample:images"
 READERS = (BY_SAMPLE, "launch.num_workers=1") if "workers" in ROOMS else (BY_SAMPLE,)
 # The first signal determines the cause.
 AFTER_A_STOP = [["manual_stop", "completed"], ["time_limit", "completed"]]
@@ -79,8 +79,7 @@ def test_row_15_sigkill_of(kit: Kit, reference: ReferenceRuns, row: Row, role: s
     row.record(paced.run)
     first = [p for p in harm_processes.tree(paced.run) if p.role != "batch"]
     harm_processes.kill(paced.run, role)
-    ended = f"end of the first attempt's {first}"
-    paced.run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, first)), ended, 120)
+    paced.run.wait_for(lambda: all(map(harm_processes.is_gone, first)), f"the end of {first}", 120)
     paced.finish()
     oracles.retried(paced.run, reference(*READERS), "crash")
 
@@ -105,22 +104,19 @@ def test_row_15_sigkill_of_the_batch_process_is_recorded_as_lost(
     oracles.nothing_left(paced.run)
 
 
-def test_row_16_sigkill_in_a_save(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
-) -> None:
-    disk = tmp_path / "disk-stands-still"
-    paced = start(kit, HELD_UP, OFTEN, f"launch.env.DISK_FILE={disk}")
-    row.record(paced.run)
-    checkpoints = paced.run.dir.checkpoints
+def test_row_16_sigkill_in_a_save(kit: Kit, reference: ReferenceRuns, row: Row, disk: Path) -> None:
+    paced = start(kit, OFTEN, f"launch.env.DISK_FILE={disk}")
+    run = paced.run
+    row.record(run)
     # The whole save, so that the disk does not block while the first save's pointer is written.
-    paced.run.cluster.wait_for(lambda: paced.run.events("save"), "a checkpoint", 240)
+    run.wait_for_events("save")
     disk.touch()
-    paced.run.cluster.wait_for(lambda: list(checkpoints.glob(".tmp-step-*")), "a save", 60)
-    harm_processes.send([harm_processes.rank(paced.run, 0)], signal.SIGKILL)
+    run.wait_for(lambda: list(run.dir.checkpoints.glob(".tmp-step-*")), "a save", 60)
+    harm_processes.send([harm_processes.rank(run, 0)], signal.SIGKILL)
     disk.unlink()
     paced.finish()
-    oracles.retried(paced.run, reference(HELD_UP), "crash")
-    first, second = paced.run.attempts()
+    oracles.retried(run, reference(), "crash")
+    first, second = run.attempts()
     assert second["first_step"] == int(first["checkpoint"].removeprefix("step-")) + 1
 
 
@@ -139,17 +135,17 @@ def test_row_38_the_slurmstepd_of_one_node_dies(
 
 
 # On all nodes of the cluster, so that no other one can take the place of the node that crashes.
-RAISING = (TABLE, "train.model=tests.slurm.raising:Raising", "slurm.nodes=4")
+RAISING = ("slurm.nodes=4", "launch.env.CRASH_RANK='1'")
 
 
 def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) -> None:
-    run = kit.submit(*RAISING, "launch.max_crashes=3")
+    run = start(kit, *RAISING, "launch.max_crashes=3", pace=AT_ONCE).run
     row.record(run)
     run.wait("FAILED")
     oracles.causes(run, ["crash"] * 3)
     assert [a["decision"] for a in run.attempts()] == ["retry", "retry", "hold"]
     ((first_step, last_step),) = {(a["first_step"], a["last_step"]) for a in run.attempts()}
-    assert isinstance(first_step, int) and isinstance(last_step, int), run.attempts()
+    assert isinstance(first_step, int) and isinstance(last_step, int)
     log = run.dir.job_log.read_text()
     assert log.count("first failure: rank 1 on n") == 3
     result = run.result()
@@ -176,7 +172,7 @@ def test_row_24_a_held_run_is_not_started_again_because_of_its_exit_code(
 ) -> None:
     """Slurm would start the job again, or leave it in the queue as REQUEUE_HOLD."""
     kit.cluster.restart(extra_conf=setting)
-    run = kit.submit(*RAISING, "launch.max_crashes=2", *words)
+    run = start(kit, *RAISING, "launch.max_crashes=2", *words, pace=AT_ONCE).run
     row.record(run)
     assert run.wait("FAILED")["ExitCode"] == ("1:0" if words else "3:0")
     assert run.result()["status"] == "held"

@@ -13,14 +13,13 @@ from slurm_job_kit.jobs.rundir import read_jsonl
 from ..kit import Kit, Run
 from . import harm_processes, oracles
 from .rows import Row
-from .scenario import HELD_UP, ReferenceRuns, begin, start
+from .scenario import ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 phases = pytest.importorskip(
     "slurm_job_kit.trainer.rooms.health.phases",
     reason="the room health is not here",
 )
-BROKEN = "train.model=tests.slurm.faults.broken:Broken"
 OFTEN = "checkpoint.every_steps=3"
 HANG_TIMEOUT_S = 10
 # Ticks, the reports of the other ranks and the verdict; most of it is for a busy machine.
@@ -31,15 +30,9 @@ SUSPENDED_S = 60
 STANDS_STILL = "TtD"  # stopped, traced, or frozen in its cgroup
 
 
-def wait_for_attempts(run: Run, number: int) -> None:
-    """Wait until this many attempts are closed."""
-    reached = f"end of attempt {number}"
-    run.cluster.wait_for(lambda: len(run.attempts()) >= number, reached, 300)
-
-
 def assert_found(run: Run, since: float, text: str, limit_s: float = HANG_TIMEOUT_S) -> None:
     """The hang was found in time, its error contains `text`, and the other ranks left stacks."""
-    wait_for_attempts(run, 1)
+    run.wait_for_attempts()
     record = run.attempts()[0]
     assert text in record["evidence"]["error"]
     assert f"(limit {limit_s:.0f} s)" in record["evidence"]["error"]
@@ -51,37 +44,36 @@ def assert_found(run: Run, since: float, text: str, limit_s: float = HANG_TIMEOU
 
 
 def test_row_22_hang_of_a_stopped_rank(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = begin(kit, row, BROKEN, OFTEN, f"launch.hang_timeout_s={HANG_TIMEOUT_S}", step=4)
+    paced = begin(kit, row, OFTEN, f"launch.hang_timeout_s={HANG_TIMEOUT_S}", step=4)
     stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
     paced.hurry()
     named = f"rank 1 on {stopped.node} (pid {stopped.pid}) does not answer"
     assert_found(paced.run, since, named)
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    oracles.retried(paced.run, reference(BROKEN), "hang")
+    oracles.retried(paced.run, reference(), "hang")
 
 
 def test_row_22_hang_of_a_rank_in_a_loop(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     trouble = (f"launch.env.TROUBLE_FOLDER={tmp_path}", f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
-    paced = begin(kit, row, BROKEN, OFTEN, *trouble, step=4)
+    paced = begin(kit, row, OFTEN, *trouble, step=4)
     looping = harm_processes.rank(paced.run, 1)
     since = time.time()
-    (tmp_path / "1").write_text("loop")
+    (tmp_path / "1").touch()
     assert_found(paced.run, since, f"rank 1 on {looping.node} (pid {looping.pid}) is at ")
     assert "loop_for_ever" in paced.run.attempts()[0]["evidence"]["error"]
     assert harm_processes.is_gone(looping)
     paced.finish()
-    oracles.retried(paced.run, reference(BROKEN), "hang")
+    oracles.retried(paced.run, reference(), "hang")
 
 
 @on_every_proctrack
 def test_row_34_suspended_job_is_no_hang(
     kit: Kit, reference: ReferenceRuns, row: Row, proctrack: str
 ) -> None:
-    hang_timeout_s = 10
-    paced = begin(kit, row, BROKEN, f"launch.hang_timeout_s={hang_timeout_s}", step=3)
+    paced = begin(kit, row, f"launch.hang_timeout_s={HANG_TIMEOUT_S}", step=3)
     run = paced.run
     # With pgid Slurm stops agents and torchruns only: ranks have their own sessions, and continue.
     suspended = harm_processes.of_role(run, "torchrun" if proctrack == "pgid" else "rank")
@@ -92,7 +84,7 @@ def test_row_34_suspended_job_is_no_hang(
     def stand_still() -> bool:
         return all(harm_processes.state_of(p.pid) in STANDS_STILL for p in suspended)
 
-    run.cluster.wait_for(stand_still, f"{suspended} standing still", 30)
+    run.wait_for(stand_still, f"{suspended} standing still", 30)
     # The test waits several times the limit of a hang; nothing may happen.
     deadline = time.monotonic() + SUSPENDED_S
     while time.monotonic() < deadline:
@@ -101,36 +93,28 @@ def test_row_34_suspended_job_is_no_hang(
     harm_processes.resume(run)
     paced.finish()
     assert not run.dir.attempt(1).hang.exists() and "no progress" not in run.log()
-    oracles.bitwise(run, reference(BROKEN))
-    oracles.no_step_redone(run)
-    oracles.causes(run, ["completed"])
-    oracles.nothing_left(run)
-
-
-def wait_for_all_ranks(run: Run, event: str) -> None:
-    """Wait until all three ranks have written an event to their timelines."""
-    run.cluster.wait_for(lambda: len(run.events(event)) >= 3, f"{event} of all ranks", 240)
+    oracles.went_on(run, reference())
 
 
 def test_row_41_hang_of_a_data_sets_constructor(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
-    data = "train.dataset=tests.slurm.faults.broken:images"
+    data = "train.dataset=tests.slurm.faults.model:images"
     trouble = (
         f"launch.env.TROUBLE_FOLDER={tmp_path}",
         f"launch.hang_timeout_s={START_UP_TIMEOUT_S}",
     )
     (tmp_path / "1").touch()
-    paced = start(kit, BROKEN, data, OFTEN, *trouble)
+    paced = start(kit, data, OFTEN, *trouble)
     row.record(paced.run)
-    wait_for_all_ranks(paced.run, "init")
+    paced.run.wait_for_events("init", 3)
     looping, since = harm_processes.rank(paced.run, 1), time.time()
     named = f"in data: rank 1 on {looping.node} (pid {looping.pid}) is at "
     assert_found(paced.run, since, named, phases.limit_s("data", START_UP_TIMEOUT_S))
     assert "loop_for_ever, in data" in paced.run.attempts()[0]["evidence"]["error"]
     assert harm_processes.is_gone(looping)
     paced.finish()
-    oracles.retried(paced.run, reference(BROKEN, data), "hang")
+    oracles.retried(paced.run, reference(data), "hang")
 
 
 def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
@@ -139,22 +123,16 @@ def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
     hold = tmp_path / "hold"
     hold.touch()
     held = (f"launch.env.START_FILE={hold}", f"launch.hang_timeout_s={START_UP_TIMEOUT_S}")
-    paced = start(kit, HELD_UP, OFTEN, *held)
+    paced = start(kit, OFTEN, *held)
     row.record(paced.run)
-    wait_for_all_ranks(paced.run, "data")
+    paced.run.wait_for_events("data", 3)
     stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
     hold.unlink()
     named = f"in model: rank 1 on {stopped.node} (pid {stopped.pid}, in model) does not answer"
     assert_found(paced.run, since, named, phases.limit_s("model", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    oracles.retried(paced.run, reference(HELD_UP), "hang")
-
-
-def imports(run: Run, rank: int) -> list[float]:
-    """When a rank of the first attempt had imported torch, in seconds since the epoch."""
-    events = read_jsonl(run.dir.timeline(f"rank-{rank:05d}"))
-    return [e["t"] for e in events if (e["event"], e["attempt"]) == ("import", 1)]
+    oracles.retried(paced.run, reference(), "hang")
 
 
 def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
@@ -162,25 +140,24 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
 ) -> None:
     timeout = f"launch.hang_timeout_s={START_UP_TIMEOUT_S}"
     # A forked rank has nothing to import.
-    paced = start(kit, BROKEN, OFTEN, timeout, "launch.fork=false")
+    paced = start(kit, OFTEN, timeout, "launch.fork=false")
     run = paced.run
     row.record(run)
-    run.cluster.wait_for(lambda: len(harm_processes.of_role(run, "rank")) == 3, "all ranks", 240)
+    run.wait_for(lambda: len(harm_processes.of_role(run, "rank")) == 3, "all ranks")
     rank_1 = harm_processes.rank(run, 1)
     # The rank's first event; after it the rank starts its watchdog and imports torch.
-    installed = "the stop handlers of rank 1"
-    run.cluster.wait_for(lambda: harm_processes.catches(rank_1, signal.SIGTERM), installed, 240)
+    run.wait_for(lambda: harm_processes.catches(rank_1, signal.SIGTERM), "rank 1's handlers")
     stopped = harm_processes.stop_rank(run, 1)
-    assert not imports(run, 1), "it came too late"
     # The limit is that of the others, which wait from the end of their imports on.
-    waiting = [0, 2]
-    run.cluster.wait_for(lambda: all(imports(run, each) for each in waiting), "imports", 240)
-    since = max(imports(run, each)[0] for each in waiting)
+    run.wait_for_events("import", 2)
+    since = max(event["t"] for event in run.events("import"))
+    imported = [event["event"] for event in read_jsonl(run.dir.timeline("rank-00001"))]
+    assert "import" not in imported, "it came too late"
     named = f"in rendezvous: rank 1 on {stopped.node} (pid {stopped.pid}, in import) does not"
     assert_found(run, since, named, phases.limit_s("rendezvous", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    oracles.retried(run, reference(BROKEN), "hang")
+    oracles.retried(run, reference(), "hang")
 
 
 # The rank on one node leaves the others alone in a collective of its first attempt.

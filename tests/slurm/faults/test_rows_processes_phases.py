@@ -21,9 +21,8 @@ from . import harm_processes, oracles
 from .rows import Row
 from .scenario import STEPS_PER_EPOCH, Paced, ReferenceRuns, start
 
-PHASED = ("train.model=tests.slurm.faults.broken:Phased", "train.eval_every_steps=5")
+PHASED = ("train.model=tests.slurm.faults.model:Phased", "train.eval_every_steps=5")
 OFTEN = "checkpoint.every_steps=3"
-_TIMEOUT_S = 240
 SEED = "KIT_FAULT_SEED"  # environment variable: the seed that repeats a run
 
 
@@ -48,8 +47,7 @@ class Moments:
         return bool(seen.get(phase, lambda: self._current_pass() == phase)())
 
     def _has_event(self, name: str) -> bool:
-        newest = newest_opened(self._run.dir)
-        return any(event["attempt"] == newest for event in self._run.events(name))
+        return bool(self._run.events(name, newest_opened(self._run.dir)))
 
     def _is_at_epoch_edge(self) -> bool:
         step = read_progress_steps(self._run.dir.progress)[0] or 0
@@ -68,19 +66,15 @@ def stop_in(
 ) -> None:
     """Send a stop to one agent in a phase of the present attempt, and wait for its end."""
     run, closed = paced.run, len(paced.run.attempts())
-    run.cluster.wait_for(
-        lambda: newest_opened(run.dir) > closed, f"attempt {closed + 1}", _TIMEOUT_S
-    )
+    run.wait_for(lambda: newest_opened(run.dir) > closed, f"attempt {closed + 1}")
     if phase == "shutdown":
         paced.hurry()
-    run.cluster.wait_for(lambda: moments.has_begun(phase), phase, _TIMEOUT_S)
+    run.wait_for(lambda: moments.has_begun(phase), phase)
     time.sleep(chance.uniform(0, 0.3))  # the random delay of the row
     agent = harm_processes.warn_an_agent(run, stop, chance)
     print(f"{phase}: {stop.name} to {agent}")
     assert agent or phase == "shutdown", f"no agent was warned in {phase}"
-    run.cluster.wait_for(
-        lambda: len(run.attempts()) > closed, f"end of attempt {closed + 1}", _TIMEOUT_S
-    )
+    run.wait_for_attempts(closed + 1)
 
 
 def is_stopped_by_slurm(run: Run, attempt: int) -> bool:

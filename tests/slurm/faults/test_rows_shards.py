@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.trainer.checkpoint import recovery
 
-from ..kit import JOB_TIMEOUT_S, Kit, Run
-from . import harm_nodes, harm_processes, harm_slurm, harm_storage, oracles, recorded
+from ..kit import Kit, Run
+from . import data, harm_nodes, harm_processes, harm_slurm, harm_storage, oracles
 from .rows import Row
-from .scenario import HELD_UP, ReferenceRuns, start
+from .scenario import ReferenceRuns, start
 from .test_rows_spec import GLOBAL_BATCH, expected_samples, trained_on
-from .test_rows_storage import EVERY_STEP, assert_put_aside, loaded, step_of, wait_for_saves
+from .test_rows_storage import EVERY_STEP, assert_put_aside, step_of
 
 pytestmark = pytest.mark.room("sharded")
 FSDP = "train.strategy=fsdp"
@@ -36,7 +35,7 @@ def hold_a_save(run: Run, attempt: int, disk: Path, name: str) -> None:
 
     On return all files that are written before or beside that one are complete.
     """
-    wait_for_saves(run, attempt, 1)
+    run.wait_for_events("save", 1, attempt)
     done = run.dir.checkpoints / harm_storage.committed(run.dir)[0]
     sizes = {file.name: file.stat().st_size for file in done.glob("rank-*.safetensors")}
     disk.write_text(name)
@@ -50,15 +49,14 @@ def hold_a_save(run: Run, attempt: int, disk: Path, name: str) -> None:
             for draft in drafts
         )
 
-    run.cluster.wait_for(is_held, f"a save of attempt {attempt} at {name}", JOB_TIMEOUT_S)
+    run.wait_for(is_held, f"a save of attempt {attempt} at {name}")
 
 
 def test_row_16_a_rank_or_node_is_lost_in_a_save(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, disk: Path
 ) -> None:
     """Rank 1 dies while it writes its shard, rank 0 in the commit, the node of rank 2 before it."""
-    disk = tmp_path / "disk-stands-still"
-    paced = start(kit, FSDP, HELD_UP, *OFTEN, f"launch.env.DISK_FILE={disk}")
+    paced = start(kit, FSDP, *OFTEN, f"launch.env.DISK_FILE={disk}")
     run = paced.run
     row.record(run)
     for attempt, (number, file) in enumerate([(1, SHARDS[1]), (0, "state.json")], start=1):
@@ -70,22 +68,21 @@ def test_row_16_a_rank_or_node_is_lost_in_a_save(
     disk.unlink()
     harm_slurm.wait_for_restarts(run, 1)
     paced.finish()
-    oracles.bitwise(run, reference(FSDP, HELD_UP))
+    oracles.bitwise(run, reference(FSDP))
     oracles.at_most_one_interval(run)
     oracles.causes(run, ["crash", "crash", "node", "completed"])
     assert lost not in run.attempts()[-1]["nodes"]
     for before, after in zip(run.attempts(), run.attempts()[1:], strict=False):
-        assert loaded(run, after["attempt"]) == {step_of(before["checkpoint"])}
+        assert run.loaded(after["attempt"]) == {step_of(before["checkpoint"])}
     oracles.requeues(run, 1)
     oracles.nothing_left(run)
 
 
 def test_row_18_a_node_loses_its_network_in_a_save(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, disk: Path
 ) -> None:
     """First the node of a copy, then that of the ranks which write: their shards are complete."""
-    disk = tmp_path / "disk-stands-still"
-    paced = start(kit, *HSDP, HELD_UP, *OFTEN, f"launch.env.DISK_FILE={disk}")
+    paced = start(kit, *HSDP, *OFTEN, f"launch.env.DISK_FILE={disk}")
     run = paced.run
     row.record(run)
     for attempt, index in enumerate([1, 0], start=1):
@@ -94,11 +91,11 @@ def test_row_18_a_node_loses_its_network_in_a_save(
         lost = harm_nodes.cut_off(run, index)
         disk.unlink()
         harm_slurm.wait_for_restarts(run, attempt)
-        wait_for_saves(run, attempt + 1, 1)
-        assert loaded(run, attempt + 1) == {newest}
+        run.wait_for_events("save", 1, attempt + 1)
+        assert run.loaded(attempt + 1) == {newest}
         assert lost not in harm_nodes.nodes_of(run)
     paced.finish()
-    oracles.bitwise(run, reference(*HSDP, HELD_UP))
+    oracles.bitwise(run, reference(*HSDP))
     oracles.at_most_one_interval(run)
     oracles.causes(run, ["node", "node", "completed"])
     oracles.requeues(run, 2)
@@ -125,15 +122,13 @@ def take_from_another(newest: Path, older: Path) -> None:
     shutil.copyfile(older / SHARDS[1], newest / SHARDS[1])
 
 
-@pytest.mark.fault  # test_shard_damage.py has each damage on ranks without Slurm
-@pytest.mark.parametrize("strategy", [FSDP])
-def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row, strategy: str) -> None:
+def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     """Four damages at once: each checkpoint is the newest one left when the ranks read it."""
-    paced = start(kit, strategy, *EVERY_STEP)
+    paced = start(kit, FSDP, *EVERY_STEP)
     run = paced.run
     row.record(run)
     damages = (truncate, swap, remove, take_from_another)
-    wait_for_saves(run, 1, len(damages) + 1)
+    run.wait_for_events("save", len(damages) + 1)
     harm_storage.pause(run)
     names = harm_storage.committed(run.dir)
     directories = [run.dir.checkpoints / name for name in names]
@@ -145,44 +140,7 @@ def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row, str
     for name in names[: len(damages)]:
         reason = (run.dir.checkpoints / f"quarantined-{name}" / recovery.REASON).read_text()
         assert reason.startswith(f"{SHARDS[1]}"), reason
-    oracles.bitwise(run, reference(strategy))
-    oracles.nothing_left(run)
-
-
-@pytest.mark.parametrize(("error", "strategy"), [("ENOSPC", FSDP), ("EIO", FSDP)])
-def test_row_21_a_save_meets_an_error_on_one_node(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, error: str, strategy: str
-) -> None:
-    """The other ranks write their shards; the run ends or is retried with the file's name."""
-    file = tmp_path / "errno"
-    model = "train.model=tests.slurm.faults.bad_disk:BadDisk"
-    words = ("checkpoint.every_steps=5", "checkpoint.keep_last=99", f"launch.env.ERRNO_FILE={file}")
-    paced = start(kit, strategy, model, *words)
-    run = paced.run
-    row.record(run)
-    wait_for_saves(run, 1, 2)
-    before = harm_storage.committed(run.dir)
-    file.write_text(f"{error} {SHARDS[1]}")
-    said = f"saving {SHARDS[1]} of checkpoint {run.dir.checkpoints}/step-"
-    if error == "EIO":
-        run.cluster.wait_for(run.attempts, "the end of attempt 1", JOB_TIMEOUT_S)
-        assert run.attempts()[0]["decision"] == "retry"
-    else:
-        run.wait("FAILED")
-        result = run.result()
-        assert result["status"] == "held" and "then resume the run" in result["reason"], result
-        assert said in result["reason"] and "\n" not in result["reason"], result
-        file.unlink()
-    assert said in run.attempts()[0]["evidence"]["error"]
-    assert set(before) <= set(harm_storage.committed(run.dir))
-    reader.check(run.dir.checkpoints / before[0])
-    if error != "EIO":
-        paced = replace(paced, run=kit.resume(run))
-        row.record(paced.run)
-    paced.finish()
-    oracles.causes(run, ["crash", "completed"])
-    oracles.bitwise(run, reference(strategy))
-    oracles.at_most_one_interval(run)
+    oracles.bitwise(run, reference(FSDP))
     oracles.nothing_left(run)
 
 
@@ -195,8 +153,7 @@ def test_row_26_other_number_of_shards_and_other_strategy_on_resume(
         kit,
         FSDP,
         f"train.global_batch_size={GLOBAL_BATCH}",
-        "train.dataset=tests.slurm.faults.recorded:images",
-        f"launch.env.{recorded.FOLDER}={folder}",
+        *(data.RECORDED, f"launch.env.{data.FOLDER}={folder}"),
     )
     row.record(paced.run)
     for step, change in ((2, f"slurm.nodes={nodes[1]}"), (6, "train.strategy=ddp")):

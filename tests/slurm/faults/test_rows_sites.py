@@ -11,17 +11,16 @@ from slurm_job_kit.jobs.rundir import read_json
 
 from ..conf import Preemption
 from ..host import IS_SITE, OWN_MOUNTS
-from ..kit import JOB_TIMEOUT_S, PACED, Kit, Run
+from ..kit import PACED, Kit, Run
 from ..user_site import QOS_OF_PARTITION
 from . import harm_processes, harm_slurm, oracles
+from .conftest import PATIENT
 from .rows import Row
 from .scenario import Paced, ReferenceRuns, begin
 
 # Also tests of fast rows: each restarts the cluster, or tests a detail of its row.
 pytestmark = [pytest.mark.fault, pytest.mark.room("sites")]
 
-# Slurm's default: a save and a decision must fit into it.
-PATIENT = "KillWait=30"
 GUARD = "slurm.restart=successor"
 # Hides Slurm's commands from the programs that it starts, as a container does.
 WRAP = f"""#!/bin/sh
@@ -41,8 +40,7 @@ def successor(run: Run) -> Run:
         record = read_json(run.dir.successor)
         return record["job_id"] if record and record["after"] == run.job_id else None
 
-    job_id = run.cluster.wait_for(noted, f"a successor of job {run.job_id}", JOB_TIMEOUT_S)
-    return Run(run.cluster, job_id, run.dir)
+    return Run(run.cluster, run.wait_for(noted, f"a successor of job {run.job_id}"), run.dir)
 
 
 def assert_went_on(run: Run, reference: Run, causes: list[str]) -> None:
@@ -95,7 +93,7 @@ def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint
     paced = begin(kit, row, "slurm.restart=requeue")
     harm_slurm.begin_preemption(paced.run)
     paced.run.wait("PREEMPTED")
-    kit.cluster.wait_for(paced.run.result, "a result", JOB_TIMEOUT_S)
+    paced.run.wait_for(paced.run.result, "a result")
     assert not paced.run.dir.successor.exists()
     assert "preemption" in paced.run.result()["reason"]
     oracles.causes(paced.run, ["cancelled"])
@@ -118,11 +116,11 @@ def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
     def is_preempted() -> bool:
         return kit.cluster.job(paced.run.job_id)["PreemptTime"] not in ("None", "Unknown")
 
-    kit.cluster.wait_for(is_preempted, "the preemption", 60)
+    paced.run.wait_for(is_preempted, "the preemption", 60)
     harm_slurm.scancel(paced.run)
     paced.run.wait("CANCELLED")
     waiting.wait({"CANCELLED", "FAILED"})
-    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "no job", JOB_TIMEOUT_S)
+    paced.run.wait_for(lambda: not kit.cluster.job_ids(), "no job")
     assert paced.run.result()["status"] == "cancelled"
     (cause,) = (attempt["cause"] for attempt in paced.run.attempts())
     assert cause in ("preemption", "lost"), cause  # lost: killed before it recorded

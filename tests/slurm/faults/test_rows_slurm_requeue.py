@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 
 from ..kit import PACED, Kit, Run
-from . import harm_slurm, oracles, recorded
+from . import data, harm_slurm, oracles
 from .rows import Row
-from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start
+from .scenario import Paced, ReferenceRuns, begin, start
 
 RANKS = 3
 
@@ -61,7 +62,7 @@ def test_row_32_ten_preemptions_in_one_epoch(kit: Kit, row: Row, tmp_path: Path)
     words = (
         "train.epochs=1",
         f"train.micro_batch_size={micro_batch_size}",
-        "train.dataset=tests.slurm.faults.recorded:images",
+        data.RECORDED,
     )
     folder, expected = tmp_path / "samples", tmp_path / "expected"
     folder.mkdir()
@@ -75,8 +76,8 @@ def test_row_32_ten_preemptions_in_one_epoch(kit: Kit, row: Row, tmp_path: Path)
     whole = start(kit, *words, f"launch.env.SAMPLES_FOLDER={expected}")
     whole.finish()
     oracles.went_on(paced.run, whole.run, *["preemption"] * 10)
-    seen = [recorded.batches(folder, rank) for rank in range(RANKS)]
-    assert seen == [recorded.batches(expected, rank) for rank in range(RANKS)]
+    seen = [data.batches(folder, rank) for rank in range(RANKS)]
+    assert seen == [data.batches(expected, rank) for rank in range(RANKS)]
     samples = [index for batches in seen for batch in batches for index in batch]
     num_samples = paced.run.result()["global_step"] * micro_batch_size * RANKS
     assert len(samples) == len(set(samples)) == num_samples
@@ -90,20 +91,25 @@ def preempt_after_a_step(run: Run, number: int) -> None:
     harm_slurm.preempt(run)
 
 
+def have_agents(attempt: AttemptDir) -> bool:
+    return all(attempt.agent(rank).exists() for rank in range(RANKS))
+
+
 def test_row_36_start_up_outlasts_every_slot(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     (tmp_path / "start").touch()
-    paced = start(kit, HELD_UP, f"launch.env.START_FILE={tmp_path}/start")
+    paced = start(kit, f"launch.env.START_FILE={tmp_path}/start")
     run = paced.run
     row.record(run)
     for number in range(1, 6):
-        wait_for_agents(run, number)
+        attempt = run.dir.attempt(number)
+        run.wait_for(partial(have_agents, attempt), f"the agents of attempt {number}")
         harm_slurm.begin_preemption(run)
-        wait_for_record(run, number)
+        run.wait_for_attempts(number)
     (tmp_path / "start").unlink()
     paced.finish()
-    oracles.bitwise(run, reference(HELD_UP))
+    oracles.bitwise(run, reference())
     oracles.causes(run, ["preemption"] * 5 + ["completed"])
     oracles.nothing_left(run)
 
@@ -111,7 +117,7 @@ def test_row_36_start_up_outlasts_every_slot(
 def test_row_36_time_limit_shorter_than_the_start_up(kit: Kit, row: Row, tmp_path: Path) -> None:
     (tmp_path / "start").touch()
     limit = ("slurm.time=00:01:00", "slurm.signal_lead_s=20")
-    run = start(kit, HELD_UP, f"launch.env.START_FILE={tmp_path}/start", *limit).run
+    run = start(kit, f"launch.env.START_FILE={tmp_path}/start", *limit).run
     row.record(run)
     run.wait("FAILED")
     assert run.result()["status"] == "held"
@@ -119,18 +125,6 @@ def test_row_36_time_limit_shorter_than_the_start_up(kit: Kit, row: Row, tmp_pat
     oracles.causes(run, ["time_limit"] * 5)
     oracles.nothing_left(run)
     assert run.cluster.job_ids() == []
-
-
-def wait_for_record(run: Run, attempt: int) -> None:
-    """Wait until an attempt is closed."""
-    run.cluster.wait_for(lambda: len(run.attempts()) == attempt, f"end of attempt {attempt}", 120)
-
-
-def wait_for_agents(run: Run, attempt: int) -> None:
-    """Wait until the agents of an attempt have started on all nodes."""
-    agents = [run.dir.attempt(attempt).agent(rank) for rank in range(RANKS)]
-    started = f"agents of attempt {attempt}"
-    run.cluster.wait_for(lambda: all(path.exists() for path in agents), started, 240)
 
 
 def test_an_array_task_is_requeued_alone(kit: Kit, reference: ReferenceRuns, row: Row) -> None:

@@ -8,16 +8,25 @@ from pathlib import Path
 import pytest
 
 from ..conf import Preemption
-from ..kit import Kit
+from ..kit import Kit, Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import HELD_UP, ReferenceRuns, begin, start
+from .scenario import Paced, ReferenceRuns, begin, start
 from .test_rows_sites import successor
-from .test_rows_slurm import start_on_a_disk, wait_for_save_in_flight, wait_for_signals
+from .test_rows_slurm import start_on_a_disk, wait_for_save_in_flight
 
 SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
 KILL_WAIT_S = 5
+OLDER = "step-00000004"
 REST_S = 7  # of the save that a stop meets; it began before the stop
+
+
+def assert_preempted(kit: Kit, row: Row, reference: ReferenceRuns, cause: str, word: str) -> Run:
+    paced = begin(kit, row, *filter(None, [word]))
+    harm_slurm.preempt(paced.run)
+    paced.finish()
+    oracles.went_on(paced.run, reference(), cause)
+    return paced.run
 
 
 @harm_slurm.needs_expedited
@@ -25,50 +34,50 @@ def test_row_02_preemption_of_an_expedited_job(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=harm_slurm.WITH_EXPEDITED)
-    paced = begin(kit, row, harm_slurm.EXPEDITED)
-    harm_slurm.preempt(paced.run)
-    paced.finish()
-    oracles.went_on(paced.run, reference(), "preemption")
+    assert_preempted(kit, row, reference, "preemption", harm_slurm.EXPEDITED)
 
 
 def test_row_03_preemption_with_the_job_s_own_signal(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=harm_slurm.OWN_SIGNAL)
-    paced = begin(kit, row)
-    harm_slurm.preempt(paced.run)
-    paced.finish()
-    assert paced.run.attempts()[0]["evidence"]["signals"] == ["SIGUSR1"]
-    oracles.went_on(paced.run, reference(), "preemption")
+    run = assert_preempted(kit, row, reference, "preemption", "")
+    assert run.attempts()[0]["evidence"]["signals"] == ["SIGUSR1"]
 
 
 @pytest.mark.usefixtures("patient_site")
 def test_row_04_preemption_without_grace(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     """The save fits into KillWait."""
-    paced = begin(kit, row, "slurm.partition=nograce")
-    harm_slurm.preempt(paced.run)
-    paced.finish()
     # Slurm has requeued the job by then, and no longer shows the preemption.
-    oracles.went_on(paced.run, reference(), "requeued")
+    assert_preempted(kit, row, reference, "requeued", "slurm.partition=nograce")
+
+
+def hold_the_second_save(kit: Kit, row: Row, disk: Path, *words: str) -> Paced:
+    """A run that has a checkpoint of step 4, and whose next save does not end."""
+    paced = start(kit, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4", *words)
+    row.record(paced.run)
+    paced.run.wait_for((paced.run.dir.checkpoints / OLDER).exists, OLDER)
+    paced.run.wait_for_step(5)
+    disk.touch()
+    return paced
+
+
+def assert_older_is_left(run: Run) -> None:
+    checkpoints = run.dir.checkpoints
+    assert (checkpoints / OLDER).exists() and not (checkpoints / "step-00000008").exists()
 
 
 def test_row_06_save_longer_than_the_grace(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, disk: Path
 ) -> None:
     grace = Preemption(grace_s=SHORT_GRACE_S)
     kit.cluster.restart(extra_conf=f"KillWait={SHORT_KILL_WAIT_S}", preemption=grace)
-    disk = tmp_path / "disk-stands-still"
-    paced = start(kit, HELD_UP, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4")
+    paced = hold_the_second_save(kit, row, disk)
     run = paced.run
-    row.record(run)
-    older = run.dir.checkpoints / "step-00000004"
-    run.cluster.wait_for(older.exists, "the first checkpoint", 240)
-    run.wait_for_step(5)
-    disk.touch()
     harm_slurm.preempt(run)
     # Slurm counts the restart when the grace is over, and kills KillWait later.
-    run.cluster.wait_for(lambda: not run.cluster.job_processes(), "SIGKILL", 60)
-    assert older.exists() and not (run.dir.checkpoints / "step-00000008").exists()
+    run.wait_for(lambda: not run.cluster.job_processes(), "SIGKILL", 60)
+    assert_older_is_left(run)
     disk.unlink()
     paced.finish()
     assert run.attempts()[1]["first_step"] == 5
@@ -85,23 +94,16 @@ def test_row_06_save_longer_than_the_grace(
 @pytest.mark.room("sites")
 @pytest.mark.usefixtures("patient_site")
 def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, disk: Path
 ) -> None:
     """The limit ends the job in its save. Slurm requeues no such job, so a successor continues."""
-    disk = tmp_path / "disk-stands-still"
-    words = (f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4", "slurm.signal_lead_s=5")
-    paced = start(kit, HELD_UP, *words)
+    paced = hold_the_second_save(kit, row, disk, "slurm.signal_lead_s=5")
     run = paced.run
-    row.record(run)
-    older = run.dir.checkpoints / "step-00000004"
-    run.cluster.wait_for(older.exists, "the first checkpoint", 240)
-    run.wait_for_step(5)
-    disk.touch()
     first = harm_processes.tree(run)
     harm_slurm.begin_time_limit(run)
     run.wait("TIMEOUT", 300)
-    run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, first)), "SIGKILL", 120)
-    assert older.exists() and not (run.dir.checkpoints / "step-00000008").exists()
+    run.wait_for(lambda: all(map(harm_processes.is_gone, first)), "SIGKILL", 120)
+    assert_older_is_left(run)
     waiting = successor(run)
     disk.unlink()
     paced.hurry()
@@ -116,19 +118,18 @@ def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
 
 @pytest.mark.parametrize(("lead_s", "is_saved"), [(20, False), (120, True)])
 def test_row_46_a_stop_that_meets_a_save(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, lead_s: int, is_saved: bool
+    kit: Kit, reference: ReferenceRuns, row: Row, disk: Path, lead_s: int, is_saved: bool
 ) -> None:
     """After a save of more than a quarter of slurm.signal_lead_s the stop does no second one."""
     grace = Preemption(grace_s=lead_s)
     kit.cluster.restart(extra_conf=f"KillWait={KILL_WAIT_S}", preemption=grace)
-    disk = tmp_path / "disk-stands-still"
     disk.touch()
     paced = start_on_a_disk(kit, disk, f"slurm.signal_lead_s={lead_s}")
     run = paced.run
     row.record(run)
     wait_for_save_in_flight(run)
     harm_slurm.begin_preemption(run)
-    wait_for_signals(run)
+    run.wait_for_events("stop_seen", 3)
     time.sleep(REST_S)  # the disk is so slow
     disk.unlink()
     harm_slurm.wait_for_restarts(run, 1)

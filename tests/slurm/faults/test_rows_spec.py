@@ -17,10 +17,9 @@ from slurm_job_kit.trainer.data.batches import Batches
 from tests.checkout import copy_checkout
 
 from ..kit import PACED, Kit, Run
-from . import harm_slurm, harm_storage, oracles, recorded
+from . import data, harm_slurm, harm_storage, oracles
 from .rows import Row
 from .scenario import STEPS_PER_EPOCH, ReferenceRuns, begin, start
-from .test_rows_storage import loaded
 
 GLOBAL_BATCH, NUM_SAMPLES = 48, 1437
 UNEVEN_BATCH = 47  # that two or three ranks cannot share evenly
@@ -48,7 +47,7 @@ def trained_on(
     seen: dict[int, list[int]] = defaultdict(list)
     is_cut = len(attempts) < len(run.attempts())
     for rank, steps in steps_of.items():
-        batches_of_rank = recorded.batches(folder, rank)
+        batches_of_rank = data.batches(folder, rank)
         for step, indices in zip(steps, batches_of_rank[-len(steps) :], strict=True):
             seen[step] += indices
         assert is_cut or len(batches_of_rank) == len(steps), rank
@@ -72,8 +71,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
         kit,
         f"slurm.nodes={NODES[0]}",
         f"train.global_batch_size={GLOBAL_BATCH}",
-        "train.dataset=tests.slurm.faults.recorded:images",
-        f"launch.env.{recorded.FOLDER}={folder}",
+        *(data.RECORDED, f"launch.env.{data.FOLDER}={folder}"),
     )
     row.record(paced.run)
     for steps, nodes in zip((2, STEPS_PER_EPOCH - 2), NODES[1:], strict=True):
@@ -96,13 +94,12 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
 
 @pytest.mark.room("workers")
 def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    by_sample = "train.dataset=tests.slurm.faults.by_sample:images"
-    paced = begin(kit, row, by_sample, "launch.num_workers=0", step=3)
+    paced = begin(kit, row, data.BY_SAMPLE, "launch.num_workers=0", step=3)
     harm_storage.stop(paced.run)
     paced = replace(paced, run=kit.resume(paced.run, "launch.num_workers=2"))
     paced.finish()
     row.record(paced.run)
-    oracles.bitwise(paced.run, reference(by_sample))
+    oracles.bitwise(paced.run, reference(data.BY_SAMPLE))
     oracles.no_step_redone(paced.run)
     oracles.causes(paced.run, ["time_limit", "completed"])
     oracles.nothing_left(paced.run)
@@ -122,7 +119,7 @@ def test_row_28_config_and_code_change_between_attempts(
     assert config.read_text() != text
     (checkout / "trainer/model/optim.py").write_text("raise RuntimeError('not the frozen code')\n")
     harm_slurm.preempt(run)  # the same job again
-    run.cluster.wait_for(lambda: loaded(run, 2), "attempt 2 at its step", 240)
+    run.wait_for_events("loaded", attempt=2)
     harm_storage.stop(run)
 
     frozen = run.dir.spec.read_bytes()

@@ -19,7 +19,7 @@ from ..kit import PACED, REPOSITORY, Kit
 from . import harm_storage, oracles
 from .rows import Row
 from .scenario import ReferenceRuns, start
-from .test_rows_storage import loaded, step_of
+from .test_rows_storage import step_of
 
 TOUCH = "touch hacked"
 NAME = f"a'; {TOUCH}; $({TOUCH}) `{TOUCH}` \""
@@ -102,7 +102,7 @@ def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
     harm_storage.release(run)
     paced.finish()
 
-    assert loaded(run, 2) == {step_of(older)}
+    assert run.loaded(2) == {step_of(older)}
     assert f"put aside, {run.dir.checkpoints}/quarantined-{newest}: " in run.dir.job_log.read_text()
     oracles.bitwise(run, reference())
     oracles.causes(run, ["time_limit", "completed"])

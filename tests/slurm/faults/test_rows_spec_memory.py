@@ -13,7 +13,6 @@ from . import oracles
 from .rows import Row
 from .scenario import ReferenceRuns, start
 
-EATING = "train.model=tests.slurm.faults.eating:Eating"
 # Settings of a site that enforces the memory limit of jobs; cgroup.conf has ConstrainRAMSpace.
 LIMITED = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory"
 if installed_version() >= (24, 11):
@@ -22,10 +21,10 @@ if installed_version() >= (24, 11):
 
 def run_twice(kit: Kit, row: Row, *words: str) -> Run:
     """A run whose first attempt fails, and that has completed."""
-    paced = start(kit, EATING, *words, "checkpoint.every_steps=1")
+    paced = start(kit, *words, "checkpoint.every_steps=1")
     row.record(paced.run)
     # At the pace, a save ends before the next one is due.
-    paced.run.cluster.wait_for(paced.run.attempts, "the end of the first attempt", 240)
+    paced.run.wait_for_attempts()
     paced.finish()
     return paced.run
 
@@ -42,7 +41,7 @@ def test_row_29_an_allocation_fails(kit: Kit, reference: ReferenceRuns, row: Row
 
 def test_row_29_memory_that_is_never_enough_is_held(kit: Kit, row: Row) -> None:
     words = ('launch.env.EATING="allocator 1 2"', "launch.max_crashes=2")
-    paced = start(kit, EATING, *words)
+    paced = start(kit, *words)
     row.record(paced.run)
     paced.finish("FAILED")
     run = paced.run

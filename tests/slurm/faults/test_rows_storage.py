@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..kit import JOB_TIMEOUT_S, Kit, Run
+from ..kit import Kit, Run
 from . import harm_storage, oracles
 from .rows import Row
 from .scenario import Paced, ReferenceRuns, begin, start
@@ -17,27 +17,11 @@ from .scenario import Paced, ReferenceRuns, begin, start
 EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=99")
 
 
-def loaded(run: Run, attempt: int) -> set[int]:
-    """The first steps of the ranks of an attempt: one value, unless the ranks differ."""
-    return {e["step"] for e in run.events("loaded") if e["attempt"] == attempt}
-
-
-def wait_for_saves(run: Run, attempt: int, number: int) -> None:
-    """Wait until an attempt has committed this many checkpoints."""
-
-    def is_there() -> bool:
-        saves = [e for e in run.events("save") if e["attempt"] == attempt]
-        return len(saves) >= number
-
-    what = f"{number} checkpoints of attempt {attempt} of {run.dir.path}"
-    run.cluster.wait_for(is_there, what, JOB_TIMEOUT_S)
-
-
 def pause_behind(step: int, kit: Kit, row: Row) -> Paced:
     """A run that saves at each step, warned after this step and held in the queue."""
     paced = start(kit, *EVERY_STEP)
     row.record(paced.run)
-    wait_for_saves(paced.run, 1, step)
+    paced.run.wait_for_events("save", step)
     harm_storage.pause(paced.run)
     return paced
 
@@ -49,7 +33,7 @@ def step_of(name: str) -> int:
 def assert_put_aside(run: Run, names: Sequence[str], loaded_step: int) -> None:
     """The second attempt quarantined these, each with its reason, and began with an older one."""
     oracles.causes(run, ["time_limit", "completed"])
-    assert loaded(run, 2) == {loaded_step}
+    assert run.loaded(2) == {loaded_step}
     assert [len(attempt["quarantined"]) for attempt in run.attempts()] == [0, len(names)]
     log = run.dir.job_log.read_text()
     for name in names:
@@ -105,7 +89,7 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
     harm_storage.release(run)
     paced.finish()
 
-    assert loaded(run, 2) == {older}
+    assert run.loaded(2) == {older}
     assert set(kept) <= set(harm_storage.committed(run.dir))
     said = run.dir.job_log.read_text()
     assert f"a damaged checkpoint was put aside, {run.dir.checkpoints}/quarantined-{lost}: " in said

@@ -19,53 +19,69 @@ from ..kit import Kit, Run
 from . import harm_storage, oracles
 from .rows import Row
 from .scenario import ReferenceRuns, start
-from .test_rows_storage import step_of, wait_for_saves
+from .test_rows_storage import step_of
 
 EVERY = "checkpoint.every_steps=2"
 DISK_MIB = 160  # submit needs 64 MiB free
 
 
-def assert_kept(run: Run, before: list[str]) -> None:
-    """The older checkpoint is intact, and the error was logged within one step."""
-    kept = harm_storage.committed(run.dir)
-    assert set(before) <= set(kept)
+def assert_kept(run: Run, before: list[str], file: str = "") -> None:
+    """The older checkpoint is intact, and the error was logged, for a whole one within a step."""
+    assert set(before) <= set(harm_storage.committed(run.dir))
     reader.check(run.dir.checkpoints / before[0])
     said = run.dir.job_log.read_text() + run.log()
-    (failed,) = set(re.findall(r"saving checkpoint \S+/(step-\d+): ", said))
-    assert (read_progress_steps(run.dir.progress)[0] or 0) <= step_of(failed) + 1
+    what = f"{file} of checkpoint" if file else "checkpoint"
+    (failed,) = set(re.findall(rf"saving {what} \S+/(step-\d+)", said))
+    assert file or (read_progress_steps(run.dir.progress)[0] or 0) <= step_of(failed) + 1
 
 
-@pytest.mark.parametrize("name", ["EIO", "EDQUOT", "EROFS"])
+SHARD = "rank-00001.safetensors"
+sharded = pytest.mark.room("sharded")
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "file"),
+    [
+        *(("EIO", "ddp", ""), ("EDQUOT", "ddp", ""), ("EROFS", "ddp", "")),
+        pytest.param("ENOSPC", "fsdp", SHARD, marks=sharded),  # the disk of one node
+        pytest.param("EIO", "fsdp", SHARD, marks=sharded),
+    ],
+)
 def test_row_21_a_save_meets_an_error(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, name: str
+    kit: Kit,
+    reference: ReferenceRuns,
+    row: Row,
+    tmp_path: Path,
+    name: str,
+    strategy: str,
+    file: str,
 ) -> None:
     """An error that may pass is retried at once; one that a user must repair waits for a resume."""
-    file = tmp_path / "errno"
-    model = "train.model=tests.slurm.faults.bad_disk:BadDisk"
-    keep = "checkpoint.keep_last=99"
-    paced = start(kit, model, EVERY, keep, f"launch.env.ERRNO_FILE={file}")
+    errno, of_strategy = tmp_path / "errno", f"train.strategy={strategy}"
+    words = (EVERY, "checkpoint.keep_last=99", f"launch.env.ERRNO_FILE={errno}", of_strategy)
+    paced = start(kit, *words)
     run = paced.run
     row.record(run)
-    wait_for_saves(run, 1, 2)
+    run.wait_for_events("save", 2)
     before = harm_storage.committed(run.dir)
-    file.write_text(name)
+    errno.write_text(f"{name} {file}")
     if name == "EIO":
-        run.cluster.wait_for(run.attempts, "the end of attempt 1", 240)
+        run.wait_for_attempts()
         assert run.attempts()[0]["decision"] == "retry"
-        assert_kept(run, before)  # long before the next attempt does a step
-        paced.finish()
+        assert_kept(run, before, file)  # long before the next attempt does a step
     else:
         run.wait("FAILED")
-        assert_kept(run, before)
+        assert_kept(run, before, file)
         result = run.result()
         assert result["status"] == "held" and "then resume the run" in result["reason"], result
-        file.unlink()
+        assert "\n" not in result["reason"]
+        errno.unlink()
         paced = replace(paced, run=kit.resume(run))
-        paced.finish()
-    run = paced.run
-    row.record(run)
+        row.record(paced.run)
+    assert f"saving {file}" in run.attempts()[0]["evidence"]["error"]
+    paced.finish()
     oracles.causes(run, ["crash", "completed"])
-    oracles.bitwise(run, reference())
+    oracles.bitwise(run, reference(of_strategy) if file else reference())
     oracles.at_most_one_interval(run)
     oracles.nothing_left(run)
 
@@ -116,11 +132,11 @@ def test_row_21_a_disk_is_full_or_a_directory_gone(
         paced = start(replace(kit, runs_root=disk), EVERY, "checkpoint.keep_last=99", pace=pace)
         run = paced.run
         row.record(run)
-        wait_for_saves(run, 1, 2)
+        run.wait_for_events("save", 2)
         before = harm_storage.committed(run.dir)
         repair = harm(run)
         run.wait("FAILED")
-        run.cluster.wait_for(lambda: not run.cluster.job_processes(), "no process", 60)
+        run.wait_for(lambda: not run.cluster.job_processes(), "no process", 60)
         repair()
         # A node that looked for the directory meanwhile may miss it for as long as its file client
         # keeps a missing name. Until then its slurmd starts no job there: JobLaunchFailure.

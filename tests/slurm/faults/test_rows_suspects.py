@@ -13,7 +13,7 @@ from .scenario import AT_ONCE, ReferenceRuns, start
 
 pytestmark = pytest.mark.room("nodes")
 BAD = "n2"
-CRASHING = ("train.model=tests.slurm.faults.crashing:Crashing", "checkpoint.every_steps=3")
+OFTEN = "checkpoint.every_steps=3"
 STUB = Path(__file__).with_name("stub_gpus")
 GPUS = (
     *("launch.script=tests/own_scripts/snapshotting.py", "launch.args=['2', '-1']"),
@@ -31,7 +31,7 @@ def test_row_42_a_node_passes_the_preflight_and_crashes_each_time(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     """After its second crash in a row the run goes on without it."""
-    run = start(kit, *CRASHING, f"launch.env.CRASH_NODE={BAD}", pace=AT_ONCE).run
+    run = start(kit, OFTEN, f"launch.env.CRASH_NODE={BAD}", pace=AT_ONCE).run
     row.record(run)
     run.wait()
 
@@ -42,7 +42,7 @@ def test_row_42_a_node_passes_the_preflight_and_crashes_each_time(
     log = run.dir.job_log.read_text()
     assert f"node {BAD} is left out of the next attempts for 24 h: rank 1 on {BAD}: Runtime" in log
     assert run.cluster.job(run.job_id)["ExcNodeList"] == BAD
-    oracles.bitwise(run, reference(*CRASHING))
+    oracles.bitwise(run, reference())
     oracles.nothing_left(run)
 
 
@@ -51,7 +51,7 @@ def test_row_42_a_healthy_node_is_accused_once(
 ) -> None:
     """The run goes on with it, in the same allocation."""
     of_one = (f"launch.env.CRASH_NODE={BAD}", "launch.env.CRASH_ATTEMPT='1'")
-    run = start(kit, *CRASHING, *of_one, pace=AT_ONCE).run
+    run = start(kit, OFTEN, *of_one, pace=AT_ONCE).run
     row.record(run)
     run.wait()
 
@@ -59,12 +59,12 @@ def test_row_42_a_healthy_node_is_accused_once(
     (reason,) = first["evidence"]["rooms"]["nodes"]["reasons"]
     assert (reason["node"], reason["is_left_out"]) == (BAD, False)
     assert first["nodes"] == second["nodes"]
-    oracles.retried(run, reference(*CRASHING), "crash")
+    oracles.retried(run, reference(), "crash")
 
 
 def test_row_43_a_failure_follows_the_run(kit: Kit, row: Row) -> None:
     """It is held after the third attempt, on another node, and no node is left out any more."""
-    run = start(kit, *CRASHING, "launch.env.CRASH_RANK='1'", pace=AT_ONCE).run
+    run = start(kit, OFTEN, "launch.env.CRASH_RANK='1'", pace=AT_ONCE).run
     row.record(run)
     run.wait("FAILED")
 
