@@ -1,15 +1,10 @@
-"""A real Slurm cluster on this one machine, for trying things out.
-
-    python -m tests.slurm up [DIR]      start it, print the next commands
-    python -m tests.slurm state [DIR]   nodes, queue, jobs, the end of all logs
-    python -m tests.slurm down [DIR]    end it and all of its processes
+"""A real Slurm cluster on this one machine, for trying things out: `make cluster-up`, `-down`.
 
 With KIT_TEST_SITE=1 it has the second shape, see `user_site`.
 """
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from pathlib import Path
@@ -19,7 +14,7 @@ from .cluster import Cluster, ClusterError
 from .user_cluster import UserCluster, cluster_at
 from .user_site import OTHER, STUDENT
 
-DEFAULT_ROOT = Path(__file__).parents[2] / ".cluster"
+_ROOT = Path(__file__).parents[2] / ".cluster"
 _UP = """\
 A Slurm cluster is up: nodes {nodes}, files in {root}. Type next:
 
@@ -39,20 +34,10 @@ Put {other} for {name} to preempt this user's jobs with those of a second one.
 """
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command line `up|down|state [DIR]` and returns its exit status."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.slurm",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("action", choices=("up", "down", "state"))
-    parser.add_argument("dir", metavar="DIR", type=Path, nargs="?", default=DEFAULT_ROOT)
-    args = parser.parse_args(argv)
+def main(action: str) -> int:
+    """Runs `up` or `down` and returns the exit status."""
     try:
-        cluster = cluster_at(args.dir)
-        _ACTIONS[args.action](cluster)
+        {"up": _up, "down": Cluster.stop}[action](cluster_at(_ROOT))
     except (ClusterError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -66,34 +51,18 @@ def _up(cluster: Cluster) -> None:
         raise ClusterError(f"{cluster.root}: one of another shape is up; make cluster-down ends it")
     else:
         print("It is up already; make cluster-down ends it, and all its jobs.\n")
-    print(
-        _UP.format(
-            nodes=", ".join(cluster.nodes),
-            root=cluster.root,
-            slurm_conf=cluster.env["SLURM_CONF"],
-            grace=conf.GRACE_TIME_S,
-            path=f"export PATH={host.PREFIX}/bin:$PATH\n    " if host.PREFIX else "",
-        ),
-        end="",
+    text = _UP.format(
+        nodes=", ".join(cluster.nodes),
+        root=cluster.root,
+        slurm_conf=cluster.env["SLURM_CONF"],
+        grace=conf.GRACE_TIME_S,
+        path=f"export PATH={host.PREFIX}/bin:$PATH\n    " if host.PREFIX else "",
     )
     if isinstance(cluster, UserCluster):
-        print(
-            _USERS.format(
-                student=shlex.join(cluster.shell(STUDENT)), name=STUDENT.name, other=OTHER.name
-            ),
-            end="",
-        )
+        shell = shlex.join(cluster.shell(STUDENT))
+        text += _USERS.format(student=shell, name=STUDENT.name, other=OTHER.name)
+    print(text, end="")
 
-
-def _state(cluster: Cluster) -> None:
-    print(cluster.state())
-
-
-_ACTIONS = {
-    "up": _up,
-    "down": Cluster.stop,
-    "state": _state,
-}
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1]))

@@ -29,7 +29,7 @@ _MAX_ROOT_LENGTH = 70
 class Cluster(Machines):
     """A Slurm cluster whose files all lie below `root`.
 
-    `proctrack` is cgroup, linuxproc or pgid and decides who receives a signal; without it,
+    The proctrack plugin is cgroup, linuxproc or pgid and decides who receives a signal; at first
     cgroup where this machine can do it. `extra_conf` are lines of slurm.conf that come on top of
     the usual ones or replace them. The nodes are n1, n2, ...; n1 resolves its name to 127.0.1.1.
     """
@@ -37,21 +37,11 @@ class Cluster(Machines):
     shape: type[Site] = Site
     folders: tuple[str, ...] = ("etc", "log", "munge", "run", "spool", "state", "work")
 
-    def __init__(
-        self,
-        root: Path,
-        proctrack: str | None = None,
-        nodes: int = 4,
-        cpus: int = 4,
-        extra_conf: str = "",
-    ) -> None:
+    def __init__(self, root: Path, nodes: int = 4, cpus: int = 4, extra_conf: str = "") -> None:
         root = root.resolve()
         if len(str(root)) > _MAX_ROOT_LENGTH:
-            raise ClusterError(
-                f"{root}: too long for the unix sockets below it; "
-                f"choose a path of at most {_MAX_ROOT_LENGTH} characters"
-            )
-        proctrack = proctrack or host.default_proctrack()
+            raise ClusterError(f"{root}: too long for the unix sockets below it")
+        proctrack = "cgroup" if host.cgroup_version() else "linuxproc"
         site = self.shape(root, nodes, cpus, proctrack, extra_conf, prefix=host.PREFIX)
         super().__init__(site)
         self._settings = (proctrack, extra_conf)
@@ -119,8 +109,6 @@ class Cluster(Machines):
 
     def _make_folders(self) -> None:
         root = self.root
-        if root.exists() and any(root.iterdir()) and not (root / "etc/slurm.conf").exists():
-            raise ClusterError(f"{root}: has files that are not a test cluster's; choose another")
         for name in self.folders:
             shutil.rmtree(root / name, ignore_errors=True)
             # Jobs may run as other users, so they may read the folders; the key below is private.

@@ -1,6 +1,6 @@
 /* A client of shared files with the caches of an NFS client, for the test cluster; FUSE.
  *
- *   file_client FOLDER MOUNTPOINT FILE_MIN FILE_MAX FOLDER_MIN FOLDER_MAX ABSENT [SQUASH]
+ *   file_client FOLDER MOUNTPOINT FILE_MIN FILE_MAX FOLDER_MIN FOLDER_MAX ABSENT
  *
  * FOLDER is the server's. One process is one client, with caches of its own. The defaults of NFS
  * are 3 60 30 60 30, in seconds. Source: nfs(5), acregmin and its like.
@@ -13,7 +13,7 @@
  * - A file that another client replaced or removed gives ESTALE; the kernel then looks its name
  *   up again.
  * - unlink() of a file that is open here renames it to .nfs* until it is closed.
- * - Root becomes nobody (root_squash), unless SQUASH is 0. Groups are those of the server.
+ * - Root becomes nobody (root_squash). Groups are those of the server.
  *
  * Not as with NFS: write() writes to the server at once, not fsync() or close(). O_APPEND is atomic
  * at the server. There are no locks between clients. A folder has no change attribute, so a folder
@@ -71,7 +71,6 @@ static struct fuse_session *se;
 /* How long, in seconds, the kernel may keep attributes of files and folders, and absent names. */
 static struct {
     double file_min, file_max, folder_min, folder_max, absent;
-    int squash;
 } client;
 
 static double now(void) {
@@ -117,15 +116,11 @@ static struct inode *find(struct inode *like) {
 }
 
 static int get(struct inode *i) {
-    int fd;
-    if (i == &root)
-        return root_fd;
-    fd = open_by_handle_at(root_fd, &i->h.fh, O_PATH);
-    return fd;
+    return i == &root ? root_fd : open_by_handle_at(root_fd, &i->h.fh, O_PATH);
 }
 
 /* The inode as descriptor V until the end of the function; ESTALE where the server has it no more.
- * Before AS(). */
+ * Before become(). */
 #define FD(v, i)                                                                                   \
     int v __attribute__((cleanup(closefd))) = get(i);                                              \
     if (v < 0) {                                                                                   \
@@ -146,10 +141,8 @@ static void become(fuse_req_t req) {
     const struct fuse_ctx *c = fuse_req_ctx(req);
     uid_t u = c->uid;
     gid_t g = c->gid;
-    if (u == 0 && client.squash) {
-        u = NOBODY;
-        g = NOBODY;
-    }
+    if (u == 0)
+        u = g = NOBODY;
     gid_t list[64];
     int n = 0;
     pthread_mutex_lock(&mu);
@@ -179,7 +172,6 @@ static void back(void) {
     setfsgid(0);
 }
 
-#define AS(req) become(req)
 #define ERR(req, e)                                                                                \
     do {                                                                                           \
         int e_ = (e);                                                                              \
@@ -274,7 +266,7 @@ static void f_init(void *u, struct fuse_conn_info *c) {
 static void f_lookup(fuse_req_t req, fuse_ino_t p, const char *name) {
     struct fuse_entry_param e;
     FD(d, I(p));
-    AS(req);
+    become(req);
     int r = lookup(d, name, &e);
     if (r == ENOENT) {
         if (stale(I(p), d))
@@ -296,24 +288,14 @@ static void f_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n) {
     fuse_reply_none(req);
 }
 
-static void f_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *f) {
-    for (size_t k = 0; k < count; k++)
-        drop(I(f[k].ino), f[k].nlookup);
-    fuse_reply_none(req);
-}
-
 static void f_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
     struct stat st;
     struct inode *i = I(ino);
     FD(d, i);
-    if (fstatat(d, "", &st, AT_EMPTY_PATH)) {
-        fuse_reply_err(req, errno);
-        return;
-    }
-    if (st.st_nlink == 0 && !i->gone_here && i != &root) {
-        fuse_reply_err(req, ESTALE);
-        return;
-    }
+    if (fstatat(d, "", &st, AT_EMPTY_PATH))
+        ERR(req, errno);
+    if (st.st_nlink == 0 && !i->gone_here && i != &root)
+        ERR(req, ESTALE);
     (void)fi;
     fuse_reply_attr(req, &st, timeout_of(i, &st));
 }
@@ -325,7 +307,7 @@ static void f_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *a, int valid,
     int r = 0;
     FD(d, i);
     snprintf(path, sizeof path, "/proc/self/fd/%d", d);
-    AS(req);
+    become(req);
     if (stale(i, d))
         ERR(req, ESTALE);
     if (valid & FUSE_SET_ATTR_MODE)
@@ -357,10 +339,8 @@ static void f_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *a, int valid,
 static void f_readlink(fuse_req_t req, fuse_ino_t ino) {
     char b[4097];
     FD(d, I(ino));
-    if (stale(I(ino), d)) {
-        fuse_reply_err(req, ESTALE);
-        return;
-    }
+    if (stale(I(ino), d))
+        ERR(req, ESTALE);
     ssize_t n = readlinkat(d, "", b, 4096);
     if (n < 0)
         fuse_reply_err(req, errno);
@@ -382,19 +362,13 @@ static void made(fuse_req_t req, int d, const char *name, int r) {
 
 static void f_mkdir(fuse_req_t req, fuse_ino_t p, const char *name, mode_t m) {
     FD(d, I(p));
-    AS(req);
+    become(req);
     made(req, d, name, mkdirat(d, name, m));
-}
-
-static void f_mknod(fuse_req_t req, fuse_ino_t p, const char *name, mode_t m, dev_t v) {
-    FD(d, I(p));
-    AS(req);
-    made(req, d, name, mknodat(d, name, m, v));
 }
 
 static void f_symlink(fuse_req_t req, const char *to, fuse_ino_t p, const char *name) {
     FD(d, I(p));
-    AS(req);
+    become(req);
     made(req, d, name, symlinkat(to, d, name));
 }
 
@@ -403,7 +377,7 @@ static void f_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t p, const char *nam
     FD(f, I(ino));
     FD(d, I(p));
     snprintf(path, sizeof path, "/proc/self/fd/%d", f);
-    AS(req);
+    become(req);
     if (stale(I(ino), f))
         ERR(req, ESTALE);
     made(req, d, name, linkat(AT_FDCWD, path, d, name, AT_SYMLINK_FOLLOW));
@@ -436,14 +410,14 @@ static int silly(int d, const char *name) {
 
 static void f_unlink(fuse_req_t req, fuse_ino_t p, const char *name) {
     FD(d, I(p));
-    AS(req);
+    become(req);
     int r = silly(d, name) ? 0 : unlinkat(d, name, 0);
     ERR(req, r ? errno : 0);
 }
 
 static void f_rmdir(fuse_req_t req, fuse_ino_t p, const char *name) {
     FD(d, I(p));
-    AS(req);
+    become(req);
     int r = unlinkat(d, name, AT_REMOVEDIR);
     ERR(req, r ? errno : 0);
 }
@@ -452,7 +426,7 @@ static void f_rename(fuse_req_t req, fuse_ino_t p, const char *a, fuse_ino_t q, 
                      unsigned flags) {
     FD(d, I(p));
     FD(f, I(q));
-    AS(req);
+    become(req);
     if (flags)
         ERR(req, EINVAL); /* as NFS: no RENAME_NOREPLACE */
     struct stat s, t;
@@ -485,7 +459,7 @@ static void f_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
     char path[64];
     struct inode *i = I(ino);
     FD(d, i);
-    AS(req);
+    become(req);
     if (stale(i, d))
         ERR(req, ESTALE);
     snprintf(path, sizeof path, "/proc/self/fd/%d", d);
@@ -503,7 +477,7 @@ static void f_create(fuse_req_t req, fuse_ino_t p, const char *name, mode_t m,
                      struct fuse_file_info *fi) {
     struct fuse_entry_param e;
     FD(d, I(p));
-    AS(req);
+    become(req);
     int fd = openat(d, name, (fi->flags | O_CREAT) & ~O_NOFOLLOW, m);
     if (fd < 0)
         ERR(req, errno);
@@ -519,10 +493,8 @@ static void f_create(fuse_req_t req, fuse_ino_t p, const char *name, mode_t m,
 
 static void f_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
                    struct fuse_file_info *fi) {
-    if (stale(I(ino), fi->fh)) {
-        fuse_reply_err(req, ESTALE);
-        return;
-    }
+    if (stale(I(ino), fi->fh))
+        ERR(req, ESTALE);
     char *b = malloc(size);
     ssize_t n = pread(fi->fh, b, size, off);
     if (n < 0)
@@ -534,7 +506,7 @@ static void f_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 
 static void f_write(fuse_req_t req, fuse_ino_t ino, const char *b, size_t size, off_t off,
                     struct fuse_file_info *fi) {
-    AS(req);
+    become(req);
     if (stale(I(ino), fi->fh))
         ERR(req, ESTALE);
     ssize_t n = pwrite(fi->fh, b, size, off);
@@ -542,12 +514,6 @@ static void f_write(fuse_req_t req, fuse_ino_t ino, const char *b, size_t size, 
         ERR(req, errno);
     back();
     fuse_reply_write(req, n);
-}
-
-static void f_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
-    (void)ino;
-    (void)fi;
-    fuse_reply_err(req, 0);
 }
 
 static void f_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
@@ -570,16 +536,14 @@ static void f_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 }
 
 static void f_fsync(fuse_req_t req, fuse_ino_t ino, int data, struct fuse_file_info *fi) {
-    if (stale(I(ino), fi->fh)) {
-        fuse_reply_err(req, ESTALE);
-        return;
-    }
+    if (stale(I(ino), fi->fh))
+        ERR(req, ESTALE);
     fuse_reply_err(req, (data ? fdatasync(fi->fh) : fsync(fi->fh)) ? errno : 0);
 }
 
 static void f_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
     FD(p, I(ino));
-    AS(req);
+    become(req);
     if (stale(I(ino), p))
         ERR(req, ESTALE);
     int fd = openat(p, ".", O_RDONLY | O_DIRECTORY);
@@ -621,12 +585,6 @@ static void f_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
     fuse_reply_err(req, 0);
 }
 
-static void f_fsyncdir(fuse_req_t req, fuse_ino_t ino, int data, struct fuse_file_info *fi) {
-    (void)ino;
-    (void)data;
-    fuse_reply_err(req, fsync(dirfd((DIR *)(uintptr_t)fi->fh)) ? errno : 0);
-}
-
 static void f_statfs(fuse_req_t req, fuse_ino_t ino) {
     struct statvfs s;
     FD(d, I(ino));
@@ -636,23 +594,13 @@ static void f_statfs(fuse_req_t req, fuse_ino_t ino) {
         fuse_reply_statfs(req, &s);
 }
 
-static void f_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
-                        struct fuse_file_info *fi) {
-    (void)ino;
-    AS(req);
-    int r = fallocate(fi->fh, mode, off, len);
-    ERR(req, r ? errno : 0);
-}
-
 static const struct fuse_lowlevel_ops ops = {.init = f_init,
                                              .lookup = f_lookup,
                                              .forget = f_forget,
-                                             .forget_multi = f_forget_multi,
                                              .getattr = f_getattr,
                                              .setattr = f_setattr,
                                              .readlink = f_readlink,
                                              .mkdir = f_mkdir,
-                                             .mknod = f_mknod,
                                              .symlink = f_symlink,
                                              .link = f_link,
                                              .unlink = f_unlink,
@@ -662,20 +610,16 @@ static const struct fuse_lowlevel_ops ops = {.init = f_init,
                                              .create = f_create,
                                              .read = f_read,
                                              .write = f_write,
-                                             .flush = f_flush,
                                              .release = f_release,
                                              .fsync = f_fsync,
                                              .opendir = f_opendir,
                                              .readdir = f_readdir,
                                              .releasedir = f_releasedir,
-                                             .fsyncdir = f_fsyncdir,
-                                             .statfs = f_statfs,
-                                             .fallocate = f_fallocate};
+                                             .statfs = f_statfs};
 
 int main(int argc, char **argv) {
-    if (argc != 8 && argc != 9) {
-        fprintf(stderr, "usage: file_client FOLDER MOUNTPOINT FILE_MIN FILE_MAX FOLDER_MIN "
-                        "FOLDER_MAX ABSENT [SQUASH]\n");
+    if (argc != 8) {
+        fprintf(stderr, "usage: see the head of file_client.c\n");
         return 2;
     }
     client.file_min = atof(argv[3]);
@@ -683,7 +627,6 @@ int main(int argc, char **argv) {
     client.folder_min = atof(argv[5]);
     client.folder_max = atof(argv[6]);
     client.absent = atof(argv[7]);
-    client.squash = argc == 8 || atoi(argv[8]);
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;

@@ -73,14 +73,8 @@ def cgroup_version() -> int | None:
     if not os.access(_CGROUP_ROOT, os.W_OK):
         return None
     if (_CGROUP_ROOT / "cgroup.controllers").exists():
-        # Older ones know v1 only. Source: Slurm's release notes, 22.05.
-        return 2 if installed_version() >= (22, 5) else None
+        return 2
     return 1 if (_CGROUP_ROOT / "freezer/cgroup.procs").exists() else None
-
-
-def default_proctrack() -> str:
-    """Returns cgroup, which most real clusters use, or linuxproc if cgroup cannot work here."""
-    return "cgroup" if cgroup_version() else "linuxproc"
 
 
 def installed_version() -> tuple[int, int]:

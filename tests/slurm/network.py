@@ -42,13 +42,8 @@ def free_subnet(tag: str) -> IPv4Network:
 
 
 def _candidates(start: int) -> Iterator[IPv4Network]:
-    # The second range is reserved for tests of networks (RFC 2544): for a host whose VPN has
-    # taken all of 10.0.0.0/8.
-    for parent in (IPv4Network("10.192.0.0/11"), IPv4Network("198.18.0.0/15")):
-        size = 1 << (24 - parent.prefixlen)
-        for offset in range(size):
-            index = (start + offset) % size
-            yield IPv4Network((int(parent[0]) + (index << 8), 24))
+    subnets = [*IPv4Network("10.192.0.0/11").subnets(new_prefix=24)]
+    return (subnets[(start + offset) % len(subnets)] for offset in range(len(subnets)))
 
 
 def build(site: Site) -> None:

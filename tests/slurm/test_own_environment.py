@@ -1,4 +1,4 @@
-"""Setup lines and another interpreter on Slurm: on every node, with failures and stops recorded."""
+"""Setup lines and another interpreter on Slurm: on every node, with failures recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
 from .host import OWN_MOUNTS
-from .kit import TABLE, Kit, Run
+from .kit import TABLE, Kit
 
 # Hides the environment of this Python, and shows the same packages at another path.
 CONTAIN = """#!/bin/sh
@@ -23,10 +23,6 @@ shift 2
 exec "$@"
 ' sh '{host}' '{image}' "$@"
 """
-
-
-def submit(kit: Kit, setup: list[str], *overrides: str) -> Run:
-    return kit.submit(TABLE, f"setup={json.dumps(setup)}", "train.epochs=1", *overrides)
 
 
 @pytest.mark.slow
@@ -44,7 +40,8 @@ def test_setup_and_interpreter_of_an_image_on_every_node(cluster: Cluster, tmp_p
     fail = f"{once} || {{ {wait}; touch {tmp_path}/failed; echo no data here; false; }}"
     prepare = f'echo "prepared on $SLURMD_NODENAME"; touch {tmp_path}/prepared-$SLURMD_NODENAME'
     setup = [f"export PATH={image}/bin:$PATH", prepare, fail]
-    run = submit(kit, setup, f'launch.command_prefix=["{contain}"]')
+    words = (f"setup={json.dumps(setup)}", f'launch.command_prefix=["{contain}"]')
+    run = kit.submit(TABLE, "train.epochs=1", *words)
     run.wait()
     first, second = run.attempts()
     reason = "n2: setup: exit code 1: no data here"
@@ -56,21 +53,3 @@ def test_setup_and_interpreter_of_an_image_on_every_node(cluster: Cluster, tmp_p
             said = run.dir.attempt(attempt).setup_log(node).read_text()
             assert said.count(f"prepared on n{node + 1}\n") == 1
     assert run.dir.job_log.read_text().count("prepared on n2\n") == 2
-
-
-@pytest.mark.slow
-def test_a_stop_while_the_setup_lines_run_is_recorded_and_requeued(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    kit = Kit(cluster, tmp_path / "runs")
-    kit.runs_root.mkdir()
-    wait = "[[ ${SLURM_RESTART_COUNT:-0} -gt 0 ]] || { echo waiting; sleep 600; }"
-    run = submit(kit, ["true", wait])
-    logs = [run.dir.attempt(1).setup_log(node) for node in range(2)]
-    cluster.wait_for(lambda: all(log.exists() and log.read_text() for log in logs), "setup", 90)
-    cluster.run("scancel", "--signal=USR1", run.job_id)
-    run.wait()
-    first, second = run.attempts()
-    assert (first["cause"], first["decision"]) == ("time_limit", "requeue")
-    assert first["evidence"]["signals"] == ["SIGUSR1"]
-    assert second["decision"] == "done"

@@ -1,4 +1,4 @@
-"""A run that is requeued once: a shell and a clean beside it; then its notification and report."""
+"""A run that is requeued once: a shell and a clean beside it; then its notification."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .cluster import Cluster
-from .kit import PACED, Kit, Run
+from .kit import PACED, Kit
 
 MAIL = '#!/bin/sh\necho "$*" >>{}\n'
 
@@ -47,23 +47,3 @@ def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: 
     assert "Ended" in mail and "me@example.org" in mail
     ended = kit.jobs("shell", run.job_id, check=False)
     assert ended.returncode == 2 and "has no running Slurm job" in ended.stderr
-    check_report(kit, run)
-
-
-def check_report(kit: Kit, run: Run) -> None:
-    """The report explains the time of the run, the wait for its second start included."""
-    (report,) = json.loads(kit.jobs("report", "--json", run.dir.path).stdout)["runs"]
-    seconds = report["seconds"]
-    print({use: time for use, time in seconds.items() if time}, report["goodput"])
-    assert abs(sum(seconds.values()) - report["wall_s"]) < 0.1
-    assert (report["state"], len(report["attempts"])) == ("completed", 2)
-    first, second = (each["times"] for each in run.attempts())
-    waited = second["start"] - first["stop"]  # Slurm's wait after a requeue: see conf.py
-    # The report rounds to milliseconds.
-    assert waited <= seconds["queue"] + 0.01 <= waited + first["start"] - report["begin"] + 0.02
-    for use in ("start_up", "training", "evaluation", "stopping"):
-        assert seconds[use] > 0, use
-    assert seconds["redone"] == seconds["idle"] == 0
-    assert 0 < report["goodput"] < 1
-    text = kit.jobs("report", run.dir.path).stdout
-    assert "goodput" in text and (run.dir.path / "report.html").stat().st_size > 10_000

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import read_json
-
 from .cluster import Cluster
 from .faults import oracles
 from .faults.scenario import ReferenceRuns, start
 from .host import IS_SITE
-from .kit import Kit, Run
-from .user_site import MAX_ARRAY_SIZE
+from .kit import Kit
 
 pytestmark = pytest.mark.skipif(
     not IS_SITE, reason="for the site's shape: make test-on-slurm SITE=1"
@@ -49,22 +46,6 @@ def test_commands_and_jobs_are_those_of_ordinary_users(cluster: Cluster, tmp_pat
     assert cluster.job(theirs)["UserId"] == "other(2002)"
 
 
-def test_limits_refuse_a_job_and_a_gpu_is_a_device_file(cluster: Cluster) -> None:
-    def why_refused(*options: str) -> str:
-        done = cluster.run_as_user("sbatch", *options, "--wrap=true", check=False)
-        assert done.returncode != 0
-        return done.stderr
-
-    assert "Invalid job array" in why_refused(f"--array=0-{MAX_ARRAY_SIZE}")
-    assert "Invalid qos" in why_refused("--qos=none")
-    assert "Memory specification" in why_refused("--mem=90G")
-    look = ("bash", "-c", "head -c1 $0/dev/gpu$1 2>&1; echo $CUDA_VISIBLE_DEVICES", cluster.root)
-    without = cluster.run_as_user("srun", *look, "0").stdout
-    assert "Operation not permitted" in without
-    one = cluster.run_as_user("srun", "--gres=gpu:1", *look, "0").stdout
-    assert "No such device" in one and one.endswith("\n0\n")  # opened, but there is no driver
-
-
 def test_a_node_sees_an_old_directory_until_it_changes_it_itself(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -79,11 +60,6 @@ def test_a_node_sees_an_old_directory_until_it_changes_it_itself(
         process.stdin.flush()
         assert process.stdout.readline() == "False False\n"
         assert process.stdout.readline() == "True\n"
-
-
-def nodes_of(run: Run) -> list[list[str]]:
-    """The nodes of each attempt."""
-    return [read_json(run.dir.attempt(each["attempt"]).plan)["nodes"] for each in run.attempts()]
 
 
 def test_preempted_twice_and_back_on_its_first_nodes_a_run_ends_with_the_same_bits(
@@ -106,4 +82,5 @@ def test_preempted_twice_and_back_on_its_first_nodes_a_run_ends_with_the_same_bi
     oracles.bitwise(paced.run, expected)
     oracles.no_step_redone(paced.run)
     oracles.causes(paced.run, ["preemption", "preemption", "completed"])
-    assert nodes_of(paced.run) == [["n1", "n2"], ["n3", "n4"], ["n1", "n2"]]
+    nodes = [attempt["nodes"] for attempt in paced.run.attempts()]
+    assert nodes == [["n1", "n2"], ["n3", "n4"], ["n1", "n2"]]

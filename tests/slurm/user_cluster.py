@@ -6,7 +6,6 @@ import fcntl
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -64,7 +63,7 @@ class UserCluster(Cluster):
     """
 
     shape = UserSite
-    folders = (*Cluster.folders, "database", "dev")
+    folders = (*Cluster.folders, "database")
 
     @property
     def _user_site(self) -> UserSite:
@@ -150,11 +149,6 @@ class UserCluster(Cluster):
             home.mkdir(parents=True)
             (home / ".gitconfig").write_text("[safe]\n\tdirectory = *\n")
             os.chown(home, user.id, GROUP_ID)
-        for number in range(user_site.NUM_GPUS):
-            device = self.root / f"dev/gpu{number}"
-            # A number for local use, so that no driver answers.
-            os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(240, number))
-            device.chmod(0o666)
         flags = _output("pkg-config", "--cflags", "--libs", "fuse3").split()
         _output("gcc", "-O1", "-o", f"{self.root}/run/file_client", str(_FILE_CLIENT), *flags)
 
@@ -163,10 +157,7 @@ class UserCluster(Cluster):
         etc, site = self.site.conf_dir, self._user_site
         (etc / "passwd").write_text(user_site.passwd(site, Path("/etc/passwd").read_text()))
         (etc / "group").write_text(user_site.group(Path("/etc/group").read_text()))
-        (etc / "gres.conf").write_text(user_site.gres_conf(site))
         (etc / "job_submit.lua").write_text(user_site.job_submit_lua())
-        with (etc / "cgroup.conf").open("a") as lines:
-            lines.write("ConstrainDevices=yes\n")
         dbd = etc / "slurmdbd.conf"
         dbd.touch(mode=0o600)
         dbd.write_text(user_site.slurmdbd_conf(site))

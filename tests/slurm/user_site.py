@@ -4,10 +4,10 @@ KIT_TEST_SITE=1 chooses it. Pure, as `conf`: from a `UserSite` to text. `user_cl
 real.
 
 What differs from the first shape: jobs and commands are those of an ordinary user and a second one,
-from a login machine; slurmdbd keeps accounts, limits and qualities of service (QOS), by which jobs
-are preempted; memory is a resource; GPUs are device files; other users' jobs and processes are
-hidden; a node's host name is not its name in Slurm; Slurm forgets an ended job soon; each machine
-has a /tmp of its own and the shared files through a client with NFS's caches (file_client.c).
+from a login machine; slurmdbd keeps accounts and qualities of service (QOS), by which jobs are
+preempted; memory is a resource; other users' jobs and processes are hidden; a node's host name is
+not its name in Slurm; Slurm forgets an ended job soon; each machine has a /tmp of its own and the
+shared files through a client with NFS's caches (file_client.c).
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from .conf import CONTROLLER, Site
 
 LOGIN = "login"
 GROUP, GROUP_ID = "lab", 2000
-NUM_GPUS = 2
-MAX_ARRAY_SIZE = 20
 # What a busy site may have; slurmctld looks once a minute for jobs to forget.
 MIN_JOB_AGE_S = 5
 DEF_MEM_PER_CPU_MIB = 1000
@@ -58,24 +56,20 @@ class UserSite(Site):
             "AccountingStorageHost": address,
             "AccountingStoragePass": self.root / "munge/socket",
             "AccountingStorageEnforce": "associations,limits,qos,safe",
-            "AccountingStorageTRES": "gres/gpu,gres/gpu:a100",
             "JobAcctGatherType": "jobacct_gather/cgroup",
             "JobSubmitPlugins": "lua",
-            "GresTypes": "gpu",
             "PrivateData": "jobs",
             "TaskPlugin": "task/cgroup",
             "SelectTypeParameters": "CR_Core_Memory",
             "DefMemPerCPU": DEF_MEM_PER_CPU_MIB,
             "MinJobAge": MIN_JOB_AGE_S,
-            "MaxArraySize": MAX_ARRAY_SIZE,
             "PreemptType": "preempt/qos",
             "PriorityType": "priority/multifactor",
             "PriorityWeightQOS": 1000,
         }
 
     def node_line(self, node: str) -> str:
-        host = f"NodeHostname={self.host_name(node)}"
-        return f"{super().node_line(node)} {host} Gres=gpu:a100:{NUM_GPUS}"
+        return f"{super().node_line(node)} NodeHostname={self.host_name(node)}"
 
     def partition_lines(self) -> list[str]:
         rest = [f"PartitionName={name} Nodes=ALL" for name in ("nograce", "urgent")]
@@ -97,12 +91,6 @@ def passwd(site: UserSite, base: str) -> str:
 def group(base: str) -> str:
     """Returns /etc/group of the machines."""
     return f"{base}{GROUP}:x:{GROUP_ID}:\n"
-
-
-def gres_conf(site: UserSite) -> str:
-    """Returns gres.conf: two device files without any device."""
-    names = f"n[1-{site.num_nodes}]"
-    return f"NodeName={names} Name=gpu Type=a100 File={site.root}/dev/gpu[0-{NUM_GPUS - 1}]\n"
 
 
 def slurmdbd_conf(site: UserSite) -> str:
@@ -141,27 +129,21 @@ return slurm.SUCCESS
 
 
 def accounts(site: UserSite) -> str:
-    """Returns the commands of sacctmgr that make users, accounts and QOS."""
-    preempted = ("scavenger", "scavnow", "scavcancel")
-    allowed = ",".join(("normal", "high", *preempted, "single", "short"))
+    """Returns the commands of sacctmgr that make users, an account and QOS."""
+    allowed = ",".join(("normal", *QOS_OF_PARTITION.values()))
     lines = [
         f"add cluster {site.tag}",
         "add qos high Priority=1000",
         "add qos scavenger Priority=1 PreemptMode=requeue",
         "add qos scavnow Priority=1 PreemptMode=requeue GraceTime=0",
-        "add qos scavcancel Priority=1 PreemptMode=cancel GraceTime=0",
-        "add qos single MaxJobsPU=1 MaxSubmitJobsPU=2",
-        "add qos short MaxWall=00:05:00",
-        f"modify qos high set Preempt={','.join(preempted)}",
+        "modify qos high set Preempt=scavenger,scavnow",
         f"add account {GROUP}",
-        "add account small GrpTRES=cpu=1",
+        # The administrator, who has an account from the start.
+        f"modify user root set QOS={allowed}",
     ]
-    # The administrator, who has an account from the start.
-    lines.append(f"modify user root set QOS={allowed}")
     for user in USERS:
         lines += [
-            f"add user {user.name} account={GROUP} DefaultAccount={GROUP}",
-            f"add user {user.name} account=small",
+            f"add user {user.name} account={GROUP}",
             f"modify user {user.name} set QOS={allowed} DefaultQOS=normal",
         ]
     return "\n".join(lines) + "\n"
