@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from .. import records, shared_files
+from .. import records
 from ..console import BestEffort
 from ..errors import UserError
 from ..kinds import Kind
@@ -25,9 +23,8 @@ from ..records.ended import (
     Times,
     Why,
 )
-from ..records.frozen import Revision
 from ..rundir import RunDir, Timeline
-from ..runs import interpret, revision
+from ..runs import interpret
 from ..runs.interpret import AttemptFacts
 from ..slurm.client import RequeueResult
 from .decision import Decision
@@ -89,20 +86,6 @@ def end_run(
     if last is not None and last.decision not in ENDS:
         facts = amend(run_dir, facts, decision)
     return write_result(run_dir, facts, decision)
-
-
-def reopen(run_dir: RunDir, facts: AttemptFacts) -> Revision:
-    """Return the change by which a complete run may go on.
-
-    The record of the last attempt comes first: until result.json is gone the run stays complete.
-    """
-    texts: dict[Path, str | None] = {}
-    last, reason = facts.last, "all steps were done; a user resumed the run for more"
-    if last is not None and last.decision is Action.DONE:
-        entry = corrected_record(last, Decision(Action.HOLD, last.cause, reason), None)
-        text = shared_files.read_text(run_dir.attempts)
-        texts[run_dir.attempts] = f"{text}{json.dumps(records.encode(entry))}\n"
-    return revision.of_files(run_dir, texts | {run_dir.result: None})
 
 
 def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:

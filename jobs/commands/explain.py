@@ -13,7 +13,7 @@ from ..config.load import LoadedSpec, load
 from ..console import display_path
 from ..errors import UserError
 from ..problems import printable
-from ..runs import lookup, spec_changes
+from ..runs import frozen_spec, lookup
 from . import arguments
 from .views import table
 
@@ -85,7 +85,7 @@ def spec_of(source: str, overrides: Sequence[str]) -> LoadedSpec:
     if source.endswith((".yaml", ".yml")) or Path(source).is_file():
         return load(Path(source), overrides)
     try:
-        return spec_changes.reload(lookup.find(source), overrides)
+        return frozen_spec.reload(lookup.find(source), overrides)
     except lookup.NoSuchRunError:
         hint = unknown_key_hint(tuple(source.split(".")))
         what = f"{printable(source)} is no key, section, CONFIG or RUN"

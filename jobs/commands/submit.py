@@ -7,8 +7,7 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 from .. import hooks, installation
 from ..config.load import LoadedSpec, load
@@ -22,10 +21,8 @@ from . import arguments, packages
 from .queue import gpu_hours, queue, test_only
 from .submit_claim import hold_claim
 
-if TYPE_CHECKING:
-    from ..runs.origin import Origin
-
-MAKE = ("CONFIG", "SET FROM YES FLAGS")
+Claim = Callable[[RunDir], contextlib.AbstractContextManager[None]]
+MAKE = ("CONFIG", "SET FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_start(parser)
     parser.add_argument("--dry-run", action="store_true", help="show what would be submitted")
     arguments.add_no_check(parser)
-    help_of_from = "begin with the whole state of a run, @step-N or @best of its checkpoints"
-    parser.add_argument("--from", dest="origin", metavar="RUN[@NAME]", help=help_of_from)
-    help_of_yes = "also if the spec differs from that run's"
-    parser.add_argument("--yes", action="store_true", help=help_of_yes)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -45,22 +38,19 @@ def command(args: argparse.Namespace) -> int:
 
     Raises: UserError, FailedError; then there is no run.
     """
+    return submit(load(args.config, arguments.overrides_of(args)), args)
+
+
+def submit(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim) -> int:
+    """Do what `command` does with a loaded spec; `claim`: for the time until the job is queued."""
     if args.json and args.dry_run:
         hint = "leave out one of --json and --dry-run"
         raise UserError(f"--dry-run prints no JSON\n  hint: {hint}")
-    begun = None
-    if args.origin is not None:
-        from ..runs import origin
-
-        begun = origin.find(args.origin, args.yes)
-    loaded = load(args.config, arguments.overrides_of(args))
-    for line in [] if begun is None else begun.check(loaded.spec):
-        print_line(line)
     if args.dry_run:
         packages.check(loaded.spec, is_on_slurm=False)
         return dry_run(loaded, args.cluster)
     run_dir, cluster, job_id = planned_run_dir(loaded.spec), choose_cluster(args.cluster), None
-    with new_runs({run_dir: loaded}, cluster, hold_claim(run_dir), not args.no_check, begun):
+    with new_runs({run_dir: loaded}, cluster, claim(run_dir), not args.no_check):
         if cluster == "slurm":
             job_id = queue(loaded.spec, run_dir, Submission())
     return go_on(run_dir, job_id, args.json)
@@ -94,12 +84,11 @@ def new_runs(
     cluster: str,
     claim: contextlib.AbstractContextManager[None],
     is_checked: bool,
-    origin: Origin | None = None,
 ) -> Iterator[None]:
     """Run a block with new runs that can be queued or run here; delete them again if it fails.
 
     claim: the block in which no other command queues or cancels them. is_checked: on Slurm, build
-    their parts once before. origin: the state of another run that they begin with.
+    their parts once before.
     Raises: UserError, FailedError.
     """
     for loaded in runs.values():
@@ -112,9 +101,6 @@ def new_runs(
         print_line(gpu_hours([loaded.spec for loaded in runs.values()]))
         executor.begin_import()
     with freeze_all(runs), claim:
-        if origin is not None:
-            for run_dir in runs:
-                print_line(origin.copy_into(run_dir))
         hooks.before_queue(runs, cluster == "slurm", is_checked)
         yield
 

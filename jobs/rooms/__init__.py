@@ -16,7 +16,8 @@ class Room(NamedTuple):
 
     hooks: those of jobs/hooks.py, in jobs/rooms/NAME/hooks.py. trainer_hooks: those of
     trainer/hooks.py, in trainer/rooms/NAME/hooks.py. commands: each with its line of --help; the
-    module jobs/rooms/NAME/COMMAND.py has it.
+    module jobs/rooms/NAME/COMMAND.py has it. It may have the name of a command of the core, in
+    whose place it then runs.
     """
 
     hooks: tuple[str, ...] = ()
@@ -38,6 +39,12 @@ ROOMS: dict[str, Room] = {
     "workers": Room(trainer_hooks=("parts",)),
     "describe": Room(trainer_hooks=("callbacks",)),
     "integrations": Room(),
+    "changes": Room(
+        commands={
+            "submit": "freeze a spec and run it, on Slurm if there is one",
+            "resume": "continue a run that stopped before its end, perhaps changed",
+        }
+    ),
     "shell": Room(
         commands={"shell": "print the srun line of a shell on a running rank's node, or run it"}
     ),

@@ -8,12 +8,8 @@
 - run_lock: which job may write into the run directory (owner.json).
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.
-- code_changes: how the frozen code differs from the checkout, and the switch to that.
-- checkpoint_files: checks and copies a checkpoint; puts newer ones aside.
-- origin: begins a run from the whole state of another one.
-- extension: whether a complete run gets more steps.
 - revision: changes a run between two attempts, all of it or nothing.
 - scratch_purge: names what a scratch purge deleted.
 - checkpoint_lookup: the names of committed checkpoints and which is the newest.
-- spec_changes: what a resume changes in a frozen spec.
+- frozen_spec: the spec of a run as its user wrote it, and how another one differs.
 """

@@ -64,8 +64,7 @@ SIGNALS_FIRST = ("trainer.stop", "trainer.rooms.workers.worker_init")
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
     *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS | CHECKPOINT)),
-    *("jobs.attempt.__main__", "jobs.runs.checkpoint_files"),
-    *("jobs.node.__main__", "jobs.node.rank"),
+    *("jobs.attempt.__main__", "jobs.node.__main__", "jobs.node.rank"),
     *("jobs.runs.scratch_purge", "jobs.slurm.client", "jobs.slurm.site"),
     "jobs.commands.packages",
     # A rank imports torch after its stop signals; a process without torch checks and forks fast.
@@ -370,7 +369,6 @@ RENAME = {
     "jobs.shared_files": "a link that always fails makes the kernel look up the name",
     "jobs.runs.run_lock": "a hard link fails if the file exists; a rename would replace it",
     "jobs.runs.code_snapshot": "directories",
-    "jobs.runs.checkpoint_files": "directories",
     "jobs.runs.revision": "directories",
     "jobs.checkpoint.names": "temporary names that a later attempt removes",
     "trainer.checkpoint.commit": "directories",

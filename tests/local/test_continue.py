@@ -55,6 +55,7 @@ def newest(kit):
 
 
 @pytest.mark.slow
+@pytest.mark.room("changes")
 def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_path, kit):
     kit.repository = tmp_path / "copy"
     copy_checkout(kit.repository)

@@ -17,7 +17,7 @@ from ...records.frozen import Provenance
 from ...records.training import Result
 from ...rundir import RunDir
 from ...runs import lookup, state
-from ...runs.spec_changes import FIXED, differences, is_free
+from ...runs.frozen_spec import FIXED, differences, is_free
 from ...spec import Spec
 
 MAKE = ("RUN WITH", "")

@@ -17,7 +17,7 @@ from pathlib import Path
 from ...commands import arguments
 from ...config import load
 from ...errors import FailedError, UserError
-from ...runs import lookup, spec_changes
+from ...runs import frozen_spec, lookup
 from . import controls, final_state, judge, metrics, traces
 from .scenarios import MIDDLE, UNDISTURBED, Rehearsal, Tried
 from .subjects import CommandSubject, SpecSubject, Subject, patterns_of
@@ -180,7 +180,7 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
         config, cwd = run_dir.spec_yaml, folder / "source"
         # Elsewhere, as git may ignore the folder of the runs, and what is ignored is not frozen.
         shutil.copytree(run_dir.code.resolve(), cwd, symlinks=True)
-        loaded = spec_changes.reload(run_dir, overrides)
+        loaded = frozen_spec.reload(run_dir, overrides)
     spec = loaded.spec
     few = [f"slurm.nodes={args.ranks}", "slurm.spare_nodes=0", "launch.nproc_per_node=1"]
     if spec.launch.is_trainer:

@@ -1,6 +1,5 @@
 """The command resume: one job for a run that stopped, with a changed spec if wanted."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,11 +9,10 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.submit_claim import hold_claim
-from slurm_job_kit.jobs.rundir import read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import read_json, write_json
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
-from tests.core.run_files import REPOSITORY, make_code, make_run
+from tests.core.run_files import REPOSITORY, make_run
 from tests.core.waiting import wait_for
 
 
@@ -37,33 +35,6 @@ def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, c
     assert not is_written or read_json(run.result)["status"] == "completed"
     if command == "status":
         assert " completed\n" in capsys.readouterr().out
-
-
-def test_resume_of_a_complete_run_does_nothing(here, capsys):
-    run = make_run(here)
-    write_json(run.result, {"status": "completed"})
-    assert main(["resume"]) == 0
-    assert capsys.readouterr().out == (
-        "20260101 is complete, there is nothing to resume; to train on, make resume "
-        'RUN=20260101 SET="train.epochs=..." YES=1\n'
-    )
-
-
-def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, capsys):
-    run = make_run(here)
-    write_json(run.result, {"status": "completed", "global_step": 12})
-    make_code(here, run)
-    before = run.spec.read_text()
-    assert main(["resume", "tiny", "train.lr=0.5", "--yes", "--cluster", "local"]) == 2
-    assert capsys.readouterr().err == (
-        "error: 20260101 is complete after 12 steps, so nothing is changed\n"
-        "  hint: a greater train.epochs (or train.max_steps, where that is set) lets it train on; "
-        "--checkpoint NAME goes on from an older checkpoint\n"
-    )
-    assert (run.spec.read_text(), read_json(run.result)["status"]) == (before, "completed")
-    run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
-    assert main(["resume", "tiny", "train.epochs=9"]) == 2
-    assert capsys.readouterr().err.endswith("hint: to train on, submit a new run\n")
 
 
 def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):
@@ -90,29 +61,6 @@ def test_resume_needs_to_know_whether_the_job_still_runs(slurm, here, capsys):
     slurm.answer("squeue", error="Unable to contact slurmctld\n", status=1)
     assert main(["resume", "4711"]) == 1
     assert "whether job 4711 still runs" in capsys.readouterr().err
-
-
-def test_resume_submits_the_same_run_again_with_other_limits(slurm, capsys):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    slurm.set_state("4711", "TIMEOUT")
-    assert main(["resume", "slurm.time=00:20:00", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["run_id"] == run.run_id
-    assert Spec.from_json(run.spec.read_text()).slurm.time == "00:20:00"
-    assert lookup.all_runs() == [run]
-
-
-def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, capsys):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    slurm.set_state("4711", "TIMEOUT")
-    assert main(["resume", "train.lr=0.3"]) == 2
-    said = capsys.readouterr().err
-    assert "train.lr: 0.1 -> 0.3\n  hint: repeat it with --yes (make: YES=1)" in said
-    assert Spec.from_json(run.spec.read_text()).train.lr == 0.1
-    assert main(["resume", "train.lr=0.3", "--yes"]) == 0
-    assert Spec.from_json(run.spec.read_text()).train.lr == 0.3
-    assert len(read_jsonl(run.changes)) == 1
 
 
 SLOW_SBATCH = """

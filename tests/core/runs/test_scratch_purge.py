@@ -8,9 +8,9 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.runs import (
     code_snapshot,
     fact_reader,
+    frozen_spec,
     interpret,
     scratch_purge,
-    spec_changes,
 )
 from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
@@ -76,10 +76,10 @@ def test_a_submit_from_the_same_checkout_brings_the_code_back(run, tmp_path):
 
 
 def test_a_lost_setup_script_is_written_anew(run):
-    spec_changes.mend_setup(run)
+    frozen_spec.mend_setup(run)
     assert "module load x\n" in run.setup.read_text()
     run.setup.write_text("mine\n")
-    spec_changes.mend_setup(run)
+    frozen_spec.mend_setup(run)
     assert run.setup.read_text() == "mine\n"
 
 

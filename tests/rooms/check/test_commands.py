@@ -8,8 +8,8 @@ from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rooms.check import hooks as check
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Spec
-from tests.core.commands.test_resume_changes import mend, state
-from tests.core.commands.test_resume_changes import run as run
+from tests.rooms.changes.test_resume_changes import mend, state
+from tests.rooms.changes.test_resume_changes import run as run
 
 CHECK = ROOMS["check"]
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.commands import resume
 from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rooms.scripts import hooks, work
 from slurm_job_kit.jobs.rooms.scripts.code import editable_line
 from slurm_job_kit.jobs.rooms.scripts.command import rank_command
 from slurm_job_kit.jobs.rundir import RunDir, read_json
-from slurm_job_kit.jobs.runs import code_snapshot, spec_changes
+from slurm_job_kit.jobs.runs import code_snapshot, frozen_spec
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Launch, Spec
 
@@ -148,7 +147,7 @@ def test_of_a_script_elsewhere_its_own_repository_or_folder_is_frozen(repository
     assert read_json(run.provenance)["repository"] == str(home)
     assert Spec.read(run.spec).launch.script == script
     assert "those of secrets: " in capfd.readouterr().err
-    assert spec_changes.reload(run, ["launch.args=[1]"]).spec.launch.script == script
+    assert frozen_spec.reload(run, ["launch.args=[1]"]).spec.launch.script == script
 
 
 def test_a_link_in_the_repository_to_a_script_elsewhere_freezes_that(repository):
@@ -240,9 +239,12 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository, mon
     assert (run.work / "deep/a/b.txt").exists() and not (run.work / "mine/more.py").exists()
 
 
+@pytest.mark.room("changes")
 def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(repository):
     run = frozen(repository, script="mine/run.py")
-    new = resume.fresh_code(run, resume.Request(("launch.inputs=[data]",)))
+    from slurm_job_kit.jobs.rooms.changes import resume
+
+    new = resume.fresh_code(run, resume.ChangeRequest(overrides=("launch.inputs=[data]",)))
     assert not (new.code / "data").exists() and (new.code / "mine/run.py").is_file()
 
 

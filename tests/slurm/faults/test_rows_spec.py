@@ -64,6 +64,7 @@ def expected_samples(size: int = GLOBAL_BATCH) -> dict[int, list[int]]:
     }
 
 
+@pytest.mark.room("changes")
 def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -> None:
     folder = tmp_path / "samples"
     folder.mkdir()
@@ -92,7 +93,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
         assert re.fullmatch(words, result["exactness_reason"]), result
 
 
-@pytest.mark.room("workers")
+@pytest.mark.room("workers", "changes")
 def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = begin(kit, row, data.BY_SAMPLE, "launch.num_workers=0", step=3)
     harm_storage.stop(paced.run)
@@ -105,6 +106,7 @@ def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns,
     oracles.nothing_left(paced.run)
 
 
+@pytest.mark.room("changes")
 def test_row_28_config_and_code_change_between_attempts(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:

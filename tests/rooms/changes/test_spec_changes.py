@@ -11,8 +11,9 @@ from slurm_job_kit.jobs.config.keys import keys
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Overrides
+from slurm_job_kit.jobs.rooms.changes import spec_changes
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
-from slurm_job_kit.jobs.runs import revision, spec_changes
+from slurm_job_kit.jobs.runs import frozen_spec, revision
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Spec
 
@@ -72,13 +73,13 @@ def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
     change(run, FREE, is_confirmed=False)
     assert frozen(run) == reloaded(run)
     assert frozen(run).train.epochs == 3
-    changed = {".".join(map(str, path)) for path in spec_changes.differences(before, frozen(run))}
+    changed = {".".join(map(str, path)) for path in frozen_spec.differences(before, frozen(run))}
     assert changed == {word.partition("=")[0] for word in FREE}
     assert not run.changes.exists()
 
 
 def test_every_other_key_needs_a_confirmation_or_is_fixed():
-    free = {key.dotted for key in keys().values() if spec_changes.is_free(key.path)}
+    free = {key.dotted for key in keys().values() if frozen_spec.is_free(key.path)}
     assert {name.partition(".")[0] for name in free} == {
         *("slurm", "launch", "checkpoint", "log", "profile", "notify")
     }

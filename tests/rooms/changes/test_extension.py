@@ -3,8 +3,8 @@
 import pytest
 
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rooms.changes import extension
 from slurm_job_kit.jobs.rundir import write_json
-from slurm_job_kit.jobs.runs import extension
 from slurm_job_kit.jobs.spec import Train
 
 

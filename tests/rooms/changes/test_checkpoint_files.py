@@ -4,8 +4,9 @@ import pytest
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, find_checkpoint
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rooms.changes import checkpoint_files
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoint_files, revision
+from slurm_job_kit.jobs.runs import revision
 from tests.core.run_files import make_checkpoint
 
 

@@ -10,9 +10,9 @@ import secrets
 import shutil
 from pathlib import Path
 
-from ..checkpoint import reader
-from ..checkpoint.manifest import Manifest
-from ..checkpoint.names import (
+from ...checkpoint import reader
+from ...checkpoint.manifest import Manifest
+from ...checkpoint.names import (
     ASIDE_PREFIX,
     BEST,
     LATEST,
@@ -24,10 +24,10 @@ from ..checkpoint.names import (
     point_at_best,
     write_pointer,
 )
-from ..errors import UserError
-from ..records.frozen import Part, Revision
-from ..rundir import RunDir, fsync_directory
-from . import revision
+from ...errors import UserError
+from ...records.frozen import Part, Revision
+from ...rundir import RunDir, fsync_directory
+from ...runs import revision
 
 
 def verify(directory: Path) -> Manifest:

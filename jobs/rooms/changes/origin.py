@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .. import records
-from ..checkpoint.names import checkpoint_step, find_checkpoint
-from ..errors import UserError
-from ..records.frozen import Provenance, StateOrigin
-from ..rundir import RunDir
-from ..spec import Spec
-from . import checkpoint_files, checkpoint_lookup, lookup, spec_changes
+from ... import records
+from ...checkpoint.names import checkpoint_step, find_checkpoint
+from ...commands.submit_claim import hold_claim
+from ...console import print_line
+from ...errors import UserError
+from ...records.frozen import Provenance, StateOrigin
+from ...rundir import RunDir
+from ...runs import checkpoint_lookup, lookup
+from ...runs.frozen_spec import FIXED, differences, is_free
+from ...spec import Spec
+from . import checkpoint_files, spec_changes
 
 
 @dataclass(frozen=True)
@@ -30,11 +36,10 @@ class Origin:
             key = "train.init_from" if spec.launch.is_trainer else "launch.script or launch.module"
             raise UserError(f"--from has the whole state of a run of the trainer: remove {key}")
         was = Spec.read(self.run_dir.spec)
-        differences = spec_changes.differences(was, spec)
         changed = {
             path: pair
-            for path, pair in differences.items()
-            if path[0] not in spec_changes.FIXED and not spec_changes.is_free(path)
+            for path, pair in differences(was, spec).items()
+            if path[0] not in FIXED and not is_free(path)
         }
         lines = spec_changes.format_changes(changed, was.train, spec.train)
         if changed and not self.is_confirmed:
@@ -44,6 +49,13 @@ class Origin:
                 + "\n  hint: repeat it with --yes (make: YES=1)"
             )
         return lines
+
+    @contextlib.contextmanager
+    def begin(self, run_dir: RunDir) -> Iterator[None]:
+        """Run a block in which a new run is claimed and has this state. Raises: as `copy_into`."""
+        with hold_claim(run_dir):
+            print_line(self.copy_into(run_dir))
+            yield
 
     def copy_into(self, run_dir: RunDir) -> str:
         """Make the other run's checkpoint the first one of a new run; returns a line for the user.

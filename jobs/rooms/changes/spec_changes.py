@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from .. import hooks, records, shared_files
-from ..batch_sizes import global_batch_size
-from ..checkpoint import reader
-from ..checkpoint.names import checkpoint_names
-from ..console import print_line
-from ..errors import UserError
-from ..problems import KeyPath, dotted, printable
-from ..records.frozen import KeyChange, Overrides, Provenance, Revision, SpecChange
-from ..rundir import RunDir, write_atomic
-from ..spec import Spec, Train
-from . import extension, revision
-
-if TYPE_CHECKING:
-    from ..config.load import LoadedSpec
-
-FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
-FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile", "notify")
-FREE_LAUNCH = (
-    "num_workers",
-    "hang_timeout_s",
-    "stop_check_steps",
-    "allow_public_rendezvous",
-    "interface",
-    "max_crashes",
+from ... import records, shared_files
+from ...batch_sizes import global_batch_size
+from ...checkpoint import reader
+from ...checkpoint.names import checkpoint_names
+from ...console import print_line
+from ...errors import UserError
+from ...problems import KeyPath, dotted, printable
+from ...records.frozen import KeyChange, Overrides, Revision, SpecChange
+from ...rundir import RunDir
+from ...runs import revision
+from ...runs.frozen_spec import (
+    FIXED,
+    SHAPE,
+    Differences,
+    differences,
+    is_free,
+    reload,
+    setup_script_of,
 )
-# The number of ranks follows from these keys.
-SHAPE: tuple[KeyPath, ...] = (
-    ("slurm", "nodes"),
-    ("slurm", "gpus_per_node"),
-    ("launch", "nproc_per_node"),
-)
+from ...spec import Spec, Train
+from . import extension
 
 # How the ranks share model and optimizer. Any of them loads the state of any other.
 SHARING: tuple[KeyPath, ...] = (("train", "strategy"), ("train", "shard_size"))
 _OTHER_BITS = ' (the same state, other bits from there on: the result is then "same samples")'
 MODEL: tuple[KeyPath, ...] = (("train", "model"), ("train", "model_args"))
 _SAME_SHAPES = " (a checkpoint fits only a model with tensors of the same names and shapes)"
-
-Differences = dict[KeyPath, tuple[Any, Any]]
 
 
 def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> Revision:
@@ -77,70 +62,17 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> Rev
         run_dir.overrides: records.text(Overrides(tuple(loaded.overrides))),
     }
     if any(path[0] == "setup" for path in weighty):
-        new[run_dir.setup] = _setup_script(run_dir, spec.setup)
+        new[run_dir.setup] = setup_script_of(run_dir, spec.setup)
     # Before the spec: the trainer accepts another spec than its checkpoint's only with a record.
     if weighty or _is_recorded(run_dir, text):
         _record(run_dir, changed, spec.to_json())
     return revision.of_files(run_dir, new)
 
 
-def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
-    """Return the user's file with all overrides so far and these. Raises: SpecError, UserError."""
-    from ..config.load import load
-
-    arguments = [*_frozen_overrides(run_dir), *overrides]
-    loaded = load(run_dir.spec_yaml, arguments, is_point=True)
-    known = records.read(Provenance, run_dir.provenance)
-    spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
-    if any(each.startswith("launch.script=") for each in overrides):
-        if known is not None and known.repository is not None:
-            spec, *_ = hooks.freeze(spec, Path(known.repository))
-    else:  # as the submit found it, relative to its repository
-        spec = dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, script=script))
-    return dataclasses.replace(loaded, spec=spec)
-
-
 def accept(run_dir: RunDir, other: Spec) -> None:
     """Record the spec of a new run as one that continues a checkpoint of the spec `other`."""
     spec = Spec.read(run_dir.spec)
     _record(run_dir, differences(other, spec), shared_files.read_text(run_dir.spec))
-
-
-def _frozen_overrides(run_dir: RunDir) -> list[str]:
-    """Return the overrides of submit and of earlier resumes.
-
-    Raises UserError if the file is missing: without it this resume would undo them.
-    """
-    frozen = records.read(Overrides, run_dir.overrides)
-    if frozen is None:
-        raise UserError(
-            f"{run_dir.overrides} is missing, and the spec cannot be changed without it\n"
-            "  hint: resume without SET, or submit a new run with train.init_from"
-        )
-    return list(frozen.arguments)
-
-
-def differences(was: Spec, now: Spec) -> Differences:
-    """Return (old, new) of each key that differs; None for an entry that a mapping lacks."""
-    old, new = (dict(_flat(dataclasses.asdict(spec), ())) for spec in (was, now))
-    paths = [*old, *(path for path in new if path not in old)]
-    pairs = {path: (old.get(path), new.get(path)) for path in paths}
-    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _flat(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _flat(item, (*path, name))
-    else:
-        yield path, value
-
-
-def is_free(path: KeyPath) -> bool:
-    """Return whether a key cannot change any bit of the result."""
-    if path in SHAPE:
-        return False
-    return path[0] in FREE_SECTIONS or (path[0] == "launch" and path[1] in FREE_LAUNCH)
 
 
 def _refuse_fixed(changed: Differences) -> None:
@@ -192,20 +124,6 @@ def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:
         note = _SAME_SHAPES if path[:2] in MODEL else note
         lines.append(f"{dotted(path)}: {old} -> {new}{note}")
     return [*lines, *filter(None, [extension.schedule_note(was, now)])]
-
-
-def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
-    from .freeze import setup_script
-
-    known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
-    return setup_script(sys.executable if known is None else known.interpreter, lines)
-
-
-def mend_setup(run_dir: RunDir) -> None:
-    """Write setup.sh from the spec if a scratch purge deleted it."""
-    if not shared_files.is_file(run_dir.setup):
-        spec = Spec.read(run_dir.spec)
-        write_atomic(run_dir.setup, _setup_script(run_dir, spec.setup))
 
 
 def _is_recorded(run_dir: RunDir, text: str) -> bool:

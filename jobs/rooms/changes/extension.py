@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from .. import records
-from ..errors import UserError
-from ..records.training import Progress, Result
-from ..rundir import RunDir
-from ..spec import Train
+import json
+from pathlib import Path
+
+from ... import records, shared_files
+from ...attempt.decision import Decision
+from ...attempt.record_writer import corrected_record
+from ...errors import UserError
+from ...records.ended import Action
+from ...records.frozen import Revision
+from ...records.training import Progress, Result
+from ...rundir import RunDir
+from ...runs import fact_reader, revision
+from ...spec import Train
 
 SCHEDULES = {
     "constant": "train.schedule constant: the learning rate stays as it is",
@@ -57,3 +65,18 @@ def _total(run_dir: RunDir) -> int | None:
     """Return the number of steps that the run was to do, as the trainer noted it."""
     progress = records.read_leniently(Progress, run_dir.progress)
     return None if progress is None else progress.total
+
+
+def reopen(run_dir: RunDir) -> Revision:
+    """Return the change by which a complete run may go on.
+
+    The record of the last attempt comes first: until result.json is gone the run stays complete.
+    """
+    texts: dict[Path, str | None] = {}
+    last = fact_reader.read_newest(run_dir).last
+    reason = "all steps were done; a user resumed the run for more"
+    if last is not None and last.decision is Action.DONE:
+        entry = corrected_record(last, Decision(Action.HOLD, last.cause, reason), None)
+        text = shared_files.read_text(run_dir.attempts)
+        texts[run_dir.attempts] = f"{text}{json.dumps(records.encode(entry))}\n"
+    return revision.of_files(run_dir, texts | {run_dir.result: None})

@@ -8,7 +8,8 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.runs import code_changes, code_snapshot, revision
+from slurm_job_kit.jobs.rooms.changes import code_changes
+from slurm_job_kit.jobs.runs import code_snapshot, revision
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files

@@ -7,13 +7,13 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import hooks, records
-from ..errors import UserError
-from ..records.frozen import Part, Provenance, Revision
-from ..rundir import RunDir
-from ..spec import Spec
-from . import code_snapshot, revision
-from .freeze import provenance
+from ... import hooks, records
+from ...errors import UserError
+from ...records.frozen import Part, Provenance, Revision
+from ...rundir import RunDir
+from ...runs import code_snapshot, revision
+from ...runs.freeze import provenance
+from ...spec import Spec
 
 MAX_LINES = 40  # of changed files that are shown
 

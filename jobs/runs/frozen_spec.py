@@ -1,0 +1,106 @@
+"""The frozen spec of a run: as its user wrote it, and how another one differs from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import hooks, records, shared_files
+from ..errors import UserError
+from ..problems import KeyPath
+from ..records.frozen import Overrides, Provenance
+from ..rundir import RunDir, write_atomic
+from ..spec import Spec
+
+if TYPE_CHECKING:
+    from ..config.load import LoadedSpec
+
+FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
+FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile", "notify")
+FREE_LAUNCH = (
+    "num_workers",
+    "hang_timeout_s",
+    "stop_check_steps",
+    "allow_public_rendezvous",
+    "interface",
+    "max_crashes",
+)
+# The number of ranks follows from these keys.
+SHAPE: tuple[KeyPath, ...] = (
+    ("slurm", "nodes"),
+    ("slurm", "gpus_per_node"),
+    ("launch", "nproc_per_node"),
+)
+
+Differences = dict[KeyPath, tuple[Any, Any]]
+
+
+def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
+    """Return the user's file with all overrides so far and these. Raises: SpecError, UserError."""
+    from ..config.load import load
+
+    arguments = [*_frozen_overrides(run_dir), *overrides]
+    loaded = load(run_dir.spec_yaml, arguments, is_point=True)
+    known = records.read(Provenance, run_dir.provenance)
+    spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
+    if any(each.startswith("launch.script=") for each in overrides):
+        if known is not None and known.repository is not None:
+            spec, *_ = hooks.freeze(spec, Path(known.repository))
+    else:  # as the submit found it, relative to its repository
+        spec = dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, script=script))
+    return dataclasses.replace(loaded, spec=spec)
+
+
+def _frozen_overrides(run_dir: RunDir) -> list[str]:
+    """Return the overrides of submit and of earlier resumes.
+
+    Raises UserError if the file is missing: without it this resume would undo them.
+    """
+    frozen = records.read(Overrides, run_dir.overrides)
+    if frozen is None:
+        raise UserError(
+            f"{run_dir.overrides} is missing, and the spec cannot be changed without it\n"
+            "  hint: resume without SET, or submit a new run with train.init_from"
+        )
+    return list(frozen.arguments)
+
+
+def differences(was: Spec, now: Spec) -> Differences:
+    """Return (old, new) of each key that differs; None for an entry that a mapping lacks."""
+    old, new = (dict(_flat(dataclasses.asdict(spec), ())) for spec in (was, now))
+    paths = [*old, *(path for path in new if path not in old)]
+    pairs = {path: (old.get(path), new.get(path)) for path in paths}
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _flat(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _flat(item, (*path, name))
+    else:
+        yield path, value
+
+
+def is_free(path: KeyPath) -> bool:
+    """Return whether a key cannot change any bit of the result."""
+    if path in SHAPE:
+        return False
+    return path[0] in FREE_SECTIONS or (path[0] == "launch" and path[1] in FREE_LAUNCH)
+
+
+def setup_script_of(run_dir: RunDir, lines: Sequence[str]) -> str:
+    """Return the text of setup.sh with other setup lines of the user."""
+    from .freeze import setup_script
+
+    known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
+    return setup_script(sys.executable if known is None else known.interpreter, lines)
+
+
+def mend_setup(run_dir: RunDir) -> None:
+    """Write setup.sh from the spec if a scratch purge deleted it."""
+    if not shared_files.is_file(run_dir.setup):
+        spec = Spec.read(run_dir.spec)
+        write_atomic(run_dir.setup, setup_script_of(run_dir, spec.setup))
