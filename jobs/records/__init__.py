@@ -160,6 +160,8 @@ def _decoded(hint: object, value: object, where: str) -> object:
     if origin in (types.UnionType, typing.Union):
         if value is None and types.NoneType in options:
             return None
+        if type(value) in options:
+            return value
         (hint,) = (each for each in options if each is not types.NoneType)
         return _decoded(hint, value, where)
     if origin is tuple and isinstance(value, list):

@@ -25,7 +25,6 @@ from ...problems import Problem, SpecError
 from ...rundir import RunDir
 from ...spec import Launch, Spec
 from . import launch_keys, train_keys
-from .first_error import FirstError
 
 LIMIT_S = 60.0
 SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
@@ -109,15 +108,12 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
         words = ["-m", "slurm_job_kit.trainer.rooms.check", str(run_dir.path), str(report)]
         env = rank_environment(run_dir, spec)
         status = run_limited([python, *words], run_dir.code, env, output)
-        found = records.read(FirstError, report)
+        found = records.read(Problem, report)
         if found is None:
             printed = output.read_text(encoding="utf-8", errors="replace").strip()
             last = printed.rpartition("\n")[2]
             raise NotChecked(f"the check ended with status {status}: {last}\n  hint: {SKIP_HINT}")
-    problem = Problem(
-        found.key, found.what, found.hint, is_error=found.is_error, frames=found.frames
-    )
-    return [problem] if found.what else []
+    return [found] if found.what else []
 
 
 def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:

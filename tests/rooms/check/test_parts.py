@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import dotted
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Spec, Train
-from slurm_job_kit.trainer.rooms.check.__main__ import build_parts, first_error_of
+from slurm_job_kit.trainer.rooms.check.__main__ import build_parts, problem_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Train(dataset="synthetic_images", dataset_args={"num_train": 64, "num_test": 16, "size": 8})
@@ -62,10 +62,10 @@ def check(tmp_path, monkeypatch):
         try:
             build_parts(run, spec)
         except (Exception, SystemExit) as error:
-            met = first_error_of(error, spec)
+            met = problem_of(error, spec)
             level = "error" if met.is_error else "warning"
             text = "\n".join([met.what, *met.frames, met.hint])
-            return level, dotted(met.key), text
+            return level, dotted(met.path), text
         return None
 
     yield found

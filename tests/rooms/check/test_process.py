@@ -10,9 +10,8 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.problems import SpecError
+from slurm_job_kit.jobs.problems import Problem, SpecError
 from slurm_job_kit.jobs.rooms.check import hooks as check
-from slurm_job_kit.jobs.rooms.check.first_error import FirstError
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core.waiting import is_running, wait_for
@@ -82,12 +81,13 @@ def test_a_typo_is_shown_with_file_line_key_and_hint_and_writes_nothing(frozen):
 
 def reports(error=None, *, folder):
     """The body of an interpreter that copies this report to its last argument."""
-    records.write(folder / "prepared.json", error or FirstError())
+    records.write(folder / "prepared.json", error or Problem((), ""))
     return f'cp {folder}/prepared.json "$4"'
 
 
 def test_warnings_are_shown_and_refuse_nothing(frozen, interpreter, tmp_path, capfd):
-    error = FirstError(("train", "model"), "needs a GPU", "h", ("net.py:3, in f: x.cuda()",), False)
+    frames = ("net.py:3, in f: x.cuda()",)
+    error = Problem(("train", "model"), "needs a GPU", "h", is_error=False, frames=frames)
     checked(frozen(interpreter(reports(error, folder=tmp_path))))
     printed = capfd.readouterr().err.splitlines()
     assert printed[:3] == [

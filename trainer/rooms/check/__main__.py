@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from ....jobs.rooms.check.first_error import FirstError
+from ....jobs.problems import Problem
 from ... import seeds
 from ...contract import RunDir, Spec, records
 from ...errors import (
@@ -86,8 +86,8 @@ def build_parts(run_dir: RunDir, spec: Spec) -> None:
     build.best_metric(context, list(metrics), data.held_out is not None)
 
 
-def first_error_of(error: BaseException, spec: Spec) -> FirstError:
-    """Return the record of an error: its key, its text, and the last frames of the user's code.
+def problem_of(error: BaseException, spec: Spec) -> Problem:
+    """Return an error as a problem: its key, its text, and the last frames of the user's code.
 
     It is a warning unless every rank would meet it: code may depend on a GPU, and files, packages
     or variables on the host.
@@ -102,7 +102,8 @@ def first_error_of(error: BaseException, spec: Spec) -> FirstError:
     path = tuple(match[1].split(".")) if match else ("train",)
     is_of_file = path[1:2] == ("dataset_args",) and len(path) > 2
     what = match[2] if match else head
-    return FirstError(path, what, hint, _frames(cause), is_sure and not is_of_file)
+    is_error = is_sure and not is_of_file
+    return Problem(path, what, hint, is_error=is_error, frames=_frames(cause))
 
 
 def _frames(error: BaseException) -> tuple[str, ...]:
@@ -117,13 +118,13 @@ def _frames(error: BaseException) -> tuple[str, ...]:
 def main(arguments: list[str]) -> None:
     """Check a run directory, write the report, and exit without the tear-down of user's threads."""
     signal.alarm(ALARM_S)
-    run_dir, found = RunDir(Path(arguments[0])), FirstError()
+    run_dir, found = RunDir(Path(arguments[0])), Problem((), "")
     spec = Spec.read(run_dir.spec)
     torch.set_num_threads(spec.launch.threads_per_rank)
     try:
         build_parts(run_dir, spec)
     except (Exception, SystemExit) as error:
-        found = first_error_of(error, spec)
+        found = problem_of(error, spec)
     records.write(Path(arguments[1]), found)
     sys.stdout.flush()
     sys.stderr.flush()
