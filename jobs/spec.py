@@ -185,7 +185,7 @@ class Launch:
         0,
         "Processes of each rank that read a dataset by sample; results do not depend on it.",
         ge=0,
-        room="workers",
+        room="samples",
     )
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
         "none",
@@ -249,7 +249,7 @@ class Train:
     )
     dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
     collate: str | None = key(
-        None, "Your own package.module:callable from a list of samples to a batch."
+        None, "Your own package.module:callable from a list of samples to a batch.", room="samples"
     )
     transform: str | None = key(
         None,

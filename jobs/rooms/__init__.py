@@ -35,8 +35,7 @@ ROOMS: dict[str, Room] = {
     "weights": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
     "sharded": Room(hooks=("problems",), trainer_hooks=("parts",)),
     "zoo": Room(trainer_hooks=("parts",)),
-    "streams": Room(trainer_hooks=("parts",)),
-    "workers": Room(trainer_hooks=("parts",)),
+    "samples": Room(trainer_hooks=("parts",)),
     "describe": Room(trainer_hooks=("callbacks",)),
     "integrations": Room(),
     "changes": Room(

@@ -1,10 +1,6 @@
 """Jobs and data sets for the tests of the data. No tests in here."""
 
-import random
 from pathlib import Path
-
-import numpy as np
-import torch
 
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
@@ -25,34 +21,6 @@ def feed_of(source, transform=None, /, **context):
     return IndexedBatches(source, transform, batches, rank)
 
 
-class Chancy:
-    """Images with their index in the first pixel, and random numbers of three generators."""
-
-    num_classes = 3
-
-    def __init__(self, num_samples=40):
-        self.num_samples = num_samples
-
-    def __len__(self):
-        return self.num_samples
-
-    def __getitem__(self, index):
-        image = torch.rand(1, 4, 4)
-        image[0, 0] = torch.tensor([index, random.random(), np.random.rand(), 0.5])
-        return image, index % 3
-
-
-class Given(Chancy):
-    """A data set of the samples that `make` returns for an index."""
-
-    def __init__(self, make, num_samples=8):
-        super().__init__(num_samples)
-        self.make = make
-
-    def __getitem__(self, index):
-        return self.make(index)
-
-
 def pixels_by_sample(feed, steps):
     """{(step, sample): its pixels} of a feed over `Chancy` or alike."""
     pixels = {}
@@ -61,3 +29,19 @@ def pixels_by_sample(feed, steps):
             for image in inputs:
                 pixels[step, int(image[0, 0, 0])] = image
     return pixels
+
+
+class Whole:
+    """A data set of the batches that `make` returns for indices."""
+
+    def __init__(self, make, num_samples=8):
+        self.make, self.num_samples = make, num_samples
+
+    def __len__(self):
+        return self.num_samples
+
+    def to(self, device):
+        return self
+
+    def batch(self, indices):
+        return self.make(indices)

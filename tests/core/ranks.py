@@ -21,8 +21,8 @@ CPU = torch.device("cpu")
 LIMIT_S = 300
 # torch's workers and the sharded strategies, which each rank would import otherwise.
 PRELOADED = (
-    "slurm_job_kit.trainer.rooms.workers.worker_init",
-    "slurm_job_kit.trainer.rooms.workers.processes",
+    "slurm_job_kit.trainer.rooms.samples.worker_init",
+    "slurm_job_kit.trainer.rooms.samples.processes",
     "slurm_job_kit.trainer.rooms.sharded.fsdp",
 )
 

@@ -60,7 +60,7 @@ MAY_IMPORT = {
 }
 BASE = {f"trainer.{x}" for x in ("contract", "errors", "stop", "seeds", "user_code", "events")}
 # They handle stop signals before they import anything that takes time, such as the contract.
-SIGNALS_FIRST = ("trainer.stop", "trainer.rooms.workers.worker_init")
+SIGNALS_FIRST = ("trainer.stop", "trainer.rooms.samples.worker_init")
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
     *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS | CHECKPOINT)),

@@ -15,6 +15,7 @@ from slurm_job_kit.jobs.rundir import read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import UserError
+from tests.core.data_kit import Whole
 from tests.core.test_loop import points, train
 from tests.parts import OBJECTIVE
 
@@ -238,7 +239,7 @@ def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp
     def download():
         if not drawn:
             random.random(), np.random.rand(), torch.rand(1)
-        return [{"x": each, "noise": 0.5} for each in range(10)], None
+        return Whole(lambda at: {"x": at, "noise": torch.full((len(at),), 0.5)}, 10), None
 
     class Offset:
         takes_batch = True

@@ -216,7 +216,7 @@ class Bench:
             if number <= len(plans):
                 plans[number - 1]()
             # Every other attempt reads in the ranks themselves: faults.md row 27.
-            has_workers = "workers" in ROOMS and name.partition("/")[0] in WITH_WORKERS
+            has_workers = "samples" in ROOMS and name.partition("/")[0] in WITH_WORKERS
             workers = 2 * (number % 2) if has_workers else 0
             launch = dataclasses.replace(spec.launch, num_workers=workers)
             status, step = self.attempt(run, dataclasses.replace(spec, launch=launch), number)

@@ -21,7 +21,7 @@ def findings(folder, ranks, names):
     return {name: read_json(folder / f"{name}.json") for name in names}
 
 
-STREAMS = ("stream_with_workers",) if "streams" in ROOMS else ()
+STREAMS = ("stream_with_workers",) if "samples" in ROOMS else ()
 QUICK = ("every_step", "loader_workers", "slow_evaluation", *STREAMS)
 OTHERS = tuple(name for name in SPECS if name not in (*QUICK, "stream_with_workers"))
 

@@ -5,7 +5,5 @@
 - data_set: creates the data set of a spec.
 - feed: training and held-out batches of samples that are looked up by index.
 - to_device: moves a batch to the device and transforms it there, as the spec says.
-- collate: makes a batch of samples.
-- loader: reads a per-sample data set.
 - sample_rng: random numbers by seed, step and sample.
 """

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from ..contract import BatchSizes, Train
 from ..errors import UserError
 from ..seeds import ORDER, mix
+
+
+class BatchIndices(NamedTuple):
+    """The sample indices of one batch of `step`. indices: int64 [n]."""
+
+    step: int
+    indices: torch.Tensor
 
 
 @dataclass(frozen=True)

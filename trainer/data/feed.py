@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from ..contract import BatchSizes
+from .. import hooks
+from ..contract import BatchSizes, missing
+from ..errors import UserError
 from ..process.run_handle import RankContext
 from ..seeds import HELD_OUT, SAMPLE, mix, seed_all
 from ..user_code import is_user_code, user_code
-from .batches import Batches, TrainingLength
-from .loader import BatchIndices, PerSample, RawBatch
-from .sources import Batch, BatchSource, Source, check_batch, content_sha256
+from .batches import Batches, BatchIndices, TrainingLength
+from .sources import Batch, BatchSource, RawBatch, Source, check_batch, content_sha256
 from .to_device import ToDevice, Transform, on_device
 
 TRIAL_SIZE = 4
@@ -213,11 +214,26 @@ class BatchSchedule:
                 yield BatchIndices(step, indices)
 
 
-class InMemory:
-    """Reads a data set that is indexed by whole batches, without workers.
+class BatchReader(Protocol):
+    """Reads one part of a data set by batches. index_device: where it expects sample indices."""
 
-    index_device: where the source expects sample indices.
-    """
+    index_device: torch.device
+
+    def read(self, schedule: Iterable[BatchIndices]) -> Iterator[RawBatch]:
+        """Yield the batches of a schedule."""
+
+    def first(self, n: int) -> RawBatch:
+        """Return a batch of `n` copies of the first sample."""
+
+    def some(self, n: int) -> RawBatch:
+        """Return a batch of the first `n` samples, or of all if there are fewer."""
+
+    def close(self) -> None:
+        """End worker processes, if there are any."""
+
+
+class InMemory:
+    """Reads a data set that is indexed by whole batches."""
 
     def __init__(self, source: BatchSource, context: RankContext, seed_kind: int) -> None:
         self.index_device = context.device
@@ -252,8 +268,21 @@ class InMemory:
         """Do nothing: there are no workers."""
 
 
-def reader_of(source: Source, context: RankContext, seed_kind: int) -> InMemory | PerSample:
-    """Return what reads one part of a data set by batches."""
+def reader_of(source: Source, context: RankContext, seed_kind: int) -> BatchReader:
+    """Return what reads one part of a data set. Raises: UserError where that is of a room."""
     if isinstance(source, BatchSource):
         return InMemory(source, context, seed_kind)
-    return PerSample(source, context, seed_kind)
+    name = context.train.dataset
+    reader: BatchReader = part_of_samples("by_sample", name)(source, context, seed_kind)
+    return reader
+
+
+def part_of_samples(kind: str, dataset: str) -> Callable[..., Any]:
+    """Return what reads samples one by one. Raises: UserError where its room is missing."""
+    part: Callable[..., Any] | None = hooks.parts("samples").get(kind)
+    if part is None:
+        raise UserError(
+            f"train.dataset {dataset} is read sample by sample, which {missing('samples')}: return "
+            "slurm_job_kit.trainer.api.Samples, or another data set with batch and to"
+        )
+    return part

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -14,6 +14,16 @@ from ..errors import UserError
 Batch = Any  # what the objective gets: a tensor, a pair, a dict or nested containers of tensors
 BYTE_SCALE = 1 / 255  # uint8 inputs times this are float32 from 0 to 1
 PLAIN = (str, int, float, bool, type(None))  # what a checkpoint holds besides tensors
+
+
+class RawBatch(NamedTuple):
+    """One batch before the transform, on the CPU or where its BatchSource is.
+
+    indices: int64 [n], of the samples in their data set.
+    """
+
+    content: Batch
+    indices: torch.Tensor
 
 
 @runtime_checkable

@@ -13,9 +13,8 @@ from ..errors import UserError
 from ..hooks import parts
 from ..process.run_handle import RankContext
 from ..user_code import call, load, user_code
-from .loader import RawBatch
 from .sample_rng import SampleRandom
-from .sources import BYTE_SCALE, Batch, check_inputs, check_precision, is_pair
+from .sources import BYTE_SCALE, Batch, RawBatch, check_inputs, check_precision, is_pair
 
 # (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs. With an
 # attribute takes_batch that is true the first argument and the result are a whole batch; with

@@ -8,12 +8,11 @@ from typing import cast
 
 import torch
 
-from .. import hooks, seeds
-from ..contract import missing
+from .. import seeds
 from ..data import data_set
 from ..data.batches import Batches, TrainingLength
 from ..data.data_set import Parts, is_stream
-from ..data.feed import HeldOut, IndexedBatches, TrainBatches
+from ..data.feed import HeldOut, IndexedBatches, TrainBatches, part_of_samples
 from ..data.sources import Source, num_classes
 from ..data.to_device import Transform, create_transform
 from ..errors import UserError
@@ -83,11 +82,7 @@ def _train_batches(
     spec = context.train
     if is_stream(parts.train):
         check_same_data(spec.dataset, sizes, context.device)
-        if (make := hooks.parts("stream").get("batches")) is None:
-            raise UserError(
-                f"train.dataset {spec.dataset} returns a stream, which {missing('streams')}: "
-                "return samples that have a number"
-            )
+        make = part_of_samples("stream", spec.dataset)
         stream: TrainBatches = make(parts.train, parts.is_own_stream, transform, context)
         return stream
     train = cast(Source, parts.train)  # mypy knows no type "not a stream"

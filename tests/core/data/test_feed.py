@@ -1,11 +1,9 @@
 """The batches of a rank: from any step on, of any kind of data set."""
 
 import contextlib
-import random
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,15 +12,22 @@ from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples
-from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
+from slurm_job_kit.trainer.errors import UserCodeError, UserError
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.strategy.ddp import Ddp
-from tests.core.data_kit import Chancy, Given, feed_of, job_of, pixels_by_sample
+from tests.core.data_kit import Whole, feed_of, job_of
 from tests.core.ranks import CPU, place_of
 from tests.parts import classification
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
+
+
+def images(num):
+    """Images with their index in the first pixel."""
+    pixels = torch.rand(num, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    pixels[:, 0, 0, 0] = torch.arange(num)
+    return Samples(pixels, torch.arange(num) % 3)
 
 
 def stream(feed, steps):
@@ -37,37 +42,9 @@ def assert_same(found, expected):
         assert torch.equal(batch[0], other[0]) and torch.equal(batch[1], other[1])
 
 
-def test_random_numbers_in_a_data_set_depend_on_seed_step_and_sample():
-    size = {"global_batch_size": 12, "epochs": 2}
-    one = pixels_by_sample(feed_of(Chancy(), **size), range(6))
-    other: dict[tuple[int, int], torch.Tensor] = {}
-    for rank in range(3):
-        feed = feed_of(Chancy(), rank=rank, world_size=3, micro_batch_size=2, **size)
-        other |= pixels_by_sample(feed, range(2, 6))
-    assert len(other) == 4 * 12
-    assert all(torch.equal(one[key], other[key]) for key in other)
-    of_first = [image for (_, sample), image in one.items() if sample == 0]
-    assert len(of_first) == 2 and not torch.equal(*of_first)
-    assert not any(
-        torch.equal(image, one[key])
-        for key, image in pixels_by_sample(feed_of(Chancy(), seed=1, **size), range(6)).items()
-        if key in one
-    )
-
-
-def test_reading_in_the_rank_process_does_not_change_its_generators():
-    torch.manual_seed(1), random.seed(1), np.random.seed(1)
-    expected = torch.rand(1).item(), random.random(), np.random.rand()
-    torch.manual_seed(1), random.seed(1), np.random.seed(1)
-    feed = feed_of(Chancy(), **SIZE)
-    feed.example()
-    stream(feed, range(2))
-    assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
-
-
-def test_batches_start_at_any_step_and_may_jump(workers=0):
-    feed = feed_of(Chancy(30), workers=workers, **SIZE)
-    straight = stream(feed_of(Chancy(30), **SIZE), range(8))
+def test_batches_start_at_any_step_and_may_jump(make=images, workers=0):
+    feed = feed_of(make(30), workers=workers, **SIZE)
+    straight = stream(feed_of(make(30), **SIZE), range(8))
     jumps = [6, 7, 1, 2, 2]
     assert_same(stream(feed, jumps), [straight[step] for step in jumps])
 
@@ -75,19 +52,15 @@ def test_batches_start_at_any_step_and_may_jump(workers=0):
 def test_a_seek_reads_and_computes_nothing_before_its_step():
     seen = []
 
-    def make(index):
-        seen.append(index)
-        return torch.zeros(1), 0
+    def make(indices):
+        seen.extend(indices)
+        return torch.zeros(len(indices), 1), indices
 
-    next(feed_of(Given(make, 100), micro_batch_size=4).micro_batches(20))
+    next(feed_of(Whole(make, 100), micro_batch_size=4).micro_batches(20))
     assert len(seen) == 4
     batches = Batches.of(Train(micro_batch_size=1), 100, 1)
     plan = BatchSchedule(batches, 0, range(10**12, 10**13), torch.device("cpu"))
     assert next(iter(plan)).step == 10**12
-
-
-def batches_of(num_samples):
-    return Batches.of(Train(micro_batch_size=1), num_samples, 1)
 
 
 def test_micro_batches_of_samples_follow_the_order_of_the_epoch():
@@ -99,13 +72,13 @@ def test_micro_batches_of_samples_follow_the_order_of_the_epoch():
         assert torch.equal(inputs.flatten(), own * 0.5) and torch.equal(labels, own % 5)
 
 
-def of_bytes(index):
+def of_bytes(indices):
     """Images of bytes."""
-    return torch.full((3, 4, 4), 51, dtype=torch.uint8), index % 3
+    return torch.full((len(indices), 3, 4, 4), 51, dtype=torch.uint8), indices % 3
 
 
 @pytest.mark.parametrize(
-    "source", [Given(of_bytes), Samples(torch.rand(9, 3, 4, 4), torch.arange(9) % 3)]
+    "source", [Whole(of_bytes), Samples(torch.rand(9, 3, 4, 4), torch.arange(9) % 3)]
 )
 def test_an_example_has_the_form_of_a_micro_batch(source):
     feed = feed_of(source, micro_batch_size=4, channels_last=True)
@@ -115,88 +88,6 @@ def test_an_example_has_the_form_of_a_micro_batch(source):
         assert inputs.is_contiguous(memory_format=torch.channels_last)
         assert labels.shape == (4,) and labels.dtype == torch.int64
         assert isinstance(source, Samples) or torch.allclose(inputs, torch.tensor(0.2))  # 51 / 255
-
-
-def mislabelled(index):
-    """One sample has a label too large."""
-    return torch.zeros(1), 3 if index == 5 else 0
-
-
-def mixed(index):
-    """One sample has no label."""
-    return torch.zeros(1) if index == 5 else (torch.zeros(1), 0)
-
-
-def typed(index):
-    """One sample is of bytes."""
-    return torch.zeros(1, dtype=torch.uint8 if index == 5 else torch.float32), 0
-
-
-def objects(index):
-    """Samples that make no tensor."""
-    return torch.zeros(1), {1, 2}
-
-
-def wrong(index):
-    """Samples of float64."""
-    return torch.zeros(1, dtype=torch.float64), 0
-
-
-ALIKE = "make them alike, or name a function of your own in train.collate"
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (mixed, rf"but sample \d+ as (torch.float32 \(1,\)|\(.*, int\)): {ALIKE}"),
-        (typed, rf"but sample \d+ as \(torch.\w+ \(1,\), int\): {ALIKE}"),
-        (objects, r"sample \d+ and .* no batch: .*set.*: return tensors or numbers, or name a"),
-        (mislabelled, "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
-        (wrong, r"^train.dataset returns inputs as torch.float64: make them float32"),
-    ],
-)
-def test_a_wrong_sample_is_a_user_error_in_one_line(make, words, workers=0):
-    with pytest.raises(UserError, match=words) as caught:
-        stream(feed_of(Given(make, 40), micro_batch_size=40, workers=workers), range(1))
-    assert "\n" not in str(caught.value)
-
-
-def broken(index):
-    """One sample raises an OSError."""
-    if index == 7:
-        raise OSError("cannot read sample 7\nwhatever else it says")
-    return torch.zeros(1), 0
-
-
-def test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers=0):
-    feed = feed_of(Given(broken, 8), micro_batch_size=8, workers=workers, dataset="x")
-    with pytest.raises(CodeError) as caught:
-        stream(feed, range(1))
-    # An OSError is worth another attempt.
-    assert not isinstance(caught.value, UserError)
-    words = "OSError: cannot read sample 7\nwhatever else it says"
-    assert str(caught.value) == f"train.dataset x: {words}"
-    assert "if index == 7:" not in caught.value.trace
-    assert 'raise OSError("cannot read sample 7' in caught.value.trace
-
-
-def raises(error):
-    """A data set each sample of which raises this."""
-
-    def make(index):
-        raise error
-
-    return Given(make, 40)
-
-
-def test_an_error_in_the_first_sample_is_not_retried():
-    with pytest.raises(UserCodeError) as caught:
-        feed_of(raises(KeyError("image")), dataset="x").example()
-    assert str(caught.value) == "train.dataset x: KeyError: 'image'"
-    assert "raise error" in caught.value.trace
-    with pytest.raises(CodeError, match="train.dataset x: TimeoutError: no answer") as raised:
-        feed_of(raises(TimeoutError("no answer")), dataset="x").example()
-    assert not isinstance(raised.value, UserError)
 
 
 def needs_random(inputs, random):
@@ -225,7 +116,7 @@ def draws_wrongly(inputs, random):
 )
 def test_a_transform_must_return_as_many_inputs_as_it_gets(transform, words):
     with pytest.raises(UserError, match=f"^train.transform mine:t {words}"):
-        feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t").example()
+        feed_of(images(8), transform, micro_batch_size=4, transform="mine:t").example()
 
 
 @pytest.mark.parametrize(
@@ -236,7 +127,7 @@ def test_a_transform_must_return_as_many_inputs_as_it_gets(transform, words):
     ],
 )
 def test_an_error_of_a_transform_in_training_or_evaluation_appears_at_the_start(transform, words):
-    feed = feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t")
+    feed = feed_of(images(8), transform, micro_batch_size=4, transform="mine:t")
     with pytest.raises(UserCodeError) as caught:
         feed.example()
     assert str(caught.value).startswith(f"train.transform mine:t: {words}")
@@ -287,27 +178,23 @@ def test_targets_with_a_fraction_stay_and_name_no_classes():
 @pytest.mark.parametrize("num_samples", [2, 11, 600])
 def test_held_out_samples_belong_to_one_rank_each(num_samples):
     for world_size in (1, 2, 3, 4):
-        for source in (
-            Chancy(num_samples),
-            Samples(torch.arange(num_samples), torch.zeros(num_samples).long()),
-        ):
-            seen = []
-            for rank in range(world_size):
-                held_out = HeldOut(source, None, job_of(rank, world_size))
-                for (inputs, _), size in held_out.batches():
-                    assert len(inputs) == size
-                    seen += inputs.reshape(len(inputs), -1)[:, 0].long().tolist()
-            assert sorted(seen) == list(range(num_samples))
+        seen = []
+        for rank in range(world_size):
+            held_out = HeldOut(images(num_samples), None, job_of(rank, world_size))
+            for (inputs, _), size in held_out.batches():
+                assert len(inputs) == size
+                seen += inputs[:, 0, 0, 0].long().tolist()
+        assert sorted(seen) == list(range(num_samples))
 
 
 def test_the_spec_limits_the_held_out_samples_of_a_forward_pass():
-    held_out = HeldOut(Chancy(21), None, job_of(1, 2, eval_batch_size=4))
+    held_out = HeldOut(images(21), None, job_of(1, 2, eval_batch_size=4))
     assert [size for _, size in held_out.batches()] == [4, 4, 2] and held_out.num_rounds == 3
-    assert [size for _, size in HeldOut(Chancy(300), None, job_of()).batches()] == [256, 44]
+    assert [size for _, size in HeldOut(images(300), None, job_of()).batches()] == [256, 44]
 
 
-def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers=0):
-    held_out = HeldOut(Chancy(600), None, job_of(workers=workers))
+def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, make=images, workers=0):
+    held_out = HeldOut(make(600), None, job_of(workers=workers))
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
     beats, results = [], []
     replica: Any = SimpleNamespace(
@@ -322,7 +209,7 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers
         results.append(totals.tolist())
     held_out.close()
     assert results[0] == results[1] and len(beats) == 6 and module.training
-    contents = [batch.content for batch in HeldOut(Chancy(600), None, job_of()).batches()]
+    contents = [batch.content for batch in HeldOut(make(600), None, job_of()).batches()]
     inputs, labels = (torch.cat(parts) for parts in zip(*contents, strict=True))
     scores = module.eval()(inputs)
     loss = nn.functional.cross_entropy(scores.double(), labels, reduction="sum")

@@ -11,12 +11,12 @@ from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.spec import DATASETS, MODELS, OBJECTIVES, SCHEDULES, TRANSFORMS
 from slurm_job_kit.trainer import hooks
 from slurm_job_kit.trainer.data import data_set
-from slurm_job_kit.trainer.data.collate import Collate
 from slurm_job_kit.trainer.data.sample_rng import SampleRandom
 from slurm_job_kit.trainer.data.sources import BatchSource, Samples
 from slurm_job_kit.trainer.data.to_device import create_transform
 from slurm_job_kit.trainer.model import models, objectives, optim
 from slurm_job_kit.trainer.model.objectives import DataFacts
+from slurm_job_kit.trainer.rooms.samples.collate import Collate
 from slurm_job_kit.trainer.rooms.zoo import image_files
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"

@@ -17,7 +17,7 @@ from .scenario import AT_ONCE, Paced, ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 # With worker processes that read the data, which must not be left behind either.
-READERS = (BY_SAMPLE, "launch.num_workers=1") if "workers" in ROOMS else (BY_SAMPLE,)
+READERS = (BY_SAMPLE, "launch.num_workers=1") if "samples" in ROOMS else ()
 # The first signal determines the cause.
 AFTER_A_STOP = [["manual_stop", "completed"], ["time_limit", "completed"]]
 OFTEN = "checkpoint.every_steps=3"

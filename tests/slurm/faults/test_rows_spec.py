@@ -93,7 +93,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
         assert re.fullmatch(words, result["exactness_reason"]), result
 
 
-@pytest.mark.room("workers", "changes")
+@pytest.mark.room("samples", "changes")
 def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = begin(kit, row, data.BY_SAMPLE, "launch.num_workers=0", step=3)
     harm_storage.stop(paced.run)

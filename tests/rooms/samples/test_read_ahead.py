@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from slurm_job_kit.trainer.errors import UserError
-from tests.core.data import test_collate, test_feed
+from tests.core.data import test_feed
 from tests.core.data.test_feed import SIZE, assert_same, stream
-from tests.core.data_kit import Chancy, Given, feed_of
+from tests.core.data_kit import feed_of
+from tests.rooms.samples import test_by_sample, test_collate
+from tests.rooms.samples.samples_kit import Chancy, Given
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 
@@ -22,15 +24,17 @@ def test_bits_do_not_depend_on_the_number_of_workers():
 
 
 def test_what_a_rank_reads_itself_a_worker_reads_alike(process_group):
-    test_feed.test_batches_start_at_any_step_and_may_jump(workers=1)
-    test_feed.test_an_evaluation_is_exact_beats_and_can_be_repeated(None, workers=2)
+    test_feed.test_batches_start_at_any_step_and_may_jump(Chancy, workers=1)
+    test_feed.test_an_evaluation_is_exact_beats_and_can_be_repeated(None, Chancy, workers=2)
     test_collate.test_a_collate_of_the_user_makes_batches_of_any_shape(workers=1)
 
 
 def test_an_error_in_a_worker_has_the_words_that_it_has_in_the_rank():
-    words = f"but sample .*: {test_feed.ALIKE}"
-    test_feed.test_a_wrong_sample_is_a_user_error_in_one_line(test_feed.mixed, words, workers=1)
-    test_feed.test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers=1)
+    words = f"but sample .*: {test_by_sample.ALIKE}"
+    test_by_sample.test_a_wrong_sample_is_a_user_error_in_one_line(
+        test_by_sample.mixed, words, workers=1
+    )
+    test_by_sample.test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers=1)
     test_collate.test_an_error_of_a_collate_has_its_key_and_traceback(workers=1)
 
 

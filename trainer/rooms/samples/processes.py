@@ -15,7 +15,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ....jobs.stop_signals import STOP_SIGNALS, block_stop_signals, unblock_stop_signals
-from ...data import loader
 from ...errors import UserError, in_one_line
 
 if TYPE_CHECKING:
@@ -65,7 +64,9 @@ def _worker_context() -> BaseContext:
     """
     context = multiprocessing.get_context("forkserver")
     # worker_init first: it ignores the stop signals, and the import of torch takes seconds.
-    context.set_forkserver_preload([f"{__package__}.worker_init", __name__, loader.__name__])
+    context.set_forkserver_preload(
+        [f"{__package__}.worker_init", __name__, f"{__package__}.by_sample"]
+    )
     # Some sites signal the whole process tree. A stop signal during Python's start would kill
     # these two processes, so they inherit a mask that blocks it.
     for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
-from tests.core.data_kit import Chancy, feed_of
+from tests.core.data_kit import feed_of
 from tests.core.waiting import is_running, wait_for
+from tests.rooms.samples.samples_kit import Chancy
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_reader_left")]
@@ -80,7 +81,7 @@ if any("multiprocessing" in word for word in sys.orig_argv):
 
 RANK = """
 import signal, time
-import tests.rooms.workers.test_processes as t
+import tests.rooms.samples.test_processes as t
 feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)
 print(t.readers(feed, range(3))[0][0], signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
 feed.close()

@@ -11,7 +11,7 @@ from slurm_job_kit.trainer import hooks
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.test_loop import train
 from tests.core.test_loop_own_parts import spec_of
-from tests.rooms.streams.test_stream import Buffered, Numbers
+from tests.rooms.samples.test_stream import Buffered, Numbers
 
 pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
 
@@ -71,6 +71,6 @@ def test_a_stream_needs_a_number_of_steps(tmp_path):
 
 def test_a_stream_without_this_room_is_refused_with_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(hooks, "ROOMS", {})
-    words = rf"^train.dataset {HERE}:stream returns a stream, which needs the room streams, which"
+    words = rf"^train.dataset {HERE}:stream is read sample by sample, which needs the room samples"
     with pytest.raises(UserError, match=words):
         train(tmp_path, spec_of(Checkpoint(), **STREAM))

@@ -9,9 +9,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
-from ..errors import UserError
-from ..user_code import load, user_code
-from .sources import Batch, is_pair
+from ...data.sources import Batch, is_pair
+from ...errors import UserError
+from ...user_code import load, user_code
 
 
 class Collate:

@@ -16,15 +16,15 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ....jobs.batch_sizes import uneven
 from ...contract import BatchSizes, Train
 from ...data.batches import TrainingLength
-from ...data.collate import Collate
 from ...data.feed import TrainBatches
-from ...data.loader import RawBatch, as_in_worker, read_ahead
-from ...data.sources import Batch, Stream, check_plain, content_sha256
+from ...data.sources import Batch, RawBatch, Stream, check_plain, content_sha256
 from ...data.to_device import Transform
 from ...errors import CodeError, UserError
 from ...process.run_handle import RankContext
 from ...seeds import SAMPLE, mix, seed_all
 from ...user_code import user_code, with_key
+from .by_sample import as_in_worker, read_ahead
+from .collate import Collate
 
 ONE_STREAM = (
     "have train.dataset return one stream for all ranks, without the arguments rank and world_size"

@@ -1,4 +1,4 @@
-"""Reads a per-sample set by batches, in the rank or in worker processes."""
+"""Reads samples that have a number by batches, in the rank or in worker processes."""
 
 from __future__ import annotations
 
@@ -6,37 +6,20 @@ import contextlib
 import copy
 import random
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from .. import hooks
-from ..contract import Train
-from ..errors import CodeError, UserError
-from ..process.run_handle import RankContext
-from ..seeds import mix, seed_all
-from ..user_code import with_key
+from ...contract import Train
+from ...data.batches import BatchIndices
+from ...data.sources import PerSampleSet, RawBatch, check_labels
+from ...errors import CodeError, UserError
+from ...process.run_handle import RankContext
+from ...seeds import mix, seed_all
+from ...user_code import with_key
 from .collate import Collate
-from .sources import Batch, PerSampleSet, check_labels
-
-
-class BatchIndices(NamedTuple):
-    """The sample indices of one batch of `step`. indices: int64 [n]."""
-
-    step: int
-    indices: torch.Tensor
-
-
-class RawBatch(NamedTuple):
-    """One batch before the transform, on the CPU or where its BatchSource is.
-
-    indices: int64 [n], of the samples in their data set.
-    """
-
-    content: Batch
-    indices: torch.Tensor
 
 
 class Reader(Dataset[Any]):
@@ -167,12 +150,10 @@ class PerSample:
 
 
 def read_ahead(dataset: Dataset[Any], num_workers: int, **options: Any) -> Iterable[Any]:
-    """Return the batches that `dataset` makes itself, read by worker processes: those of a room.
+    """Return the batches that `dataset` makes itself, read by processes. options: of DataLoader."""
+    from .processes import WorkerLoader  # the import of multiprocessing's parts takes time
 
-    options: of torch's DataLoader.
-    """
-    batches: Iterable[Any] = hooks.parts("workers")["read_ahead"](dataset, num_workers, **options)
-    return batches
+    return WorkerLoader(dataset, num_workers, **options)
 
 
 class _IndexLists:
