@@ -15,6 +15,5 @@
 - packages: names the Python packages that a run lacks.
 - status: lists the runs and their states, or one run in detail.
 - logs: shows or follows the logs of one rank over all attempts, or the first error.
-- explain: what a key of the spec means, its value and where that came from.
 - why: prints why a run waits, ended or is held, and what to do.
 """

@@ -19,7 +19,6 @@ COMMANDS = {
     "status": "list the runs and their states",
     "why": "show why a run waits, ended or is held, and what to do",
     "logs": "show or follow a rank's logs, rank 0 by default; or the first error",
-    "explain": "what a key of the spec means, its value and where that came from",
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
 }

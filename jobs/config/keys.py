@@ -17,8 +17,6 @@ from .reserved import SBATCH
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
-# The limits of a value in the metadata of jobs.spec, in words.
-_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _PLURALS = {int: "whole numbers", float: "numbers"}
 # Names of a key in other projects, with the hint that names the key here.
 _OTHER_NAMES = {
@@ -121,16 +119,6 @@ def choices(annotation: Any) -> list[str]:
     """Return the literal values of a type: auto of int | Literal["auto"]."""
     literals = [part for part in alternatives(annotation) if typing.get_origin(part) is Literal]
     return [str(value) for part in literals for value in typing.get_args(part)]
-
-
-def limited_type_name(key: Key) -> str:
-    """Return the type of a key with its limits: `a number, at least 0 and below 1`."""
-    limits = " and ".join(
-        f"{words} {key.limits[name]}" for name, words in _LIMITS.items() if name in key.limits
-    )
-    if key.type == dict[str, Scalar]:
-        return "a mapping of options"
-    return type_name(key.type) + (f", {limits}" if limits else "")
 
 
 def default_text(key: Key) -> str:

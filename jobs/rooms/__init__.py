@@ -44,6 +44,9 @@ ROOMS: dict[str, Room] = {
             "resume": "continue a run that stopped before its end, perhaps changed",
         }
     ),
+    "explain": Room(
+        commands={"explain": "what a key of the spec means, its value and where that came from"}
+    ),
     "shell": Room(
         commands={"shell": "print the srun line of a shell on a running rank's node, or run it"}
     ),

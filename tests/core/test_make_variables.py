@@ -76,7 +76,10 @@ def words_of(target, *typed):
     ("target", "typed", "expected"),
     [
         ("dry-run", ["CONFIG=x"], ["submit", "--dry-run", "x"]),
-        ("explain", ["CONFIG=x", "KEY=train"], ["explain", "train", "x"]),
+        pytest.param(
+            *("explain", ["CONFIG=x", "KEY=train"], ["explain", "train", "x"]),
+            marks=pytest.mark.room("explain"),
+        ),
         ("cancel", ["RUN=a b"], ["cancel", "a b"]),
         pytest.param("resume", ["YES=0"], ["resume"], marks=CHANGES),
         pytest.param("resume", ["YES=yes"], ["resume", "--yes"], marks=CHANGES),

@@ -8,15 +8,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config.keys import Key, default_text, keys, limited_type_name, sections, unknown_key_hint
-from ..config.load import LoadedSpec, load
-from ..console import display_path
-from ..errors import UserError
-from ..problems import printable
-from ..runs import frozen_spec, lookup
-from . import arguments
-from .views import table
+from ...commands import arguments
+from ...commands.views import table
+from ...config.keys import Key, default_text, keys, sections, type_name, unknown_key_hint
+from ...config.load import LoadedSpec, load
+from ...console import display_path
+from ...errors import UserError
+from ...problems import printable
+from ...runs import frozen_spec, lookup
+from ...spec import Scalar
 
+# The limits of a value in the metadata of jobs.spec, in words.
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 TOP = "top"  # the topic of the keys in no section
 MAKE = ("", "KEY CONFIG RUN SET")
 ONLY_PRINTS = True
@@ -113,6 +116,16 @@ def _place(where: str) -> str:
         return f"command line: {change}"
     file, _, line = where.rpartition(":")
     return f"{display_path(Path(file))}:{line}"
+
+
+def limited_type_name(key: Key) -> str:
+    """Return the type of a key with its limits: `a number, at least 0 and below 1`."""
+    limits = " and ".join(
+        f"{words} {key.limits[name]}" for name, words in _LIMITS.items() if name in key.limits
+    )
+    if key.type == dict[str, Scalar]:
+        return "a mapping of options"
+    return type_name(key.type) + (f", {limits}" if limits else "")
 
 
 def print_key(key: Key, loaded: LoadedSpec | None) -> None:

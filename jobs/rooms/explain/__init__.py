@@ -1,0 +1,4 @@
+"""The room explain: what the keys of a spec mean, their values, and where these came from.
+
+- explain: the command.
+"""
