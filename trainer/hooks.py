@@ -25,12 +25,11 @@ class Pulse:
     """What this rank does now, which a thread of a room may read at any time.
 
     now: a phase of the start-up, or a part of the training loop with its step. Each beat is a tuple
-    of its own. is_over: no beat follows, because this training has ended.
+    of its own.
     """
 
     def __init__(self) -> None:
         self.now: tuple[str, int | None] = ("import", None)
-        self.is_over = False
 
     def beat(self, what: str, step: int | None = None) -> None:
         """Record that `what` begins. Costs an attribute write."""

@@ -48,9 +48,15 @@ class StepClock:
 
 
 class ClockedPulse(Pulse):
-    """The pulse of a rank whose steps are measured."""
+    """The pulse of a rank whose steps are measured. A watchdog ends where `is_over`."""
 
     clock: StepClock | None = None
+    is_over = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "now" and self.is_over:
+            raise SystemExit  # ends the thread alone
+        return super().__getattribute__(name)
 
     def beat(self, what: str, step: int | None = None) -> None:
         super().beat(what, step)

@@ -89,8 +89,6 @@ def _cause(wanted: int) -> str:
 
 def init_process_group(device: torch.device) -> None:
     """Connect all ranks: nccl between GPUs, gloo between CPUs. Fails after `COLLECTIVE_TIMEOUT`."""
-    # For the watchdog: by default torch 2.13 records 2,000 collectives, of NCCL only.
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     if device.type == "cuda":
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)

@@ -6,14 +6,17 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Log, Spec
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.hooks import Pulse
 from slurm_job_kit.trainer.process.run_handle import RunHandle
-from slurm_job_kit.trainer.rooms.trackers.trackers import AsyncTracker, start, wandb_id
+from slurm_job_kit.trainer.rooms.trackers import hooks
+from slurm_job_kit.trainer.rooms.trackers.hooks import Tracker, wandb_id
 from tests.core.waiting import wait_for
 
 needs_tensorboard = pytest.mark.skipif(not find_spec("tensorboard"), reason="no tensorboard here")
@@ -25,20 +28,35 @@ def run_in(path, **log):
     return RunHandle(RunDir(path), Spec(log=Log(**log), launch=Launch(env={"KEY": "a-secret"})), 1)
 
 
-class Recorder:
+def start(run, first_step):
+    """The trackers of rank 0 that have started."""
+    trackers: Any = hooks.callbacks(Pulse())
+    for tracker in trackers:
+        tracker.start(run, first_step)
+    return [tracker for tracker in trackers if tracker.is_on]
+
+
+class Recorder(Tracker):
     """A tracker that keeps its values; it waits for `may_go_on`, if given, before each."""
 
-    def __init__(self, may_go_on=None):
-        self.seen, self.is_closed, self.may_go_on = [], False, may_go_on
+    off, package, module = "log.every_steps=0", "", "sys"
 
-    def scalars(self, step, values):
+    def __init__(self, path, name="Recorder", may_go_on=None):
+        super().__init__()
+        self.name, self.seen, self.is_closed, self.may_go_on = name, [], False, may_go_on
+        self.start(run_in(path), 1)
+
+    def _open(self, module, run, first_step):
+        pass
+
+    def _record(self, step, values):
         if values.get("bad"):
             raise ValueError("no such value")
         if self.may_go_on:
             self.may_go_on.wait(10)
         self.seen.append((step, values))
 
-    def close(self):
+    def _close(self):
         self.is_closed = True
 
 
@@ -69,44 +87,41 @@ def test_a_missing_package_is_a_user_error(tmp_path, monkeypatch, log, module, w
         start(run_in(tmp_path, **log), first_step=1)
 
 
-def test_a_tracker_gets_all_values_in_order_before_it_is_closed():
-    recorder = Recorder()
-    tracker = AsyncTracker("Recorder", recorder)
+def test_a_tracker_gets_all_values_in_order_before_it_is_closed(tmp_path):
+    recorder = Recorder(tmp_path)
     for step in range(100):
-        tracker.scalars(step, {"loss": step / 2})
-    tracker.close()
+        recorder.reported(step, {"loss": step / 2})
+    recorder.end()
     assert recorder.seen == [(step, {"loss": step / 2}) for step in range(100)]
     assert recorder.is_closed
 
 
-def test_a_tracker_that_fails_causes_one_warning_and_gets_no_more_values(capsys):
-    recorder = Recorder()
-    tracker = AsyncTracker("Recorder", recorder, max_waiting=3)
-    tracker.scalars(1, {"bad": 1.0})
+def test_a_tracker_that_fails_causes_one_warning_and_gets_no_more_values(tmp_path, capsys):
+    recorder = Recorder(tmp_path)
+    recorder.reported(1, {"bad": 1.0})
     for thread in threading.enumerate():
         if thread.name == "Recorder":
             thread.join(5)
     for step in range(2, 12):
-        tracker.scalars(step, {})
-    tracker.close()
+        recorder.reported(step, {})
+    recorder.end()
     assert recorder.seen == []
     assert capsys.readouterr().out == (
         "warning: Recorder is off from here on, the training continues without it: no such value\n"
     )
 
 
-def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(capsys):
+def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(hooks, "MAX_WAITING", 3)
+    monkeypatch.setattr(hooks, "CLOSE_LIMIT_S", 0.05)
     stuck = threading.Event()
-    lagging, ending = (
-        AsyncTracker(name, Recorder(stuck), max_waiting=3, close_limit_s=0.05)
-        for name in ("Lagging", "Ending")
-    )
+    lagging, ending = (Recorder(tmp_path, name, stuck) for name in ("Lagging", "Ending"))
     started = time.monotonic()
-    ending.scalars(1, {})
+    ending.reported(1, {})
     for step in range(10):
-        lagging.scalars(step, {})
-    lagging.close()
-    ending.close()
+        lagging.reported(step, {})
+    lagging.end()
+    ending.end()
     assert time.monotonic() - started < 9  # the recorder hangs for 10 s
     stuck.set()
     out = capsys.readouterr().out
@@ -121,8 +136,8 @@ def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path):
     for attempt, first_step in enumerate((1, 4), start=1):  # killed after 6, saved at 3
         (tracker,) = start(run_in(tmp_path, tensorboard=True), first_step)
         for step in range(first_step, 7):
-            tracker.scalars(step, {"train_loss": step + 0.5, "lr": 0.1 * attempt})
-        tracker.close()
+            tracker.reported(step, {"train_loss": step + 0.5, "lr": 0.1 * attempt})
+        tracker.end()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     losses = [(event.step, event.value) for event in events.Scalars("train_loss")]
@@ -143,8 +158,8 @@ from tests.rooms.trackers.test_trackers import Path, run_in, start
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 (tracker,) = start(run_in(Path(sys.argv[1]), tensorboard=True), first_step=1)
 for step in range(200):
-    tracker.scalars(step, {"loss": 0.5})
-tracker.close()
+    tracker.reported(step, {"loss": 0.5})
+tracker.end()
 print("the end", flush=True)
 """
 
@@ -181,11 +196,11 @@ from tests.rooms.trackers.test_trackers import Path, run_in, start
 path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 (tracker,) = start(run_in(path, wandb="offline", wandb_project="digits"), first_step=first)
 for step in range(first, last + 1):
-    tracker.scalars(step, {"train_loss": step + 0.5})
+    tracker.reported(step, {"train_loss": step + 0.5})
 print("logged", flush=True)
 if sys.argv[4] == "killed":
     sys.stdin.read()
-tracker.close()
+tracker.end()
 """
 
 

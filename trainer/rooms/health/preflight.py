@@ -108,27 +108,19 @@ def device_problem(distributed: DistributedContext, device: torch.device) -> str
 def product_problem(device: torch.device, dtype: torch.dtype) -> str:
     """Return what is wrong with a matrix product of known elements; "" if correct."""
     outer = OUTER_ON_GPU if device.type == "cuda" else OUTER_ON_CPU
-    rows, inner = torch.arange(outer, device=device), torch.arange(INNER, device=device)
-    left, right = (torch.tensor(pattern, device=device, dtype=dtype) for pattern in (LEFT, RIGHT))
-    a = left[(rows[:, None] + 3 * inner[None, :]) % len(LEFT)]
-    b = right[(2 * inner[:, None] + rows[None, :]) % len(RIGHT)]
-    table = torch.tensor(expected_elements(), device=device, dtype=dtype)
-    expected = table[rows % len(LEFT)][:, rows % len(RIGHT)]
-    return _difference(f"a matrix product ({dtype})", torch.mm(a, b), expected)
+    places = torch.arange(outer, device=device)
+    rows, columns = places % len(LEFT), places % len(RIGHT)
+    left, right, product = (each.to(device, dtype) for each in factors())
+    result = torch.mm(left[rows], right[:, columns])
+    return _difference(f"a matrix product ({dtype})", result, product[rows][:, columns])
 
 
-def expected_elements() -> list[list[int]]:
-    """Return the product's elements [row modulo its period][column modulo its period]."""
-    return [
-        [
-            sum(
-                LEFT[(row + 3 * k) % len(LEFT)] * RIGHT[(2 * k + column) % len(RIGHT)]
-                for k in range(INNER)
-            )
-            for column in range(len(RIGHT))
-        ]
-        for row in range(len(LEFT))
-    ]
+def factors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the different rows of one factor, columns of the other, and their product."""
+    inner = torch.arange(INNER)
+    left = torch.tensor(LEFT)[(torch.arange(len(LEFT))[:, None] + 3 * inner) % len(LEFT)]
+    right = torch.tensor(RIGHT)[(2 * inner[:, None] + torch.arange(len(RIGHT))) % len(RIGHT)]
+    return left, right, left @ right  # of integers, on the CPU
 
 
 def _difference(what: str, result: torch.Tensor, expected: torch.Tensor) -> str:

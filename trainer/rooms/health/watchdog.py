@@ -20,13 +20,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ....jobs.records.nodes import HangConclusion
 from ...contract import AttemptDir, RecordError, RunDir, node_name, records, shared_files
 from ...errors import exit_lock, fail, log, run_with_timeout, write_text
-from ...hooks import Pulse
+from ...hooks import Callback, Pulse
 from .diagnosis import (
     RankHang,
     diagnose,
@@ -39,6 +39,12 @@ from .diagnosis import (
 )
 from .failures import BadNode, Hang, PeerHang
 from .phases import DEVICE_TEST, NAMES, limit_s
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...process.rank_process import RankProcess
+    from ...process.run_handle import RankContext
 
 TICK_S = 1.0
 POLL_S = 0.25
@@ -91,8 +97,8 @@ class IdleTimer:
         self.seconds = 0.0
 
 
-class Watchdog:
-    """Watches the pulse of this rank from `start` until it is over."""
+class Watchdog(Callback):
+    """Watches the pulse of this rank from `start` on; tests its node once it is connected."""
 
     def __init__(self, rank: int, world_size: int, pulse: Pulse) -> None:
         self._rank, self._world_size, self._pulse = rank, world_size, pulse
@@ -116,17 +122,28 @@ class Watchdog:
         self._timer.hang_timeout_s = hang_timeout_s
         self._run = (run_dir, attempt)
 
-    def open_early(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    def open_early(self) -> None:
         """Call `open` if the node's agent has started this rank; reads no file."""
-        if arguments and {"KIT_ATTEMPT", "KIT_HANG_TIMEOUT_S"} <= environ.keys():
-            run_dir = RunDir(Path(arguments[0]).resolve())
-            limit = environ["KIT_HANG_TIMEOUT_S"]
+        if sys.argv[1:] and {"KIT_ATTEMPT", "KIT_HANG_TIMEOUT_S"} <= os.environ.keys():
+            limit = os.environ["KIT_HANG_TIMEOUT_S"]
             hang_timeout_s = limit if limit == "auto" else int(limit)
-            self.open(run_dir, int(environ["KIT_ATTEMPT"]), hang_timeout_s)
+            run_dir = RunDir(Path(sys.argv[1]).resolve())
+            self.open(run_dir, int(os.environ["KIT_ATTEMPT"]), hang_timeout_s)
+
+    def connected(self, rank: RankProcess, device: torch.device) -> None:
+        """Test all nodes together. Raises: BadNode, PeerBadNode."""
+        from .preflight import preflight  # imports torch
+
+        preflight(rank, device)
+
+    def opened(self, context: RankContext) -> None:
+        """Exchange states with the other ranks from now on."""
+        run = context.run
+        self.open(run.dir, run.attempt, run.spec.launch.hang_timeout_s)
 
     def _watch(self) -> None:
         seen, last = self._pulse.now, time.monotonic()
-        while not self._pulse.is_over:
+        while True:
             time.sleep(TICK_S)
             beat, now = self._pulse.now, time.monotonic()
             # `is not`: the loop may repeat a beat, but each one is a tuple of its own.
@@ -143,9 +160,8 @@ class Watchdog:
         return self._is_hang_found.is_set()
 
     def _poll_once(self) -> None:
-        attempt_dir = self._attempt_dir
         with contextlib.suppress(OSError):
-            if attempt_dir is not None and shared_files.exists(attempt_dir.hang):
+            if self._attempt_dir is not None and shared_files.exists(self._attempt_dir.hang):
                 self._is_hang_found.set()
 
     @property
@@ -157,16 +173,8 @@ class Watchdog:
         exit_lock.acquire()
         where, is_waiting = place_of_main_thread()
         host, (what, step) = node_name(), self._pulse.now
-        state = RankHang(
-            round(time.time(), 3),
-            self._rank,
-            host,
-            os.getpid(),
-            what,
-            step,
-            where,
-            is_waiting,
-        )
+        now, pid = round(time.time(), 3), os.getpid()
+        state = RankHang(now, self._rank, host, pid, what, step, where, is_waiting)
         stacks = stacks_of_all_threads()
         self._error: Exception = Hang(f"{self._head()}; its disk is out of reach")
         run_with_timeout(EXCHANGE_LIMIT_S, lambda: self._report(state, stacks))

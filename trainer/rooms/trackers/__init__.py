@@ -1,5 +1,4 @@
 """Sends the values of `metrics.jsonl` to TensorBoard and to Weights & Biases: section `log`.
 
-- hooks: the callback of a rank, which starts the trackers on rank 0.
-- trackers: the two trackers, each on a thread of its own.
+- hooks: a callback for each tracker, with a thread of its own on rank 0.
 """

@@ -1,40 +1,211 @@
-"""Starts the trackers of the spec's `log` section on rank 0, and gives them what it reports."""
+"""Sends the values of `metrics.jsonl` to TensorBoard and Weights & Biases, if the spec says so.
+
+Both are optional packages; only rank 0 imports them. A tracker runs on its own thread: the training
+waits neither for its disk nor for its network, and continues without it after any error.
+
+`log.wandb: offline` sets WANDB_ERROR_REPORTING=false in the environment of rank 0.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib
+import os
+import queue
+import threading
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from ...contract import installation
+from ...errors import UserError, log
 from ...hooks import Callback, Pulse
-from . import trackers
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they import torch
     from ...loop import Loop
+    from ...process.run_handle import RunHandle
+
+CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slurm gives
+WANDB_INIT_LIMIT_S = 60.0
+FLUSH_EVERY_S = 1.0
+MAX_WAITING = 10_000  # lines that a tracker may lag behind
 
 
 def callbacks(pulse: Pulse) -> list[Callback]:
-    """Return the callback of a rank."""
-    return [Trackers()]
+    """Return the trackers of a rank; only those of rank 0 do anything."""
+    return [TensorBoard(), WeightsAndBiases()]
 
 
-class Trackers(Callback):
-    """The trackers of rank 0; another rank has none."""
+class Tracker(Callback):
+    """A destination of metrics by step, on its own thread until its first error.
+
+    off: the override of the spec without it; before the = its key. package: what pip installs.
+    """
+
+    name: str
+    off: str
+    package: str
+    module: str
 
     def __init__(self) -> None:
-        self._trackers: list[trackers.Tracker] = []
+        self.is_on = False
+        self._waiting: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(
+            MAX_WAITING
+        )
 
     def restored(self, loop: Loop) -> None:
-        """Start the trackers. Raises: UserError where a package is missing."""
+        """Start on rank 0. Raises: UserError where the package is missing."""
         if loop.distributed.is_first:
-            first_step = loop.state.global_step + 1
-            self._trackers = trackers.start(loop.context.run, first_step)
+            self.start(loop.context.run, loop.state.global_step + 1)
+
+    def start(self, run: RunHandle, first_step: int) -> None:
+        """Start the thread, if the spec has this tracker; a warning where that fails.
+
+        first_step: the first global step of this attempt. Raises: UserError.
+        """
+        key, _, off = self.off.partition("=")
+        if getattr(run.spec.log, key.removeprefix("log.")) in (False, off):
+            return
+        try:
+            module = importlib.import_module(self.module)
+        except ImportError as error:
+            raise UserError(
+                f"{key} needs the package {self.package} (an extra of pyproject.toml): {error}; "
+                f"pip install {self.package}, or set {self.off}"
+            ) from None
+        try:
+            self._open(module, run, first_step)
+        except Exception as error:
+            self._give_up(error)
+            return
+        self.is_on = True
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._thread.start()
 
     def reported(self, step: int, values: Mapping[str, float]) -> None:
-        """Record these values of a global step."""
-        for tracker in self._trackers:
-            tracker.scalars(step, values)
+        """Queue these values of a global step; returns at once."""
+        if self.is_on:
+            try:
+                self._waiting.put_nowait((step, values))
+            except queue.Full:
+                self._give_up(f"it lags {self._waiting.maxsize} lines behind")
 
     def end(self) -> None:
-        """Wait at most `trackers.CLOSE_LIMIT_S` for each tracker."""
-        for tracker in self._trackers:
-            tracker.close()
+        """Wait up to `CLOSE_LIMIT_S` until the tracker has recorded all queued values."""
+        if self.is_on:
+            with contextlib.suppress(queue.Full):
+                self._waiting.put(None, timeout=CLOSE_LIMIT_S)
+            self._thread.join(CLOSE_LIMIT_S)
+            if self._thread.is_alive():
+                self._give_up(f"it did not finish within {CLOSE_LIMIT_S:.0f} s")
+
+    def _run(self) -> None:
+        try:
+            while (item := self._waiting.get()) is not None:
+                self._record(*item)
+            self._close()
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: object) -> None:
+        self.is_on = False
+        what = f"{self.name} is off from here on, the training continues without it"
+        log(f"warning: {what}: {error}")
+
+    @abstractmethod
+    def _open(self, module: Any, run: RunHandle, first_step: int) -> None:
+        """Prepare to record the values of a run; `module` has been imported."""
+
+    @abstractmethod
+    def _record(self, step: int, values: Mapping[str, float]) -> None:
+        """Record these values of a global step."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Write out all recorded values."""
+
+
+class TensorBoard(Tracker):
+    """Writes event files to RUN_DIR/tensorboard, a new one in each attempt."""
+
+    name, off = "TensorBoard", "log.tensorboard=false"
+    package, module = "tensorboard", "torch.utils.tensorboard"
+
+    def _open(self, module: Any, run: RunHandle, first_step: int) -> None:
+        # TensorBoard hides the values that earlier attempts wrote for the steps from here on.
+        self._writer = module.SummaryWriter(str(run.dir.tensorboard), purge_step=first_step)
+
+    def _record(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()  # a kill loses no value
+
+    def _close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases(Tracker):
+    """One W&B run for all attempts; offline, each attempt writes a directory in RUN_DIR/wandb.
+
+    The x axis is global_step and not W&B's own step, which may only grow: after a kill some steps
+    are done again, with the same values.
+    """
+
+    name, off = "Weights & Biases", "log.wandb=off"
+    package = module = "wandb"
+
+    def start(self, run: RunHandle, first_step: int) -> None:
+        """Start the thread, as every tracker does."""
+        if run.spec.log.wandb == "offline":
+            # Otherwise W&B sends its own errors to a host on the internet, even offline. The
+            # variable is the only switch for that, and must be set before the import.
+            os.environ["WANDB_ERROR_REPORTING"] = "false"
+        super().start(run, first_step)
+
+    def _open(self, module: Any, run: RunHandle, first_step: int) -> None:
+        spec, mode = run.spec, run.spec.log.wandb
+        self._run_of_wandb = module.init(
+            project=spec.log.wandb_project or spec.name,
+            id=wandb_id(run.dir.run_id),
+            name=run.dir.run_id,
+            dir=str(run.dir.path),
+            mode=mode,
+            resume="allow",
+            # Not the whole spec, because launch.env may hold secrets.
+            config=asdict(spec.train),
+            settings=module.Settings(
+                console="off",  # the run directory has the logs
+                disable_git=True,
+                silent=mode == "offline",  # the log line below has all that a user needs
+                quiet=True,
+                init_timeout=WANDB_INIT_LIMIT_S,
+                finish_timeout=CLOSE_LIMIT_S / 2,
+                stop_fn=_refuse_stop,
+                x_transaction_log_flush_interval=FLUSH_EVERY_S,  # the most that a kill may lose
+            ),
+        )
+        self._run_of_wandb.define_metric("*", step_metric="global_step")
+        upload = f"upload it with: wandb sync {run.dir.path}/wandb/offline-run-*"
+        log(f"{self.name}: {self._run_of_wandb.url if mode == 'online' else upload}")
+
+    def _record(self, step: int, values: Mapping[str, float]) -> None:
+        self._run_of_wandb.log({"global_step": step, **values})
+
+    def _close(self) -> None:
+        self._run_of_wandb.finish()  # W&B's own process ends with rank 0
+
+
+def wandb_id(run_id: str) -> str:
+    """Return the id of the W&B run: 16 hexadecimal digits, the same in every attempt."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[:16]
+
+
+def _refuse_stop() -> None:
+    """Ignore a stop that a user asks for on W&B's web page, with a warning.
+
+    W&B's default raises KeyboardInterrupt in rank 0: a crash, which would be retried.
+    """
+    cancel = installation.command("cancel", "...")
+    log(f"warning: a stop in W&B does not stop the run: use `{cancel}`")

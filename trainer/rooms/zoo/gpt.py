@@ -10,7 +10,7 @@ import math
 
 import torch
 from torch import nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from ...errors import UserError
 
@@ -40,18 +40,15 @@ class Attention(nn.Module):
         return out
 
 
-class FeedForward(nn.Module):
+class FeedForward(nn.Sequential):
     """Two linear layers around a GELU, [n, T, C] to [n, T, C]."""
 
     def __init__(self, width: int, dropout: float, bias: bool) -> None:
         super().__init__()
         self.c_fc = nn.Linear(width, 4 * width, bias=bias)
+        self.gelu = nn.GELU("tanh")
         self.c_proj = nn.Linear(4 * width, width, bias=bias)
         self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.dropout(self.c_proj(gelu(self.c_fc(x), approximate="tanh")))
-        return out
 
 
 class Block(nn.Module):
@@ -67,34 +64,6 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attn(self.ln_1(x))
         out: torch.Tensor = x + self.mlp(self.ln_2(x))
-        return out
-
-
-class Transformer(nn.Module):
-    """Embeddings, blocks and the last norm: tokens int64 [n, T] to [n, T, n_embd]."""
-
-    def __init__(
-        self,
-        sizes: tuple[int, int, int],
-        num_layers: int,
-        num_heads: int,
-        dropout: float,
-        bias: bool,
-    ) -> None:
-        """sizes: vocab_size, block_size and n_embd."""
-        super().__init__()
-        vocab_size, block_size, width = sizes
-        self.wte = nn.Embedding(vocab_size, width)
-        self.wpe = nn.Embedding(block_size, width)
-        self.drop = nn.Dropout(dropout)
-        blocks = [Block(width, num_heads, dropout, bias) for _ in range(num_layers)]
-        self.h = nn.Sequential(*blocks)
-        self.ln_f = nn.LayerNorm(width, bias=bias)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.drop(self.wte(tokens) + self.wpe(positions))
-        out: torch.Tensor = self.ln_f(self.h(x))
         return out
 
 
@@ -119,10 +88,17 @@ class GPT(nn.Module):
         if n_embd % n_head:
             raise UserError(f"train.model_args: n_embd {n_embd} is no multiple of n_head {n_head}")
         self.block_size = block_size
-        sizes = vocab_size, block_size, n_embd
-        self.transformer = Transformer(sizes, n_layer, n_head, dropout, bias)
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(vocab_size, n_embd),
+                "wpe": nn.Embedding(block_size, n_embd),
+                "drop": nn.Dropout(dropout),
+                "h": nn.Sequential(*(Block(n_embd, n_head, dropout, bias) for _ in range(n_layer))),
+                "ln_f": nn.LayerNorm(n_embd, bias=bias),
+            }
+        )
         self.lm_head = nn.Linear(n_embd, vocab_size, bias=False)
-        self.lm_head.weight = self.transformer.wte.weight
+        self.lm_head.weight = self.transformer["wte"].weight  # type: ignore[assignment]
         for name, module in self.transformer.named_modules():
             # The sums along the shortcuts grow with the number of layers.
             is_end = name.endswith("c_proj")
@@ -143,5 +119,7 @@ class GPT(nn.Module):
                 f"train.model gpt has block_size {self.block_size}, but gets {length} tokens: make "
                 "train.model_args.block_size as large as that of the data set"
             )
-        logits: torch.Tensor = self.lm_head(self.transformer(tokens))
+        positions = torch.arange(length, device=tokens.device)
+        wte, wpe, drop, h, ln_f = self.transformer.values()
+        logits: torch.Tensor = self.lm_head(ln_f(h(drop(wte(tokens) + wpe(positions)))))
         return logits

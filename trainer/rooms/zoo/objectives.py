@@ -39,10 +39,8 @@ class Classification:
             label_smoothing=self._label_smoothing if model.training else 0.0,
             reduction="sum",
         )
-        is_right = (scores.argmax(dim=1) == labels).sum()
-        if labels.ndim == 1:
-            return Sums(loss, len(labels), {"accuracy": is_right})
-        return Sums(loss, (labels != IGNORED).sum(), {"accuracy": is_right})
+        num_items = len(labels) if labels.ndim == 1 else (labels != IGNORED).sum()
+        return Sums(loss, num_items, {"accuracy": (scores.argmax(dim=1) == labels).sum()})
 
     def _check(self, scores: object, labels: torch.Tensor) -> None:
         classes, train = self._data.num_classes, self._data.train
