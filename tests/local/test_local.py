@@ -7,7 +7,6 @@ import pytest
 from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests import bitwise
-from tests.checkout import copy_checkout
 from tests.local.local_kit import Kit, wait_for
 
 SPEC = """
@@ -169,17 +168,3 @@ def test_a_stop_is_passed_on_although_nobody_listens_any_more(kit):
     record = read_jsonl(run.attempts)[-1]
     assert record["evidence"]["outcome"] == "stopped"
     assert read_json(run.result)["status"] == "held"
-
-
-@pytest.mark.room("scripts")
-def test_a_script_of_ones_own_is_complete_when_it_exits_well(tmp_path, kit):
-    kit.repository = tmp_path / "copy"
-    copy_checkout(kit.repository)
-    script = "import os, sys\nprint(sys.argv[1:], os.environ['RANK'])\n"
-    (kit.repository / "mine.py").write_text(script)
-    launch = "name: tiny\nlaunch: {nproc_per_node: 2, script: mine.py, args: [--n, 3]}\n"
-    status, _, stderr = kit.end(submit(kit, text=launch))
-    assert status == 0, stderr
-    run = RunDir((kit.root / "tiny/latest").resolve())
-    assert read_json(run.result) == {"status": "completed", "attempts": 1, "steps_redone": None}
-    assert "['--n', '3'] 1" in run.rank_log(1).read_text()

@@ -1,6 +1,7 @@
 """A user's own torchrun script under the kit: its life cycle and its stop."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,6 +37,14 @@ print(f"there {os.getpid()}", flush=True)  # at once: the reader wants both
 while not Path(os.environ["KIT_STOP_FILE"]).with_name("may_end").exists():
     time.sleep(0.01)
 print("seen", seen, "deadline", repr(os.environ["KIT_DEADLINE"]), flush=True)
+"""
+PATIENT = """
+import time
+from pathlib import Path
+print("there", flush=True)
+while not Path("%s").exists():
+    time.sleep(0.01)
+Path("%s").touch()
 """
 # Rank 0 handles USR1 only; rank 1 handles it once rank 0 has received it twice.
 LATE = """
@@ -177,6 +186,22 @@ def test_an_unaware_script_is_not_signalled_and_its_exit_after_a_stop_is_no_end(
     # Its exit code 0 may be what a handler of SIGTERM did: a resume finds out.
     (record,) = read_jsonl(run.attempts)
     assert (record["cause"], record["evidence"]["outcome"]) == ("interrupted", "stopped")
+
+
+def test_a_run_directory_that_vanishes_kills_no_script_and_is_told_in_one_line(
+    kit, submit, tmp_path
+):
+    process = submit(PATIENT % (tmp_path / "may_end", tmp_path / "ended"), "none")
+    run, _ = log_with(kit, "there")
+    shutil.rmtree(run.path)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)  # the agent's next interval, and several of the local run's
+    (tmp_path / "may_end").touch()
+    status, _, stderr = kit.end(process, 60)
+    assert status == 1 and (tmp_path / "ended").exists(), stderr
+    (line,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert "the run directory is gone" in line and "Traceback" not in stderr
 
 
 @pytest.mark.slow
