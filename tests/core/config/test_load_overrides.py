@@ -8,12 +8,8 @@ from slurm_job_kit.jobs.config.load import load
 def test_overrides_change_what_they_name_and_nothing_else(take):
     text = "name: x\nslurm:\n  nodes: 2\ntrain: {lr: 1, epochs: 3}\n"
     arguments = ["slurm.nodes=4", "train.lr=1e-3", "launch.env.X=1", "train.model_args.depth=3"]
-    arguments += [
-        "slurm.sbatch_args.comment=hello",
-        "launch.args=[a, 1]",
-        "setup=[]",
-        "slurm.partition=",
-    ]
+    arguments += ["slurm.sbatch_args.comment=hello", "launch.args=[a, 1]", "setup=[]"]
+    arguments.append("slurm.partition=")
     by_hand = """
 name: x
 slurm: {nodes: 4, sbatch_args: {comment: hello}}
@@ -23,17 +19,11 @@ launch: {env: {X: "1"}, args: [a, "1"]}
     assert take(text, *arguments) == take(by_hand)
 
 
-def test_the_last_of_two_overrides_wins(take):
-    assert take("name: x", "slurm.nodes=2", "slurm.nodes=3").slurm.nodes == 3
-
-
 def test_an_override_replaces_an_option_in_either_spelling(take):
     spec = take("slurm: {sbatch_args: {mail_type: END}}", "slurm.sbatch_args.mail-type=ALL")
     assert spec.slurm.sbatch_args == {"mail-type": "ALL"}
-    assert (
-        take("slurm: {sbatch_args: {hold: true}}", "slurm.sbatch_args.hold=false").slurm.sbatch_args
-        == {}
-    )
+    spec = take("slurm: {sbatch_args: {hold: true}}", "slurm.sbatch_args.hold=false")
+    assert spec.slurm.sbatch_args == {}
 
 
 @pytest.mark.parametrize(
@@ -43,18 +33,11 @@ def test_an_override_replaces_an_option_in_either_spelling(take):
         ("0.1", "override 0.1: is not KEY=VALUE\n  hint: write KEY=VALUE without spaces"),
         ("train.lr=0.1,0.2", 'not "0.1,0.2"\n  hint: the command sweep takes several values'),
         ("train.precision=fp16,bf16", "hint: the command sweep takes several values"),
-        ("train.precision=fp16,x", "must be one of fp32, tf32, bf16, fp16"),
-        ("slurm.sbatch_args.hold", "hint: write slurm.sbatch_args.hold=VALUE"),
         ("=x", "override =x: cannot be read"),
-        ("slurm..nodes=2", "cannot be read"),
         ("slurm.nodes=x", "override slurm.nodes=x: slurm.nodes: must be a whole number"),
-        ("slurm.foo=1", "override slurm.foo=1: slurm.foo: unknown key"),
         ("slrm.nodes=3", "override slrm.nodes=3: slrm: unknown key\n  hint: did you mean slurm?"),
         ("train.lr.x=1", "train.lr: has no keys of its own"),
-        ("launch.args.0=x", "launch.args: must be a list of text"),
         ("name=a: b", 'name: must be text, not {"a": "b"}\n  hint: quote the whole text'),
-        ("name=#a", "# begins a comment"),
-        ("name=a #b", "# begins a comment"),
         ("slurm.exclude=*", "slurm.exclude: this is not YAML"),
         ("name=[a", "name: this is not YAML"),
         ("name=" + "x" * 70_000, "cannot be read"),

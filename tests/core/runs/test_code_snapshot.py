@@ -174,17 +174,9 @@ def break_owner(repository):
         os.chown(path, 1234, 1234)
 
 
-def break_index(repository):
-    (repository / ".git/index").write_text("broken")
-
-
 def break_link(repository):  # as of a worktree or submodule whose repository is gone
     shutil.rmtree(repository / ".git")
     (repository / ".git").write_text("gitdir: /nowhere/worktrees/x\n")
-
-
-def make_bare(repository):
-    subprocess.run(["git", "-C", repository, "config", "core.bare", "true"], check=True)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +187,7 @@ def make_bare(repository):
             "dubious ownership",
             marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away"),
         ),
-        (break_index, "index file"),
         (break_link, "not a git repository: /nowhere"),
-        (make_bare, "work tree"),
     ],
 )
 def test_a_repository_that_git_does_not_read_is_refused_with_its_words(

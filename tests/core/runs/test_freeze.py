@@ -15,8 +15,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.runs import freeze as module
-from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.runs.freeze import freeze, setup_script
+from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Spec
 
 SPEC = Spec(name="first", setup=["module load x"])
@@ -79,16 +78,6 @@ def test_a_failure_afterwards_leaves_no_run(root, repository):
     assert not (root / "first").exists()
 
 
-def test_a_disk_that_fills_up_leaves_no_run(root, repository, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(records, "write", full)
-    with pytest.raises(UserError, match="No space left"):
-        frozen(repository)
-    assert not (root / "first").exists()
-
-
 def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
     monkeypatch.setattr(module, "new_run_id", lambda: "20260101-000000-abcd")
     run = frozen(repository)
@@ -110,13 +99,6 @@ def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(reposito
 def test_a_runs_root_that_cannot_be_is_an_error(root, repository):
     root.write_text("a file")
     with pytest.raises(UserError, match="(?s)runs_root .*hint: set runs_root"):
-        frozen(repository)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_runs_root_without_permission_is_an_error(root, repository):
-    root.mkdir(mode=0o500)
-    with pytest.raises(UserError, match="Permission denied"):
         frozen(repository)
 
 
@@ -160,13 +142,3 @@ def test_provenance_says_which_code_and_versions(root, repository):
     assert known["code"] == run.code.resolve().name
     assert known["versions"] == {name: version(name) for name in module.PACKAGES}
     assert known["agent_interpreter"] == known["interpreter"] == sys.executable
-
-
-def test_setup_quotes_the_interpreter_and_keeps_the_users_lines():
-    text = setup_script("/x y/python", ["module load 'a'", "source b"])
-    assert text == "export KIT_PYTHON='/x y/python'\nmodule load 'a'\nsource b\n"
-
-
-def test_a_plan_writes_nothing(root):
-    assert module.planned_run_dir(SPEC).path.parent == lookup.runs_root() / "first"
-    assert not root.exists()

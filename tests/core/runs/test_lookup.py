@@ -44,17 +44,13 @@ def test_all_runs_are_listed_newest_first_and_once(three):
     assert lookup.all_runs() == three[::-1]
 
 
-def test_without_a_name_the_newest_run_is_meant(three):
-    assert find(None) == three[2]
-
-
 def test_a_run_is_found_by_each_of_its_names(root, three):
     first, second, newest = three
     lookup.remember(first, "12_3")
     assert find(str(first.path)) == first
     assert find("runs/a/20260101/") == first
     assert find("20260102") == second
-    assert find("a") == newest
+    assert find("a") == find(None) == newest
     assert find(str(root / "a/latest")) == newest
     assert find("12_3") == first
 
@@ -144,11 +140,6 @@ def test_the_runs_root_of_the_spec_has_precedence_over_the_variable(root, monkey
     assert lookup.runs_root("/x") != lookup.runs_root() == root
     monkeypatch.delenv("KIT_RUNS")
     assert lookup.runs_root() == root.parent / "runs"
-
-
-def test_only_a_submitted_run_has_a_job(three):
-    write_json(three[0].submission, {"argv": [], "job_id": "7"})
-    assert [lookup.job_id_of(run) for run in three[:2]] == ["7", None]
 
 
 def test_a_run_directory_that_lost_its_spec_is_still_found_by_its_path(tmp_path):

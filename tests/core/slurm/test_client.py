@@ -107,41 +107,24 @@ def test_an_error_of_the_connection_is_no_answer(text, is_answered):
     assert client.is_answered(answer) is is_answered
 
 
-def test_a_missing_command_returns_none(slurm):
-    assert client.call(["scontrol", "show", "job", "1"]) is None
-    assert job_list.life_of(RecordedJob("1")).is_alive is None
-
-
-@pytest.mark.parametrize(
-    ("output", "error"),
-    [
-        ("", "slurm_load_jobs error: Invalid job id specified\n"),
-        ("Job 5572597_4 not found\n", ""),  # a task of an array
-    ],
-)
-def test_a_job_that_slurm_does_not_have_is_not_alive(slurm, output, error):
-    slurm.answer("scontrol", output, error=error, status=1)
-    assert job_list.life_of(RecordedJob("5572597_4")).is_alive is False
-
-
-def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(slurm):
-    slurm.answer("scontrol", "slow down\n")
-    assert job_list.life_of(RecordedJob("1")).is_alive is None
-
-
-def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):
+def test_a_command_that_hangs_returns_none(monkeypatch):
     monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.1)
     assert client.call(["sleep", "60"]) is None
 
 
-def test_a_slow_call_is_told_and_a_quick_one_is_not(monkeypatch, capfd):
-    monkeypatch.setattr(client, "SLOW_S", 2.0)
-    client.call(["true"])
-    time.sleep(2.2)
-    assert capfd.readouterr().err == ""
-    monkeypatch.setattr(client, "SLOW_S", 0.2)
-    client.call(["sleep", "1"])
-    assert capfd.readouterr().err.startswith("sleep has waited")
+@pytest.mark.parametrize(
+    ("answer", "is_alive"),
+    [
+        (None, None),  # no scontrol
+        ({"error": "slurm_load_jobs error: Invalid job id specified\n", "status": 1}, False),
+        ({"output": "Job 5572597_4 not found\n", "status": 1}, False),  # a task of an array
+        ({"output": "slow down\n"}, None),
+    ],
+)
+def test_a_job_that_slurm_does_not_have_is_not_alive(slurm, answer, is_alive):
+    if answer:
+        slurm.answer("scontrol", **answer)
+    assert job_list.life_of(RecordedJob("5572597_4")).is_alive is is_alive
 
 
 def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm):
@@ -256,30 +239,25 @@ def test_a_refusal_over_ipv6_alone_shows_that_the_node_is_up():
     assert client.is_answering("::1", port)
 
 
-def test_slurm_on_path_needs_no_loading(slurm, tmp_path):
-    slurm.answer("sbatch")
-    environ = {"PATH": str(slurm.bin), "SLURM_CONF": "x"}
-    assert client.unloaded_reason(environ, [tmp_path]) is None
-
-
 @pytest.mark.parametrize(
-    ("variables", "reason"),
+    ("variables", "paths", "reason"),
     [
-        ({}, None),
-        ({"SLURM_CONF": "/etc/slurm.conf"}, "SLURM_CONF is set"),
-        ({"SLURM_CONF_SERVER": "ctl:6817"}, "SLURM_CONF_SERVER is set"),
-        ({"MODULEPATH": "/nowhere:{there}"}, "{there} has a slurm module"),
+        ({}, ["none"], None),
+        ({"SLURM_CONF": "/etc/slurm.conf"}, ["none"], "SLURM_CONF is set"),
+        ({"SLURM_CONF_SERVER": "ctl:6817"}, ["none"], "SLURM_CONF_SERVER is set"),
+        ({"MODULEPATH": "/nowhere:{here}"}, ["none"], "{here} has a slurm module"),
+        ({}, ["slurm"], "{here}/slurm exists"),
+        ({"PATH": "{here}/fake-slurm/bin", "SLURM_CONF": "x"}, ["slurm"], None),  # it is loaded
     ],
 )
-def test_a_slurm_that_is_not_loaded_is_detected(tmp_path, variables, reason):
+def test_a_slurm_that_is_not_loaded_is_detected(slurm, tmp_path, variables, paths, reason):
+    slurm.answer("sbatch")
     (tmp_path / "slurm").mkdir()
-    environ = {key: value.format(there=tmp_path) for key, value in variables.items()}
-    found_reason = client.unloaded_reason({"PATH": "/nowhere"} | environ, paths=[tmp_path / "none"])
-    assert found_reason == (reason and reason.format(there=tmp_path))
-
-
-def test_slurms_folders_are_detected(tmp_path):
-    assert client.unloaded_reason({"PATH": ""}, paths=[tmp_path]) == f"{tmp_path} exists"
+    environ = {key: value.format(here=tmp_path) for key, value in variables.items()}
+    found = client.unloaded_reason(
+        {"PATH": "/nowhere"} | environ, [tmp_path / each for each in paths]
+    )
+    assert found == (reason and reason.format(here=tmp_path))
     # A host without munge and /etc/slurm: Slurm 23.11.
     assert Path("/run/slurm") in client.CLUSTER_PATHS
 

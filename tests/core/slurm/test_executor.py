@@ -38,34 +38,28 @@ def test_each_argument_reaches_sbatch_unchanged(fake_slurm, submit, script, tmp_
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_submitit_keeps_a_copy_of_the_batch_script(fake_slurm, submit, tmp_path):
-    submit()
+def test_sbatch_gets_the_given_environment_and_this_process_keeps_its_own(
+    fake_slurm, submit, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("HIDDEN", "1")
+    before = dict(os.environ)
+    submit(environ={"PATH": os.environ["PATH"], "OWN": "1"})
+    seen = [line.partition("=")[0] for line in fake_slurm.env]
+    assert "OWN=1" in fake_slurm.env and "HIDDEN" not in seen
+    assert dict(os.environ) == before
+    # submitit keeps a copy of the batch script.
     files = [path for path in (tmp_path / "submitit").iterdir() if not path.is_symlink()]
     assert [path.read_text() for path in files] == [TEXT]
 
 
-def test_sbatch_gets_the_given_environment_and_this_process_keeps_its_own(
-    fake_slurm, submit, monkeypatch
-):
-    given = {"PATH": os.environ["PATH"], "OWN": "1"}
-    monkeypatch.setenv("HIDDEN", "1")
-    before = dict(os.environ)
-    submit(environ=given)
-    seen = [line.partition("=")[0] for line in fake_slurm.env]
-    assert "OWN=1" in fake_slurm.env and "HIDDEN" not in seen
-    assert dict(os.environ) == before
-
-
 def test_a_refused_job_is_an_error_with_sbatchs_message(fake_slurm, submit):
     fake_slurm.refuse(3, "sbatch: error: invalid partition specified: $(x)")
-    before = dict(os.environ)
     with pytest.raises(FailedError) as caught:
         submit("--partition=$(x)")
     first, command, message = str(caught.value).split("\n")
     assert first == "Slurm refused the job, nothing is queued"
     assert shlex.split(command)[1:] == fake_slurm.argv
     assert message == "sbatch: error: invalid partition specified: $(x)"
-    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,11 @@ def test_the_queue_comes_from_one_query(fake_slurm):
     lines += squeue_line("13_2", "PENDING", "N/A|UNLIMITED|1||ReqNodeNotAvail, a|b")
     fake_slurm.answer("squeue", lines)
     jobs, me = job_list.queue([7, 5, 7]).jobs, os.getuid()
-    started: dict[str, Any] = {
-        "start": 1795507000.0,
-        "left_s": 87000,
-        "num_nodes": 2,
-        "nodes": "n[1-2]",
-    }
+    started: dict[str, Any] = {"start": 1795507000.0, "left_s": 87000, "num_nodes": 2}
     assert jobs == {
-        "12": Job("RUNNING", uid=me, work_dir="/a|b", command="x.sh a|b", **started),
+        "12": Job(
+            "RUNNING", uid=me, work_dir="/a|b", command="x.sh a|b", nodes="n[1-2]", **started
+        ),
         "13_2": Job("PENDING", "ReqNodeNotAvail, a|b", uid=me, num_nodes=1),
     }
     (call,) = fake_slurm.calls
@@ -31,16 +28,12 @@ def test_the_queue_comes_from_one_query(fake_slurm):
     assert "--array" in call and "--states=all" in call
 
 
-def test_no_squeue_is_no_empty_queue(fake_slurm, monkeypatch):
-    fake_slurm.remove()
-    monkeypatch.setenv("PATH", str(fake_slurm.bin))
-    assert job_list.queue().jobs is None
-
-
-def test_a_refused_query_is_no_empty_queue(fake_slurm):
+def test_a_refused_query_is_no_empty_queue(fake_slurm, monkeypatch):
     fake_slurm.answer("squeue")
     assert job_list.queue().jobs == {}
     fake_slurm.answer("squeue", status=1)
+    assert job_list.queue().jobs is None
+    monkeypatch.setenv("PATH", "/nowhere")
     assert job_list.queue().jobs is None
 
 

@@ -12,10 +12,7 @@ NEVER += ["InvalidQOS", "ReservationDeleted"]
     ("reason", "sentence"),
     [
         ("Priority", "jobs with a higher priority are before it"),
-        (
-            "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
-            "nodes that it needs are down, drained or reserved (UnavailableNodes:n[1-2])",
-        ),
+        ("ReqNodeNotAvail, x", "nodes that it needs are down, drained or reserved (x)"),
         ("ReqNodeNotAvail(Unavailable:n1)", ""),
         ("QOSMaxGRESPerUser", ""),
         ("launch failed requeued held", ""),

@@ -12,19 +12,10 @@ RUN = RunDir(Path("/runs/x y/1"))
 
 def test_the_command_line_of_the_default_spec():
     assert sbatch.sbatch_argv(Spec(), RUN) == [
-        "sbatch",
-        "--job-name=run",
-        "--nodes=1",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=1",
-        "--time=1:00:00",
-        "--signal=USR1@120",
-        "--requeue",
-        "--open-mode=append",
-        "--chdir=/runs/x y/1",
-        "--output=job.log",
-        "/runs/x y/1/kit/slurm_job_kit/slurm/ddp.sbatch",
-        "/runs/x y/1",
+        *("sbatch", "--job-name=run", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1"),
+        *("--time=1:00:00", "--signal=USR1@120", "--requeue", "--open-mode=append"),
+        *("--chdir=/runs/x y/1", "--output=job.log"),
+        *("/runs/x y/1/kit/slurm_job_kit/slurm/ddp.sbatch", "/runs/x y/1"),
     ]
 
 
@@ -37,41 +28,16 @@ def test_a_range_of_nodes_is_one_of_sbatch():
 
 def test_the_options_of_a_spec_with_all_keys():
     extra: dict[str, Any] = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
-    slurm = Slurm(
-        nodes=4,
-        gpus_per_node=8,
-        cpus_per_task=64,
-        time="1-00:00:00",
-        partition="gpu",
-        account="0123",
-        qos="high",
-        mem="64G",
-        constraint="a100|h100",
-        exclude="n[3-4]",
-        signal_lead_s=300,
-        sbatch_args=extra,
-    )
+    resources: dict[str, Any] = {"nodes": 4, "gpus_per_node": 8, "cpus_per_task": 64, "mem": "64G"}
+    queue = {"time": "1-00:00:00", "partition": "gpu", "account": "0123", "qos": "high"}
+    nodes = {"constraint": "a100|h100", "exclude": "n[3-4]"}
+    slurm = Slurm(**resources, **queue, **nodes, signal_lead_s=300, sbatch_args=extra)
     assert sbatch.sbatch_options(Spec(name="big", slurm=slurm), RUN.path) == [
-        "--job-name=big",
-        "--nodes=4",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=64",
-        "--gpus-per-node=8",
-        "--time=1-00:00:00",
-        "--partition=gpu",
-        "--account=0123",
-        "--qos=high",
-        "--mem=64G",
-        "--constraint=a100|h100",
-        "--exclude=n[3-4]",
-        "--signal=USR1@300",
-        "--requeue",
-        "--open-mode=append",
-        "--chdir=/runs/x y/1",
-        "--output=job.log",
-        "--mail-type=END",
-        "--exclusive",
-        "--nice=5",
+        *("--job-name=big", "--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=64"),
+        *("--gpus-per-node=8", "--time=1-00:00:00", "--partition=gpu", "--account=0123"),
+        *("--qos=high", "--mem=64G", "--constraint=a100|h100", "--exclude=n[3-4]"),
+        *("--signal=USR1@300", "--requeue", "--open-mode=append", "--chdir=/runs/x y/1"),
+        *("--output=job.log", "--mail-type=END", "--exclusive", "--nice=5"),
     ]
 
 

@@ -76,13 +76,6 @@ def test_a_best_checkpoint_that_was_put_aside_is_not_named_any_more(run):
         assert not (run.checkpoints / "best").exists()
 
 
-def test_what_was_put_aside_comes_back_if_the_submit_fails(run):
-    before = names(run), pointers(run)
-    with pytest.raises(KeyboardInterrupt), go_on_from(run, "step-00000010"):
-        raise KeyboardInterrupt
-    assert (names(run), pointers(run)) == before
-
-
 @pytest.mark.parametrize(
     ("file", "was", "reason"),
     [

@@ -84,16 +84,6 @@ def test_a_switch_leads_the_links_to_the_new_code_and_notes_it(run, checkout):
     assert run.kit.resolve() == new.kit
 
 
-def test_a_switch_is_undone_if_the_submit_fails(run, checkout):
-    links = (run.code, run.kit)
-    before = [os.readlink(link) for link in links], run.provenance.read_text()
-    new = changed(run, checkout, model="a = 2\n")
-    with pytest.raises(KeyboardInterrupt), revision.changed({run: code_changes.switch(run, new)}):
-        assert (run.code / "model.py").read_text() == "a = 2\n"
-        raise KeyboardInterrupt
-    assert ([os.readlink(link) for link in links], run.provenance.read_text()) == before
-
-
 def test_lost_code_is_replaced_after_a_confirmation(run, checkout):
     run_files.unlock(run.code.resolve())
     shutil.rmtree(run.code.resolve())

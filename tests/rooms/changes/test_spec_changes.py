@@ -58,14 +58,10 @@ def sha256(run):
 
 
 FREE = [
-    "slurm.time=8:00:00",
-    "slurm.partition=long",
-    "slurm.sbatch_args.nice=5",
-    "slurm.signal_lead_s=9",
+    *("slurm.time=8:00:00", "slurm.partition=long", "slurm.sbatch_args.nice=5"),
+    *("slurm.signal_lead_s=9", "checkpoint.every_steps=5", "log.every_steps=5"),
+    *("launch.stop_check_steps=1", "launch.allow_public_rendezvous=true", "launch.interface=ib0"),
 ]
-FREE += ["checkpoint.every_steps=5", "log.every_steps=5"]
-FREE += ["launch.stop_check_steps=1"]
-FREE += ["launch.allow_public_rendezvous=true", "launch.interface=ib0"]
 
 
 def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
@@ -111,12 +107,16 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
     assert not run.changes.exists()
 
 
+def save(run, global_batch_size):
+    (run.checkpoints / "step-00000003").mkdir(parents=True, exist_ok=True)
+    saved = Manifest(3, files=(), global_batch_size=global_batch_size)
+    (run.checkpoints / "step-00000003/manifest.json").write_bytes(saved.to_bytes())
+
+
 def test_another_global_batch_is_refused_where_a_checkpoint_has_one(run):
     words = ["launch.nproc_per_node=3"]
     change(run, words, is_confirmed=True)
-    saved = Manifest(3, files=(), global_batch_size=96)
-    (run.checkpoints / "step-00000003").mkdir(parents=True)
-    (run.checkpoints / "step-00000003/manifest.json").write_bytes(saved.to_bytes())
+    save(run, 96)
     before = run.spec.read_text()
     for ranks, size, way_out in (
         (5, 160, "5 ranks cannot share 96 samples: take another number of ranks"),
@@ -128,13 +128,7 @@ def test_another_global_batch_is_refused_where_a_checkpoint_has_one(run):
     assert run.spec.read_text() == before
     words = ["launch.nproc_per_node=4", "train.micro_batch_size=24"]
     change(run, words, is_confirmed=True)
-
-
-def test_the_global_batch_is_left_to_the_trainer_where_another_number_of_ranks_has_saved(run):
-    change(run, ["launch.nproc_per_node=3"], is_confirmed=True)
-    saved = Manifest(3, files=(), global_batch_size=32)
-    (run.checkpoints / "step-00000003").mkdir(parents=True)
-    (run.checkpoints / "step-00000003/manifest.json").write_bytes(saved.to_bytes())
+    save(run, 32)  # by another number of ranks: left to the trainer
     change(run, ["launch.nproc_per_node=1"], is_confirmed=True)
 
 
@@ -148,12 +142,6 @@ def test_a_confirmed_change_is_frozen_and_recorded_for_its_spec(run):
     assert record["changes"] == {"slurm.nodes": [1, 4], "train.lr": [0.1, 0.05]}
     assert record["spec_sha256"] == sha256(run)
     assert record["time"] > 1e9
-
-
-def test_a_second_resume_keeps_what_the_first_one_changed(run):
-    change(run, ["slurm.time=8:00:00"], is_confirmed=False)
-    change(run, ["log.every_steps=5"], is_confirmed=False)
-    assert (frozen(run).slurm.time, frozen(run).log.every_steps) == ("08:00:00", 5)
 
 
 def test_a_spec_without_its_overrides_is_not_changed(run):
