@@ -1,6 +1,7 @@
 """Fixtures of the unit tests: specs, fake Slurm clients, folders with runs, a process group."""
 
 import contextlib
+import io
 import ipaddress
 import multiprocessing
 import os
@@ -163,10 +164,18 @@ def slurm(here, fake_slurm, monkeypatch, frozen_code):
 
 
 @pytest.fixture
-def guarded(slurm, capsys):
-    """`guarded(first, second)`: a run whose job 4711 has successor 4712, in these two states."""
-    assert main(["submit", "tiny.yaml"]) == 0
+def submitted(slurm):
+    """A run whose job 4711 is RUNNING; a test sees nothing of what submit printed."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main(["submit", "tiny.yaml"]) == 0
     (run,) = lookup.all_runs()
+    return run
+
+
+@pytest.fixture
+def guarded(slurm, submitted, capsys):
+    """`guarded(first, second)`: a run whose job 4711 has successor 4712, in these two states."""
+    run = submitted
     write_json(run.successor, {"job_id": "4712", "after": "4711", "reason": "because"})
 
     def states(first, second):

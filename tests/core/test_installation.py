@@ -27,24 +27,13 @@ def repository(tmp_path):
     return tmp_path / "mine"
 
 
-def test_this_kit_is_a_clone():
-    assert (installation.ROOT, installation.IS_CLONE) == (ROOT, True)
-
-
-def test_a_clone_is_frozen_from_any_of_its_folders(monkeypatch):
-    monkeypatch.chdir(ROOT / "tests/core")
-    assert code_snapshot.repository() == ROOT
-
-
-def test_a_repository_of_the_user_is_frozen_from_any_of_its_folders(repository, monkeypatch):
-    monkeypatch.chdir(repository / "sub")
-    assert code_snapshot.repository() == repository
-
-
-def test_without_git_the_clone_is_frozen_or_for_kit_the_working_directory(
-    tmp_path, monkeypatch, request
+def test_a_clone_or_the_repository_of_the_user_is_frozen_from_any_folder(
+    repository, tmp_path, monkeypatch, request
 ):
-    monkeypatch.chdir(tmp_path)
+    for folder, frozen in ((ROOT / "tests/core", ROOT), (repository / "sub", repository)):
+        monkeypatch.chdir(folder)
+        assert code_snapshot.repository() == frozen
+    monkeypatch.chdir(tmp_path)  # without git
     assert code_snapshot.repository() == ROOT
     request.getfixturevalue("by_kit")
     assert code_snapshot.repository() == tmp_path
@@ -93,11 +82,10 @@ def test_a_message_names_the_command_that_the_user_has(words, by_make, installed
     assert installation.command(*words) == installed
 
 
-def test_an_inner_repository_of_a_clone_is_frozen_and_not_the_clone(tmp_path, monkeypatch):
-    (tmp_path / "mine/.git").mkdir(parents=True)
-    monkeypatch.setattr(installation, "ROOT", tmp_path)
-    monkeypatch.chdir(tmp_path / "mine")
-    assert code_snapshot.repository() == tmp_path / "mine"
+def test_an_inner_repository_of_a_clone_is_frozen_and_not_the_clone(repository, monkeypatch):
+    monkeypatch.setattr(installation, "ROOT", repository.parent)
+    monkeypatch.chdir(repository)
+    assert code_snapshot.repository() == repository
 
 
 def test_a_home_directory_is_not_frozen(tmp_path, monkeypatch, by_kit):
@@ -105,7 +93,3 @@ def test_a_home_directory_is_not_frozen(tmp_path, monkeypatch, by_kit):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="is no repository"):
         code_snapshot.repository()
-
-
-def test_the_makefile_of_a_clone_has_the_targets_of_kit_mk():
-    assert "\ninclude slurm_job_kit/kit.mk\n" in (ROOT / "Makefile").read_text()

@@ -3,6 +3,7 @@
 import errno
 import re
 from dataclasses import asdict
+from unittest import mock
 
 import pytest
 
@@ -12,17 +13,16 @@ from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.commands import cancel
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import read_json, write_json
-from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from slurm_job_kit.jobs.slurm import job_list
 from tests.core import run_files
 from tests.core.run_files import make_run
 
 
 @pytest.mark.parametrize("state", ["PENDING", "REQUEUE_HOLD", "EXPEDITING", "COMPLETING"])
-def test_cancel_of_a_requeued_job_under_any_of_slurms_names_ends_the_run(slurm, here, state):
+def test_cancel_of_a_requeued_job_under_any_of_slurms_names_ends_the_run(slurm, submitted, state):
+    run = submitted
     slurm.set_state("4711", state)
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
     run_lock.claim(run, run_lock.this_process("4711"), 1)
     run_files.recorded(run, cause="preemption", decision="requeue")
     assert main(["cancel", "4711"]) == 0
@@ -32,26 +32,23 @@ def test_cancel_of_a_requeued_job_under_any_of_slurms_names_ends_the_run(slurm, 
     assert not run.owner.exists()
 
 
-def test_cancel_leaves_the_record_of_an_open_attempt_to_the_batch_script(slurm, here):
+def test_cancel_leaves_the_record_of_an_open_attempt_to_the_batch_script(slurm, submitted):
     slurm.set_state("4711", "COMPLETING")
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    run_files.opened(run, nodes=["a"], job_id="4711")
+    run_files.opened(submitted, nodes=["a"], job_id="4711")
     assert main(["cancel", "4711"]) == 0
-    assert slurm.cancelled == ["4711"] and not run.result.exists() and not read_attempts(run)
+    assert slurm.cancelled == ["4711"]
+    assert not submitted.result.exists() and not read_attempts(submitted)
 
 
-def test_cancel_also_cancels_the_successor(guarded, slurm):
-    guarded("RUNNING", "PENDING")
+@pytest.mark.parametrize(
+    ("first", "cancelled", "status"),
+    [("RUNNING", "4711 4712", None), ("NODE_FAIL", "4712", "cancelled")],
+)
+def test_cancel_also_cancels_the_successor(guarded, slurm, first, cancelled, status):
+    run = guarded(first, "PENDING")
     assert main(["cancel", "tiny"]) == 0
-    assert slurm.cancelled == ["4711 4712"]
-
-
-def test_cancel_of_a_run_of_which_only_the_successor_is_left(guarded, slurm):
-    run = guarded("NODE_FAIL", "PENDING")
-    assert main(["cancel", "tiny"]) == 0
-    assert slurm.cancelled == ["4712"]
-    assert read_json(run.result)["status"] == "cancelled"
+    assert slurm.cancelled == [cancelled]
+    assert (read_json(run.result) or {}).get("status") == status
 
 
 def test_cancel_leaves_a_completed_run_alone(slurm, here, capsys):
@@ -61,20 +58,18 @@ def test_cancel_leaves_a_completed_run_alone(slurm, here, capsys):
     assert read_json(run.result) == {"status": "completed"}
 
 
-def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slurm, here):
+def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slurm, submitted):
     """Its batch script was killed after the training ended, before the attempt was recorded."""
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    run_files.opened(run, nodes=["a"], job_id="4711")
+    run_files.opened(submitted, nodes=["a"], job_id="4711")
     ended = {"status": "completed", "global_step": 9, "weights_sha256": "ab"}
-    write_json(run.attempt(1).outcome, ended)
-    write_json(run.owner, run_files.claim(job_id="4711"))
+    write_json(submitted.attempt(1).outcome, ended)
+    write_json(submitted.owner, run_files.claim(job_id="4711"))
     slurm.set_state("4711", "PENDING")
     assert main(["cancel", "tiny"]) == 0
     assert slurm.cancelled == ["4711"]
-    result = read_json(run.result)
+    result = read_json(submitted.result)
     assert (result["status"], result["weights_sha256"]) == ("completed", "ab")
-    assert [record.decision for record in read_attempts(run)] == ["done"]
+    assert [record.decision for record in read_attempts(submitted)] == ["done"]
 
 
 def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
@@ -88,10 +83,10 @@ def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
     assert slurm.cancelled == []
 
 
-def queued_twice(slurm, here):
+@pytest.fixture
+def queued_twice(slurm, here, submitted):
     """A run with a pending job of submit and one of a plain sbatch; relative path, other runs."""
-    assert main(["submit", "tiny.yaml"]) == 0
-    (run,) = lookup.all_runs()
+    run = submitted
     slurm.set_state("4711", "PENDING")
     slurm.set_state("5000", "PENDING")
     target = run.path.relative_to(here)
@@ -103,9 +98,11 @@ def queued_twice(slurm, here):
 
 
 @pytest.mark.parametrize("source", ["squeue", "sacct", "scontrol"])
-def test_cancel_ends_every_queued_job_of_the_run_also_that_of_plain_sbatch(slurm, here, source):
+def test_cancel_ends_every_queued_job_of_the_run_also_that_of_plain_sbatch(
+    slurm, here, queued_twice, source
+):
     """Since Slurm 23.02 the arguments stand in the command line of sbatch alone."""
-    run = queued_twice(slurm, here)
+    run = queued_twice
     if source != "squeue":
         slurm.hide_arguments()
     line = f"sbatch --nodes=3 {here}/slurm/ddp.sbatch {run.path}"
@@ -120,16 +117,16 @@ def test_cancel_ends_every_queued_job_of_the_run_also_that_of_plain_sbatch(slurm
     assert slurm.cancelled == ["4711 5000"]
 
 
-def test_no_job_of_another_run_is_cancelled_where_slurm_shows_no_arguments_at_all(slurm, here):
+@pytest.mark.usefixtures("queued_twice")
+def test_no_job_of_another_run_is_cancelled_where_slurm_shows_no_arguments_at_all(slurm):
     """Slurm 24.11 without accounting: the kit's own job is known by its record."""
-    queued_twice(slurm, here)
     slurm.hide_arguments()
     assert main(["cancel", "tiny"]) == 0
     assert slurm.cancelled == ["4711"]
 
 
-def test_resume_refuses_a_run_that_a_plain_sbatch_has_queued(slurm, here, capsys):
-    queued_twice(slurm, here)
+@pytest.mark.usefixtures("queued_twice")
+def test_resume_refuses_a_run_that_a_plain_sbatch_has_queued(slurm, capsys):
     slurm.set_state("4711", "FAILED")
     (slurm.folder / "queue").write_text((slurm.folder / "queue").read_text().split("\n", 1)[1])
     assert main(["resume", "tiny"]) == 2
@@ -142,9 +139,8 @@ def refuse_start(run, me):
     refuse(run, fact_reader.read(run, 1), me)
 
 
-def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, here):
-    assert main(["submit", "tiny.yaml"]) == 0
-    (run,) = lookup.all_runs()
+def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, submitted):
+    run = submitted
     slurm.set_state("4711", "PENDING")
     assert main(["cancel", "tiny"]) == 0
     another = run_lock.this_process("5000")  # queued before the cancel, which did not find it
@@ -160,63 +156,44 @@ def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, here):
     refuse_start(run, another)
 
 
-def test_cancel_that_slurm_refuses_leaves_the_run_as_it_was(slurm, here):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
+def test_cancel_that_slurm_refuses_leaves_the_run_as_it_was(slurm, submitted):
     slurm.answer("scancel", error="no contact\n", status=1)
     assert main(["cancel", "tiny"]) == 1
-    refuse_start(run, run_lock.this_process("4711"))
+    refuse_start(submitted, run_lock.this_process("4711"))
 
 
-def test_cancel_ends_the_job_where_nothing_can_be_recorded(slurm, here, capfd, monkeypatch):
-    main(["submit", "tiny.yaml"])
-    full = OSError(errno.ENOSPC, "No space left on device")
-
-    def fails(*_):
-        raise full
-
-    monkeypatch.setattr(records, "write_atomic", fails)
-    monkeypatch.setattr(cancel, "write_atomic", fails)
+def test_cancel_ends_the_job_where_nothing_can_be_recorded(slurm, submitted, capfd, monkeypatch):
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(records, "write_atomic", full)
+    monkeypatch.setattr(cancel, "write_atomic", full)
     assert main(["cancel", "tiny"]) == 0
     assert slurm.cancelled == ["4711"]
     assert "No space left" in capfd.readouterr().err
 
 
-def test_cancel_does_not_release_a_claim_that_another_process_is_replacing(slurm, here):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
+def test_cancel_does_not_release_a_claim_that_another_process_is_replacing(slurm, submitted):
     slurm.set_state("4711", "PENDING")
-    run_lock.claim(run, run_lock.this_process("4711"), 1)
-    token = read_json(run.owner)["token"]
+    run_lock.claim(submitted, run_lock.this_process("4711"), 1)
+    token = read_json(submitted.owner)["token"]
     lock = asdict(run_lock.this_process(None)) | {"attempt": 2, "token": "x"}
-    write_json(run.owner.with_name(f".owner-after-{token}"), lock)
+    write_json(submitted.owner.with_name(f".owner-after-{token}"), lock)
     assert main(["cancel", "tiny"]) == 0
-    assert run.owner.exists()
+    assert submitted.owner.exists()
 
 
 def test_cancel_does_not_wait_for_ever_for_a_command_on_another_host(
-    slurm, here, monkeypatch, capsys
+    slurm, submitted, monkeypatch, capsys
 ):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    slurm.set_state("4711", "RUNNING")
     elsewhere = run_files.claim(job_id="local-x-1", host="x")
-    write_json(run.path / ".submit-claim.json", elsewhere)
+    write_json(submitted.path / ".submit-claim.json", elsewhere)
     monkeypatch.setattr(cancel, "CLAIM_WAIT_S", 0.0)
     assert main(["cancel", "tiny"]) == 0
     assert slurm.cancelled == ["4711"]
     assert "process 1 on x" in capsys.readouterr().err
 
 
-def test_a_cancel_that_is_interrupted_before_scancel_leaves_no_mark(slurm, here, monkeypatch):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    slurm.set_state("4711", "RUNNING")
-
-    def interrupted(users=()):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(job_list, "queue", interrupted)
+def test_a_cancel_that_is_interrupted_before_scancel_leaves_no_mark(slurm, submitted, monkeypatch):
+    monkeypatch.setattr(job_list, "queue", mock.Mock(side_effect=KeyboardInterrupt))
     assert main(["cancel", "tiny"]) == 130
     assert slurm.cancelled == []
-    refuse_start(run, run_lock.this_process("4711"))
+    refuse_start(submitted, run_lock.this_process("4711"))

@@ -86,6 +86,8 @@ def test_a_rank_without_a_log_is_refused_with_those_that_have_one(run, capsys):
     assert main(["logs", "tiny", "--rank", "3"]) == 2
     assert "0-1" in capsys.readouterr().err
     assert main(["logs", "tiny", "--rank", "-1"]) == 2
+    run.progress.write_text('{"step": 4, "total": 50}')
+    assert main(["logs", "tiny", "-f", "--rank", "9"]) == 2
 
 
 def test_a_run_that_has_not_started_has_no_log(here, capsys):
@@ -158,11 +160,6 @@ def test_following_waits_for_a_log_and_says_for_what(slurm, capfd, monkeypatch):
     assert main(["logs", "tiny"]) == 2
     error = capfd.readouterr().err
     assert "make why RUN=" in error and "-f waits" not in error
-
-
-def test_a_rank_that_the_run_does_not_have_is_not_waited_for(run, capsys):
-    run.progress.write_text('{"step": 4, "total": 50}')
-    assert main(["logs", "tiny", "-f", "--rank", "9"]) == 2
 
 
 def test_a_followed_attempt_ends_with_it(run, capsys):

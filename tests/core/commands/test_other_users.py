@@ -12,7 +12,6 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.records.queued import RecordedJob, Submission
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
-from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import job_list
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_checkpoint
@@ -38,10 +37,9 @@ def see_nothing(slurm):
 
 
 @pytest.fixture
-def run(slurm, monkeypatch):
+def run(slurm, submitted, monkeypatch):
     """A run that job 4711 of a colleague trains now; this user sees no job of others."""
-    assert main(["submit", "tiny.yaml"]) == 0
-    (run,) = lookup.all_runs()
+    run = submitted
     run_files.opened(run, job_id="4711")
     claim = run_files.claim(job_id="4711", host="n1")
     write_json(run.owner, claim | {"uid": COLLEAGUE})
@@ -159,13 +157,6 @@ def test_a_hidden_job_has_ended_where_the_accounting_shows_it(slurm, monkeypatch
     assert life(uid=4002).is_alive is None
     slurm.answer("sacct", f"7|{state}\n")
     assert life(uid=4002).is_alive is is_alive
-
-
-def test_a_job_of_another_cluster_is_unknown_here(slurm):
-    see_nothing(slurm)
-    here = life(uid=os.getuid(), cluster="two")
-    assert here.is_alive is None and "cluster two" in here.why and "cluster one" in here.why
-    assert life(uid=os.getuid(), cluster="one").is_alive is False
 
 
 SHOWN = """\

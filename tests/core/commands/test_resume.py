@@ -10,7 +10,6 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.submit_claim import hold_claim
 from slurm_job_kit.jobs.rundir import read_json, write_json
-from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run
 from tests.core.waiting import wait_for
@@ -37,17 +36,14 @@ def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, c
         assert " completed\n" in capsys.readouterr().out
 
 
-def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):
-    main(["submit", "tiny.yaml"])
+def test_resume_of_a_running_job_is_a_users_error(submitted, capsys):
     assert main(["resume", "4711"]) == 2
     assert "is queued or running as job 4711" in capsys.readouterr().err
 
 
-def test_resume_waits_for_the_end_of_the_job_that_held_the_run(slurm, capsys):
-    main(["submit", "tiny.yaml"])
-    run = lookup.find("tiny")
-    run_files.recorded(run, job_id="4711", decision="hold", cause="crash")
-    write_json(run.result, {"status": "held"})
+def test_resume_waits_for_the_end_of_the_job_that_held_the_run(slurm, submitted):
+    run_files.recorded(submitted, job_id="4711", decision="hold", cause="crash")
+    write_json(submitted.result, {"status": "held"})
     slurm.set_state("4711", "COMPLETING")
     ending = threading.Timer(0.6, slurm.set_state, ("4711", "FAILED"))
     ending.start()
@@ -56,11 +52,17 @@ def test_resume_waits_for_the_end_of_the_job_that_held_the_run(slurm, capsys):
     ending.join()
 
 
-def test_resume_needs_to_know_whether_the_job_still_runs(slurm, here, capsys):
-    main(["submit", "tiny.yaml"])
+def test_resume_needs_to_know_whether_the_job_still_runs(slurm, submitted, capsys):
     slurm.answer("squeue", error="Unable to contact slurmctld\n", status=1)
     assert main(["resume", "4711"]) == 1
     assert "whether job 4711 still runs" in capsys.readouterr().err
+
+
+@pytest.fixture
+def failed(slurm, submitted):
+    """The run whose job 4711 FAILED."""
+    slurm.set_state("4711", "FAILED")
+    return submitted
 
 
 SLOW_SBATCH = """
@@ -71,9 +73,7 @@ echo 'Submitted batch job 4712'
 """
 
 
-def test_of_two_resumes_at_once_one_queues_a_job(slurm, here, capsys):
-    assert main(["submit", "tiny.yaml"]) == 0
-    slurm.set_state("4711", "FAILED")
+def test_of_two_resumes_at_once_one_queues_a_job(slurm, failed, capsys):
     slurm.install("sbatch", SLOW_SBATCH)
     command = [sys.executable, "-m", "jobs", "resume", "tiny"]
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
@@ -100,22 +100,14 @@ def claim_of(run, **changes):
     return claim
 
 
-def test_the_claim_of_a_resume_that_was_killed_is_taken_over(slurm, here):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    slurm.set_state("4711", "FAILED")
-    claim = claim_of(run, job_id="local-x-1", pid_start="0")
+def test_the_claim_of_a_resume_that_was_killed_is_taken_over(failed):
+    claim = claim_of(failed, job_id="local-x-1", pid_start="0")
     assert main(["resume", "tiny"]) == 0
     assert not claim.exists()
 
 
-def test_the_claim_of_a_process_on_another_host_is_named_with_the_file_to_delete(
-    slurm, here, capsys
-):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    slurm.set_state("4711", "FAILED")
-    claim = claim_of(run, job_id="local-x-1", host="elsewhere", pid=17)
+def test_the_claim_of_a_process_on_another_host_is_named_with_the_file_to_delete(failed, capsys):
+    claim = claim_of(failed, job_id="local-x-1", host="elsewhere", pid=17)
     assert main(["resume", "tiny"]) == 2
     said = capsys.readouterr().err
     assert "process 17 on elsewhere" in said and f"delete {claim}" in said

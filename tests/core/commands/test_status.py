@@ -109,13 +109,6 @@ def test_status_shows_the_job_that_waits(guarded, capsys, states, jobs, state):
     assert f"  {jobs}  {state}" in row
 
 
-def test_status_as_json_names_the_successor(guarded, capsys):
-    guarded("RUNNING", "PENDING")
-    assert main(["status", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["job_id"], row["successor"]) == ("4711", "4712")
-
-
 def test_status_shows_the_newest_runs_and_how_many_there_are(here, capsys):
     for number in range(status.MAX_LISTED + 2):
         make_run(here, f"202601{number:02d}")
@@ -157,22 +150,18 @@ def test_a_run_that_is_damaged_or_of_another_kit_hides_no_other(here, capsys, fi
         ("HIBERNATING", "HIBERNATING to Slurm"),
     ],
 )
-def test_no_state_of_a_living_job_is_shown_as_an_end(slurm, capsys, state, text):
-    assert main(["submit", "tiny.yaml"]) == 0
+def test_no_state_of_a_living_job_is_shown_as_an_end(slurm, submitted, capsys, state, text):
     slurm.set_state("4711", state)
     slurm.set_queued("4711", "N/A|1:00:00|2||job requeued in held state")
-    capsys.readouterr()
     assert main(["status", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["state_text"].startswith(text)
 
 
-def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, capsys):
-    assert main(["submit", "tiny.yaml"]) == 0
+def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, submitted, capsys):
     slurm.set_state("4711", "PENDING")
     start = int(time.time()) + 7830
     slurm.set_queued("4711", f"{start}|1:00:00|2||Priority")
-    capsys.readouterr()
     assert main(["status", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["pending_reason"] == "Priority" and row["expected_start"] == start
@@ -198,13 +187,11 @@ def test_the_detail_of_a_run_with_tensorboards_files_names_its_command(here, cap
     assert f"tensorboard --logdir {run.tensorboard}" in capsys.readouterr().out
 
 
-def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, capsys):
+def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, submitted, capsys):
     """Slurm forgets a job after MinJobAge; why reads the same answer of sacct."""
-    assert main(["submit", "tiny.yaml"]) == 0
     slurm.answer("scontrol", error="slurm_load_jobs error: Invalid job id specified", status=1)
     slurm.answer("squeue")
     slurm.answer("sacct", "4711|TIMEOUT\n")
-    capsys.readouterr()
     assert main(["status", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["state"] == "timeout" and "TIMEOUT to Slurm" in row["state_text"]
@@ -213,3 +200,16 @@ def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, capsys):
     slurm.answer("sacct", "4711|RUNNING\n")  # slurmctld does not have it: no state of a live job
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "frozen"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "text"),
+    [
+        ({"loss": 0.123456, "bleu": 31.0}, "loss 0.1235  bleu 31"),
+        ({"eval_accuracy": 0.5, "eval_bleu": 3.0}, "held-out accuracy 50.00%  bleu 3"),
+    ],
+)
+def test_the_metrics_of_a_script_are_shown_by_their_names(here, capsys, metrics, text):
+    write_json(make_run(here).progress, {"step": 7, "total": None, "metrics": metrics})
+    assert main(["status"]) == 0
+    assert f"step 7/?  {text}" in capsys.readouterr().out

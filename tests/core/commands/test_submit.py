@@ -19,13 +19,6 @@ from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run
 
 
-def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, capsys):
-    lost = "fatal: Could not establish a configuration source\n"
-    slurm.answer("sbatch", error=lost, status=1)
-    assert main(["submit", "tiny.yaml", "--dry-run", "--cluster", "slurm"]) == 1
-    assert "configuration source" in capsys.readouterr().err
-
-
 def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
     slurm.refuse(7, "sbatch: error: invalid partition specified: x")
     assert main(["submit", "tiny.yaml"]) == 1
@@ -80,16 +73,22 @@ def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
     assert torchrun in capsys.readouterr().out
 
 
-def test_a_dry_run_prints_no_json(here, capsys):
-    assert main(["submit", "tiny.yaml", "--dry-run", "--json"]) == 2
+@pytest.mark.parametrize(
+    ("words", "client_says", "code", "text"),
+    [
+        (["--json"], {}, 2, "leave out one of --json and --dry-run"),
+        ([], {"unloaded_reason": None}, 0, "sbatch was not asked"),  # a laptop
+        ([], {"unloaded_reason": "SLURM_CONF is set"}, 2, "SLURM_CONF is set"),
+    ],
+)
+def test_a_dry_run_without_slurm_writes_nothing(
+    here, monkeypatch, capsys, words, client_says, code, text
+):
+    for name, answer in client_says.items():
+        monkeypatch.setattr(client, name, lambda answer=answer: answer)
+    assert main(["submit", "tiny.yaml", "--dry-run", *words]) == code
     output = capsys.readouterr()
-    assert not output.out and "leave out one of --json and --dry-run" in output.err
-
-
-def test_a_dry_run_needs_no_slurm(here, monkeypatch, capsys):
-    monkeypatch.setattr(client, "unloaded_reason", lambda: None)  # a laptop
-    assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
-    assert "sbatch was not asked" in capsys.readouterr().err
+    assert text in output.err and bool(output.out) == ("--json" not in words)
     assert not (here / "runs").exists()
 
 
@@ -98,12 +97,21 @@ def test_auto_takes_slurm_where_it_is(slurm):
     assert submit.choose_cluster("local") == "local"
 
 
-def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
-    lost = "fatal: Could not establish a configuration source\n"
-    slurm.answer("sbatch", error=lost, status=1)
-    assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
+LOST = "fatal: Could not establish a configuration source\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "texts"),
+    [
+        ([], 0, ["configured for no cluster", "sbatch was not asked"]),
+        (["--cluster", "slurm"], 1, ["configuration source"]),
+    ],
+)
+def test_slurm_that_knows_no_cluster_is_asked_only_if_requested(slurm, capsys, words, code, texts):
+    slurm.answer("sbatch", error=LOST, status=1)
+    assert main(["submit", "tiny.yaml", "--dry-run", *words]) == code
     printed = capsys.readouterr().err
-    assert "configured for no cluster" in printed and "sbatch was not asked" in printed
+    assert all(text in printed for text in texts)
     assert submit.choose_cluster("auto") == "local"
 
 
@@ -111,12 +119,6 @@ def test_a_dry_run_that_sbatch_does_not_answer_fails(slurm, here, monkeypatch, c
     monkeypatch.setattr(client, "test_only", lambda argv, env: None)
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 1
     assert "did not answer" in capsys.readouterr().err
-
-
-def test_a_dry_run_names_a_login_node_whose_slurm_is_not_loaded(here, monkeypatch, capsys):
-    monkeypatch.setattr(client, "unloaded_reason", lambda: "SLURM_CONF is set")
-    assert main(["submit", "tiny.yaml", "--dry-run"]) == 2
-    assert "SLURM_CONF is set" in capsys.readouterr().err
 
 
 def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatch):

@@ -29,8 +29,13 @@ def test_a_range_of_nodes_is_one_of_sbatch():
 def test_the_options_of_a_spec_with_all_keys():
     extra: dict[str, Any] = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
     resources: dict[str, Any] = {"nodes": 4, "gpus_per_node": 8, "cpus_per_task": 64, "mem": "64G"}
-    queue = {"time": "1-00:00:00", "partition": "gpu", "account": "0123", "qos": "high"}
-    nodes = {"constraint": "a100|h100", "exclude": "n[3-4]"}
+    queue: dict[str, Any] = {
+        "time": "1-00:00:00",
+        "partition": "gpu",
+        "account": "0123",
+        "qos": "high",
+    }
+    nodes: dict[str, Any] = {"constraint": "a100|h100", "exclude": "n[3-4]"}
     slurm = Slurm(**resources, **queue, **nodes, signal_lead_s=300, sbatch_args=extra)
     assert sbatch.sbatch_options(Spec(name="big", slurm=slurm), RUN.path) == [
         *("--job-name=big", "--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=64"),

@@ -125,15 +125,6 @@ def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
     assert states == [before]
 
 
-def test_nothing_is_switched_while_a_job_of_the_run_is_queued(run, here, slurm, capsys):
-    assert main(["resume", "tiny"]) == 0
-    mend(here)
-    before = state(run)
-    assert main(["resume", "tiny", "--code", "--yes", "--checkpoint=10"]) == 2
-    assert "is queued or running as job 4711" in capsys.readouterr().err
-    assert state(run) == before
-
-
 def test_a_resume_from_an_older_checkpoint_puts_newer_ones_aside(run, capfd):
     assert main(["resume", "tiny", "--checkpoint", "step-10"]) == 0
     assert "going on from step-00000010; put aside: step-00000020" in capfd.readouterr().err
@@ -160,13 +151,6 @@ def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
     assert not interpret.is_completed(facts)
     assert facts.last is not None
     assert (facts.last.decision, facts.last.cause) == ("hold", "completed")
-
-
-def test_a_complete_run_stays_complete_if_slurm_refuses_its_extension(completed, slurm):
-    before = state(completed)
-    slurm.refuse(7)
-    assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 1
-    assert state(completed) == before
 
 
 def test_new_code_alone_does_not_continue_a_complete_run(completed, here, capsys):
