@@ -1,6 +1,6 @@
 /* A client of shared files with the caches of an NFS client, for the test cluster; FUSE.
  *
- *   file_client FOLDER MOUNTPOINT FILE_MIN FILE_MAX FOLDER_MIN FOLDER_MAX ABSENT
+ *   file_client FOLDER MOUNTPOINT FILE_MIN FILE_MAX FOLDER_MIN FOLDER_MAX ABSENT [SQUASH]
  *
  * FOLDER is the server's. One process is one client, with caches of its own. The defaults of NFS
  * are 3 60 30 60 30, in seconds. Source: nfs(5), acregmin and its like.
@@ -13,7 +13,7 @@
  * - A file that another client replaced or removed gives ESTALE; the kernel then looks its name
  *   up again.
  * - unlink() of a file that is open here renames it to .nfs* until it is closed.
- * - Root becomes nobody (root_squash). Groups are those of the server.
+ * - Root becomes nobody (root_squash), unless SQUASH is 0. Groups are those of the server.
  *
  * Not as with NFS: write() writes to the server at once, not fsync() or close(). O_APPEND is atomic
  * at the server. There are no locks between clients. A folder has no change attribute, so a folder
@@ -71,6 +71,7 @@ static struct fuse_session *se;
 /* How long, in seconds, the kernel may keep attributes of files and folders, and absent names. */
 static struct {
     double file_min, file_max, folder_min, folder_max, absent;
+    int squash;
 } client;
 
 static double now(void) {
@@ -141,7 +142,7 @@ static void become(fuse_req_t req) {
     const struct fuse_ctx *c = fuse_req_ctx(req);
     uid_t u = c->uid;
     gid_t g = c->gid;
-    if (u == 0)
+    if (u == 0 && client.squash)
         u = g = NOBODY;
     gid_t list[64];
     int n = 0;
@@ -618,7 +619,7 @@ static const struct fuse_lowlevel_ops ops = {.init = f_init,
                                              .statfs = f_statfs};
 
 int main(int argc, char **argv) {
-    if (argc != 8) {
+    if (argc != 8 && argc != 9) {
         fprintf(stderr, "usage: see the head of file_client.c\n");
         return 2;
     }
@@ -627,6 +628,7 @@ int main(int argc, char **argv) {
     client.folder_min = atof(argv[5]);
     client.folder_max = atof(argv[6]);
     client.absent = atof(argv[7]);
+    client.squash = argc == 8 || atoi(argv[8]);
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
