@@ -126,7 +126,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.REFUSED: Row(
         *(None, "the job ended before it began an attempt"),
-        "remove what the line names; if no other job runs the run, resume",
+        "remove what the reason names; if no other job runs the run, resume",
     ),
     Kind.STOPPED_IN_START_UP: Row(None, "a rank was asked to stop before its training loop"),
     # A failure of a rank.
@@ -170,7 +170,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.PORT: Row(
         *(_CRASH, "a port is in use by another process of the node"),
-        "let the script choose a free port (0); MASTER_PORT is set by torchrun, then resume",
+        "let the script choose a free port (0), then resume; torchrun sets MASTER_PORT",
     ),
     Kind.NOT_FINITE: Row(
         *(_CRASH, "the training diverged"),

@@ -13,7 +13,7 @@ from ..errors import UserError
 
 TEMPORARY_PREFIX = ".tmp-"  # of a file or directory that is not whole; removed at the next start
 QUARANTINE_PREFIX = "quarantined-"
-ASIDE_PREFIX = "aside-"  # of a checkpoint that a user left behind by going on from an older one
+ASIDE_PREFIX = "aside-"  # of a checkpoint that a user left behind to continue from an older one
 MANIFEST = "manifest.json"  # in each checkpoint
 LATEST = "latest"  # beside the checkpoints; these two name one each
 BEST = "best"

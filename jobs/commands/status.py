@@ -52,7 +52,7 @@ def command(args: argparse.Namespace) -> int:
     if len(shown) < len(run_dirs):
         option = "FLAGS=--all" if installation.IS_BY_MAKE else "--all"
         how = f"{installation.command('status')} {option}"
-        print(f"{len(shown)} of {len(run_dirs)} runs, all: {how}")
+        print(f"{len(shown)} of {len(run_dirs)} runs; {how} lists all")
     return 0
 
 

@@ -63,7 +63,7 @@ def choose_cluster(requested: str) -> str:
     """
     has_sbatch = client.has_sbatch()
     if requested == "slurm" and not has_sbatch:
-        raise UserError("--cluster slurm: no sbatch on PATH\n  hint: module load slurm, perhaps")
+        raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
     if requested != "auto":
         return requested
     reason = client.unloaded_reason()

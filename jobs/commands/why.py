@@ -229,7 +229,7 @@ def _advised(answer: Answer, run: RunState, job: Job) -> Answer:
 
 def _of_unknown(run: RunState, life: Life) -> Answer:
     """Return the answer of a run of which this host cannot find out whether it still runs."""
-    advice = "ask again where Slurm answers (module load slurm, perhaps)"
+    advice = "ask again on a host where Slurm answers"
     command = installation.command("why", run.run_dir.run_id)
     return Answer(Kind.UNKNOWN, life.why, advice if life.is_silent else life.hint, command)
 

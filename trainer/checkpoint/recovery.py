@@ -114,7 +114,7 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
 
     present: the names of the checkpoints in the folder, newest first. The file `latest` and the
     newest record of an attempt with a checkpoint may name newer ones, which existed. Those that a
-    user put aside, to go on from an older one, do not count.
+    user put aside, to continue from an older one, do not count.
     """
     names, root = present[:1], run_dir.checkpoints
     with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged

@@ -51,7 +51,7 @@ def check(run_dir: RunDir, was: Train, now: Train) -> None:
     if not is_longer:
         raise UserError(
             f"{complete}\n  hint: a greater train.epochs (or train.max_steps, where that is set) "
-            "lets it train on; --checkpoint NAME goes on from an older checkpoint"
+            "lets it train on; --checkpoint NAME continues from an older checkpoint"
         )
     patience = now.early_stop_patience
     if done < total and patience is not None and patience <= (was.early_stop_patience or 0):

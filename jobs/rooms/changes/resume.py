@@ -27,13 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     arguments.add_overrides(parser, "slurm.time=8:0:0")
     arguments.add_start(parser)
-    help_of_yes = "change what results depend on, too"
+    help_of_yes = "also change keys on which results depend"
     parser.add_argument("--yes", action="store_true", help=help_of_yes)
-    parser.add_argument("--code", action="store_true", help="freeze the checkout anew first")
-    parser.add_argument("--checkpoint", metavar="NAME", help="go on from best, step-N or N")
-    parser.add_argument(
-        "--all-nodes", action="store_true", help="use nodes again that were left out as suspects"
-    )
+    parser.add_argument("--code", action="store_true", help="freeze the checkout again first")
+    parser.add_argument("--checkpoint", metavar="NAME", help="continue from best, step-N or N")
+    parser.add_argument("--all-nodes", action="store_true", help="use suspected nodes again")
     arguments.add_no_check(parser)
 
 
@@ -119,7 +117,7 @@ class ChangeRequest(resume.Request):
         if checkpoint is not None:
             aside = checkpoint_files.newer_than(run_dir, checkpoint)
             change += checkpoint_files.go_on_from(run_dir, checkpoint)
-            print_line(f"going on from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
+            print_line(f"continuing from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
         return change
 
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of clean."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{arguments.RUN}: only these")
     parser.add_argument("--yes", action="store_true", help="delete; otherwise only list")
-    help_of_days = f"only what did not change for so long (default: {DAYS}, 0 with RUN)"
+    help_of_days = f"only what has not changed for this time (default: {DAYS}, 0 with RUN)"
     parser.add_argument("--days", type=float, metavar="N", help=help_of_days)
 
 

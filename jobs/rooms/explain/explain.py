@@ -63,7 +63,7 @@ def question_of(words: Iterable[str]) -> tuple[str, str, list[str]]:
                 raise UserError(f"{source} and {word}: explain takes one CONFIG or RUN")
             source = word
     if overrides and not source:
-        hint = "name the CONFIG or RUN, too, such as configs/resnet.yaml"
+        hint = "also name the CONFIG or RUN, such as configs/resnet.yaml"
         what = f"{printable(overrides[0])} changes a spec, but none is named"
         raise UserError(f"{what}\n  hint: {hint}")
     return topic, source, overrides

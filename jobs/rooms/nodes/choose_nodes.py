@@ -39,7 +39,7 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
     silent = silent_nodes(facts, present)
     if silent:
-        print_line(f"no answer from {', '.join(silent)}: the next attempt does without, if it can")
+        print_line(f"no answer from {', '.join(silent)}: left out of the next attempt if possible")
     unfit = suspects.unfit(past_of(facts.attempts), counted_since(facts.spec, facts.submission))
     chosen, head = suspects.choose_nodes(facts.spec.slurm, present, silent, unfit), None
     if node_name() != chosen[0]:
@@ -76,6 +76,6 @@ def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -
         lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]
     if len(lines) < 3:
         why = "no answer" if answer is None else answer.stderr.strip()
-        print_line(f"{nodes[0]} does not say at which address the agents meet: {why}")
+        print_line(f"{nodes[0]} named no address at which the agents meet: {why}")
         return None
     return Head(lines[0], lines[1], int(lines[2]), tuple(lines[3:]))

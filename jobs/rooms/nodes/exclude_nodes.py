@@ -60,7 +60,7 @@ def excluded(
         else:
             print_line(f"node {node} cannot be left out, too few other nodes: {reason.text}")
     for node in sorted(ours - bad.keys()):
-        print_line(f"node {node} may take part in the next attempt again")
+        print_line(f"node {node} is used again from the next attempt on")
     return [*others, *nodes]
 
 

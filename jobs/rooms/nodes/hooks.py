@@ -35,7 +35,7 @@ def problems(spec: Spec) -> Iterator[Problem]:
     path, nodes = ("train", "global_batch_size"), ("slurm", "nodes")
     ranks = 1 if spec.launch.nproc_per_node == "auto" else spec.num_ranks
     if train.global_batch_size is None:
-        what = f"is needed with slurm.nodes {slurm.nodes}, so that each step has one size"
+        what = f"is needed with slurm.nodes {slurm.nodes}, so that all steps have the same size"
         hint = f"write global_batch_size: {global_batch_size(spec)}"
         hint += ", without grad_accum_steps" if train.grad_accum_steps > 1 else ""
         yield Problem(path, what, hint, (nodes,))

@@ -58,7 +58,7 @@ def followed(now: Past, attempts: Sequence[Past]) -> str | None:
         for reason, earlier in itertools.product(now.reasons, before.reasons):
             if is_same_elsewhere(reason, earlier):
                 nodes = f"{earlier.node} and {reason.node}"
-                return f"the same failure on {nodes}: it is the run's, not a node's: {reason.text}"
+                return f"the same failure on {nodes}: the run is at fault, no node: {reason.text}"
         if before.has_progress:
             break
     return None

@@ -106,21 +106,21 @@ FAULTS = (
     Fault(
         "ranks do not agree",
         (STOPS, SAVES),
-        "a rank that hears of the stop one step later waits for ranks that have stopped",
+        "a rank that gets the stop one step later waits for ranks that have stopped",
         "after each step let all ranks agree whether one has the flag set, by an all_reduce",
         _does_not_agree,
     ),
     Fault(
         "stops without a save",
         (SAVES,),
-        "the ranks stop when asked, and save nothing then",
+        "the ranks stop when asked, but save nothing",
         "save before they leave; a library may have a flag for it",
         _saves_nothing,
     ),
     Fault(
         "does not stop",
         (STOPS, SAVES),
-        "the training goes on after SIGTERM, in its steps, too",
+        "the training continues after SIGTERM, even in its steps",
         "let the handler set a flag; after each step let all ranks agree whether one has it set, "
         "then save, and leave with an exit code other than 0",
         _is_deaf,
@@ -128,15 +128,15 @@ FAULTS = (
     Fault(
         "flag read in steps only",
         (STOPS, SAVES),
-        "the flag that SIGTERM sets is not read there before the grace is over",
+        "the grace ends before the flag that SIGTERM sets is read there",
         "read it in the start-up, between the batches of an evaluation, and after a save, too",
         _is_deaf_outside,
     ),
     Fault(
         "exit code 0 before the end",
         (STOPS,),
-        "a stopped training leaves with exit code 0, as a complete one does",
-        "leave with another code, such as 1, or use the kit's configs/own_script/kit_stop.py, "
+        "a stopped training exits with code 0, as a complete one does",
+        "exit with another code, such as 1, or use the kit's configs/own_script/kit_stop.py, "
         "whose marker says which",
         attrgetter("leaves_as_done"),
     ),
@@ -179,7 +179,7 @@ FAULTS = (
     Fault(
         "position in the data not kept",
         (BITS, SAMPLES),
-        "the data goes on at another sample: the sampler does not know the epoch, or the position",
+        "the data continue at another sample: the sampler does not know the epoch, or the position",
         "call sampler.set_epoch(epoch) in each epoch, and skip the samples that were taken",
         _differs_in("position"),
     ),

@@ -61,5 +61,5 @@ def _found(reference: Tried, run: Tried) -> str:
     differences = final_state.compare(sys.executable, reference.final, reference.home, homes)
     shown = judge.Judgement(run, reference, differences[run.scenario.name])
     if not shown.is_complete:
-        return "does not come to its end"
+        return "does not reach its end"
     return f"{DIFFERS}{shown.since}: {shown.difference}" if shown.difference else SAME

@@ -125,8 +125,8 @@ class Judgement:
             each.position == each.reached and each.is_certain for each in self.continuations
         ):
             return True
-        # What a start does not go on from is no checkpoint. A save in a step has the state before
-        # it; a start that goes on from none is another fault.
+        # What no start continues from is no checkpoint. A save in a step has the state before
+        # it; a start that continues from none is another fault.
         is_little_lost = all(
             not (each.is_certain and each.position) or each.reached - each.position <= 1
             for each in self.continuations

@@ -21,7 +21,7 @@ REPEATS, METRICS, SITE = "repeats itself undisturbed", "writes the same metrics"
 YES, NO, NOT_TRIED = "yes", "no", "not tried"
 GRACE_MARGIN = 2  # what a site should give, over what was measured here
 NOT_REPEATED = "it does not repeat itself without any stop"
-UNFINISHED = "no disturbed run with the same ranks came to its end"
+UNFINISHED = "no disturbed run with the same ranks trained to its end"
 LOST_LINES = (
     "lines of the first start are gone: open the file to append, and flush it with each save"
 )
@@ -196,7 +196,7 @@ def _stops(seen: Verdict) -> Reply:
     if killed:
         detail = f"was killed at the end of the grace: {_names(killed)}"
     elif on:
-        detail = f"went on to its end: {_names(on)}"
+        detail = f"trained to its end: {_names(on)}"
     elif early:
         detail = f"looks complete to the site: {_names(early)}"
     else:
@@ -221,7 +221,7 @@ def _continues(seen: Verdict) -> Reply:
         return _no(CONTINUES, _why_not(bad[0]), bad, UNKNOWN)
     places = [place for each in tried for place in each.continuations]
     if any(place.position is None for place in places):
-        return Reply(CONTINUES, NOT_TRIED, "a start goes on from a state that no step had")
+        return Reply(CONTINUES, NOT_TRIED, "a start continues from a state that no step had")
     most = max(tried, key=lambda each: each.redone)
     detail = "no step is redone"
     if most.redone:

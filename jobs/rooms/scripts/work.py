@@ -90,7 +90,7 @@ def _remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]
         else:
             kept = target.with_name(f"{target.name}.before-resume")
             target.rename(kept)
-            print_line(f"{target} was written by the script, and the code has another one: {kept}")
+            print_line(f"{target} has new content from the code; the script's own is now {kept}")
 
 
 def _fill(work: Path, code: Path) -> None:

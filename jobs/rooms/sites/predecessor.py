@@ -35,7 +35,7 @@ def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
     if last_job not in (None, before):
         reason = f"after job {before}, job {last_job} continued the run"
     elif result := facts.result:
-        reason = f"job {before} left it {result.status}: {result.reason}"
+        reason = f"job {before} left the run {result.status}: {result.reason}"
     else:
         action, reason = _check_end(run_dir, facts, before)
     if action is not None:

@@ -131,7 +131,7 @@ def queue_array(
     if others:
         hint = "make a sweep for each value of these slurm keys"
         raise UserError(
-            f"the points ask Slurm for different jobs, an array for one\n  hint: {hint}"
+            f"the points ask Slurm for different jobs, but an array is one job\n  hint: {hint}"
         )
     first = next(iter(runs))
     known = site.record(first)

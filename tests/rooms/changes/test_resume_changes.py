@@ -127,7 +127,7 @@ def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
 
 def test_a_resume_from_an_older_checkpoint_puts_newer_ones_aside(run, capfd):
     assert main(["resume", "tiny", "--checkpoint", "step-10"]) == 0
-    assert "going on from step-00000010; put aside: step-00000020" in capfd.readouterr().err
+    assert "continuing from step-00000010; put aside: step-00000020" in capfd.readouterr().err
     facts = fact_reader.read_newest(run)
     assert facts.saved.checkpoint == "step-00000010"
     assert (run.checkpoints / "aside-step-00000020").is_dir()
@@ -212,7 +212,7 @@ def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, ca
     assert capsys.readouterr().err == (
         "error: 20260101 is complete after 12 steps, so nothing is changed\n"
         "  hint: a greater train.epochs (or train.max_steps, where that is set) lets it train on; "
-        "--checkpoint NAME goes on from an older checkpoint\n"
+        "--checkpoint NAME continues from an older checkpoint\n"
     )
     assert (run.spec.read_text(), read_json(run.result)["status"]) == (before, "completed")
     run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())

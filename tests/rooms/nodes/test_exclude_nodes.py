@@ -110,7 +110,7 @@ def test_what_a_user_left_out_of_a_job_stays_out_although_it_crashed_once(run):
 def test_a_node_comes_back_after_its_time(run, capfd):
     asked = run([now("n2", ago_s=DAY_S + 1), now()], "n2")
     assert asked == ["scontrol update JobId=7 ExcNodeList="]
-    assert capfd.readouterr().err == "node n2 may take part in the next attempt again\n"
+    assert capfd.readouterr().err == "node n2 is used again from the next attempt on\n"
 
 
 def test_the_newest_bad_node_is_left_out_where_not_all_can_be(run, capfd):

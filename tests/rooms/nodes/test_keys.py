@@ -8,8 +8,8 @@ import pytest
     [
         (
             "slurm: {nodes: 2-4}",
-            "train.global_batch_size: is needed with slurm.nodes 2-4, so that each step has one "
-            "size\n  hint: write global_batch_size: 128",
+            "train.global_batch_size: is needed with slurm.nodes 2-4, so that all steps have the "
+            "same size\n  hint: write global_batch_size: 128",
         ),
         (
             "{slurm: {nodes: 2-4}, launch: {nproc_per_node: 1}, train: {global_batch_size: 3}}",

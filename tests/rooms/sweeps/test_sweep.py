@@ -182,7 +182,7 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
 
 def test_different_requests_are_refused(slurm, capsys):
     assert main(["sweep", "tiny.yaml", "slurm.nodes=1,2", "train.seed=0,1"]) == 2
-    assert "an array for one" in capsys.readouterr().err and not slurm.submitted
+    assert "an array is one job" in capsys.readouterr().err and not slurm.submitted
 
 
 def test_many_points_share_one_reading_of_the_code(slurm, git_calls):

@@ -72,7 +72,7 @@ def test_row_43_a_failure_follows_the_run(kit: Kit, row: Row) -> None:
     oracles.causes(run, ["crash", "node", "crash"])
     oracles.requeues(run, 1)
     result = run.result()
-    told = f"the same failure on {BAD} and n3: it is the run's, not a node's"
+    told = f"the same failure on {BAD} and n3: the run is at fault, no node"
     assert result["status"] == "held" and str(result["reason"]).startswith(told)
     oracles.nothing_left(run)
 
