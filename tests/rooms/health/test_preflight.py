@@ -202,20 +202,11 @@ def test_trouble_of_more_than_half_of_the_nodes_is_no_bad_node(
     assert are_few(ranks, context(0, world_size, local_world_size)) is expected
 
 
-def test_a_summary_is_unchanged_by_the_store():
-    summary = Summary({7: ("n2", "ümläut")}, (1, 3))
-    assert Summary.from_json(summary.to_json()) == summary
-    assert summary.bad == [1, 3, 7]
-
-
 def test_a_rank_at_fault_and_its_peers_leave_different_records():
-    assert (kind_of(BadNode("x")), is_caused_by_peer(BadNode("x"))) == ("bad_node", False)
-    assert (kind_of(PeerBadNode("x")), is_caused_by_peer(PeerBadNode("x"))) == (
-        "unknown",
-        True,
-    )
-    assert (kind_of(Hang("x")), is_caused_by_peer(Hang("x"))) == ("hang", False)
-    assert (kind_of(PeerHang("x")), is_caused_by_peer(PeerHang("x"))) == ("hang", True)
+    found = [
+        (kind_of(e("")), is_caused_by_peer(e(""))) for e in (BadNode, PeerBadNode, Hang, PeerHang)
+    ]
+    assert found == [("bad_node", False), ("unknown", True), ("hang", False), ("hang", True)]
 
 
 HEALTHY = Readings(0, False, False, 0x1)  # idle

@@ -1,6 +1,5 @@
 """The hang watchdog: its limits, what it concludes, and real processes that hang."""
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -216,15 +215,6 @@ def test_a_suspended_job_goes_on_without_an_alarm(start):
     assert not ranks.attempt.hang.exists()
 
 
-def test_a_run_directory_that_is_gone_does_not_keep_a_hang(start):
-    ranks = start("wait")
-    ranks.attempt.path.rename(ranks.run.path / "moved")
-    ranks.hang()
-    statuses, (output,) = ranks.end(0)
-    assert statuses == [EXIT_FAILED]
-    assert f"{ranks.attempt.path} is out of reach" in output and "in wait_for_peers" in output
-
-
 def test_a_rank_that_hangs_in_a_phase_of_its_start_up_is_named_with_the_phase(start):
     ranks = start("wait", "spin", limit_s=2, in_phases=("data", "data"))
     statuses, outputs = ranks.end(0, 1)
@@ -237,21 +227,22 @@ def test_a_rank_that_hangs_in_a_phase_of_its_start_up_is_named_with_the_phase(st
 def test_a_rank_that_is_stopped_in_an_earlier_phase_is_named_with_that_phase(start):
     ranks = start("wait", "wait", limit_s=2, in_phases=("rendezvous", "import"))
     ranks.signal(signal.SIGSTOP, 1)
-    statuses, _ = ranks.end(0)
-    assert statuses == [EXIT_FAILED]
-    error = ranks.hang_error()["error"]
-    unresponsive = (
-        f"rank 1 on {os.uname().nodename} (pid {ranks.pids[1]}, in import) does not answer"
-    )
-    assert f"in rendezvous: {unresponsive}" in error
+    assert ranks.end(0)[0] == [EXIT_FAILED]
+    place = f"rank 1 on {os.uname().nodename} (pid {ranks.pids[1]}, in import)"
+    assert f"in rendezvous: {place} does not answer" in ranks.hang_error()["error"]
     assert ranks.end(1)[0] == [-signal.SIGKILL]
 
 
-def test_a_rank_that_knows_no_run_directory_ends_by_itself(start):
-    ranks = start("lost", limit_s=1, in_phases=("rendezvous",))
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_rank_without_its_run_directory_ends_by_itself(start, is_known):
+    if is_known:
+        ranks, words = start("wait"), "is out of reach"
+        ranks.attempt.path.rename(ranks.run.path / "moved")
+        ranks.hang()
+    else:
+        ranks, words = start("lost", limit_s=1, in_phases=("rendezvous",)), "it is at <string>:"
     statuses, (output,) = ranks.end(0)
-    assert statuses == [EXIT_FAILED]
-    assert "in rendezvous: it is at <string>:" in output and "in wait_for_peers" in output
+    assert statuses == [EXIT_FAILED] and words in output and "in wait_for_peers" in output
     assert not ranks.attempt.hang.exists()
 
 
@@ -357,39 +348,34 @@ def test_the_timeline_has_the_phase_of_a_rank(tmp_path):
     assert place_of(run, 4, 2) == place_of(run, 3, 5) == RankPlace("an unknown host", 0)
 
 
-def found(rank, step=5, is_waiting=True, where="loop.py:1 run", what="batch"):
-    return RankHang(1.0, rank, f"n{rank}", 100 + rank, what, step, where, is_waiting)
+def found(rank, step=5, is_waiting=True, what="batch", **more):
+    place = (f"n{rank}", 100 + rank, what, step, "loop.py:1 run")
+    return RankHang(1.0, rank, *place, is_waiting, **more)
 
 
-def test_a_rank_that_is_steps_behind_is_the_suspect_even_if_it_waits():
-    late = found(2, step=4)
-    assert laggards([found(0), found(1, is_waiting=False), late]) == [late]
+IMPORTS = {"step": None, "what": "import"}
+RENDEZVOUS = {"step": None, "what": "rendezvous", "is_waiting": False}
 
 
-def test_at_the_same_step_the_rank_that_does_not_wait_is_the_suspect():
-    busy = found(1, is_waiting=False)
-    assert laggards([found(0), busy, found(2)]) == [busy]
-
-
-def test_a_rank_that_never_began_a_step_is_behind_all():
-    early = found(1, step=None)
-    assert laggards([found(0, step=0), early]) == [early]
-
-
-def test_a_rank_in_an_earlier_phase_is_behind_even_if_it_waits():
-    late = found(1, step=None, what="import")
-    ahead = found(0, step=None, is_waiting=False, what="rendezvous")
-    assert laggards([ahead, late]) == [late]
+# What is known of each rank, by its number -> the suspect.
+@pytest.mark.parametrize(
+    ("ranks", "suspect"),
+    [
+        ([{}, {"is_waiting": False}, {"step": 4}], 2),  # steps behind, even if it waits
+        ([{}, {"is_waiting": False}, {}], 1),
+        ([{"step": 0}, {"step": None}], 1),
+        ([RENDEZVOUS, IMPORTS], 1),  # an earlier phase, even if it waits
+        ([{"num_collectives": 7}, {"num_collectives": 6}], 1),
+    ],
+)
+def test_the_suspect_is_the_rank_that_is_behind_or_else_does_not_wait(ranks, suspect):
+    findings = [found(rank, **known) for rank, known in enumerate(ranks)]
+    assert laggards(findings) == [findings[suspect]]
 
 
 def test_the_diagnosis_says_so_if_no_rank_stands_out():
     text = diagnose({0: found(0), 1: found(1)}, {})
     assert text.startswith("no rank lags: rank 0 on n0 (pid 100) is at loop.py:1 run, in batch")
-
-
-def test_where_all_wait_the_rank_that_began_fewer_collectives_is_the_suspect():
-    late = dataclasses.replace(found(1), num_collectives=6)
-    assert laggards([dataclasses.replace(found(0), num_collectives=7), late]) == [late]
 
 
 def test_the_diagnosis_stays_short_in_a_large_job():

@@ -16,77 +16,43 @@ from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
 pytestmark = pytest.mark.long
 
 GOOD = (REPOSITORY / "tests/rooms/rehearse/good.py").read_text(encoding="utf-8")
-# The fault, the line of good.py, what stands in its place, the scenarios that show it, the question
-# whose answer is no, and words of what to change.
+MIDDLE = ("middle",)
+RANDOM = '    torch.set_rng_state(state["random"][rank % len(state["random"])])'
+HANDLER = "signal.signal(signal.SIGTERM, note)"
+LOAD = '    {0}.load_state_dict(state["{0}"])'
+REDUCE = "    dist.all_reduce(flag, op=dist.ReduceOp.MAX)"
+POSITION = '    epoch, taken = state["epoch"], state["taken"]'
+TEMPORARY = '        target = f"{path}.tmp"'
+ASKED, STOPS, BITS = "saves when asked", "stops when asked", "ends with the same bits"
+EVALUATION, ONE_RANK = ("middle", "evaluation"), ("middle", "one rank after")
+# The fault: the line of good.py, what stands in its place, the scenarios that show it, and the
+# question whose answer is no.
 FAULTS = {
-    "no handler": ("signal.signal(signal.SIGTERM, note)", "pass", ["middle"], "saves when asked"),
-    "handler on some ranks": (
-        "signal.signal(signal.SIGTERM, note)",
-        "rank == 0 and signal.signal(signal.SIGTERM, note)",
-        ["middle"],
-        "saves when asked",
-    ),
-    "does not stop": ("    is_asked = True", "    pass", ["middle"], "stops when asked"),
+    "no handler": (HANDLER, "pass", MIDDLE, ASKED),
+    "handler on some ranks": (HANDLER, f"rank == 0 and {HANDLER}", MIDDLE, ASKED),
+    "does not stop": ("    is_asked = True", "    pass", MIDDLE, STOPS),
     "flag read in steps only": (
-        "            stop_if_asked()",
-        "            time.sleep(is_asked)",
-        ["middle", "evaluation"],
-        "stops when asked",
+        *("            stop_if_asked()", "            time.sleep(is_asked)"),
+        *(EVALUATION, STOPS),
     ),
-    "ranks do not agree": (
-        "    dist.all_reduce(flag, op=dist.ReduceOp.MAX)",
-        "    pass",
-        ["middle", "one rank after"],
-        "stops when asked",
-    ),
-    "exit code 0 before the end": (
-        "        os._exit(1)",
-        "        os._exit(0)",
-        ["middle"],
-        "stops when asked",
-    ),
+    "ranks do not agree": (REDUCE, "    pass", ONE_RANK, STOPS),
+    "exit code 0 before the end": ("        os._exit(1)", "        os._exit(0)", MIDDLE, STOPS),
     "checkpoint is not loaded": (
-        "if os.path.exists(PATH):",
-        'if "--resume" in sys.argv:',
-        ["middle"],
-        "continues",
+        *("if os.path.exists(PATH):", 'if "--resume" in sys.argv:'),
+        *(MIDDLE, "continues"),
     ),
     "saved to the final name": (
-        '        target = f"{path}.tmp"',
-        "        target = path",
-        ["SIGKILL during"],
-        "continues",
+        *(TEMPORARY, "        target = path"),
+        *(("SIGKILL during",), "continues"),
     ),
-    "optimizer not saved": (
-        '    optimizer.load_state_dict(state["optimizer"])',
-        "    pass",
-        ["middle"],
-        "ends with the same bits",
-    ),
-    "scheduler not saved": (
-        '    scheduler.load_state_dict(state["scheduler"])',
-        "    pass",
-        ["middle"],
-        "ends with the same bits",
-    ),
-    "loss scale not saved": (
-        '    scaler.load_state_dict(state["scaler"])',
-        "    pass",
-        ["middle"],
-        "ends with the same bits",
-    ),
+    "optimizer not saved": (LOAD.format("optimizer"), "    pass", MIDDLE, BITS),
+    "scheduler not saved": (LOAD.format("scheduler"), "    pass", MIDDLE, BITS),
+    "loss scale not saved": (LOAD.format("scaler"), "    pass", MIDDLE, BITS),
     "position in the data not kept": (
-        '    epoch, taken = state["epoch"], state["taken"]',
-        '    epoch, taken = state["epoch"], 0',
-        ["middle"],
-        "takes the same samples",
+        *(POSITION, '    epoch, taken = state["epoch"], 0'),
+        *(MIDDLE, "takes the same samples"),
     ),
-    "random state not saved": (
-        '    torch.set_rng_state(state["random"][rank % len(state["random"])])',
-        "    pass",
-        ["middle"],
-        "ends with the same bits",
-    ),
+    "random state not saved": (RANDOM, "    pass", MIDDLE, BITS),
 }
 
 
@@ -181,79 +147,67 @@ def test_a_script_with_an_absolute_path_writes_into_the_copy(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
 
 
-@pytest.mark.slow
-def test_a_training_that_changes_no_weight_has_not_saved_when_asked(tmp_path):
-    text = GOOD.replace("signal.signal(signal.SIGTERM, note)", "pass")
-    text = text.replace("scaler.scale(loss).backward()", "(loss * 0).backward()")
-    text = text.replace("scaler.step(optimizer)", "optimizer.step()").replace("scaler.update()", "")
-    _, verdict = rehearse(tmp_path, text, *only("middle"))
-    assert answers(verdict)["saves when asked"] == "no"
+INPUTS = "        loss = (model("
+EPOCH = "    sampler.set_epoch(epoch)\n"
+# What is replaced in good.py, the scenario, and what the verdict then has: answers and causes.
+ODD: dict[str, tuple[dict[str, str], str, dict[str, str], list[str] | None]] = {
+    "changes no weight, so it has not saved when asked": (
+        {
+            HANDLER: "pass",
+            "scaler.scale(loss).backward()": "(loss * 0).backward()",
+            "scaler.step(optimizer)": "optimizer.step()",
+            "scaler.update()": "",
+        },
+        *("middle", {ASKED: "no"}, None),
+    ),
+    "data from a generator that begins again": (
+        {f"{RANDOM}\n": "", INPUTS: f"        inputs = torch.randn(8, 20)\n{INPUTS}"},
+        *("middle", {}, ["position in the data not kept", "random state not saved"]),
+    ),
+    "samples that random numbers change cannot be compared": (
+        {f"{RANDOM}\n": "", INPUTS: f"        inputs += torch.rand(8, 20)\n{INPUTS}"},
+        *("middle", {"takes the same samples": "not tried", BITS: "no"}, None),
+    ),
+    # Lightning switches the mode of the wrapped model, and leaves that of the wrapper.
+    "inputs of a wrapper in another mode": (
+        {EPOCH: f"{EPOCH}    model.training = False\n"},
+        *("middle", {"takes the same samples": "yes"}, None),
+    ),
+    "an evaluation in training mode": ({"    model.eval()\n": ""}, "evaluation", {}, None),
+    "a stop without a save": (
+        {
+            "        save()\n        os._exit(1)\n": "        os._exit(1)\n",
+            "if taken % 2 == 0:": "if taken == 4:",
+        },
+        *("middle", {ASKED: "no"}, ["stops without a save"]),
+    ),
+    "bits that are never the same": (
+        {"torch.manual_seed(rank)": "torch.seed()"},
+        *("middle", {}, []),
+    ),
+}
 
 
 @pytest.mark.slow
-def test_data_from_a_generator_that_begins_again_names_the_generator_too(tmp_path):
-    restored = '    torch.set_rng_state(state["random"][rank % len(state["random"])])\n'
-    line = "        loss = (model("
-    text = GOOD.replace(restored, "").replace(line, f"        inputs = torch.randn(8, 20)\n{line}")
-    _, verdict = rehearse(tmp_path, text, *only("middle"))
-    causes = verdict["scenarios"]["stop in the middle"]["causes"]
-    assert causes == ["position in the data not kept", "random state not saved"]
-
-
-@pytest.mark.slow
-def test_samples_that_random_numbers_change_cannot_be_compared(tmp_path):
-    restored = '    torch.set_rng_state(state["random"][rank % len(state["random"])])\n'
-    line = "        loss = (model("
-    text = GOOD.replace(restored, "").replace(line, f"        inputs += torch.rand(8, 20)\n{line}")
-    _, verdict = rehearse(tmp_path, text, *only("middle"))
-    assert answers(verdict)["takes the same samples"] == "not tried"
-    assert answers(verdict)["ends with the same bits"] == "no"
-
-
-@pytest.mark.slow
-def test_the_inputs_of_a_wrapper_in_another_mode_are_seen(tmp_path):
-    """Lightning switches the mode of the wrapped model, and leaves that of the wrapper."""
-    text = GOOD.replace(
-        "    sampler.set_epoch(epoch)\n",
-        "    sampler.set_epoch(epoch)\n    model.training = False\n",
-    )
-    _, verdict = rehearse(tmp_path, text, *only("middle", "evaluation"))
-    assert answers(verdict)["takes the same samples"] == "yes"
-
-
-@pytest.mark.slow
-def test_an_evaluation_in_training_mode_is_seen(tmp_path):
-    text = GOOD.replace("    model.eval()\n", "")
-    _, verdict = rehearse(tmp_path, text, *only("evaluation"))
-    assert "untried" not in verdict["scenarios"]["stop in an evaluation"]
-
-
-@pytest.mark.slow
-def test_a_stop_without_a_save_is_named(tmp_path):
-    text = GOOD.replace("        save()\n        os._exit(1)\n", "        os._exit(1)\n")
-    text = text.replace("if taken % 2 == 0:", "if taken == 4:")
-    _, verdict = rehearse(tmp_path, text, *only("middle"))
-    assert answers(verdict)["saves when asked"] == "no"
-    assert verdict["scenarios"]["stop in the middle"]["causes"] == ["stops without a save"]
-
-
-@pytest.mark.slow
-def test_no_cause_of_other_bits_is_named_if_they_are_never_the_same(tmp_path):
-    text = GOOD.replace("torch.manual_seed(rank)", "torch.seed()")
-    _, verdict = rehearse(tmp_path, text, *only("middle"))
-    scenario = verdict["scenarios"]["stop in the middle"]
-    assert (scenario["causes"], scenario["differs"]) == ([], None)
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_training_is_judged(name, tmp_path):
+    replaced, scenario, expected, causes = ODD[name]
+    text = GOOD
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, new)
+    _, verdict = rehearse(tmp_path, text, *only(scenario))
+    (tried,) = [each for key, each in verdict["scenarios"].items() if scenario in key]
+    assert "untried" not in tried and (causes is None or tried["causes"] == causes)
+    assert causes != [] or tried["differs"] is None
+    assert expected.items() <= answers(verdict).items()
 
 
 @pytest.mark.slow
 def test_the_error_of_a_rank_is_shown_where_a_later_start_fails(tmp_path):
-    text = GOOD.replace('        target = f"{path}.tmp"', "        target = path")
-    bar = "import atexit\natexit.register(print, '  0%|    | 0/40 [00:00<?, ?it/s]')\n"
-    _, verdict = rehearse(
-        tmp_path,
-        f"{text[: text.index('import os')]}{bar}{text[text.index('import os') :]}",
-        *only("SIGKILL during"),
-    )
+    bar = "import atexit\natexit.register(print, '  0%|    | 0/40 [00:00<?, ?it/s]')\nimport os\n"
+    text = GOOD.replace(TEMPORARY, "        target = path").replace("import os\n", bar)
+    _, verdict = rehearse(tmp_path, text, *only("SIGKILL during"))
     (continues,) = [each for each in verdict["answers"] if each["question"] == "continues"]
     assert "Error: " in continues["detail"]
 

@@ -250,12 +250,6 @@ def test_it_checks_once_and_not_again_when_it_was_requeued(run, slurm):
     assert slurm.calls == []
 
 
-def test_it_keeps_off_a_run_that_went_on_as_another_job(run, slurm):
-    opened(run, 2, "9")
-    reason, end = check(run)
-    assert "after job 7, job 9 continued the run" in reason and end is None
-
-
 def test_an_attempt_of_a_third_job_is_not_recorded_as_lost(run, slurm, monkeypatch):
     """That job may have a successor of its own."""
     monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
@@ -272,7 +266,7 @@ def test_a_run_that_has_ended_stays_so(run, slurm, status):
     assert status in reason and "three crashes" in reason and end == status
 
 
-@pytest.mark.parametrize("recorded", [None, "retry", "requeue", "wait", "successor"])
+@pytest.mark.parametrize("recorded", [None, "requeue", "successor"])
 @pytest.mark.parametrize(
     ("state", "continues", "end"),
     [
@@ -295,35 +289,32 @@ def test_whatever_was_recorded_what_slurm_says_of_the_job_counts(
     assert (reason == "continues", ended) == (continues, end)
 
 
-@pytest.mark.parametrize(
-    ("line", "continues"), [("7|CANCELLED by 0\n", False), ("7|NODE_FAIL\n", True), ("", False)]
-)
-def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, continues):
-    show(slurm, None)
-    slurm.answer("sacct", line)
-    assert (check(run)[0] == "continues") is continues
+NO_ACCOUNTING = ("", "Slurm accounting storage is disabled\n", 1)
 
 
 @pytest.mark.parametrize(
-    ("decision", "job_state", "continues"),
+    ("sacct", "decision", "job_state", "continues"),
     [
-        ("successor", "RUNNING", True),
-        ("successor", "COMPLETING", False),  # preempted, or cancelled in its grace
-        ("requeue", "RUNNING", False),  # it may have been cancelled in the queue
-        (None, "", False),
+        (("7|CANCELLED by 0\n",), None, "", False),
+        (("7|NODE_FAIL\n",), None, "", True),
+        (("",), None, "", False),
+        # Where nobody knows, only a job that handed over is succeeded.
+        (NO_ACCOUNTING, "successor", "RUNNING", True),
+        (NO_ACCOUNTING, "successor", "COMPLETING", False),  # preempted, or cancelled in its grace
+        (NO_ACCOUNTING, "requeue", "RUNNING", False),  # it may have been cancelled in the queue
+        (NO_ACCOUNTING, None, "", False),
     ],
 )
-def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
-    run, slurm, decision, job_state, continues
+def test_a_job_that_left_the_queue_is_asked_of_sacct(
+    run, slurm, sacct, decision, job_state, continues
 ):
     if decision:
         closed(run, decision, job_state)
     show(slurm, None)
-    slurm.answer("sacct", "", "Slurm accounting storage is disabled\n", 1)
+    slurm.answer("sacct", *sacct)
     reason, end = check(run)
     assert (reason == "continues") is continues
-    if not continues:
-        assert end == "held" and "make resume" in reason
+    assert continues or sacct is not NO_ACCOUNTING or (end, "make resume" in reason) == ("held", 1)
 
 
 CANCELLED_AT = "JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47"
@@ -441,6 +432,5 @@ def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
     show(slurm, "COMPLETING")
     assert execute.execute(REQUEUE, run, now(run), me) == 1
-    assert last(run) == ("cancel", "COMPLETING")
-    assert "scancel 8" in slurm.calls
+    assert last(run) == ("cancel", "COMPLETING") and "scancel 8" in slurm.calls
     assert read_json(run.result)["status"] == "cancelled"

@@ -76,13 +76,6 @@ def test_the_ends_of_the_shortcuts_start_smaller_and_vectors_as_zeros_and_ones()
     assert loss.item() == pytest.approx(math.log(500), rel=0.05)  # it prefers no token
 
 
-def test_dropout_is_in_training_only():
-    model, tokens = gpt(dropout=0.5), torch.arange(6).unsqueeze(0)
-    assert not torch.equal(model(tokens), model(tokens))
-    model.eval()
-    assert torch.equal(model(tokens), model(tokens))
-
-
 def test_heads_of_a_fraction_are_refused():
     with pytest.raises(UserError, match="train.model_args: n_embd 8 is no multiple of n_head 3"):
         gpt(n_head=3)

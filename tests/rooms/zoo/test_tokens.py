@@ -10,7 +10,6 @@ import torch
 
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.rooms.zoo.tokens import python_source, text, tokens
-from tests.core.data_kit import feed_of
 
 
 def write(path, values, dtype="<u2", header=False):
@@ -87,15 +86,6 @@ def test_the_digest_depends_on_the_content_and_not_on_the_place(tmp_path):
     assert first == same != changed
 
 
-def test_the_batches_of_tokens_come_in_the_order_of_the_epoch(tmp_path):
-    path = write(tmp_path / "a.bin", range(41))
-    train, _ = tokens(path, vocab_size=41, block_size=4)
-    feed = feed_of(train, micro_batch_size=5)
-    assert feed.example().shape == (5, 5)
-    first = [batch[:, 0].tolist() for step in range(2) for batch in feed.micro_batches(step)]
-    assert sorted(sum(first, [])) == list(range(0, 40, 4))
-
-
 def test_a_text_file_is_split_at_its_last_tenth(tmp_path):
     content = bytes(range(256)) * 4
     (tmp_path / "x").write_bytes(content)
@@ -145,12 +135,6 @@ def test_as_many_modules_are_taken_as_fit(library):
         python_source(block_size=8, max_bytes=47)
     with pytest.raises(UserError, match="0 of 23 files .*fit max_bytes 1"):
         python_source(block_size=8, max_bytes=1)
-
-
-def test_an_interpreter_without_sources_is_a_user_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "none"))
-    with pytest.raises(UserError, match=f"0 of 0 files of {tmp_path}/none"):
-        python_source()
 
 
 def test_this_interpreters_sources_make_two_parts_of_python():
