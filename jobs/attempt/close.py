@@ -33,13 +33,6 @@ from .end_messages import error_lines, report_quarantine, report_short_lead
 from .execute import end_run, format_for_log
 
 
-def close_attempt(
-    run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str] = ()
-) -> Decision:
-    """Close an attempt as `close` does; returns the decision."""
-    return close(run_dir, me, attempt, stops)[0]
-
-
 def close(
     run_dir: RunDir,
     me: run_lock.Owner,

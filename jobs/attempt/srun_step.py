@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import signal
 import subprocess
 import time
@@ -28,7 +27,7 @@ from ..runs import fact_reader, interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
 from ..spec import Spec
-from ..stop_signals import STOP_SIGNALS, arrived
+from ..stop_signals import STOP_SIGNALS, arrived, send
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s). A
 # command prefix may have work to do, too.
@@ -107,7 +106,8 @@ def watch(
                 # Many signals at once cause one call of Slurm.
                 next_ask, has_sigterm = now + ASK_INTERVAL_S, False
                 if _is_at_limit(job_id):
-                    limit = now + site_of_run(run_dir).kill_wait_s / 2
+                    site = records.read(SlurmSite, run_dir.site) or SlurmSite()
+                    limit = now + site.kill_wait_s / 2
                     deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
             if now > next_read:
                 next_read = now + READ_INTERVAL_S
@@ -133,7 +133,7 @@ def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) ->
         has_failed = any(map(interpret.has_failed, read_agents(run_dir, attempt)))
         if has_failed and not run_lock.is_superseded(run_dir, job_id, attempt):
             # srun then kills its step and ends, unless it waits for a lost node.
-            _signal(srun_pid, signal.SIGTERM)
+            send(signal.SIGTERM, [srun_pid])
             time.sleep(KILL_AFTER_S)
     _kill(srun_pid)
 
@@ -145,8 +145,7 @@ def _kill(srun_pid: int) -> None:
     cut that may be the step of the job's next start, which has the same id. So the child is killed,
     too, and first. `attempt.close` ends what is left of the step.
     """
-    for pid in (*children(srun_pid), srun_pid):
-        _signal(pid, signal.SIGKILL)
+    send(signal.SIGKILL, [*children(srun_pid), srun_pid])
 
 
 class _PassOn:
@@ -283,20 +282,6 @@ def _host_to_connect(node: str, agent: AgentRecord | None) -> str:
     """
     address = agent.address if agent is not None and agent.address is not None else node
     return address if is_reachable(address) else node
-
-
-def site_of_run(run_dir: RunDir) -> SlurmSite:
-    """Return the Slurm settings that submit recorded, or Slurm's defaults if it could not."""
-    return records.read(SlurmSite, run_dir.site) or SlurmSite()
-
-
-def _signal(pid: int, number: int) -> bool:
-    """Send a signal to a process; False if the process has ended."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:

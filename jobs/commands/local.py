@@ -22,7 +22,7 @@ from typing import TextIO
 
 from .. import gpus, hooks, installation, records
 from ..attempt import srun_step
-from ..attempt.close import close_attempt, end_between_attempts
+from ..attempt.close import close, end_between_attempts
 from ..attempt.decision import Action, Cause, Decision
 from ..attempt.execute import retry_delay_s
 from ..attempt.open import open_attempt
@@ -111,7 +111,7 @@ def run(run_dir: RunDir) -> Decision | None:
             watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch)
             kill_orphans()
             names = [number.name for number in stops]
-            decision = close_attempt(run_dir, me, plan.attempt, names)
+            decision, _ = close(run_dir, me, plan.attempt, names)
             if decision.action is not Action.RETRY:
                 return decision
             if wait_for_stop(stops, retry_delay_s(read_attempts(run_dir))):

@@ -14,7 +14,6 @@ from ..checkpoint.names import (
 )
 from ..records.training import SavedCheckpoint
 from ..rundir import RunDir
-from ..spec import Spec
 
 
 def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) -> str | None:
@@ -44,11 +43,3 @@ def quarantined_names(names: Iterable[str]) -> list[str]:
 def _quarantined_step(name: str) -> int:
     """Return the step of a damaged checkpoint, whose name may end in a number such as `.2`."""
     return checkpoint_step(name.removeprefix(QUARANTINE_PREFIX).partition(".")[0]) or 0
-
-
-def is_foreign(run_dir: RunDir) -> bool:
-    """Return whether ranks run a user's script, not the kit's trainer; False without spec.json."""
-    try:
-        return not Spec.read(run_dir.spec).launch.is_trainer
-    except FileNotFoundError:
-        return False

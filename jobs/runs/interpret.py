@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +26,6 @@ RETRY_S = 120.0
 SKEW_S = 2.0
 # In place of Slurm's JobState: the batch script was killed, and a later start records the attempt.
 LOST = "LOST"
-# By these a process is ended from outside; its own errors have others, such as SIGSEGV.
-KILLED_BY = (signal.SIGKILL, *STOP_SIGNALS)
-# A frame of a traceback: its file and line.
-_FRAME = re.compile(r'^ *File "(.*)", line (\d+)', re.M)
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(frozen=True)
@@ -300,22 +294,6 @@ def unfinished_steps(facts: AttemptFacts) -> str | None:
         f"the script exited with code 0 after step {done} of {facts.steps.total} "
         "(if it had finished: completed() of kit_stop.py marks the end)"
     )
-
-
-def failure_of(failed: RankError) -> str | None:
-    """Return what makes two failures of ranks the same one: the error and its place.
-
-    None for a rank that was killed, or lost a peer. Numbers are left out of the error: a path may
-    have the time in it.
-    """
-    code = 0 if failed.exit_code is None else failed.exit_code
-    if failed.caused_by_peer or {-code, code - 128} & {*KILLED_BY}:
-        return None
-    text = next(iter(failed.error.strip().splitlines()), "")
-    if places := _FRAME.findall(failed.traceback):
-        # Not its words: a path in them may have a random name.
-        return "{} in {} line {}".format(text.partition(":")[0], *places[-1])
-    return _NUMBER.sub("#", text)
 
 
 def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:

@@ -13,7 +13,7 @@ from ...console import print_line
 from ...errors import UserError
 from ...records.frozen import Provenance, StateOrigin
 from ...rundir import RunDir
-from ...runs import checkpoint_lookup, lookup
+from ...runs import lookup
 from ...runs.frozen_spec import FIXED, differences, is_free
 from ...spec import Spec
 from . import checkpoint_files, spec_changes
@@ -82,7 +82,7 @@ def find(text: str, is_confirmed: bool) -> Origin:
     """
     run, separator, name = text.rpartition("@")
     run_dir = lookup.find(run if separator else text)
-    if checkpoint_lookup.is_foreign(run_dir):
+    if not Spec.read(run_dir.spec).launch.is_trainer:
         raise UserError(
             f"--from {text}: its ranks are your own script, whose state the kit does not know\n"
             "  hint: give the script its file by launch.args"

@@ -78,12 +78,12 @@ class ChangeRequest(resume.Request):
         Raises: UserError if the user wanted to change it.
         """
         is_changed = bool(self.overrides) or self.checkpoint is not None
-        is_foreign = checkpoint_lookup.is_foreign(run_dir)
-        if is_changed and not is_foreign:
+        is_script = is_foreign(run_dir)
+        if is_changed and not is_script:
             return True
         complete = f"{run_dir.run_id} is complete, there is nothing to resume"
         how = "submit a new run"
-        if not is_foreign:
+        if not is_script:
             how = installation.command("resume", run_dir.run_id, "train.epochs=...", "yes")
         if is_changed or self.has_new_code:
             raise UserError(f"{complete}, so nothing is changed\n  hint: to train on, {how}")
@@ -121,11 +121,16 @@ class ChangeRequest(resume.Request):
         return change
 
 
+def is_foreign(run_dir: RunDir) -> bool:
+    """Return whether ranks run a user's script, not the kit's trainer; False without spec.json."""
+    return not scratch_purge.read_spec(run_dir)[0].launch.is_trainer
+
+
 def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
     """Return the name of the checkpoint that the user chose, if any. Raises: UserError."""
     if text is None:
         return None
-    if checkpoint_lookup.is_foreign(run_dir):
+    if is_foreign(run_dir):
         raise UserError(
             f"--checkpoint {text}: the ranks are your own script, which chooses its file itself"
         )
@@ -139,7 +144,7 @@ def fresh_code(run_dir: RunDir, request: ChangeRequest) -> code_changes.NewCode:
         spec = frozen_spec.reload(run_dir, request.overrides).spec
     new_code = code_changes.prepare(run_dir, spec, code_changes.repository_of(run_dir))
     # Before the first checkpoint no step is kept that the old code did.
-    is_users = checkpoint_lookup.is_foreign(run_dir)
+    is_users = is_foreign(run_dir)
     saved = checkpoint_lookup.newest(run_dir, is_users)
     has_files = is_users and any(run_dir.checkpoints.iterdir())
     is_confirmed = request.is_confirmed or not (saved or has_files)

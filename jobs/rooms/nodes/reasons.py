@@ -9,6 +9,7 @@ Pure functions; their table is tests/rooms/nodes/test_reasons.py.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from ...slurm.client import is_cancelled
 from ...slurm.job_state import has_no_allocation
+from ...stop_signals import STOP_SIGNALS
 from .records import Reason
 
 OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
@@ -34,6 +36,11 @@ OF_THE_RUN = (
 # Source: scontrol(1), show node. A * behind a state: the node does not respond.
 _DOWN = re.compile(r"DOWN|FAIL|NOT_RESPONDING|\*")
 _UNFIT = re.compile(rf"DRAIN|{_DOWN.pattern}")
+# By these a process is ended from outside; its own errors have others, such as SIGSEGV.
+_KILLED_BY = (signal.SIGKILL, *STOP_SIGNALS)
+# A frame of a traceback: its file and line.
+_FRAME = re.compile(r'^ *File "(.*)", line (\d+)', re.M)
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def reasons_of(
@@ -126,12 +133,28 @@ def _of_first_failure(facts: AttemptFacts) -> Iterator[Reason]:
 
 
 def _of_error(facts: AttemptFacts, error: RankError) -> Reason:
-    known = interpret.failure_of(error)
+    known = _failure_of(error)
     # Of a large job any two nodes crash in the same words now and then, but not from the same step.
     failure = "" if known is None else f"{known}, from step {interpret.loaded_step(facts)}"
     if error.kind is Kind.COLLECTIVE:  # it may fail twice in the same words, of different nodes
         failure = ""
     return Reason(error.host, error.kind, first_line(interpret.format_error(error)), False, failure)
+
+
+def _failure_of(failed: RankError) -> str | None:
+    """Return what makes two failures of ranks the same one: the error and its place.
+
+    None for a rank that was killed, or lost a peer. Numbers are left out of the error: a path may
+    have the time in it.
+    """
+    code = 0 if failed.exit_code is None else failed.exit_code
+    if failed.caused_by_peer or {-code, code - 128} & {*_KILLED_BY}:
+        return None
+    text = next(iter(failed.error.strip().splitlines()), "")
+    if places := _FRAME.findall(failed.traceback):
+        # Not its words: a path in them may have a random name.
+        return "{} in {} line {}".format(text.partition(":")[0], *places[-1])
+    return _NUMBER.sub("#", text)
 
 
 def _of_agent(error: str) -> Reason:

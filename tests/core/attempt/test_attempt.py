@@ -91,7 +91,7 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
 
     monkeypatch.setattr(client, "show_job_patiently", silent_for_long)
     with pytest.raises(run_lock.OwnedError, match="attempt 1 is superseded"):
-        close_module.close_attempt(run, ME, 1)
+        close_module.close(run, ME, 1)
     assert not run.attempts.exists()
 
 

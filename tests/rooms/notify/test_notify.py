@@ -48,7 +48,7 @@ def said(run):
 def test_a_complete_run_notifies_once_after_its_result(wanting):
     run, me = wanting(f"test -s result.json && {RECORD}")
     write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 5})
-    assert close_module.close_attempt(run, me, 1).action is Action.DONE
+    assert close_module.close(run, me, 1)[0].action is Action.DONE
     assert said(run) == ["completed", "", run.run_id, str(run.path), str(run.path)]
 
 
@@ -56,17 +56,17 @@ def test_a_complete_run_notifies_once_after_its_result(wanting):
 def test_a_held_run_notifies_with_its_reason(wanting, job_id):
     run, me = wanting(job_id=job_id)
     run_files.failed(run.attempt(1), 0, 5.0, "SpecError: no such key", would_repeat=True)
-    assert close_module.close_attempt(run, me, 1).action is Action.HOLD
+    assert close_module.close(run, me, 1)[0].action is Action.HOLD
     assert said(run)[0] == "held" and "no such key" in said(run)[1]
 
 
 def test_a_requeue_and_a_retry_do_not_notify(wanting, fake_slurm):
     run, me = wanting()
     run_files.failed(run.attempt(1), 0, 5.0)
-    assert close_module.close_attempt(run, me, 1).action is Action.RETRY
+    assert close_module.close(run, me, 1)[0].action is Action.RETRY
     run.attempt(1).rank_error(0).unlink()
     run_files.node(run.attempt(1), 0, (5.0, "SIGTERM"))
-    assert close_module.close_attempt(run, me, 1).action is Action.REQUEUE
+    assert close_module.close(run, me, 1)[0].action is Action.REQUEUE
     assert said(run) == []
 
 
@@ -80,7 +80,7 @@ def test_a_stop_between_two_attempts_of_a_local_run_notifies(wanting):
 def test_a_command_that_fails_changes_nothing(wanting, command, capfd):
     run, me = wanting(command)
     write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 5})
-    assert close_module.close_attempt(run, me, 1).action is Action.DONE
+    assert close_module.close(run, me, 1)[0].action is Action.DONE
     assert read_json(run.result)["status"] == "completed" and not run.owner.exists()
     assert "notify.command failed with exit code" in capfd.readouterr().err
 
