@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from ...problems import Problem
 from ...spec import STRATEGIES, Spec, Train
 
-_OPTIONS_OF_DDP = ("static_graph", "gradient_as_bucket_view", "bucket_cap_mb")
-
 
 def problems(spec: Spec) -> Iterator[Problem]:
     """Yield the keys that the strategy needs or excludes."""
@@ -21,24 +19,26 @@ def problems(spec: Spec) -> Iterator[Problem]:
 
 def _key(name: str, what: str, hint: str, *also: str) -> Problem:
     """Return a problem with a key of the section train; `also`: the dotted keys it depends on."""
-    return Problem(("train", name), what, hint, tuple(tuple(each.split(".")) for each in also))
+    others = also or ("train.strategy",)
+    return Problem(("train", name), what, hint, tuple(tuple(each.split(".")) for each in others))
+
+
+def _changed(train: Train, *names: str) -> Iterator[str]:
+    return (name for name in names if getattr(train, name) != getattr(Train(), name))
 
 
 def _sharded(spec: Spec) -> Iterator[Problem]:
     """Yield the keys that fsdp and hsdp exclude."""
-    train = spec.train
+    train, strategy = spec.train, f"train.strategy {spec.train.strategy}"
     if train.precision == "fp16":
-        what = f"fp16 excludes train.strategy {train.strategy}: there is no gradient scaler over "
-        what += "shards"
-        yield _key("precision", what, "write precision: bf16, or strategy: ddp", "train.strategy")
-    for name in _OPTIONS_OF_DDP:
-        if getattr(train, name) != getattr(Train(), name):
-            what = f"is an option of DDP, which train.strategy {train.strategy} does not use"
-            yield _key(name, what, f"leave {name} out", "train.strategy")
+        what = f"fp16 excludes {strategy}: there is no gradient scaler over shards"
+        yield _key("precision", what, "write precision: bf16, or strategy: ddp")
+    for name in _changed(train, "static_graph", "gradient_as_bucket_view", "bucket_cap_mb"):
+        what = f"is an option of DDP, which {strategy} does not use"
+        yield _key(name, what, f"leave {name} out")
     if train.channels_last:
-        what = f"excludes train.strategy {train.strategy}: FSDP2 takes contiguous weights only"
-        hint = "leave channels_last out, or write strategy: ddp"
-        yield _key("channels_last", what, hint, "train.strategy")
+        what = f"excludes {strategy}: FSDP2 takes contiguous weights only"
+        yield _key("channels_last", what, "leave channels_last out, or write strategy: ddp")
     if train.offload_optimizer and not spec.slurm.num_gpus:
         hint = "set slurm.gpus_per_node, or leave offload_optimizer out"
         what = "needs GPUs, and slurm.gpus_per_node is 0"
@@ -47,15 +47,13 @@ def _sharded(spec: Spec) -> Iterator[Problem]:
 
 def _not_sharded(train: Train) -> Iterator[Problem]:
     """Yield the keys that only fsdp and hsdp have."""
-    for name in ("reshard_after_forward", "offload_optimizer"):
-        if getattr(train, name) != getattr(Train(), name):
-            what = f"is for train.strategy fsdp and hsdp, not for {train.strategy}"
-            yield _key(name, what, f"leave {name} out", "train.strategy")
+    for name in _changed(train, "reshard_after_forward", "offload_optimizer"):
+        what = f"is for train.strategy fsdp and hsdp, not for {train.strategy}"
+        yield _key(name, what, f"leave {name} out")
     is_used = train.activation_checkpointing or train.compile == "blocks"
     if train.shard_modules and not is_used:
-        what = f"has no effect with train.strategy {train.strategy}"
         hint = "leave it out, or set activation_checkpointing or compile: blocks"
-        yield _key("shard_modules", what, hint, "train.strategy")
+        yield _key("shard_modules", f"has no effect with train.strategy {train.strategy}", hint)
 
 
 def _shard_size(spec: Spec) -> Iterator[Problem]:

@@ -66,9 +66,6 @@ def read(device: torch.device) -> tuple[Readings | None, str]:
         return None, "nvidia-ml-py is not installed"
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return None, f"the driver cannot be read: {error}"
-    try:
         # Not by index: the driver ignores CUDA_VISIBLE_DEVICES.
         uuid = str(torch.cuda.get_device_properties(device).uuid)
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -54,7 +54,9 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
     started = time.monotonic()
     # Started first: gloo reports a peer that dies, the store never does. Before DEVICE_TEST: NCCL
     # connects in here, so a broken network must not look like a broken device.
-    numbers, exchange = _begin_all_reduce(rank.distributed.rank, device)
+    numbers = torch.arange(REDUCED_NUMBERS, device=device) % 7 + rank.distributed.rank
+    exchange = dist.all_reduce(numbers, async_op=True)
+    assert exchange is not None
     rank.pulse.beat(DEVICE_TEST)
 
     def raise_if_peer_died() -> None:
@@ -72,13 +74,6 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
     problem = sum_problem(numbers, rank.distributed.world_size)
     _report(store, "sum", problem, raise_if_peer_died, rank)
     rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
-
-
-def _begin_all_reduce(rank: int, device: torch.device) -> tuple[torch.Tensor, dist.Work]:
-    numbers = torch.arange(REDUCED_NUMBERS, device=device) % 7 + rank
-    exchange = dist.all_reduce(numbers, async_op=True)
-    assert exchange is not None
-    return numbers, exchange
 
 
 def sum_problem(numbers: torch.Tensor, world_size: int) -> str:

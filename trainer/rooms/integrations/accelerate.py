@@ -7,7 +7,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from .own_loop import OwnLoop
+from .keeper import OwnLoop
 
 
 class AccelerateLoop(OwnLoop):

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from .own_loop import OwnLoop
+from .keeper import OwnLoop
 
 FILE = "fabric.ckpt"
 

@@ -6,7 +6,5 @@
 - fits: whether a model and a number of ranks fit the strategy.
 - meta_init: initial weights of a model that is too large to create whole.
 - fsdp: each rank has its rows of everything; hsdp, too.
-- optimizer_rows: what the optimizer of fsdp updates.
 - checkpoints: each rank saves and loads its rows.
-- parts: reads this rank's rows from a checkpoint.
 """

@@ -8,9 +8,8 @@ this class is a block, also outside of that list, but not one inside of another 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,8 +26,9 @@ def set_up(module: nn.Module, train: Train) -> None:
     To be called before the model is sharded.
     """
     blocks = find(module, train.shard_modules)
-    if train.activation_checkpointing:
-        checkpoint_activations(blocks)
+    for block in blocks if train.activation_checkpointing else ():
+        # Replaces `forward`, so no parameter changes its name.
+        block.forward = _with_checkpoint(block, block.forward)
     # Between two blocks FSDP gathers parameters, which must not become part of a graph.
     if train.compile == "blocks" or (train.compile and blocks and train.strategy != "ddp"):
         compile_each(blocks)
@@ -86,16 +86,8 @@ def _outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Mo
             yield each
 
 
-def checkpoint_activations(blocks: Sequence[nn.Module]) -> None:
-    """Let each block keep its inputs only and compute the rest again in the backward pass.
-
-    Replaces `forward`, so no parameter changes its name.
-    """
-    for block in blocks:
-        block.forward = _with_checkpoint(block, block.forward)
-
-
 def _with_checkpoint(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward that keeps its inputs only; the backward pass computes the rest again."""
     has_buffers = any(True for _ in block.buffers())
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
@@ -103,17 +95,11 @@ def _with_checkpoint(block: nn.Module, forward: Callable[..., Any]) -> Callable[
             return forward(*args, **kwargs)
         # Compiled code changes buffers once by itself, and refuses contexts like these.
         if has_buffers and not torch.compiler.is_compiling():
-            kwargs["context_fn"] = functools.partial(_contexts, block)
+            # Of the first forward pass, and of the second one.
+            kwargs["context_fn"] = lambda: (nullcontext(), _copied_buffers(block))
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
     return checkpointed
-
-
-def _contexts(
-    block: nn.Module,
-) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of the first forward pass and of the second one."""
-    return nullcontext(), _copied_buffers(block)
 
 
 @contextmanager

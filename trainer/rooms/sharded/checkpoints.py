@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from ....jobs.checkpoint import manifest
 from ...checkpoint import checkpoints, commit, outline, recovery, saved_state
 from ...checkpoint.checkpoints import Checkpoints, CopiedState
 from ...checkpoint.loading import Found, ReadAhead
+from ...checkpoint.outline import StoredTensor
 from ...checkpoint.saved_state import SavedState, TrainState
 from ...checkpoint.writer import Writer
 from ...contract import Contents, DamageError, FileDigest, NamedFile, part_name, reader
@@ -22,8 +24,7 @@ from ...model.replica import Replica
 from ...model.training_data import Data
 from ...process.context import broadcast_bytes, gather_texts
 from ...process.run_handle import RankContext
-from ...strategy.sharding import Sharding
-from .parts import PartReader
+from ...strategy.sharding import Rows, Sharding
 
 
 class _Part(NamedTuple):
@@ -165,10 +166,9 @@ def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Cont
 
 def _read_part(saved: SavedState, replica: Replica, contents: Contents) -> tuple[SavedState, str]:
     """Fill this rank's part of the model; return the rest of the state, and what is damaged."""
-    part = PartReader(replica.strategy, contents)
     try:
-        part.fill_model(replica.module, saved.model)
-        state = part.optimizer_state(replica.optimizer, saved.optimizer["state"])
+        _fill_model(replica, saved.model, contents)
+        state = _optimizer_state(replica, saved.optimizer["state"], contents)
         rest = outline.whole({"state": vars(saved.state), "scaler": saved.scaler}, contents)
     except DamageError as error:
         return saved, str(error)
@@ -183,8 +183,74 @@ def _read_part(saved: SavedState, replica: Replica, contents: Contents) -> tuple
     return read, ""
 
 
+def _fill_model(replica: Replica, saved: Mapping[str, Any], contents: Contents) -> None:
+    """Fill parameters and buffers. saved: the `state_dict()`, as `outline.read` returns it."""
+    own, others = _own_memory(replica), {}
+    for name, value in saved.items():
+        if name in own and isinstance(value, StoredTensor):
+            _fill(own[name], value, replica, contents)
+        else:
+            others[name] = outline.whole(value, contents)
+    if others:
+        replica.module.load_state_dict(others, strict=False)
+
+
+def _own_memory(replica: Replica) -> dict[str, torch.Tensor | Rows]:
+    """Return the entries of `state_dict()` that are the memory of parameters and buffers.
+
+    Not what get_extra_state() or a hook returns: the module has to load that by itself.
+    """
+    module, strategy = replica.module, replica.strategy
+    named: dict[str, torch.Tensor] = dict(module.named_buffers(remove_duplicate=False))
+    named.update(module.named_parameters(remove_duplicate=False))
+    held = {name: strategy.part(value.detach()) for name, value in named.items()}
+    return {
+        name: value
+        for name, value in saved_state.model_parts(module, strategy).items()
+        if name in held and _address(value) == _address(held[name])
+    }
+
+
+def _address(value: Any) -> int | None:
+    tensor = value.local if isinstance(value, Rows) else value
+    return tensor.data_ptr() if isinstance(tensor, torch.Tensor) else None
+
+
+def _optimizer_state(
+    replica: Replica, saved: Mapping[int, Mapping[str, Any]], contents: Contents
+) -> dict[int, dict[str, Any]]:
+    """Return what this rank's optimizer keeps. saved: for each parameter the whole state."""
+    owners = saved_state.parameters_of(replica.optimizer)
+
+    def own(value: Any, owner: torch.nn.Parameter) -> Any:
+        rows = replica.strategy.part(owner.detach(), owner)
+        is_tensor = isinstance(value, StoredTensor)
+        if not is_tensor or not isinstance(rows, Rows) or value.shape != rows.shape:
+            return outline.whole(value, contents)
+        part = Rows(torch.empty_like(rows.local, dtype=value.dtype), rows.shape)
+        _fill(part, value, replica, contents)
+        return part.local
+
+    return {
+        index: {key: own(value, owners[index]) for key, value in values.items()}
+        for index, values in saved.items()
+    }
+
+
+def _fill(
+    target: torch.Tensor | Rows, value: StoredTensor, replica: Replica, contents: Contents
+) -> None:
+    first, tensor = 0, target
+    if isinstance(target, Rows):
+        row = math.prod(target.shape[1:])
+        first = replica.strategy.sharding.rows(target.shape[0])[0] * row
+        tensor = target.local
+    assert isinstance(tensor, torch.Tensor)
+    value.read_into(contents, first, tensor)
+
+
 def _without_tensor(value: Any) -> Any:
-    return None if isinstance(value, outline.StoredTensor) else value
+    return None if isinstance(value, StoredTensor) else value
 
 
 def _quarantine(contents: Contents, problems: list[str], context: RankContext) -> None:

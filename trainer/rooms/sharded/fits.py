@@ -56,7 +56,13 @@ def check(module: nn.Module, train: Train, num_shards: int) -> None:
         )
     if num_shards == 1:
         return
-    _check_dimensions(module, train)
+    for name, parameter in module.named_parameters():
+        if parameter.ndim == 0:
+            raise UserError(
+                f"train.strategy {train.strategy} divides parameters along their first dimension, "
+                f"but {name} of train.model {train.model} has none: give it the shape [1], or take "
+                "ddp"
+            )
     _check_groups(module, block_list, train)
     lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
     last = Sharding(num_shards, num_shards - 1)
@@ -66,16 +72,6 @@ def check(module: nn.Module, train: Train, num_shards: int) -> None:
             f"{train.model}: the longest parameter has {max(lengths, default=0)} rows, and a rank "
             "would get none: take fewer ranks, ddp, or hsdp with a smaller train.shard_size"
         )
-
-
-def _check_dimensions(module: nn.Module, train: Train) -> None:
-    for name, parameter in module.named_parameters():
-        if parameter.ndim == 0:
-            raise UserError(
-                f"train.strategy {train.strategy} divides parameters along their first dimension, "
-                f"but {name} of train.model {train.model} has none: give it the shape [1], or take "
-                "ddp"
-            )
 
 
 def _check_groups(module: nn.Module, blocks: list[nn.Module], train: Train) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _get_default_group
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -28,7 +30,6 @@ from ...process.context import DistributedContext
 from ...strategy.sharding import Rows, Sharding
 from . import blocks, fits
 from .in_blocks import InBlocks
-from .optimizer_rows import OptimizerRows, local
 
 BROADCAST_BYTES = 64 * 2**20
 
@@ -45,7 +46,12 @@ class Fsdp(InBlocks):
         super().__init__(train, place, device)
         fits.check_optimizer(train)
         self.sharding = Sharding(fits.num_shards(train, place), place.rank)
-        self._optimized = OptimizerRows()
+        # Of the trained parameters: name, whole, and this rank's rows. The rows are plain tensors
+        # in the model's memory, so every optimizer works on them that treats each element alone,
+        # and its fused kernels do, too: torch 2.13 has no fused SGD for a DTensor.
+        self._trained: list[tuple[str, nn.Parameter, nn.Parameter]] = []
+        self._shapes: dict[int, tuple[int, ...]] = {}  # of the wholes, by the id of their rows
+        self._is_offloaded = train.offload_optimizer and device.type == "cuda"
         self._syncs = True
         self._what = ""
 
@@ -59,7 +65,7 @@ class Fsdp(InBlocks):
         self._what = (
             f"{blocks.describe(block_list)} and the root, each" if block_list else "the whole model"
         )
-        if self._train.offload_optimizer and self._device.type != "cuda":
+        if self._train.offload_optimizer and not self._is_offloaded:
             self._place.log("warning: train.offload_optimizer has no effect on a CPU")
         _broadcast([*module.parameters(), *module.buffers()])
         self._mesh = self._connect()
@@ -76,7 +82,8 @@ class Fsdp(InBlocks):
                 f"{self._train.strategy}, this is {torch.__version__}: update torch, or write "
                 "strategy: ddp"
             )
-        self.allocate(module, self._parameter_device, is_overwritten)
+        device = torch.device("cpu") if self._is_offloaded else self._device
+        self.allocate(module, device, is_overwritten)
         self._wrapped = module
         return module
 
@@ -90,24 +97,12 @@ class Fsdp(InBlocks):
             module.set_reduce_scatter_unused_params(True)
         return can
 
-    @property
-    def _is_offloaded(self) -> bool:
-        return self._train.offload_optimizer and self._device.type == "cuda"
-
-    @property
-    def _parameter_device(self) -> torch.device:
-        return torch.device("cpu") if self._is_offloaded else self._device
-
     def _connect(self) -> DeviceMesh:
         """Return the mesh of all ranks: [shards], or [copies, shards]."""
-        world_size, num_shards = self._place.world_size, self.sharding.num_shards
-        if num_shards == world_size:
-            return init_device_mesh(self._device.type, (world_size,), mesh_dim_names=("shard",))
-        return init_device_mesh(
-            self._device.type,
-            (world_size // num_shards, num_shards),
-            mesh_dim_names=("replicate", "shard"),
-        )
+        count = self.sharding.num_shards
+        sizes, names = (self._place.world_size // count, count), ("replicate", "shard")
+        first = int(sizes[0] == 1)
+        return init_device_mesh(self._device.type, sizes[first:], mesh_dim_names=names[first:])
 
     def _shard(self, module: nn.Module, reshard_after_forward: bool) -> None:
         offload = CPUOffloadPolicy() if self._is_offloaded else OffloadPolicy()
@@ -140,11 +135,11 @@ class Fsdp(InBlocks):
 
     def begin_step(self, module: nn.Module) -> None:
         """Give all ranks the buffers of rank 0, as DDP does: BatchNorm's differ after a step."""
-        _broadcast(list(module.buffers()))  # a forward pass may have put others in their place
+        _broadcast(module.buffers())  # a forward pass may have put others in their place
 
     def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
         """Return this rank's rows of the gradients."""
-        return [local(each.grad) for each in parameters if each.grad is not None]
+        return [_local(each.grad) for each in parameters if each.grad is not None]
 
     def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> None:
         """Scale the gradients by their global norm, with one all-reduce.
@@ -168,8 +163,15 @@ class Fsdp(InBlocks):
         module.reshard()
 
     def trained_parameters(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-        """Return this rank's rows of the trained parameters."""
-        return self._optimized.trained_parameters(module)
+        """Return this rank's rows of the trained parameters, each time the same ones."""
+        if not self._trained:
+            self._trained = [
+                (name, whole, nn.Parameter(_local(whole.detach())))
+                for name, whole in module.named_parameters()
+                if whole.requires_grad
+            ]
+            self._shapes = {id(rows): tuple(whole.shape) for _, whole, rows in self._trained}
+        return [(name, rows) for name, _, rows in self._trained]
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the optimizer the gradients of its rows before each step.
@@ -177,14 +179,29 @@ class Fsdp(InBlocks):
         From now on ranks may leave out different parameters; the pass before finds those that no
         rank uses.
         """
-        self._optimized.attach(optimizer)
+
+        def begin(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            for _, whole, rows in self._trained:
+                rows.data = _local(whole.detach())  # a load may have replaced the memory
+                rows.grad = None if whole.grad is None else _local(whole.grad)
+
+        def end(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            for _, _, rows in self._trained:
+                rows.grad = None
+
+        optimizer.register_step_pre_hook(begin)
+        optimizer.register_step_post_hook(end)
         self._reduces_unused(self._wrapped)
 
     def part(self, value: torch.Tensor, owner: nn.Parameter | None = None) -> torch.Tensor | Rows:
-        """Return the rows of a parameter of the model, or of the optimizer's state for it."""
-        if owner is not None:
-            return self._optimized.part(value, owner)
-        return Rows(local(value), tuple(value.shape)) if isinstance(value, DTensor) else value
+        """Return the rows of a parameter of the model, or of the optimizer's state for it.
+
+        A tensor of that state is divided if it has the shape of the parameter's rows.
+        """
+        if owner is None:
+            return Rows(_local(value), tuple(value.shape)) if isinstance(value, DTensor) else value
+        shape = self._shapes.get(id(owner))
+        return Rows(value, shape) if shape and value.shape == owner.shape else value
 
     def whole(self, rows: Rows) -> torch.Tensor:
         """Return the tensor of all ranks of the shard group."""
@@ -204,6 +221,13 @@ class Fsdp(InBlocks):
         return f"{self._train.strategy}: {self._what} in {count} shards{copies}"
 
 
+@torch.no_grad()
+def _local(value: torch.Tensor) -> torch.Tensor:
+    """Return this rank's rows of a DTensor; they share its memory."""
+    assert isinstance(value, DTensor)
+    return value.to_local()
+
+
 def _is_norm_to_shard(module: nn.Module) -> bool:
     """Return whether a module has parameters and floating buffers of its own, as BatchNorm has.
 
@@ -216,28 +240,8 @@ def _is_norm_to_shard(module: nn.Module) -> bool:
     return is_floating and any(each is not None for each in module._parameters.values())
 
 
-@torch.no_grad()
-def _broadcast(tensors: Sequence[torch.Tensor]) -> None:
-    """Copy rank 0's values to all ranks, those of a dtype at once, at most BROADCAST_BYTES."""
-    present = [each for each in tensors if not each.is_meta and each.numel()]
-    for dtype in dict.fromkeys(each.dtype for each in present):
-        part: list[torch.Tensor] = []
-        for each in (each for each in present if each.dtype == dtype):
-            if part and sum(map(_num_bytes, [*part, each])) > BROADCAST_BYTES:
-                _broadcast_flat(part)
-                part = []
-            part.append(each)
-        _broadcast_flat(part)
-
-
-def _broadcast_flat(tensors: list[torch.Tensor]) -> None:
-    flat = torch.cat([each.reshape(-1) for each in tensors])
-    dist.broadcast(flat, src=0)
-    values = torch.split(flat, [each.numel() for each in tensors])
-    torch._foreach_copy_(
-        tensors, [value.view(each.shape) for value, each in zip(values, tensors, strict=True)]
-    )
-
-
-def _num_bytes(value: torch.Tensor) -> int:
-    return value.numel() * value.element_size()
+def _broadcast(tensors: Iterable[torch.Tensor]) -> None:
+    """Copy rank 0's values to all ranks, in buckets, as DDP does it."""
+    present = [each.detach() for each in tensors if not each.is_meta and each.numel()]
+    if present:
+        dist._broadcast_coalesced(_get_default_group(), present, BROADCAST_BYTES, 0)

@@ -8,8 +8,7 @@ depend on how the ranks divide the model.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -54,23 +53,15 @@ def build(create: Callable[[], nn.Module], limit: int | None = None) -> tuple[nn
 
     try:
         with (
-            _hooked(hooks.register_module_parameter_registration_hook(count)),
-            _hooked(hooks.register_module_module_registration_hook(count)),
+            hooks.register_module_parameter_registration_hook(count),
+            hooks.register_module_module_registration_hook(count),
         ):
             return create(), False
     except _TooLarge:
         pass  # the parameters that exist by now are freed with the traceback
     # torch's annotation leaves out that the result of the hook replaces the parameter.
-    with _hooked(hooks.register_module_parameter_registration_hook(to_meta)):  # type: ignore[arg-type]
+    with hooks.register_module_parameter_registration_hook(to_meta):  # type: ignore[arg-type]
         return create(), True
-
-
-@contextmanager
-def _hooked(handle: torch.utils.hooks.RemovableHandle) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:

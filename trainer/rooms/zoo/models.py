@@ -51,7 +51,7 @@ def fitted(name: str, data: DataFacts, example: Batch) -> Callable[..., nn.Modul
             f"shape {tuple(inputs.shape)}: use mlp, or other data"
         )
     if name != "mini_resnet" and max(inputs.shape[2:]) <= SMALL_IMAGE_PIXELS:
-        return partial(BUILT_IN[name], in_channels=inputs.shape[1], stem="small", **args)
+        args["stem"] = "small"
     return partial(BUILT_IN[name], in_channels=inputs.shape[1], **args)
 
 
@@ -161,8 +161,10 @@ class ResNet(nn.Module):
     """A residual network of four stages, with the parameter names of published weights.
 
     images float32 [n, in_channels, H, W] to scores [n, num_classes]. `stem` is "imagenet", or
-    "small" for one 3x3 convolution at full resolution.
-    Source: He et al., "Deep Residual Learning for Image Recognition", table 1.
+    "small" for one 3x3 convolution at full resolution. With `zero_init_last` each block starts as
+    only its shortcut.
+    Source: He et al., "Deep Residual Learning for Image Recognition", table 1; Goyal et al.,
+    "Accurate, Large Minibatch SGD", section 5.1.
     """
 
     def __init__(
@@ -171,7 +173,8 @@ class ResNet(nn.Module):
         blocks_per_stage: Sequence[int],
         in_channels: int,
         num_classes: int,
-        stem: str,
+        stem: str = "imagenet",
+        zero_init_last: bool = False,
     ) -> None:
         super().__init__()
         if stem not in ("small", "imagenet"):
@@ -189,35 +192,18 @@ class ResNet(nn.Module):
             stages.append(nn.Sequential(*blocks))
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.fc = nn.Linear(width, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif zero_init_last and isinstance(module, (BasicBlock, Bottleneck)):
+                last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
+                nn.init.zeros_(last.weight)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = self.maxpool(relu(self.bn1(self.conv1(images))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         scores: torch.Tensor = self.fc(x.mean(dim=(2, 3)))
         return scores
-
-
-def resnet(
-    block: type[BasicBlock] | type[Bottleneck],
-    blocks_per_stage: Sequence[int],
-    in_channels: int,
-    num_classes: int,
-    stem: str = "imagenet",
-    zero_init_last: bool = False,
-) -> nn.Module:
-    """Return a ResNet with He's initialisation; see `ResNet` for the shapes and the stem.
-
-    With `zero_init_last` each block starts as only its shortcut.
-    Source: Goyal et al., "Accurate, Large Minibatch SGD", section 5.1.
-    """
-    model = ResNet(block, blocks_per_stage, in_channels, num_classes, stem)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif zero_init_last and isinstance(module, (BasicBlock, Bottleneck)):
-            last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
-            nn.init.zeros_(last.weight)
-    return model
 
 
 def mlp(
@@ -234,8 +220,8 @@ def mlp(
     return nn.Sequential(*layers, nn.Linear(in_features, num_classes))
 
 
-resnet18 = partial(resnet, BasicBlock, (2, 2, 2, 2))
-resnet50 = partial(resnet, Bottleneck, (3, 4, 6, 3))  # "v1.5"
+resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
+resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3))  # "v1.5"
 BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "mini_resnet": MiniResNet,
     "resnet18": resnet18,
