@@ -50,7 +50,6 @@ def measure(bench: Bench, folder: Path) -> dict[str, Any]:
 
 
 def _cpu_s() -> float:
-    """The CPU seconds of all processes that have ended below this one."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+
+from tests.slurm.host import why_not
 
 SETS = {
     "usual": "all that end within minutes and need no other package: `make bench`",
@@ -48,16 +49,7 @@ class Bench:
         return self.module.rpartition(".")[2] + self.variant
 
     def lacks(self) -> str | None:
-        """Return why the bench cannot run here, or None."""
         return next((why for need in self.needs if (why := need())), None)
-
-
-def root_and_slurm() -> str | None:
-    """Return what is missing to start the Slurm of tests/, or None."""
-    missing = [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name)]
-    if os.geteuid():
-        return "needs root, to start a Slurm"
-    return f"needs {', '.join(missing)}, to start a Slurm" if missing else None
 
 
 def package(name: str) -> str | None:
@@ -115,7 +107,7 @@ BENCHES = (
         "start.requeue",
         "requeue: warning to stop, start to step",
         *(0, START),
-        needs=(root_and_slurm,),
+        needs=(why_not,),
     ),
     Bench("B14", "loop.stop_agreement", "agreements on a stop / none", 2),
     Bench(
@@ -132,7 +124,7 @@ BENCHES = (
     Bench("B18", "loop.strategies", "memory, saves, collectives of each", 4, ALONE, limit_s=900),
     Bench(
         *("B19", "start.node_lost", "power loss of a node to the next step", 0, ALONE),
-        needs=(root_and_slurm,),
+        needs=(why_not,),
         limit_s=1800,
     ),
     Bench(
@@ -156,6 +148,5 @@ def chosen(words: Sequence[str]) -> list[Bench]:
 
 
 def listing() -> str:
-    """Return the benches and sets as text."""
     lines = [f"{bench.number:4} {bench.name:17} {bench.title}" for bench in BENCHES]
     return "\n".join([*lines, *(f"{name:22} {what}" for name, what in SETS.items())])

@@ -52,8 +52,6 @@ class Trained:
 
 
 class DisturbedRun(LocalRun):
-    """A run that this process can disturb."""
-
     def __init__(self, folder: Path, pace: Path, steps: int) -> None:
         self._kills: list[tuple[float, str]] = []
         train = {
@@ -72,7 +70,6 @@ class DisturbedRun(LocalRun):
         super().__init__(folder, spec)
 
     def all_events(self, name: str, rank: int = 0) -> list[Event]:
-        """A rank's timeline events of a name, of all attempts."""
         path = self.dir.timeline(f"rank-{rank:05d}")
         return [event for event in read_events(path) if event.event == name]
 

@@ -35,14 +35,12 @@ class StepClock:
         self._started = self.seconds = 0.0
 
     def begin(self, step: int) -> None:
-        """Record that a step begins now."""
         if step == self._first:
             self._started = time.perf_counter()
         elif step == self._last:
             self.seconds = time.perf_counter() - self._started
 
     def end(self) -> None:
-        """Record that the training has ended."""
         if self._last is None:
             self.seconds = time.perf_counter() - self._started
 
@@ -96,6 +94,12 @@ class Place:
         status = self.run(context, prepare(context), clock)
         assert status == "completed", status
         return context.run.dir
+
+    def seconds(self, spec: Spec, first: int, last: int | None = None) -> float:
+        """Train a new run to its end; the seconds between two steps of it, see StepClock."""
+        clock = StepClock(first, last)
+        self.train(spec, clock)
+        return clock.seconds
 
     def run(
         self, context: RankContext, loop: Loop, clock: StepClock, stop: StopSignal | None = None

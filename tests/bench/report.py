@@ -32,7 +32,6 @@ def progress(result: dict[str, Any]) -> str:
 
 
 def summary(results: Sequence[dict[str, Any]], seconds: float) -> str:
-    """How many targets were reached, and the time of all benches."""
     verdicts = [figure["verdict"] for result in results for figure in result["figures"]]
     counts = {name: verdicts.count(name) for name in ("yes", "NO", "cannot tell")}
     return (
@@ -42,7 +41,6 @@ def summary(results: Sequence[dict[str, Any]], seconds: float) -> str:
 
 
 def describe(machine: dict[str, Any]) -> str:
-    """The machine in one line."""
     return (
         f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, "
         f"Python {machine['python']}, torch {machine['torch']}, load {machine['load']}"

@@ -21,13 +21,10 @@ AT_MOST = "KIT_BENCH_ROUNDS"  # environment variable: fewer rounds than a bench 
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a figure."""
-
     bound: Literal["<=", ">=", "=="]
     value: float
 
     def is_reached(self, value: float) -> bool:
-        """Whether a figure reaches the target."""
         if self.bound == "==":
             return value == self.value
         return value <= self.value if self.bound == "<=" else value >= self.value
@@ -64,7 +61,6 @@ class Figure:
     unit: str = ""
 
     def record(self) -> dict[str, Any]:
-        """The figure as a JSON value."""
         verdict = None
         if self.target is not None and self.value is not None:
             verdict = self.target.verdict(self.value, self.spread)

@@ -65,7 +65,6 @@ class Kit:
         return process.returncode, stdout, stderr
 
     def run(self, *words):
-        """(exit status, stdout, stderr) of a command."""
         return self.end(self.start(*words))
 
     def processes(self):

@@ -299,7 +299,6 @@ class Bench:
 
 
 def best_of(run: RunDir) -> str:
-    """The name of a run's best checkpoint."""
     return (run.checkpoints / "best").read_text().strip()
 
 

@@ -100,8 +100,6 @@ def in_memory(num_train: int = 60, num_test: int = 11) -> tuple[Samples, Samples
 
 
 class Loaded(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """The same, sample by sample, with noise from the default generator."""
-
     num_classes = 3
 
     def __init__(self, num: int, seed: int, noise: float) -> None:
@@ -117,5 +115,4 @@ class Loaded(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 def by_sample(num_train: int = 60) -> tuple[Loaded, Loaded]:
-    """Samples that are loaded one by one."""
     return Loaded(num_train, 0, noise=0.1), Loaded(11, 1, noise=0.0)

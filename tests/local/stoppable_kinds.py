@@ -14,19 +14,15 @@ from tests.local.stoppable import Passes, images
 
 
 class LanguageModel(Passes):
-    """A tiny model of tokens with dropout."""
-
     def __init__(self) -> None:
         super().__init__()
         self.transformer = parts.Transformer(layers=1, width=8, dropout=0.2)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Logits [n, T, vocabulary]."""
         return self.counted(self.transformer(inputs))
 
 
 def tokens(num_train: int) -> tuple[parts.Windows, parts.Windows]:
-    """Windows of tokens, 11 of them held out."""
     return parts.tokens(num_train, 11, length=8)
 
 
@@ -60,7 +56,6 @@ class OwnState(Masked):
         return {"extra": self.extra, "text": "kept"}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take it back."""
         assert state["text"] == "kept"
         self.extra = state["extra"].clone()
 
@@ -97,13 +92,10 @@ class Sample(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def masked(num_train: int) -> tuple[Sample, Sample]:
-    """Training and held-out samples."""
     return Sample(num_train, 0), Sample(11, 1)
 
 
 class Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
-    """The same samples as a stream, in another order in each pass."""
-
     def __init__(self, num: int) -> None:
         self.samples, self.position, self.epoch = Sample(num, 0), 0, 0
 
@@ -116,7 +108,6 @@ class Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
             yield self.samples[int(order[self.position - 1])]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next pass."""
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,7 +115,6 @@ class Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
         return {"position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after that sample."""
         self.position = state["position"]
 
 
@@ -139,7 +129,6 @@ class TensorStream(Stream):
 
 
 def tensor_stream(num_train: int) -> tuple[TensorStream, Sample]:
-    """The same with its position in a tensor."""
     return TensorStream(num_train), Sample(11, 1)
 
 

@@ -12,7 +12,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -36,16 +36,16 @@ MIXES = {
 RATES = {"RSC-2": RSC_2, "Llama 3": Rates().per_node_day, "RSC-1": RSC_1}
 
 
-def simulate(days: float = DAYS, seed: int = 1) -> list[dict[str, Any]]:
+def simulate() -> list[dict[str, Any]]:
     """A line for each mix of jobs and each failure rate."""
     lines: list[dict[str, Any]] = []
     for mix, (sizes, spec) in MIXES.items():
         for name, per_node_day in RATES.items():
             began = time.process_time()
-            world = World(NODES, sizes, rates=Rates(per_node_day), seed=seed, spec=spec)
-            world.run(days * DAY_S)
+            world = World(NODES, sizes, rates=Rates(per_node_day), spec=spec)
+            world.run(DAYS * DAY_S)
             cpu_s = round(time.process_time() - began, 1)
-            total = totals(world, days * DAY_S)
+            total = totals(world, DAYS * DAY_S)
             holds = [reason[:80] for reason in total.holds]
             line = asdict(replace(total, holds=())) | {"holds": holds}
             lines.append({"mix": mix, "rate": name, "cpu_s": cpu_s, **line})
@@ -61,27 +61,25 @@ def _row(line: dict[str, Any]) -> str:
     )
 
 
-def _in_a_folder(measure: Callable[[Path], Sequence[Any]]) -> Sequence[Any]:
-    with tempfile.TemporaryDirectory(prefix="scale-", dir="/tmp") as folder:
-        return measure(Path(folder))
-
-
-def _printed(measured: Sequence[Any]) -> list[dict[str, Any]]:
-    lines = [asdict(each) for each in measured]
+def _printed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     print(*lines, sep="\n", flush=True)
     return lines
+
+
+def _in_a_folder(measure: Callable[[Path], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="scale-", dir="/tmp") as folder:
+        return _printed(measure(Path(folder) / "c"))
 
 
 PARTS = {
     "simulate": simulate,
     "files": lambda: _printed(files.measure()),
-    "check": lambda: _printed(_in_a_folder(check.measure)),
-    "ranks": lambda: _printed(_in_a_folder(lambda folder: ranks.measure(folder / "c"))),
+    "check": lambda: _in_a_folder(check.measure),
+    "ranks": lambda: _in_a_folder(ranks.measure),
 }
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named parts, all by default; write their tables to a JSON file."""
     parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")

@@ -5,10 +5,9 @@ The outage after a fault is measured in one run, and gives the simulator's time 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tests.bench.goodput import SAVE_STEPS, STEPS, Trained, train
 
@@ -18,53 +17,42 @@ from .world import World
 LIMIT_S = 10_000.0
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A real run and its simulation, from the first step to the end."""
-
-    period_s: float  # between two faults
-    outage_s: float  # measured in the other runs
-    real_s: float
-    simulated_s: float
-    real_attempts: int
-    simulated_attempts: int
-    ratio: float
+def measure(folder: Path) -> list[dict[str, Any]]:
+    """Train the runs of B16, and compare each that had faults, from the first step to the end."""
+    folder.mkdir()
+    trained = train(STEPS, folder)
+    return [
+        _compared(period_s, trained)
+        for period_s, run in trained.items()
+        if period_s and _outages(period_s, trained)
+    ]
 
 
-def measure(folder: Path, steps: int = STEPS) -> list[Compared]:
-    """Train the runs of B16, and compare each that had faults."""
-    return compare(train(steps, folder), steps)
+def _outages(period_s: float, trained: dict[float, Trained]) -> list[float]:
+    """Seconds without a step after each fault of the runs with another period."""
+    others = [run for each, run in trained.items() if each not in (0.0, period_s)]
+    return [f.outage_s for run in others for f in run.faults if f.outage_s is not None]
 
 
-def compare(trained: Mapping[float, Trained], steps: int) -> list[Compared]:
-    """`trained`: by the seconds between two faults; 0: the run without one."""
-    whole_s = trained[0.0].seconds
-    comparisons = []
-    for period_s, run in trained.items():
-        others = [other for each, other in trained.items() if each not in (0.0, period_s)]
-        outages = [f.outage_s for other in others for f in other.faults if f.outage_s is not None]
-        if not period_s or not outages:
-            continue
-        costs = Costs(
-            start_s=0.0,
-            retry_s=median(outages),
-            crash_s=0.0,  # it is a part of the outage
-            save_every_s=whole_s / steps * SAVE_STEPS,
-            save_stall_s=0.0,
-            save_commit_s=0.0,
-        )
-        world = World(2, [2], costs, work=int(whole_s))
-        world.run(LIMIT_S, [(fault.at_s, "crash", 0) for fault in run.faults])
-        sums = world.trainings[0].sums
-        comparisons.append(
-            Compared(
-                period_s,
-                costs.retry_s,
-                run.seconds,
-                sums.allocated_s,
-                run.attempts,
-                sums.attempts,
-                sums.allocated_s / run.seconds,
-            )
-        )
-    return comparisons
+def _compared(period_s: float, trained: dict[float, Trained]) -> dict[str, Any]:
+    run, whole_s = trained[period_s], trained[0.0].seconds
+    costs = Costs(
+        start_s=0.0,
+        retry_s=median(_outages(period_s, trained)),
+        crash_s=0.0,  # it is a part of the outage
+        save_every_s=whole_s / STEPS * SAVE_STEPS,
+        save_stall_s=0.0,
+        save_commit_s=0.0,
+    )
+    world = World(2, [2], costs, work=int(whole_s))
+    world.run(LIMIT_S, [(fault.at_s, "crash", 0) for fault in run.faults])
+    sums = world.trainings[0].sums
+    return {
+        "period_s": period_s,
+        "outage_s": costs.retry_s,
+        "real_s": run.seconds,
+        "simulated_s": sums.allocated_s,
+        "real_attempts": run.attempts,
+        "simulated_attempts": sums.attempts,
+        "ratio": sums.allocated_s / run.seconds,
+    }

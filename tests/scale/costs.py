@@ -66,7 +66,6 @@ class Rates:
 
     @property
     def share_node(self) -> float:
-        """The share of lost nodes."""
         return 1 - self.share_gpu - self.share_network - self.share_crash
 
 

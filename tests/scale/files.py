@@ -11,8 +11,9 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import record_writer
@@ -27,30 +28,17 @@ from tests.core.file_operations import watched
 NODES, PER_NODE = (10, 100, 1000, 10_000), 8
 
 
-@dataclass(frozen=True)
-class Read:
-    """The cost of one close."""
-
-    nodes: int
-    ranks: int
-    files: int  # that the close opens
-    read_cpu_s: float
-    decide_cpu_s: float
-    record_bytes: int  # of the line in attempts.jsonl
-
-
-def measure(nodes: Sequence[int] = NODES, per_node: int = PER_NODE) -> list[Read]:
+def measure() -> list[dict[str, Any]]:
     """Write the files of an attempt of each size, and close it."""
-    reads = []
-    for size in nodes:
+    lines = []
+    for nodes in NODES:
         with tempfile.TemporaryDirectory(prefix="scale-", dir="/dev/shm") as folder:
-            reads.append(_measure(RunDir(Path(folder)), size, per_node))
-    return reads
+            lines.append(_measure(RunDir(Path(folder)), nodes))
+    return lines
 
 
-def _measure(run_dir: RunDir, nodes: int, per_node: int) -> Read:
-    names = tuple(f"n{number:05d}" for number in range(nodes))
-    _write(run_dir, names, per_node)
+def _measure(run_dir: RunDir, nodes: int) -> dict[str, Any]:
+    _write(run_dir, tuple(f"n{number:05d}" for number in range(nodes)))
     began = time.process_time()
     facts = fact_reader.read(run_dir, 1)
     read_s = time.process_time() - began
@@ -62,17 +50,17 @@ def _measure(run_dir: RunDir, nodes: int, per_node: int) -> Read:
     record = record_writer.record_of(facts, seen, decision, 100.0)
     decide_s = time.process_time() - began
     records.append(run_dir.attempts, record)
-    return Read(
-        nodes,
-        nodes * per_node,
-        sum(number for (name, _), number in operations.items() if name == "open"),
-        round(read_s, 3),
-        round(decide_s, 4),
-        run_dir.attempts.stat().st_size,
-    )
+    return {
+        "nodes": nodes,
+        "ranks": nodes * PER_NODE,
+        "files": sum(number for (name, _), number in operations.items() if name == "open"),
+        "read_cpu_s": round(read_s, 3),
+        "decide_cpu_s": round(decide_s, 4),
+        "record_bytes": run_dir.attempts.stat().st_size,  # of the line in attempts.jsonl
+    }
 
 
-def _write(run_dir: RunDir, names: Sequence[str], per_node: int) -> None:
+def _write(run_dir: RunDir, names: Sequence[str]) -> None:
     attempt = run_dir.attempt(1)
     attempt.path.mkdir(parents=True)
     run_dir.checkpoints.mkdir()
@@ -84,7 +72,7 @@ def _write(run_dir: RunDir, names: Sequence[str], per_node: int) -> None:
         is_lost = node_rank == len(names) - 1
         end = None if is_lost else 50.0
         agent = AgentRecord(name, "10.0.0.2", "7.0", (), None if is_lost else 1, end)
-        ranks = range(node_rank * per_node, (node_rank + 1) * per_node)
+        ranks = range(node_rank * PER_NODE, (node_rank + 1) * PER_NODE)
         for rank in ranks:
             _put(run_dir.timeline(f"rank-{rank:05d}"), Event(10.0, "spawn", 1, host=name, pid=1))
         if not is_lost:

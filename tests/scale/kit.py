@@ -78,14 +78,12 @@ class Run:
     is_recorded: bool = True
 
     @classmethod
-    def of_size(cls, nodes: int, slurm: Slurm, spec: Spec) -> Run:
-        """A new run of so many nodes."""
+    def of_size(cls, nodes: int, spec: Spec) -> Run:
         spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes))
         return cls(RunDir(Path("/nonexistent/runs/simulated/run")), spec)
 
     @property
     def checkpoint(self) -> str | None:
-        """The newest checkpoint."""
         return checkpoint_name(self.saved) if self.saved else None
 
     def facts(self, end: End | None) -> AttemptFacts:

@@ -13,8 +13,8 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slurm_job_kit.jobs.records.training import read_events
 from tests.bench.start import file_operations
@@ -43,55 +43,39 @@ _WITHOUT_PATH = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One run of 100 steps and one attempt."""
-
-    nodes: int
-    ranks: int
-    cpu_s: float  # of all agents with their torchruns and ranks
-    rendezvous_s: float  # wall: rank 0's first line -> all ranks have met
-    first_step_s: float  # wall: rank 0's first line -> first step
-    end_s: float  # wall: rank 0 is complete -> the attempt is recorded
-    requests: dict[str, int]  # to slurmctld, by kind
-    files: int  # in the run directory, without frozen code
-    log_bytes: int  # of those: job.log and the logs of ranks and agents
-    operations: dict[str, int]  # on the run directory, without frozen code, by process
-    file_operations: int  # all system calls with a path, of agents, torchruns and ranks
-
-
-def measure(root: Path, sizes: Sequence[tuple[int, int]] = SIZES) -> list[Measured]:
+def measure(root: Path) -> list[dict[str, Any]]:
     """Run each size; those of at most TRACED_RANKS ranks once more under strace."""
-    most = max(nodes for nodes, _ in sizes)
-    per_node = max(ranks for _, ranks in sizes)
+    most = max(nodes for nodes, _ in SIZES)
+    per_node = max(ranks for _, ranks in SIZES)
     with Cluster(root, nodes=most, cpus=2 * per_node) as cluster:
         kit = Kit(cluster, cluster.site.work_dir / "runs")
-        return [_measure(kit, size) for size in sizes]
+        return [_measure(kit, size) for size in SIZES]
 
 
-def _measure(kit: Kit, size: tuple[int, int]) -> Measured:
+def _measure(kit: Kit, size: tuple[int, int]) -> dict[str, Any]:
     nodes, per_node = size
     ranks, times = nodes * per_node, _empty_folder(kit, "times")
     kit.cluster.run("sdiag", "--reset")
     run = _train(kit, size, STEPS, f"TIMES={times}", TIMED)
     requests = _requests(kit.cluster.run("sdiag").stdout)
     events = {each.event: each.t for each in read_events(run.dir.timeline("rank-00000"))}
-    ended = run.attempts()[-1]["stop"]
     files = [path for path in _files(run.dir.path) if path.is_file()]
     operations, everything = _trace(kit, size) if ranks <= TRACED_RANKS else ({}, 0)
-    return Measured(
-        nodes,
-        ranks,
-        round(sum(_seconds(path.read_text(encoding="utf-8")) for path in times.iterdir()), 2),
-        round(events["rendezvous"] - events["start"], 3),
-        round(events["first_step"] - events["start"], 3),
-        round(ended - events["completed"], 3),
-        requests,
-        len(files),
-        sum(path.stat().st_size for path in files if path.suffix == ".log"),
-        operations,
-        everything,
-    )
+    cpu_s = sum(_seconds(path.read_text(encoding="utf-8")) for path in times.iterdir())
+    return {
+        "nodes": nodes,
+        "ranks": ranks,
+        "cpu_s": round(cpu_s, 2),  # of all agents with their torchruns and ranks
+        # Wall time from rank 0's first line, and from its end to the record of the attempt.
+        "rendezvous_s": round(events["rendezvous"] - events["start"], 3),
+        "first_step_s": round(events["first_step"] - events["start"], 3),
+        "end_s": round(run.attempts()[-1]["stop"] - events["completed"], 3),
+        "requests": requests,  # to slurmctld, by kind
+        "files": len(files),  # in the run directory, without frozen code
+        "log_bytes": sum(path.stat().st_size for path in files if path.suffix == ".log"),
+        "operations": operations,  # on the run directory, without frozen code, by process
+        "file_operations": everything,  # with a path, of agents, torchruns and ranks
+    }
 
 
 def _empty_folder(kit: Kit, name: str) -> Path:

@@ -66,16 +66,15 @@ class Slurm:
         return True
 
     def release(self, job: QueuedJob, state: str) -> None:
-        """Take the nodes of a job away."""
         for node in job.nodes:
             self.used.pop(node, None)
         job.nodes, job.state = (), state
 
-    def requeue(self, job: QueuedJob, wait_s: float | None = None) -> None:
+    def requeue(self, job: QueuedJob) -> None:
         """Put a job back into the queue, as `scontrol requeue` or a lost node does."""
         self.release(job, "PENDING")
         job.restarts += 1
-        job.not_before = self.now + (self.requeue_s if wait_s is None else wait_s)
+        job.not_before = self.now + self.requeue_s
 
     def call(
         self, argv: Sequence[str], environ: Mapping[str, str] | None = None, **more: str
@@ -91,7 +90,6 @@ class Slurm:
         raise AssertionError(f"the simulated Slurm does not know {argv[:4]}")
 
     def is_answering(self, node: str, *_: object) -> bool:
-        """In place of jobs.slurm.client.is_answering."""
         return node not in self.down
 
     def _show_job(self, words: list[str]) -> str:

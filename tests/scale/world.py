@@ -68,11 +68,10 @@ class World:
         self.random = random.Random(seed)
         self.slurm = Slurm(num_nodes, costs.requeue_s, version)
         self.bad: dict[str, bool] = {}  # node with a failing GPU: does the preflight find it
-        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers, self._job_ids = itertools.count(), itertools.count(1)
         self.trainings = [
-            Training(Run.of_size(size, self.slurm, spec), self._new_job(size), work)
-            for size in sizes
+            Training(Run.of_size(size, spec), self._new_job(size), work) for size in sizes
         ]
 
     def run(self, seconds: float, faults: Sequence[tuple[float, str, int]] | None = None) -> None:
@@ -92,8 +91,7 @@ class World:
                     each.run.saved = max(each.run.saved, self._progress(each)[0])
                 each.sums.useful_s = each.run.saved
 
-    def at(self, t: float, act: Callable[[], None]) -> None:
-        """Let something happen at a time."""
+    def at(self, t: float, act: Callable[[], object]) -> None:
         heapq.heappush(self.events, (t, next(self._numbers), act))
 
     def fail(self, kind: str, node: str) -> None:
@@ -108,16 +106,18 @@ class World:
         training = self._training_on(node)
         if kind == "gpu" and self.random.random() < self.rates.stays_bad:
             self.bad[node] = self.random.random() >= self.rates.is_hidden
-            self.at(self.slurm.now + self.rates.repair_s, partial(self._repair, node))
+            self.at(self.slurm.now + self.rates.repair_s, partial(self.bad.pop, node, None))
         if training is None or training.phase != "training":
             return
-        if kind == "preemption":
-            self._preempt(training)
+        if kind == "preemption":  # the agents get a signal; the ranks save and end
+            training.job.is_preempted = True
+            self._stop_work(training, is_saved=True)
+            stopped = Outcome("stopped", training.run.step)
+            end = End(self.slurm.now, signal="SIGTERM", outcome=stopped)
+            self._close_after(training, end, self.costs.stop_s)
         elif kind in ("gpu", "crash"):
-            self._end(training, self._crash_end(node, kind))
-
-    def _repair(self, node: str) -> None:
-        self.bad.pop(node, None)
+            error = RankError(self.slurm.now, 0, node, f"{kind} failure")
+            self._end(training, End(self.slurm.now, errors=(error,)), self.costs.crash_s)
 
     # --- faults -----------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class World:
     def _fail_anywhere(self, kind: str) -> None:
         self.fail(kind, self.random.choice(self.slurm.names))
 
-    def _repeat(self, per_s: float, act: Callable[[], None]) -> None:
+    def _repeat(self, per_s: float, act: Callable[[], object]) -> None:
         """Let something happen at random times, so often on average."""
         if per_s <= 0:
             return
@@ -202,20 +202,6 @@ class World:
         peer = RankError(self.slurm.now, 0, job.nodes[0], "lost a peer", caused_by_peer=True)
         return End(self.slurm.now, lost, (peer,))
 
-    def _preempt(self, training: Training) -> None:
-        if training.phase == "training":
-            training.job.is_preempted = True
-            self._warn(training, "SIGTERM")
-
-    def _warn(self, training: Training, name: str) -> None:
-        """The agents get a signal; the ranks save and end."""
-        self._stop_work(training, is_saved=True)
-        end = End(self.slurm.now, signal=name, outcome=Outcome("stopped", training.run.step))
-        self._close_after(training, end, self.costs.stop_s)
-
-    def _crash_end(self, node: str, kind: str) -> End:
-        return End(self.slurm.now, errors=(RankError(self.slurm.now, 0, node, f"{kind} failure"),))
-
     # --- a run ------------------------------------------------------------------------------------
 
     def _new_job(self, size: int) -> QueuedJob:
@@ -268,12 +254,12 @@ class World:
                 training, now + start_s + self._running_s(left), partial(self._done, training)
             )
 
-    def _at_epoch(self, training: Training, t: float, act: Callable[[], None]) -> None:
-        """Let something happen at a time if the same attempt still trains."""
-        epoch = training.epoch
+    def _at_epoch(self, training: Training, t: float, act: Callable[[], object]) -> None:
+        """Let something happen at a time if the attempt is still the same, in the same phase."""
+        before = (training.epoch, training.phase)
 
         def act_if_same() -> None:
-            if (training.epoch, training.phase) == (epoch, "training"):
+            if (training.epoch, training.phase) == before:
                 act()
 
         self.at(t, act_if_same)
@@ -297,19 +283,15 @@ class World:
         run.step, saved = self._progress(training)
         run.saved = run.step if is_saved else max(run.saved, saved)
 
-    def _end(self, training: Training, end: End, detect_s: float | None = None) -> None:
+    def _end(self, training: Training, end: End, detect_s: float) -> None:
         """The ranks have failed; the attempt is closed when that is detected."""
         self._stop_work(training, is_saved=False)
-        self._close_after(training, end, self.costs.crash_s if detect_s is None else detect_s)
+        self._close_after(training, end, detect_s)
 
     def _close_after(self, training: Training, end: End, seconds: float) -> None:
         training.phase = "closing"
         training.epoch += 1
-        epoch = training.epoch
-        self.at(
-            self.slurm.now + seconds,
-            lambda: self._close(training, end) if training.epoch == epoch else None,
-        )
+        self._at_epoch(training, self.slurm.now + seconds, partial(self._close, training, end))
 
     def _close(self, training: Training, end: End) -> None:
         job = training.job
@@ -321,13 +303,8 @@ class World:
         is_retry = close_attempt(training.run, job, self.slurm, end, self.decide)
         action = training.run.attempts[-1].decision
         if is_retry:
-            delay_s, epoch = sum(self._sleeps), training.epoch
-            self.at(
-                self.slurm.now + delay_s,
-                lambda: (
-                    self._open(training, self.costs.retry_s) if training.epoch == epoch else None
-                ),
-            )
+            retry = partial(self._open, training, self.costs.retry_s)
+            self._at_epoch(training, self.slurm.now + sum(self._sleeps), retry)
             return
         if action is Action.WAIT:
             self.slurm.requeue(job)
@@ -389,15 +366,12 @@ class Totals:
 
 
 def totals(world: World, seconds: float) -> Totals:
-    """Add up all runs of a simulation that has ended."""
-
     def weighted(name: str) -> float:
         return float(sum(getattr(t.sums, name) * t.job.size for t in world.trainings))
 
     useful, allocated, held = weighted("useful_s"), weighted("allocated_s"), weighted("held_s")
     queued = weighted("queued_s")
-    everything = allocated + held + queued
-    calls = dict(world.slurm.calls)
+    everything, calls = allocated + held + queued, dict(world.slurm.calls)
     return Totals(
         goodput=useful / (allocated + held),
         queued=queued / everything,

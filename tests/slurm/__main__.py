@@ -35,7 +35,6 @@ Put {other} for {name} to preempt this user's jobs with those of a second one.
 
 
 def main(action: str) -> int:
-    """Runs `up` or `down` and returns the exit status."""
     try:
         {"up": _up, "down": Cluster.stop}[action](cluster_at(_ROOT))
     except (ClusterError, OSError) as error:

@@ -49,7 +49,6 @@ class Client:
 
     @property
     def env(self) -> dict[str, str]:
-        """The whole environment that a Slurm client on the host needs."""
         user = pwd.getpwuid(os.getuid())
         return {
             "SLURM_CONF": str(self.site.conf_dir / "slurm.conf"),
@@ -146,11 +145,9 @@ class Client:
         return result
 
     def wait_idle(self, timeout_s: float = 90) -> None:
-        """Waits until every node is up and without a job."""
         self.wait_for(self.is_idle, "all nodes idle", timeout_s)
 
     def is_idle(self) -> bool:
-        """Returns whether the controller answers and reports every node as idle."""
         return list(self.node_states().values()) == ["idle"] * len(self.nodes)
 
     def node_states(self) -> dict[str, str]:
@@ -174,11 +171,9 @@ class Client:
         return "\n".join(parts)
 
     def _as_admin(self, cwd: Path | None, *argv: str) -> list[str]:
-        """A command line on the host that runs `argv` as the administrator."""
         return [*argv]
 
     def _as_student(self, cwd: Path | None, *argv: str) -> list[str]:
-        """A command line on the host that runs `argv` as the user whose runs the tests start."""
         return self._as_admin(cwd, *argv)
 
     def _entering(self, name: str, *argv: str) -> list[str]:

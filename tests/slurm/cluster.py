@@ -94,7 +94,6 @@ class Cluster(Machines):
         self._write_hosts()
 
     def reset(self) -> None:
-        """Gives the next test an idle cluster with its first settings."""
         self.name_by_ipv6()
         for node in self.nodes:
             self.plug(node)
@@ -119,7 +118,6 @@ class Cluster(Machines):
         key.write_bytes(os.urandom(64))
 
     def _boot(self) -> None:
-        """Writes the configuration, starts all daemons and waits until every node is idle."""
         # Job ids are not used twice, as on a real cluster: old run directories may still exist.
         next_job_id = max(int(time.time()) % 10_000_000, self.site.first_job_id + 1000)
         self.site = replace(self.site, first_job_id=next_job_id)

@@ -65,12 +65,10 @@ class Site:
 
     @property
     def clients(self) -> list[str]:
-        """The machines on the network of the controller."""
         return self.nodes
 
     @property
     def machines(self) -> list[str]:
-        """The controller and all others."""
         return [CONTROLLER, *self.clients]
 
     @property
@@ -97,7 +95,6 @@ class Site:
         return str(self.subnet[index])
 
     def data_address(self, node: str) -> str:
-        """The IPv6 address of a node's second interface, data0."""
         return str(DATA_SUBNET[self.clients.index(node) + 1])
 
     def host_name(self, machine: str) -> str:
@@ -105,16 +102,13 @@ class Site:
         return machine
 
     def settings(self) -> dict[str, object]:
-        """The lines `Key=value` of slurm.conf."""
         return _settings(self)
 
     def node_line(self, node: str) -> str:
-        """The line of slurm.conf for a node."""
         size = f"CPUs={self.cpus} RealMemory=64000 State=UNKNOWN"
         return f"NodeName={node} NodeAddr={self.address(node)} {size}"
 
     def partition_lines(self) -> list[str]:
-        """The lines of slurm.conf for the partitions."""
         low = "Nodes=ALL PriorityTier=1"
         mode, grace_s = self.preemption
         return [
@@ -133,7 +127,6 @@ def tag_of(root: Path) -> str:
 
 
 def hosts(site: Site, machine: str) -> str:
-    """Returns /etc/hosts as `machine` sees it."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     for name in site.machines:
         address = site.address(name)
@@ -166,7 +159,6 @@ def cgroup_conf(version: int) -> str:
 
 
 def munged_argv(site: Site) -> list[str]:
-    """Returns the command that starts munged, Slurm's authentication, with a key of our own."""
     folder = site.root / "munge"
     files = {
         "key-file": folder / "key",

@@ -23,7 +23,6 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def version_folder(version: str) -> Path:
-    """Returns the folder for a fetched Slurm of that version."""
     return Path(__file__).resolve().parents[2] / ".slurm" / version
 
 

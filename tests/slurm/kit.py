@@ -25,8 +25,6 @@ JOB_TIMEOUT_S = 240
 
 @dataclass(frozen=True)
 class Run:
-    """One run on the test cluster."""
-
     cluster: Cluster
     job_id: str
     dir: RunDir
@@ -49,13 +47,11 @@ class Run:
         return self.cluster.wait_for(condition, f"{what} of {self.dir.path}", timeout_s)
 
     def wait_for_step(self, step: int) -> None:
-        """Wait until the run has finished an optimizer step."""
         self.wait_for(
             lambda: (read_progress_steps(self.dir.progress)[0] or 0) >= step, f"step {step}"
         )
 
     def wait_for_attempts(self, number: int = 1) -> None:
-        """Wait until so many attempts are closed."""
         self.wait_for(lambda: len(self.attempts()) >= number, f"the end of attempt {number}")
 
     def events(self, name: str, attempt: int | None = None) -> list[dict[str, Any]]:
@@ -74,7 +70,6 @@ class Run:
         return {event["step"] for event in self.events("loaded", attempt)}
 
     def log(self, rank: int = 0) -> str:
-        """A rank's log over all attempts."""
         logs = self.dir.path.glob(f"attempt-*/rank-{rank:05d}.log")
         return "".join(path.read_text() for path in sorted(logs))
 
@@ -97,7 +92,6 @@ class Kit:
         )
 
     def jobs(self, *argv: str | Path, check: bool = True) -> CompletedProcess[str]:
-        """Run `python -m jobs ...`."""
         return self.run(sys.executable, "-m", "jobs", *argv, check=check)
 
     def submit(self, config: str | Path, *overrides: str) -> Run:

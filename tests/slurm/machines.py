@@ -14,8 +14,6 @@ from .conf import CONTROLLER
 
 
 class Machines(Client):
-    """A cluster whose machines can be switched off and on, one by one."""
-
     def start_controller(self) -> None:
         """Starts slurmctld again; it continues from the state that it has written."""
         self._launch({CONTROLLER: self._daemon("slurmctld")})
@@ -42,7 +40,6 @@ class Machines(Client):
         network.kill_all(self.site.tag, node)
 
     def power_on(self, node: str) -> None:
-        """Starts slurmd on a node again."""
         self._boot_machines([node])
         self.plug(node)
         self._launch({node: self._daemon("slurmd")})

@@ -147,7 +147,6 @@ def _kill(pid: int) -> None:
 
 
 def _cgroups(tag: str, machine: str = "*") -> list[Path]:
-    """The trees that enter.sh made, under cgroup v2 and v1."""
     name = f"{tag}-{machine}"
     return [*_CGROUP.glob(name), *_CGROUP.glob(f"*/{name}")]
 

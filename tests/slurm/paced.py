@@ -24,7 +24,6 @@ class Paced(torch.nn.Module):
         self._pace_file = Path(os.environ["PACE_FILE"])
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits [N, 10] of images [N, 1, H, W]."""
         began = time.monotonic()
         while (pause_s := self._pause_s()) and time.monotonic() - began < pause_s:
             time.sleep(min(_LOOK_S, pause_s))

@@ -50,7 +50,6 @@ class Step:
 
 
 def steps(text: str) -> list[Step]:
-    """The commands in the console blocks of a page."""
     step_list: list[Step] = []
     for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
@@ -71,7 +70,6 @@ def pattern(shown: Sequence[str]) -> str:
 
 
 def in_line(line: str) -> str:
-    """A line of the page as a pattern."""
     pattern, at = "", 0
     for token in TOKEN.finditer(line):
         pattern += re.escape(line[at : token.start()]) + ACCEPTED[str(token.lastgroup)]

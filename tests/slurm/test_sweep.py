@@ -90,6 +90,5 @@ def test_points_that_were_cancelled_in_the_queue_continue(kit: Kit, tmp_path: Pa
 
 
 def states(kit: Kit, made: dict[str, object]) -> list[str]:
-    """The states of the points, in their order."""
     rows = json.loads(kit.jobs("status", "--json", str(made["sweep_id"])).stdout)
     return [row["state"] for row in rows]

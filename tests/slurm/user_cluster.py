@@ -70,13 +70,11 @@ class UserCluster(Cluster):
         return cast(UserSite, self.site)
 
     def shell(self, user: User) -> list[str]:
-        """Returns the command that starts a user's shell on the login machine."""
         names = ("PATH", "SLURM_CONF")
         settings = [f"{name}={self.env[name]}" for name in names]
         return self._as(user, Path(self._user_site.home(user)), *settings, "bash")
 
     def sbatch(self, *argv: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
-        """Submits a job of the other user."""
         command = self._as(OTHER, cwd, "sbatch", "--parsable", *map(str, argv))
         return self._run(command, True, 60, stdin=stdin).stdout.strip().partition(";")[0]
 

@@ -80,7 +80,6 @@ class UserSite(Site):
 
 
 def passwd(site: UserSite, base: str) -> str:
-    """Returns /etc/passwd of the machines; `base` is that of this host."""
     lines = [
         f"{name}:x:{number}:{GROUP_ID}::{site.home(User(name, number))}:/bin/bash"
         for name, number in USERS
@@ -89,7 +88,6 @@ def passwd(site: UserSite, base: str) -> str:
 
 
 def group(base: str) -> str:
-    """Returns /etc/group of the machines."""
     return f"{base}{GROUP}:x:{GROUP_ID}:\n"
 
 
@@ -150,7 +148,6 @@ def accounts(site: UserSite) -> str:
 
 
 def preemption(site: UserSite) -> str:
-    """Returns the command of sacctmgr for jobs in the partition batch."""
     mode, grace_s = site.preemption
     qos = QOS_OF_PARTITION["batch"]
     return f"modify qos {qos} set PreemptMode={mode.lower()} GraceTime={grace_s}\n"

@@ -23,7 +23,6 @@ WIDTHS = {200: 1250, 1000: 2795}
 
 
 def sixteen_layers(width: int) -> nn.Module:
-    """16 linear layers between the digits and their classes."""
     layers = [nn.Linear(width, width) for _ in range(16)]
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *layers, nn.Linear(width, 10))
 
@@ -55,21 +54,23 @@ def do_steps(loop: Loop, num_steps: int) -> None:
         train_step(loop.replica, batches, 1, loop.train.lr, loop.train)
 
 
-class TorchSave:
+def save_durably(state: object, path: Path) -> None:
     """torch.save, fsync and rename: a durable checkpoint without a library."""
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    fsync_directory(path.parent)
 
+
+class TorchSave:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "plain.pt"
 
     def save(self, replica: Replica) -> None:
-        """Replace the checkpoint."""
-        temporary = self.path.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
-            torch.save(_state(replica), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
-        fsync_directory(self.path.parent)
+        save_durably(_state(replica), self.path)
 
     def finish(self) -> None:
         """Nothing is in flight."""

@@ -16,8 +16,6 @@ TRAIN = Train(dataset="digits", epochs=10, lr=0.05, weight_decay=5e-4, warmup_st
 
 
 class _Steps(StepClock):
-    """When each step began."""
-
     def __init__(self) -> None:
         super().__init__(0, 0)
         self.began: dict[int, float] = {}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.rooms.zoo.data_sets import digits
@@ -23,8 +24,7 @@ LONG_ROUNDS, LONG_ROUND_S = 5, 8  # more than 30 s of the kit in a row
 BARE_SHARE = 5  # a round of the bare loop has a fifth of the steps, and counts as often
 PROBE_STEPS = 600  # which show how long a round of that time is
 SIDES = "kit / bare DDP loop"
-# Once per row; each round has about a fifth of it.
-LEAST_SAVES = LEAST_EVALUATIONS = 3
+LEAST = 3  # saves and evaluations of a row; each round has about a fifth of them
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,7 @@ CASES = (
 )
 
 
-@dataclass
-class Done:
-    """What the kit's runs of a row have done, by their own records."""
-
-    seconds: float = 0
-    saves: int = 0
-    evaluations: int = 0
-    stalls_s: list[float] = field(default_factory=list)
-
-    def add(self, run: RunDir, seconds: float) -> None:
-        """Add a completed run."""
-        saves = saves_of(run)
-        self.seconds += seconds
-        self.saves += len(saves)
-        self.stalls_s += [each["stall_s"] for each in saves]
-        self.evaluations += sum("eval_loss" in line for line in read_jsonl(run.metrics))
-
-
 def measure(place: Place) -> list[Figure]:
-    """The figures of CASES."""
     return figures(place, CASES)
 
 
@@ -87,15 +68,15 @@ def figures(place: Place, cases: Sequence[Case]) -> list[Figure]:
 
 def _with_default_spec(place: Place, case: Case) -> Figure:
     """A whole training from the warm-up to its last commit, evaluations and saves included."""
-    epochs, done = _epochs_of(place, case), Done()
+    epochs, stalls_s, counts = _epochs_of(place, case), list[float](), Counter[str]()
     spec = Spec(train=Train(**case.model, dataset="digits", epochs=epochs))
     end = epochs * _steps_per_epoch(place, spec)
 
     def kit() -> float:
         clock = StepClock(WARM_UP_STEPS)
         run = place.train(spec, clock)
-        if place.distributed.is_first:
-            done.add(run, clock.seconds)
+        stalls_s.extend(each["stall_s"] for each in saves_of(run))
+        counts["evaluations"] += sum("eval_loss" in line for line in read_jsonl(run.metrics))
         return clock.seconds
 
     short = WARM_UP_STEPS + (end - WARM_UP_STEPS) // BARE_SHARE
@@ -104,23 +85,21 @@ def _with_default_spec(place: Place, case: Case) -> Figure:
     times = interleaved(variants, LONG_ROUNDS, warm_up=0)  # the probe has warmed up
     steps = milliseconds(times["bare"], end - WARM_UP_STEPS)
     what = (
-        f"{case.title}, default spec: {SIDES} ({steps} a step; {done.seconds:.0f} s "
-        f"of the kit with {done.saves} saves, {done.evaluations} evaluations)"
+        f"{case.title}, default spec: {SIDES} ({steps} a step; {sum(times['kit']):.0f} s "
+        f"of the kit with {len(stalls_s)} saves, {counts['evaluations']} evaluations)"
     )
     figure = ratio(what, times["kit"], times["bare"], case.with_default_spec)
-    is_enough = done.saves >= LEAST_SAVES and done.evaluations >= LEAST_EVALUATIONS
     if place.distributed.is_first:
-        assert is_enough, f"too few to count: {done}"
-    return replace(figure, detail={**figure.detail, "save_stalls_s": done.stalls_s})
+        assert min(len(stalls_s), counts["evaluations"]) >= LEAST, f"too few to count: {what}"
+    return replace(figure, detail={**figure.detail, "save_stalls_s": stalls_s})
 
 
 def _epochs_of(place: Place, case: Case) -> int:
     """How many epochs the kit needs for a round of LONG_ROUND_S, by a short training."""
     per_epoch = _steps_per_epoch(place, Spec())
     probe = PROBE_STEPS // per_epoch
-    clock = StepClock(WARM_UP_STEPS)
-    place.train(Spec(train=Train(**case.model, dataset="digits", epochs=probe)), clock)
-    step_s = clock.seconds / (probe * per_epoch - WARM_UP_STEPS)
+    spec = Spec(train=Train(**case.model, dataset="digits", epochs=probe))
+    step_s = place.seconds(spec, WARM_UP_STEPS) / (probe * per_epoch - WARM_UP_STEPS)
     needed = torch.tensor(math.ceil((LONG_ROUND_S / step_s + WARM_UP_STEPS) / per_epoch))
     dist.broadcast(needed, 0)
     return int(needed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.spec import Launch
 from tests.bench.loop.overhead import WARM_UP_STEPS, spec_without_saves
-from tests.bench.place import Place, StepClock
+from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 
 NUM_STEPS = 800
@@ -20,12 +20,10 @@ def measure(place: Place) -> list[Figure]:
     automatic = spec_without_saves(place, {"model": "mlp"}, end)
     never = replace(automatic, launch=Launch(stop_check_steps=NEVER))
 
-    def kit(spec: Spec) -> float:
-        clock = StepClock(WARM_UP_STEPS, end)
-        place.train(spec, clock)
-        return clock.seconds
-
-    times = interleaved({"automatic": partial(kit, automatic), "never": partial(kit, never)})
+    variants = {"automatic": automatic, "never": never}
+    times = interleaved(
+        {name: partial(place.seconds, each, WARM_UP_STEPS, end) for name, each in variants.items()}
+    )
     steps = milliseconds(times["never"], NUM_STEPS)
     what = f"tiny MLP, stop agreement at the automatic interval / none ({steps} a step)"
     return [ratio(what, times["automatic"], times["never"], Target("<=", 1.02))]

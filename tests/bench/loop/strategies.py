@@ -105,7 +105,6 @@ def _largest(value: int) -> float:
 
 
 def _collectives(loop: Loop) -> Counter[str]:
-    """The collectives of one step, by kind."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         _steps(loop, 1)
     names = [event.name for event in profiler.events() or ()]

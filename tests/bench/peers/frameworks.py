@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from statistics import median
@@ -11,13 +10,11 @@ from statistics import median
 from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.jobs.spec import Spec, Train
 from tests.bench.catalogue import package
-from tests.bench.peers import accelerated, lightning_trainer, tutorial
-from tests.bench.peers.task import Peer, Task
+from tests.bench.peers import PEERS, Peer, Task
 from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, ratio
 
 ROUNDS = 5
-PEERS: tuple[Peer, ...] = (*tutorial.PEERS, accelerated.PEER, lightning_trainer.PEER)
 CASES = {
     "tiny MLP": Train(model="mlp", dataset="digits", epochs=100),
     "CNN of CIFAR's shape": Train(
@@ -28,8 +25,6 @@ CASES = {
         epochs=5,
     ),
 }
-# Of the tiny MLP; a CNN's time is nearly all arithmetic.
-TARGETS = {"tutorial's loop": 1.9, "accelerate": 2.2, "Lightning": 4.0}
 
 
 def measure(place: Place) -> list[Figure]:
@@ -44,34 +39,26 @@ def _figures(place: Place, title: str) -> list[Figure]:
     def kit() -> float:
         clock = StepClock(0)
         run = place.train(spec, clock)
-        metrics = read_jsonl(run.metrics)
-        per_epoch = metrics[-1]["step"] // spec.train.epochs
+        per_epoch = read_jsonl(run.metrics)[-1]["step"] // spec.train.epochs
         task.save_after = [each["step"] // per_epoch for each in saves_of(run)]
         return clock.seconds
 
     def rival(peer: Peer) -> float:
-        folder = place.folder / f"{spec.train.model}-{next(numbers)}"
-        return task.seconds(peer.train, folder)
+        return task.seconds(peer.train, place.folder / f"{spec.train.model}-{next(numbers)}")
 
-    present = [peer for peer in PEERS if peer.package is None or not package(peer.package)]
-    # The kit is first also in the warm-up: `same_work` saves as often as it did.
-    variants: dict[str, Callable[[], float]] = {"kit": kit}
-    variants |= {peer.name: partial(rival, peer) for peer in present}
+    missing = {peer.name: package(peer.package) for peer in PEERS if peer.package}
+    # The kit is first also in the warm-up: "same work" saves as often as it did.
+    variants = {"kit": kit}
+    variants |= {peer.name: partial(rival, peer) for peer in PEERS if not missing.get(peer.name)}
     times = interleaved(variants, ROUNDS)
-    return [
-        _figure(title, peer, times) if peer in present else _left_out(title, peer) for peer in PEERS
-    ]
 
+    def figure(peer: Peer) -> Figure:
+        if why := missing.get(peer.name):
+            return Figure(f"{title}: {peer.name} / kit; {why}", None, None)
+        own, its = times["kit"], times[peer.name]
+        release = f" {version(peer.package)}" if peer.package else ""
+        times_s = f"{median(its):.2f} / {median(own):.2f} s"
+        what = f"{title}: {peer.name}{release} / kit ({times_s}); {peer.differs}"
+        return ratio(what, its, own, Target(">=", peer.target if title == "tiny MLP" else 1.0))
 
-def _figure(title: str, peer: Peer, times: dict[str, list[float]]) -> Figure:
-    own, its = times["kit"], times[peer.name]
-    bound = TARGETS.get(peer.name, 1.0) if title == "tiny MLP" else 1.0
-    release = f" {version(peer.package)}" if peer.package else ""
-    times_s = f"{median(its):.2f} / {median(own):.2f} s"
-    what = f"{title}: {peer.name}{release} / kit ({times_s}); {peer.less}"
-    return ratio(what, its, own, Target(">=", bound))
-
-
-def _left_out(title: str, peer: Peer) -> Figure:
-    assert peer.package is not None
-    return Figure(f"{title}: {peer.name} / kit; {package(peer.package)}", None, None)
+    return [figure(peer) for peer in PEERS]

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # no
 
 
 def main() -> None:
-    """Train for one step."""
     imported = time.time()
     dist.init_process_group("gloo")
     joined = time.time()

@@ -36,7 +36,6 @@ SECONDS_PER_STEP_UNDER_A_BLOW = 4.0
 
 
 def main(argv: list[str]) -> int:
-    """Run the campaign; returns 1 if a draw failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.slurm.chaos", description=__doc__)
     parser.add_argument("number", metavar="N", type=int)
     parser.add_argument("seed", metavar="SEED", type=int)
@@ -88,7 +87,9 @@ def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, An
     except Exception as error:  # any error of one draw: the other draws still run
         problem = f"{type(error).__name__}: {error}"
     if victim is not None:
-        record |= {"run_dir": str(victim.run.dir.path)} | figures(victim.run)
+        attempts = victim.run.attempts()
+        record |= {"run_dir": str(victim.run.dir.path), "attempts": attempts}
+        record |= {"steps_redone": victim.run.result().get("steps_redone")}
     if problem:
         (out / f"draw-{draw.number:03}.txt").write_text(f"{problem}\n{cluster.state()}\n")
     record |= {"verdict": verdict, "problem": problem.partition("\n")[0]}
@@ -107,16 +108,7 @@ def harm(victim: Victim, draw: Draw) -> None:
         HARMS[blow.harm].do(victim)
 
 
-def figures(run: Run) -> dict[str, Any]:
-    """The facts of a run's attempts."""
-    attempts = [attempt | attempt["times"] for attempt in run.attempts()]
-    names = ("cause", "decision", "stop_s", "start_s")
-    said = {name: [attempt.get(name) for attempt in attempts] for name in names}
-    return said | {"steps_redone": run.result().get("steps_redone")}
-
-
 def in_words(record: dict[str, Any], again: str) -> str:
-    """A draw's line on the terminal."""
     blows = ", ".join(f"{blow['harm']}@{blow['step']}" for blow in record["blows"])
     where = f"{record['proctrack']:9} {record['site']:10} {record['strategy']:5}"
     line = f"{record['number']:3} {where} {record['seconds']:6.1f} s  {blows}"
@@ -126,7 +118,6 @@ def in_words(record: dict[str, Any], again: str) -> str:
 
 
 def summary(records: Sequence[dict[str, Any]]) -> str:
-    """The campaign in one line."""
     verdicts = Counter(record["verdict"] for record in records)
     words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
     rows = sorted({row for record in records for row in record["rows"]})

@@ -29,8 +29,6 @@ class Blow:
 
 @dataclass(frozen=True)
 class Draw:
-    """One run of the campaign."""
-
     number: int
     proctrack: str
     strategy: str
@@ -38,7 +36,6 @@ class Draw:
     blows: tuple[Blow, ...]
 
     def record(self) -> dict[str, Any]:
-        """The draw as a JSON value."""
         return asdict(self)
 
 
@@ -57,7 +54,6 @@ class Table:
 
 
 def draws(number: int, seed: int, table: Table) -> list[Draw]:
-    """The campaign of `number` draws."""
     order = _strata(number, random.Random(f"{seed}/order"), len(table.leads))
     return [
         _draw(index, lead, index // len(table.leads), random.Random(f"{seed}/{index}"), table)

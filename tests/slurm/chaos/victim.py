@@ -45,7 +45,6 @@ class Victim:
         return self.paced.run
 
     def resume(self) -> None:
-        """Continue with `resume`, as a user does."""
         self.paced = Paced(self.kit.resume(self.run), self.paced.pace)
 
     def follow(self) -> None:
@@ -63,7 +62,6 @@ class Victim:
         return len(harm_nodes.nodes_of(self.run))
 
     def attempt(self) -> int:
-        """The number of the newest attempt."""
         return newest_opened(self.run.dir)
 
     def wait_for_attempt(self) -> None:

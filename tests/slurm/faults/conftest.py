@@ -58,7 +58,6 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def kit(cluster: Cluster, tmp_path: Path) -> Kit:
-    """The kit with a runs root for this test only."""
     return Kit(cluster, tmp_path)
 
 

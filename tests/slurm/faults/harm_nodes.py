@@ -21,7 +21,6 @@ def nodes_of(run: Run) -> list[str]:
 
 
 def lose_power(run: Run, index: int) -> str:
-    """Switch a node of the run off; returns its name."""
     node = nodes_of(run)[index]
     run.cluster.power_off(node)
     return node

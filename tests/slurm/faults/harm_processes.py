@@ -60,7 +60,6 @@ def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:
 
 
 def wait_for_role(run: Run, role: str) -> list[Process]:
-    """Wait until there is a process of a role."""
     return run.cluster.wait_for(lambda: of_role(run, role), f"a {role} of {run.job_id}", _TIMEOUT_S)
 
 
@@ -111,7 +110,6 @@ def storm(run: Run, seconds: float = 1.0, count: int = 50, seed: int = 0) -> int
 
 
 def warn_rank(run: Run, number: int, stop: signal.Signals) -> Process:
-    """Send one stop signal to one rank alone; returns it."""
     process = rank(run, number)
     send([process], stop)
     return process
@@ -128,19 +126,16 @@ def warn_an_agent(run: Run, stop: signal.Signals, chance: random.Random) -> Proc
 
 
 def stop_rank(run: Run, number: int) -> Process:
-    """SIGSTOP a rank; returns it."""
     process = rank(run, number)
     send([process], signal.SIGSTOP)
     return process
 
 
 def suspend(run: Run) -> None:
-    """Suspend the job by Slurm."""
     run.cluster.run("scontrol", "suspend", run.job_id)
 
 
 def resume(run: Run) -> None:
-    """Resume the suspended job by Slurm."""
     run.cluster.run("scontrol", "resume", run.job_id)
 
 
@@ -174,7 +169,6 @@ def _sent(processes: Sequence[Process], number: signal.Signals) -> Iterator[int]
 
 
 def _second_node(run: Run) -> str:
-    """A node that does not run the batch shell."""
     return sorted({p.node for p in tree(run) if p.role == "agent"})[1]
 
 

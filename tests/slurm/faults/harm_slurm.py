@@ -52,7 +52,6 @@ def begin_preemption(run: Run, *options: str) -> str:
 
 
 def preempt(run: Run) -> None:
-    """Preempt the run and wait for its requeue."""
     before = restarts(run)
     begin_preemption(run)
     wait_for_restarts(run, before + 1)
@@ -76,7 +75,6 @@ def reach_time_limit(run: Run) -> None:
 
 
 def scancel(run: Run) -> None:
-    """Cancel the job, as its user does."""
     run.cluster.run("scancel", run.job_id)
 
 

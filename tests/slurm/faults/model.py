@@ -28,7 +28,6 @@ PASS_S = 0.3
 
 
 def file_of(variable: str) -> Path:
-    """The file that a test may make."""
     return Path(os.environ.get(variable, "/nowhere"))
 
 
@@ -71,7 +70,6 @@ class AtWill(Paced):
         self._is_hungry = os.environ.get("RANK") == "1" and attempt in attempts
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits [N, 10] of images [N, 1, H, W]."""
         if self.training:
             loop_if_asked()
         self._calls += 1
@@ -135,7 +133,6 @@ class Phased(torch.nn.Module):
         before_fsync(lambda _: time.sleep(PASS_S * shared_files.exists(file_of("PACE_FILE"))))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits [N, 10] of images [N, 1, H, W]."""
         enter("forward" if self.training else "evaluation")
         logits: torch.Tensor = self.model(images)
         if logits.requires_grad:

@@ -61,7 +61,6 @@ def retried(run: Run, reference: Run, cause: str) -> None:
 
 
 def interval_steps(run: Run) -> int:
-    """The steps between two checkpoints."""
     wish = read_json(run.dir.spec)["checkpoint"]
     by_epochs = (wish["every_epochs"] or 10**9) * STEPS_PER_EPOCH
     return int(min(wish["every_steps"] or 10**9, by_epochs))
@@ -93,7 +92,6 @@ def stays_cancelled(run: Run, restarts: int = 0) -> None:
 
 
 def causes(run: Run, expected: list[str]) -> None:
-    """The causes of all attempts, in order."""
     recorded = [attempt["cause"] for attempt in run.attempts()]
     assert recorded == expected, recorded
 

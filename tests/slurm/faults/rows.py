@@ -26,15 +26,12 @@ def row_of(test: str) -> int | None:
 
 
 def is_of(row: int, test: str, has_proctrack: bool) -> bool:
-    """Whether a test belongs to a row."""
     number = row_of(test)
     return number == row or (row == 8 and number in ON_EVERY_PROCTRACK and has_proctrack)
 
 
 @dataclass
 class Row:
-    """One test and its run."""
-
     test: str
     run: Run | None = None
     answer: dict[str, Any] | None = None  # of `why`
@@ -44,7 +41,6 @@ class Row:
         self.run = run
 
     def story(self) -> str:
-        """The facts about the run, for a test that failed."""
         if self.run is None:
             return "no run was recorded"
         told = [self.run.dir.attempts, self.run.dir.result, self.run.dir.job_log]

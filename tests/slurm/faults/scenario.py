@@ -38,7 +38,6 @@ class Paced:
     pace: Path
 
     def hurry(self) -> None:
-        """Let all its attempts be fast from now on."""
         self.pace.unlink(missing_ok=True)
 
     def finish(self, state: str = "COMPLETED") -> dict[str, str]:

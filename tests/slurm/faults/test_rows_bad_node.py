@@ -19,14 +19,12 @@ FAULTY_NODE = Path(__file__).with_name("faulty_node")
 
 
 def faulty(harm: str, *overrides: str) -> tuple[str, ...]:
-    """The overrides of a run in which one node is bad."""
     setup = f"setup=['export PYTHONPATH={FAULTY_NODE}']"
     where = (f"launch.env.FAULTY_HOST={BAD}", f"launch.env.FAULTY_HARM={harm}")
     return (setup, *where, *overrides)
 
 
 def records(run: Run, attempt: int) -> list[dict[str, object]]:
-    """The error records of an attempt's ranks."""
     errors = (read_json(run.dir.attempt(attempt).rank_error(rank)) for rank in range(3))
     return [record for record in errors if record is not None]
 

@@ -33,7 +33,6 @@ with socket.create_server(("", int(sys.argv[1]))):
 
 
 def job_output(kit: Kit, job_id: str) -> str:
-    """The output of a job of `harm_slurm.submit_again`."""
     return (kit.runs_root / f"second-{job_id}.out").read_text()
 
 
@@ -158,7 +157,6 @@ def test_row_23_the_rendezvous_port_is_taken(kit: Kit, reference: ReferenceRuns,
 
 
 def cancel(kit: Kit, run: Run, *job_ids: str) -> None:
-    """Cancel a run by the kit's command and wait for the end of its jobs."""
     kit.jobs("cancel", run.dir.path)
     for job_id in job_ids:
         kit.cluster.wait_job(job_id, "CANCELLED", JOB_TIMEOUT_S)

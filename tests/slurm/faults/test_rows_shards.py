@@ -106,7 +106,6 @@ def truncate(newest: Path, older: Path) -> None:
 
 
 def swap(newest: Path, older: Path) -> None:
-    """Give two shards each other's names."""
     aside = newest / "aside"
     (newest / SHARDS[1]).rename(aside)
     (newest / SHARDS[2]).rename(newest / SHARDS[1])

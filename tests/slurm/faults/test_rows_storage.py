@@ -101,7 +101,6 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
 
 @contextmanager
 def away(path: Path, elsewhere: Path) -> Iterator[None]:
-    """Move a file or folder away during the block."""
     path.rename(elsewhere / path.name)
     yield
     (elsewhere / path.name).rename(path)

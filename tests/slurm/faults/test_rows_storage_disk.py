@@ -90,19 +90,16 @@ Repair = Callable[[], object]
 
 
 def fill(run: Run) -> Repair:
-    """Fill every block of the file system."""
     return harm_storage.fill(run.dir.path.parent.parent).unlink
 
 
 def move_away(run: Run) -> Repair:
-    """Move the whole run directory away."""
     elsewhere = run.dir.path.with_name("moved")
     run.dir.path.rename(elsewhere)
     return lambda: elsewhere.rename(run.dir.path)
 
 
 def are_all_seeing(cluster: Cluster, run: Run) -> bool:
-    """Whether every node sees the run directory."""
     argv = ("test", "-d", run.dir.path)
     return not any(cluster.run_on(node, *argv, check=False).returncode for node in cluster.nodes)
 

@@ -13,7 +13,6 @@ PREFLIGHT = "slurm_job_kit.trainer.rooms.health.preflight"
 
 
 def harm(torch):
-    """Make every matrix product of this process faulty."""
     mm, what = torch.mm, os.environ["FAULTY_HARM"]
 
     def faulty(left, right):
@@ -41,7 +40,6 @@ class AtPreflight:
 
 
 def is_faulty(env):
-    """Whether the fault is on this node and in this attempt."""
     is_now = env.get("FAULTY_ATTEMPT", env.get("KIT_ATTEMPT")) == env.get("KIT_ATTEMPT")
     return env["FAULTY_HOST"] == env.get("SLURMD_NODENAME") and is_now
 

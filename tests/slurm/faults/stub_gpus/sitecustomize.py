@@ -14,11 +14,9 @@ class Driver:
     """The two functions of libcuda.so.1 that the kit calls."""
 
     def cuInit(self, _flags):
-        """Succeed."""
         return 0
 
     def cuDeviceGetCount(self, count):
-        """Write the number of this node's GPUs."""
         known = dict(word.split("=") for word in os.environ.get("STUB_GPUS_OF", "").split())
         node = os.environ.get("SLURMD_NODENAME", "")
         count._obj.value = int(known.get(node, os.environ["STUB_GPUS"]))
@@ -29,7 +27,6 @@ if "STUB_GPUS" in os.environ:
     library, read_text = ctypes.CDLL, pathlib.Path.read_text
 
     def with_driver(name=None, *args, **kwargs):
-        """Return the stub in place of CUDA's driver."""
         return Driver() if name == "libcuda.so.1" else library(name, *args, **kwargs)
 
     def with_build(path, *args, **kwargs):
