@@ -38,16 +38,11 @@ def with_reason(
     """
     kind, place, log = kind or kind_of(facts, record), None, None
     if record.cause in (*CRASHES, Cause.NODE, Cause.LOST):
-        attempt_dir, failed = (
-            run_dir.attempt(facts.attempt),
-            interpret.first_error(facts.of_nodes.errors),
-        )
+        attempt_dir, hang = run_dir.attempt(facts.attempt), facts.of_nodes.hang
+        failed = interpret.first_error(facts.of_nodes.errors)
         log = run_dir.job_log
-        if kind is Kind.HANG and facts.of_nodes.hang is not None and facts.of_nodes.hang.waited_for:
-            place, log = (
-                facts.of_nodes.hang.place,
-                attempt_dir.rank_log(facts.of_nodes.hang.waited_for[0]),
-            )
+        if kind is Kind.HANG and hang is not None and hang.waited_for:
+            place, log = hang.place, attempt_dir.rank_log(hang.waited_for[0])
         elif failed is not None:
             place = places.users_frame(failed.traceback, run_dir, _checkout_of(run_dir))
             log = attempt_dir.rank_log(failed.rank)
@@ -70,12 +65,9 @@ def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
 def _failure_of(facts: AttemptFacts, cause: Cause, evidence: Evidence) -> Kind:
     """Return the kind of an attempt that failed from inside, or ended without a record."""
     failed = interpret.first_error(facts.of_nodes.errors)
-    agent_errors = [
-        each for each in facts.of_nodes.agents if each is not None and each.error is not None
-    ]
     if evidence.kind in (Kind.HANG, *OF_MEMORY):
         return evidence.kind
-    if facts.of_nodes.agent_errors or agent_errors:
+    if facts.of_nodes.agent_errors or any(x.error for x in facts.of_nodes.known_agents):
         return evidence.kind or Kind.SPEC_MISTAKE
     if failed is not None and not failed.caused_by_peer:
         return failed.kind

@@ -259,9 +259,8 @@ def unreachable_nodes(
 ) -> tuple[str, ...]:
     """Return those of `nodes` whose slurmd does not answer, by `client.is_answering`."""
     port = (facts.site or SlurmSite()).slurmd_port
-    agents = dict(
-        zip(facts.nodes, facts.of_nodes.agents, strict=False)
-    )  # none for the next attempt
+    # There are no agents yet for the next attempt.
+    agents = dict(zip(facts.nodes, facts.of_nodes.agents, strict=False))
     hosts = {node: _host_to_connect(node, agents.get(node)) for node in nodes}
     # The name of a node may be unknown to DNS, or stand for loopback.
     if named := [node for node, host in hosts.items() if not is_reachable(host)]:

@@ -144,12 +144,9 @@ def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
     """Return why an agent did not start torchrun; empty where it was written on a full disk."""
     reason = shared_files.read_text(path, errors="replace").strip()
     node_rank = path.stem.partition("-")[2]
-    is_setup = ": setup: " in reason and node_rank.isdecimal()
-    return (
-        silent_end.setup_words(reason, attempt_dir.setup_log(int(node_rank)))
-        if is_setup
-        else reason
-    )
+    if ": setup: " not in reason or not node_rank.isdecimal():
+        return reason
+    return silent_end.setup_words(reason, attempt_dir.setup_log(int(node_rank)))
 
 
 def _failed_agents(agents: Sequence[AgentRecord | None]) -> list[tuple[int, AgentRecord]]:

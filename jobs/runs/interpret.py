@@ -32,9 +32,8 @@ LOST = "LOST"
 class NodeFacts:
     """What the agents and ranks of an attempt wrote."""
 
-    agents: tuple[
-        AgentRecord | None, ...
-    ] = ()  # of each node of the plan; None where it wrote none
+    # Of each node of the plan; None where it wrote none.
+    agents: tuple[AgentRecord | None, ...] = ()
     agent_errors: tuple[str, ...] = ()  # why agents did not start torchrun, by node rank
     errors: tuple[RankError, ...] = ()  # see `causes`
     # (rank, host) of ranks that left neither an error record nor an end, where their peers only
@@ -45,6 +44,11 @@ class NodeFacts:
     # (host, last line) of each torchrun that failed, where no rank has a record.
     last_words: tuple[tuple[str, str], ...] = ()
     hang: HangConclusion | None = None
+
+    @property
+    def known_agents(self) -> list[AgentRecord]:
+        """The records of those agents that wrote one."""
+        return [agent for agent in self.agents if agent is not None]
 
 
 class Steps(NamedTuple):
@@ -105,7 +109,7 @@ def rank_evidence(
     batch script got.
     """
     failed = first_error(facts.of_nodes.errors)
-    killed = [each.host for each in facts.of_nodes.agents if each is not None and each.oom_kill]
+    killed = [agent.host for agent in facts.of_nodes.known_agents if agent.oom_kill]
     signals = warning_signals(facts, failed)
     # srun ended the other nodes because of it.
     if facts.of_nodes.agent_errors or has_agent_died(facts.of_nodes.agents, srun_exit):
@@ -188,8 +192,8 @@ def _out_of_memory(facts: AttemptFacts, host: str) -> str:
     """Return what the kernel killed on a node for want of memory: which rank, and the limit."""
     ended = {each.rank: each.exit_code for each in facts.of_nodes.errors if each.host == host}
     ranks = [f"rank {rank}" for rank, code in sorted(ended.items()) if code == -signal.SIGKILL]
-    agents = (each for each in facts.of_nodes.agents if each is not None and each.host == host)
-    limit = next((each.memory_limit_mib for each in agents), None)
+    limits = (x.memory_limit_mib for x in facts.of_nodes.known_agents if x.host == host)
+    limit = next(limits, None)
     what = ", ".join(ranks) or "a process"
     of_limit = f": the job may use {limit} MiB of the node (slurm.mem)" if limit else ""
     return f"{host}: the kernel killed {what} for want of memory{of_limit}"
@@ -199,7 +203,7 @@ def would_repeat(facts: AttemptFacts, failed: RankError | None) -> bool:
     """Return whether a retry would repeat the error, by the first rank's or an agent's word."""
     if failed is not None:
         return failed.would_repeat
-    return any(agent is not None and agent.error is not None for agent in facts.of_nodes.agents)
+    return any(agent.error is not None for agent in facts.of_nodes.known_agents)
 
 
 def format_agent_errors(errors: Sequence[str]) -> str | None:
@@ -218,7 +222,7 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
     An agent that started no torchrun has the reason; the ends of the others follow from it. Where
     torchrun failed on one node, its end on the others is a consequence, which may have no record.
     """
-    agents = [each for each in facts.of_nodes.agents if each is not None]
+    agents = facts.of_nodes.known_agents
     if errors := [each.error for each in agents if each.error]:
         return errors[0]
     ended = [
@@ -269,7 +273,7 @@ def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
 
 def exits_are_clean(facts: AttemptFacts) -> bool:
     """Return whether the ranks are a user's script, and each node's torchrun exited with 0."""
-    exits = [agent.torchrun_exit for agent in facts.of_nodes.agents if agent is not None]
+    exits = [agent.torchrun_exit for agent in facts.of_nodes.known_agents]
     is_clean = bool(exits) and exits == [0] * len(facts.nodes)
     return is_clean and not facts.spec.launch.is_trainer
 
@@ -317,7 +321,7 @@ def warning_signals(facts: AttemptFacts, failed: RankError | None) -> tuple[str,
     After the agent of one node has failed, srun sends SIGTERM to the others: that is a consequence
     of the failure and no warning.
     """
-    agents = [agent for agent in facts.of_nodes.agents if agent is not None]
+    agents = facts.of_nodes.known_agents
     failures = [(a.end, a.host) for a in agents if has_failed(a) and a.end is not None]
     if failed is not None:
         failures.append((failed.time, failed.host))
@@ -337,7 +341,7 @@ def stop_signals_at_start(facts: AttemptFacts, srun_exit: int) -> tuple[str, ...
     Only srun's exit code shows it, and only where no agent has failed: after a failure srun itself
     kills the other agents. Source: srun(1), exit values.
     """
-    any_failed = any(has_failed(agent) for agent in facts.of_nodes.agents if agent is not None)
+    any_failed = any(map(has_failed, facts.of_nodes.known_agents))
     is_missed = None in facts.of_nodes.agents and not any_failed and not facts.of_nodes.agent_errors
     died_of = [number.name for number in STOP_SIGNALS if srun_exit == 128 + number]
     return tuple(died_of) if is_missed else ()
@@ -391,9 +395,7 @@ def times_of(facts: AttemptFacts, is_warned: bool, now: float) -> tuple[float | 
     The stop: from the first warning to now; the start: from the opening to the first step.
     `is_warned`: signals that only follow from a failure are no warning.
     """
-    signals = [
-        each.t for agent in facts.of_nodes.agents if agent is not None for each in agent.signals
-    ]
+    signals = [each.t for agent in facts.of_nodes.known_agents for each in agent.signals]
     begun = first_event(facts, "first_step")
     stop_s = round(now - min(signals), 3) if signals and is_warned else None
     start_s = None if begun is None or facts.plan is None else round(begun.t - facts.plan.start, 3)

@@ -31,9 +31,8 @@ def changed(revisions: Mapping[RunDir, Revision]) -> Iterator[None]:
         yield
     except BaseException:
         for run_dir, old in before.items():
-            with contextlib.suppress(
-                OSError, UserError
-            ):  # a full disk: the first error is the cause
+            # A full disk: the first error is the cause.
+            with contextlib.suppress(OSError, UserError):
                 _change(run_dir, old)
         raise
 

@@ -155,11 +155,7 @@ def checkpoint(files: RunFiles, now: float) -> str | None:
 
 def end_reason(record: AttemptRecord) -> str:
     """Return what ended an attempt, with the first line of the reason of the decision."""
-    return (
-        f"{CAUSES[record.cause]}: {first_line(record.reason)}"
-        if record.reason
-        else CAUSES[record.cause]
-    )
+    return ": ".join(filter(None, [CAUSES[record.cause], first_line(record.reason)]))
 
 
 def format_progress(progress: Progress, is_running: bool = True) -> str:
