@@ -2,14 +2,12 @@
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.duration import parse_or_zero
@@ -69,16 +67,6 @@ def test_a_run_directory_that_another_host_has_just_made_is_seen(hosts):
     (run_dir / "kit").symlink_to("code")
     done = start(hosts.there / "1")
     assert (done.returncode, done.stderr) == (1, "")  # it has got as far as setup.sh
-
-
-def test_the_script_shows_the_command_of_torchrun():
-    comment = re.search(r"^#   (PYTHON -u .*\n(?:#       .*\n)+)", SCRIPT.read_text(), re.MULTILINE)
-    assert comment is not None
-    shown = re.escape(" ".join(comment[1].replace("\n#", " ").split()))
-    # A name in capitals, or $head_address, is any text.
-    pattern = re.sub(r"\b(?!SIG)(?:[A-Z_]{4,}|JOB)\b|\\\$head_address", r"\\S+", shown)
-    words = torchrun_command(Spec(), RUN, placeholder_options(Spec()))
-    assert re.fullmatch(pattern, shlex.join(words))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.attempt.attempts import start_srun
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from tests.core import run_files
 from tests.core.waiting import wait_for
@@ -97,7 +97,7 @@ def begin(tmp_path, fake_slurm, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
 
-    def start(python=sys.executable, srun_args=(), **launch):
+    def start(srun_args=()):
         run = RunDir(tmp_path / "runs/first/1")
         for folder in (run.checkpoints, run.timeline("x").parent, run.path / "code"):
             folder.mkdir(parents=True)
@@ -108,10 +108,9 @@ def begin(tmp_path, fake_slurm, monkeypatch):
             (package / Path(part).name).symlink_to(REPOSITORY / part)
         (run.path / "kit").symlink_to("code")
         slurm = Slurm(restart="requeue", nodes=1, srun_args=[*srun_args])
-        spec = Spec(launch=Launch(**launch), slurm=slurm)
-        run.spec.write_text(spec.to_json())
+        run.spec.write_text(Spec(slurm=slurm).to_json())
         write_json(run.site, {"slurmd_port": slurmd.getsockname()[1]})
-        (run.path / "setup.sh").write_text(f"export KIT_PYTHON={shlex.quote(str(python))}\n")
+        (run.path / "setup.sh").write_text(f"export KIT_PYTHON={shlex.quote(sys.executable)}\n")
         jobs.append(Job(run, fake_slurm))
         return jobs[-1]
 
@@ -194,38 +193,6 @@ def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
     code, log = job.wait()
     assert code == 0, log
     assert decisions(job.run) == [("completed", "done")]
-
-
-SLOW_PYTHON = """#!{python}
-import os, sys, time
-open("{begun}", "w").close()
-time.sleep(1)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-
-
-@pytest.mark.parametrize("has_old_env", [True, False])
-def test_a_stop_while_python_starts_ends_no_job(begin, tmp_path, has_old_env, monkeypatch):
-    """It is kept; where env(1) cannot block signals, it is lost."""
-    if has_old_env:
-        old = tmp_path / "bin/env"
-        old.parent.mkdir(exist_ok=True)
-        old.write_text("#!/bin/sh\nexit 125\n")
-        old.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
-    python = tmp_path / "python"
-    python.write_text(SLOW_PYTHON.format(python=sys.executable, begun=tmp_path / "begun"))
-    python.chmod(0o755)
-    job = begin(python=python)
-    wait_for((tmp_path / "begun").exists, "no Python")
-    os.kill(job.shell.pid, signal.SIGTERM)
-    job.srun(1)
-    job.end(1, 1)
-    if has_old_env:
-        job.srun(2)
-        job.end(2, 0)
-    assert job.wait()[0] == int(not has_old_env)
-    assert read_attempts(job.run)[0].evidence.signals == (() if has_old_env else ("SIGTERM",))
 
 
 def test_nothing_is_decided_where_the_batch_process_was_killed(begin):

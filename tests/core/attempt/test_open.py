@@ -130,13 +130,10 @@ def test_a_job_with_fewer_cores_than_the_spec_trains_with_a_warning(run, capfd, 
         ("sbatch slurm/ddp.sbatch", "CONT@30", "", "--signal=CONT@30 "),
         ("", "CONT@30", "", "--signal=CONT@30 "),  # no accounting
         ("sbatch --signal=B:QUIT@60 ddp.sbatch", "CONT@30", "", None),
-        ("sbatch slurm/ddp.sbatch", None, "", None),
         ("sbatch mine.sbatch", None, "#SBATCH --nodes=2 --signal=KILL@60\n", "--signal=KILL@60 "),
         ("", None, "# --signal=USR1\n\n#SBATCH --signal B:CONT\n", "--signal=B:CONT "),
-        ("sbatch mine.sbatch", "USR1@60", "#SBATCH --signal=KILL@60\n", None),
         ("sbatch --signal=USR1 mine.sbatch", None, "#SBATCH --signal=KILL@60\n", None),
         ("sbatch mine.sbatch", None, "set -e\n#SBATCH --signal=KILL@60\n", None),
-        ("sbatch mine.sbatch", None, "##SBATCH --signal=KILL@60\n", None),
         ("sbatch mine.sbatch", None, "#SBATCH --time=1 # no --signal=KILL@60\n", None),
     ],
 )
@@ -159,20 +156,20 @@ def test_a_signal_that_stops_no_rank_is_refused_before_the_training(
     assert not run.attempt(1).path.exists()
 
 
-def test_a_job_has_the_spare_nodes_of_its_run_too(run):
-    wanted = Slurm(nodes=2, spare_nodes=1)
-    check_allocation(run, wanted, 3, {})
-    with pytest.raises(AllocationError, match="2 nodes, .*slurm.spare_nodes is 1\n.*slurm.nodes=1"):
-        check_allocation(run, wanted, 2, {})
-
-
-def test_a_job_of_a_range_has_a_number_of_nodes_in_it(run):
-    for number in (2, 3, 4):
-        check_allocation(run, Slurm(nodes="2-4"), number, {})
-    check_allocation(run, Slurm(nodes="2-4", spare_nodes=1), 5, {})
-    for number in (1, 5):
-        with pytest.raises(AllocationError, match="slurm.nodes is 2-4\n"):
-            check_allocation(run, Slurm(nodes="2-4"), number, {})
+@pytest.mark.parametrize(
+    ("wanted", "accepted", "refused", "words"),
+    [
+        (Slurm(nodes=2, spare_nodes=1), [3], [2], "slurm.spare_nodes is 1\n.*slurm.nodes=1"),
+        (Slurm(nodes="2-4"), [2, 3, 4], [1, 5], "slurm.nodes is 2-4\n"),
+        (Slurm(nodes="2-4", spare_nodes=1), [5], [], ""),
+    ],
+)
+def test_a_job_has_as_many_nodes_as_its_run_may_take(run, wanted, accepted, refused, words):
+    for number in accepted:
+        check_allocation(run, wanted, number, {})
+    for number in refused:
+        with pytest.raises(AllocationError, match=f"{number} node.*{words}"):
+            check_allocation(run, wanted, number, {})
 
 
 def test_the_signal_of_a_job_of_the_kit_is_not_looked_up(run, fake_slurm, monkeypatch):

@@ -90,19 +90,19 @@ def test_a_process_that_proc_hides_may_be_the_living_owner():
     assert done.stdout.split() == ["None", "False", "False"]
 
 
-def test_a_living_owner_refuses(run):
-    first = run_lock.this_process(None)
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ({}, "job local-x is still running it"),
+        ({"host": "elsewhere"}, "owns it on elsewhere, and this host cannot"),
+    ],
+)
+def test_an_owner_that_may_live_refuses(run, host, words):
+    first = replace(run_lock.this_process(None), job_id="local-x", **host)
     run_lock.claim(run, first, 1)
-    with pytest.raises(OwnedError, match=f"job {first.job_id} is still running it"):
-        run_lock.claim(run, replace(first, job_id="local-second"), 2)
-    assert run_lock.is_owned_by_start(run, first)
-
-
-def test_an_owner_on_another_host_is_not_taken_for_dead(run):
-    other = replace(run_lock.this_process(None), job_id="local-x", host="elsewhere")
-    run_lock.claim(run, other, 1)
-    with pytest.raises(OwnedError, match="owns it on elsewhere, and this host cannot"):
+    with pytest.raises(OwnedError, match=words):
         run_lock.claim(run, run_lock.this_process(None), 2)
+    assert run_lock.is_owned_by_start(run, first)
 
 
 def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, fake_slurm, monkeypatch):
@@ -168,27 +168,18 @@ def test_who_replaces_an_owner_right_now_is_left_alone(run, dead):
     assert run_lock.is_owned_by_start(run, dead)
 
 
-def test_a_link_whose_answer_was_lost_is_a_claim(run, monkeypatch):
-    link = os.link
+@pytest.mark.parametrize("name", ["link", "replace"])
+def test_a_call_whose_answer_was_lost_is_a_claim(run, request, monkeypatch, name):
+    if name == "replace":
+        request.getfixturevalue("dead")
+    call = getattr(os, name)
 
-    def link_twice(*args):
-        link(*args)
-        link(*args)
+    def repeated(*args):
+        call(*args)
+        if run.owner in args:
+            call(*args)
 
-    monkeypatch.setattr(os, "link", link_twice)
-    run_lock.claim(run, run_lock.this_process(None), 1)
-    assert run_lock.is_owned_by_start(run, run_lock.this_process(None))
-
-
-def test_a_rename_whose_answer_was_lost_replaces_a_dead_owner(run, dead, monkeypatch):
-    rename = os.replace
-
-    def rename_twice(*args):
-        rename(*args)
-        if args[1] == run.owner:
-            rename(*args)
-
-    monkeypatch.setattr(os, "replace", rename_twice)
+    monkeypatch.setattr(os, name, repeated)
     run_lock.claim(run, run_lock.this_process(None), 2)
     assert run_lock.is_owned_by_start(run, run_lock.this_process(None))
 

@@ -225,13 +225,6 @@ def test_the_first_stop_of_the_shell_counts_and_a_later_one_is_for_the_next_atte
     assert shell.stops.take() == ["SIGHUP"]
 
 
-def test_a_step_whose_agents_have_ended_needs_nothing(run, fake_slurm):
-    node(run, 0, 1, step_id="0")
-    node(run, 1, 0, step_id="0")
-    srun_step.end_leftover("7", interpret.nodes_without_end(fact_reader.read(run, 1)))
-    assert fake_slurm.cancelled == []
-
-
 def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slurm, monkeypatch):
     write_json(run.site, {"slurmd_port": 7000})
     answering = {("10.0.0.1", 7000)}
@@ -241,6 +234,10 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slu
     srun_step.end_leftover("7", left)
     assert fake_slurm.cancelled == ["7.3"]
     assert srun_step.unreachable_nodes(fact_reader.read(run, 1), left) == ("b",)
+    for rank in range(2):
+        node(run, rank, 1, step_id="4")
+    srun_step.end_leftover("7", interpret.nodes_without_end(fact_reader.read(run, 1)))
+    assert fake_slurm.cancelled == ["7.3"]
 
 
 def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
@@ -300,11 +297,8 @@ def test_a_node_without_a_record_is_looked_for_at_the_address_of_slurm(
     run, fake_slurm, monkeypatch
 ):
     """DNS may not know a node's name, and an unknown name counts as a node that answers."""
-    fake_slurm.answer(
-        "scontrol",
-        "NodeName=b Arch=x\n   NodeAddr=10.0.0.7 NodeHostName=vm-b\n",
-        when="show node *",
-    )
+    shown = "NodeName=b Arch=x\n   NodeAddr=10.0.0.7 NodeHostName=vm-b\n"
+    fake_slurm.answer("scontrol", shown, when="show node *")
     monkeypatch.setattr(client, "is_answering", lambda place, *_: place != "10.0.0.7")
     assert srun_step.unreachable_nodes(fact_reader.read(run, 1), ["a", "b"]) == ("b",)
 

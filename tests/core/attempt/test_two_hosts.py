@@ -90,19 +90,14 @@ def test_a_record_of_another_host_closes_the_attempt(run, there):
     assert facts.result is not None and facts.result.status == "held"
 
 
-def test_a_run_that_was_cancelled_on_the_login_node_does_not_start(run, there):
-    run.cancelled.write_text("now")
+def test_a_run_that_was_cancelled_on_the_login_node_starts_only_after_a_resume(hosts, run, there):
     me = run_lock.this_process("7")
+    run.cancelled.write_text("now")
     with pytest.raises(HeldError, match="the run was cancelled"):
         refuse(there, fact_reader.read(there, 1), me)
-
-
-def test_a_run_whose_cancel_a_resume_has_taken_back_starts(hosts, run):
-    run.cancelled.write_text("now")
     look(hosts.there, *NAMES)
     run.cancelled.unlink()
-    there = hosts.run_there(run)
-    refuse(there, fact_reader.read(there, 1), run_lock.this_process("7"))
+    refuse(there, fact_reader.read(there, 1), me)
 
 
 def test_an_owner_of_another_host_keeps_the_run(run, there):
@@ -111,13 +106,6 @@ def test_an_owner_of_another_host_keeps_the_run(run, there):
     with pytest.raises(run_lock.OwnedError, match="elsewhere"):
         run_lock.claim(there, run_lock.this_process(None), 2)
     assert run_lock.read(there) == run_lock.read(run)
-
-
-def test_an_attempt_that_another_one_has_replaced_is_superseded(hosts, run):
-    write_json(run.owner, run_files.claim(attempt=1))
-    look(hosts.there, *NAMES)
-    there = hosts.run_there(run)
-    assert not run_lock.is_superseded(there, "7", 1)
     write_json(run.owner, run_files.claim(attempt=2))
     assert run_lock.is_superseded(there, "7", 1)
 

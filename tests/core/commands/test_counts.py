@@ -54,21 +54,6 @@ def test_a_command_imports_only_what_it_needs(slurm, words, unneeded, most):
     assert len(imported) <= most
 
 
-def test_submit_looks_for_no_garbage(slurm):
-    script = """
-import gc
-from slurm_job_kit.jobs import __main__
-found = []
-gc.callbacks.append(lambda phase, info: found.append(info["generation"]))
-code = __main__.command()
-print(found, gc.get_freeze_count() > 0)
-"""
-    command = [sys.executable, "-c", script, "submit", "tiny.yaml", "--no-check"]
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert done.stdout.endswith("[] True\n"), done.stderr
-
-
 @pytest.fixture
 def runs(slurm, tmp_path, monkeypatch, capsys):
     """Runs whose jobs are queued. The repository has only the files that each kit has."""

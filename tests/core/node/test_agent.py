@@ -87,21 +87,13 @@ def node(monkeypatch):
 @pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
 def test_the_command_line_of_torchrun(node, node_rank, is_host):
     spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
-    assert torchrun_command(
-        spec, RUN, node(node_rank, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x")
-    ) == [
-        *(sys.executable, "-u", "-m", "torch.distributed.run"),
-        "--nnodes=2",
-        "--nproc-per-node=4",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=127.0.0.1:15001",
-        "--rdzv-id=7-2",
+    options = node(node_rank, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x")
+    assert torchrun_command(spec, RUN, options) == [
+        *(sys.executable, "-u", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=4"),
+        *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:15001", "--rdzv-id=7-2"),
         f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
-        "--local-addr=127.0.0.1",
-        "--max-restarts=0",
-        "--signals-to-handle=SIGRTMAX",
-        "--shutdown-timeout=5",
-        "--log-dir=/tmp/x",
+        *("--local-addr=127.0.0.1", "--max-restarts=0", "--signals-to-handle=SIGRTMAX"),
+        *("--shutdown-timeout=5", "--log-dir=/tmp/x"),
         *("-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"),
         *(sys.executable, "-u", "-m", "slurm_job_kit.trainer", "/runs/x y/1", "--x=a b"),
     ]
@@ -175,36 +167,30 @@ def second_node(node, monkeypatch):
     return place
 
 
-@pytest.mark.parametrize(
-    ("launch", "head", "address", "interface"),
-    [
-        (Launch(), "10.0.0.9", "10.0.0.2", "eth0"),
-        (Launch(interface="ib"), "10.0.0.9", "10.1.1.2", "ib1"),
-        (Launch(interface="ib"), "fd00::9", "fd00:1::2", "ib1"),
-    ],
-)
-def test_rendezvous_gloo_and_nccl_use_one_interface(second_node, launch, head, address, interface):
-    at, plan = second_node(launch, head)
-    assert at.options(plan, "x", "/tmp/x").local_addr == address
-    env = at.environment(Spec(launch=launch), RUN, plan)
-    assert [env[name] for name in SOCKET_VARIABLES] == [interface, f"={interface}"]
+OWN = {"GLOO_SOCKET_IFNAME": "own0"}
 
 
 @pytest.mark.parametrize(
-    ("launch", "interface"),
+    ("launch", "head", "address", "exported", "interface"),
     [
-        (Launch(), "ib1"),
-        (Launch(interface="eth"), "eth0"),
-        (Launch(interface="ib", env={"GLOO_SOCKET_IFNAME": "own0"}), "own0"),
-        (Launch(env={"GLOO_SOCKET_IFNAME": "own0"}), "own0"),
+        (Launch(), "10.0.0.9", "10.0.0.2", None, "eth0"),
+        (Launch(interface="ib"), "10.0.0.9", "10.1.1.2", None, "ib1"),
+        (Launch(interface="ib"), "fd00::9", "fd00:1::2", None, "ib1"),
+        (Launch(), "10.0.0.9", "10.0.0.2", "ib1", "ib1"),
+        (Launch(interface="eth"), "10.0.0.9", "10.0.0.2", "ib1", "eth0"),
+        (Launch(interface="ib", env=OWN), "10.0.0.9", "10.1.1.2", "ib1", "own0"),
     ],
 )
 def test_launch_env_comes_before_the_interface_and_that_before_an_exported_variable(
-    second_node, monkeypatch, launch, interface
+    second_node, monkeypatch, launch, head, address, exported, interface
 ):
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib1")
-    at, plan = second_node(launch)
-    assert at.environment(Spec(launch=launch), RUN, plan)["GLOO_SOCKET_IFNAME"] == interface
+    if exported:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", exported)
+    at, plan = second_node(launch, head)
+    assert at.options(plan, "x", "/tmp/x").local_addr == address
+    env = at.environment(Spec(launch=launch), RUN, plan)
+    assert env["GLOO_SOCKET_IFNAME"] == interface
+    assert exported or env["NCCL_SOCKET_IFNAME"] == f"={interface}"
 
 
 @pytest.mark.parametrize(
@@ -413,13 +399,10 @@ def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(t
     assert "continuing without its records" in said
 
 
-@pytest.mark.parametrize("damage", ["a file for the folder", "a plan without its keys"])
-def test_an_unreadable_run_directory_is_one_line(tmp_path, damage):
-    if damage == "a file for the folder":
-        (tmp_path / "attempt-1").write_text("a file")
-    else:
-        (tmp_path / "attempt-1").mkdir()
-        (tmp_path / "attempt-1/plan.json").write_text("{}")
+@pytest.mark.parametrize("file", ["attempt-1", "attempt-1/plan.json"])
+def test_an_unreadable_run_directory_is_one_line(tmp_path, file):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("{}")
     argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", tmp_path, "1", "--node-rank=0"]
     argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -4,7 +4,6 @@ import pytest
 
 from slurm_job_kit.jobs.slurm import client, job_list, job_state
 from tests.core.fake_slurm import squeue_line
-from tests.core.slurm.own_words import each_slurm, words
 
 # Source: src/common/slurm_protocol_defs.c, job_state_string, of 22.05.8, 24.11.5 and 26.05.5.
 OF_22_05 = (
@@ -23,13 +22,6 @@ def test_every_state_of_slurm_is_in_one_group(word):
     groups = (job_state.WAITING, job_state.ON_NODES, job_state.ENDING, job_state.ENDED)
     assert sum(job_state.read(word) in group for group in groups) == (word != "REVOKED")
     assert job_state.is_alive(job_state.read(word)) == (word not in job_state.ENDED)
-
-
-@each_slurm
-def test_every_state_of_a_slurm_here_is_known(library):
-    flags = [1 << bit for bit in range(8, 31)]
-    states = words(library, [*range(16), *flags], "slurm_job_state_string") - {"?"}
-    assert len(states) > 20 and states <= set(OF_26_05)
 
 
 @pytest.mark.parametrize(
