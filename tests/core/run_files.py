@@ -6,7 +6,10 @@ The others write files of a run directory.
 
 import hashlib
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Spec
 
+Completed = subprocess.CompletedProcess[str]
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = "name: tiny\nslurm: {nodes: 2}\n"
 EVIDENCE: dict[str, Any] = {
@@ -152,6 +156,13 @@ def failed(folder, rank, time, error="ValueError: x", **fields):
     """Write the error record of a rank."""
     record = {"rank": rank, "host": f"n{rank}", "time": time, "error": error, "traceback": ""}
     write_json(folder.rank_error(rank), record | fields)
+
+
+def kit(*words: str, python: Sequence[str] = (), **variables: str) -> Completed:
+    """The ended process of a command. python: words in place of the interpreter."""
+    command = [*(python or [sys.executable]), "-m", f"{installation.NAME}.jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)} | variables
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
 
 
 def unlock(code: Path) -> None:

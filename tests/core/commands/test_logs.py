@@ -181,12 +181,18 @@ def test_a_file_that_was_replaced_is_read_from_its_begin(tmp_path):
 
 
 def test_errors_shows_node_and_log_of_the_rank_that_failed_first(run, capsys):
-    trace = 'Traceback\n  File "x.py", line 3\nValueError: x'
-    records.write(
-        run.attempt(1).rank_error(1), RankError(5.0, 1, "b", "ValueError: x", traceback=trace)
-    )
+    lines = [f"line {n}" for n in range(100)]
+    lines[90] = "\x1b[31mred\x1b[0m" + "x" * 1000
+    run.attempt(1).rank_log(1).write_text("\n".join(lines) + "\n")
+    for number in range(1, 4):
+        error = RankError(5.0 + number, number, "b", "ValueError: x\n  hint: more", traceback="x")
+        records.write(run.attempt(1).rank_error(number), error)
     assert main(["logs", "tiny", "--errors"]) == 0
-    output = capsys.readouterr().out
-    assert output.startswith("attempt 1\nfirst failure: rank 1 on b: ValueError: x\nthe end of ")
+    name, first, end_of, *shown, more = capsys.readouterr().out.splitlines()
+    assert (name, first) == ("attempt 1", "first failure: rank 1 on b: ValueError: x")
+    assert end_of == f"the end of {run.attempt(1).rank_log(1)}:"
+    assert len(shown) == 20 and shown[-1] == "line 99"
+    assert shown[10].startswith("redxxx") and len(shown[10]) < 450
+    assert more == "2 more ranks failed after it"
     assert main(["logs", "tiny", "--errors", "--attempt", "2"]) == 0
     assert capsys.readouterr().out == ""

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -14,7 +13,7 @@ from slurm_job_kit.jobs.records.queued import RecordedJob, Submission
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.slurm import job_list
 from tests.core import run_files
-from tests.core.run_files import REPOSITORY, make_checkpoint
+from tests.core.run_files import kit, make_checkpoint
 
 ME, COLLEAGUE = 4001, os.getuid()
 HIS_NAME = user_name(COLLEAGUE)
@@ -132,9 +131,7 @@ AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 def test_a_run_that_is_closed_or_read_only_is_named_with_its_owner(run, mode, words, code, text):
     run.path.chmod(mode)
     os.chown(run.path, ME, ME)
-    argv = [*AS_ANY_USER, sys.executable, "-m", "slurm_job_kit.jobs", *words]
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    done = kit(*words, python=[*AS_ANY_USER, sys.executable])
     assert done.returncode == code and text in done.stderr, done.stderr
     assert not text or f"user {ME}" in done.stderr
 

@@ -1,8 +1,6 @@
 """Missing Python packages are named before a job is queued."""
 
 import importlib.util
-import os
-import subprocess
 import sys
 
 import pytest
@@ -12,7 +10,7 @@ from slurm_job_kit.jobs.commands import packages
 from slurm_job_kit.jobs.node.__main__ import OLDEST
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Launch, Log, Slurm, Spec, Train
-from tests.core.run_files import REPOSITORY
+from tests.core.run_files import REPOSITORY, kit
 
 
 @pytest.fixture
@@ -38,9 +36,7 @@ def test_submit_names_every_missing_package_and_leaves_torch_alone(here, without
 
 
 def test_without_the_packages_of_the_commands_all_needed_ones_are_named_at_once(here):
-    argv = [sys.executable, "-S", "-m", "jobs", "submit", "tiny.yaml"]  # -S: no site-packages
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30)
+    done = kit("submit", "tiny.yaml", python=[sys.executable, "-S"])  # -S: no site-packages
     assert done.returncode == 2
     for name in ("pyyaml", "submitit", "torch", "numpy", "safetensors"):
         assert name in done.stderr

@@ -99,24 +99,17 @@ def test_a_local_run_is_found_by_the_id_that_messages_show(three):
         find("local-host-14")
 
 
-def test_a_job_id_belongs_to_the_run_that_was_submitted_last(three):
+def test_a_job_id_of_a_cluster_belongs_to_the_run_that_was_submitted_last(three):
     for run in three[:2]:
         lookup.remember(run, "7")
     assert lookup.recall("7") == three[1]
-
-
-def test_two_clusters_may_give_the_same_job_id(three):
+    three[1].spec.unlink()
+    three[1].path.rmdir()
+    assert lookup.recall("7") is None
     lookup.remember(three[0], "7", "big")
-    lookup.remember(three[1], "7", "small")
+    lookup.remember(three[2], "7", "small")
     assert lookup.recall("7", "big") == three[0]
     assert lookup.recall("7", "other") is None
-
-
-def test_a_run_that_was_deleted_is_not_recalled(three):
-    lookup.remember(three[0], "7")
-    three[0].spec.unlink()
-    three[0].path.rmdir()
-    assert lookup.recall("7") is None
 
 
 @pytest.mark.parametrize("text", ["x", "", "77", "*", "/etc", "../..", "x" * 5000, "²"])
