@@ -76,6 +76,7 @@ def test_row_20_a_damaged_manifest_and_a_stale_hint(
     oracles.nothing_left(run)
 
 
+@pytest.mark.room("changes")
 def test_row_35_a_purge_takes_what_the_run_can_do_without(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
@@ -106,6 +107,7 @@ def away(path: Path, elsewhere: Path) -> Iterator[None]:
     (elsewhere / path.name).rename(path)
 
 
+@pytest.mark.room("changes")
 def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
