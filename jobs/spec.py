@@ -529,11 +529,7 @@ def check_format(number: object, run_dir: str) -> None:
 
 
 SECTIONS: dict[str, Any] = {
-    "slurm": Slurm,
-    "launch": Launch,
-    "train": Train,
-    "checkpoint": Checkpoint,
-    "log": Log,
-    "profile": Profile,
-    "notify": Notify,
+    each.name: each.default_factory
+    for each in dataclasses.fields(Spec)
+    if dataclasses.is_dataclass(each.default_factory)
 }

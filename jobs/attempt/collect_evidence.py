@@ -26,7 +26,7 @@ def of_ended(
     state = "LOCAL" if me.is_local else "UNKNOWN"
     evidence, job = interpret.rank_evidence(facts, state, srun_exit, stops), None
     if not me.is_local and evidence.outcome != "completed":
-        job = client.show_job_patiently(me.job_id)
+        job = client.show_job(me.job_id, client.PATIENCE_S)
         if job is None:
             print_line(f"attempt {facts.attempt}: slurmctld does not show job {me.job_id}")
         else:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
@@ -61,7 +62,7 @@ def choose_cluster(requested: str) -> str:
 
     Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing.
     """
-    has_sbatch = client.has_sbatch()
+    has_sbatch = shutil.which("sbatch") is not None
     if requested == "slurm" and not has_sbatch:
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
     if requested != "auto":
@@ -112,7 +113,7 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     Raises: UserError where `choose_cluster` does.
     """
     from ..environment import Door
-    from ..node.torchrun import placeholder_options, torchrun_command
+    from ..node.torchrun import NodeOptions, torchrun_command
     from ..runs.code_snapshot import repository
     from ..slurm import refusals
     from ..slurm.sbatch import sbatch_argv
@@ -121,7 +122,8 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     script = installation.HOME / "slurm/ddp.sbatch"
     argv = sbatch_argv(spec, run_dir)
     print(f"# command\n{shlex.join(argv)}")
-    command = torchrun_command(spec, run_dir, placeholder_options(spec))
+    options = NodeOptions(spec.slurm.most_nodes, spec.nproc_per_node)
+    command = torchrun_command(spec, run_dir, options)
     command, _ = hooks.start(Door.TORCHRUN, command, {}, spec)
     # The agents start torchrun by their own interpreter.
     torchrun = [spec.interpreter if word == sys.executable else word for word in command]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ..problems import KeyPath
-from ..spec import Scalar, Spec
+from ..spec import SECTIONS, Scalar, Spec
 from .reserved import SBATCH
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -53,24 +53,12 @@ def keys() -> dict[KeyPath, Key]:
 @lru_cache(maxsize=1)
 def sections() -> dict[str, list[str]]:
     """Return the key names of each section; "" is the top level, with the names of the sections."""
-    return {name: [field.name for field in dataclasses.fields(cls)] for name, cls in _sections()}
-
-
-@lru_cache
-def type_hints(cls: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields."""
-    return typing.get_type_hints(cls)
-
-
-def _sections() -> Iterator[tuple[str, Any]]:
-    yield "", Spec
-    for name, annotation in type_hints(Spec).items():
-        if dataclasses.is_dataclass(annotation):
-            yield name, annotation
+    classes = {"": Spec, **SECTIONS}
+    return {name: [each.name for each in dataclasses.fields(cls)] for name, cls in classes.items()}
 
 
 def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
-    hints = type_hints(cls)
+    hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         path, annotation = (*above, field.name), hints[field.name]
         if dataclasses.is_dataclass(annotation):

@@ -56,7 +56,9 @@ def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError
     words = lines[-1] if lines else ""
     is_peers = code == -signal.SIGTERM or any(each in words for each in _PEER_ERRORS)
     cause = None if is_peers else known_cause(words)
-    kind = cause or (Kind.COLLECTIVE if is_peers else kind_of_exit(code))
+    # A shell shows the end of a program by signal N as 128 + N.
+    of_exit = Kind.PROCESS_KILLED if code < 0 or code > 128 else Kind.USER_CODE
+    kind = cause or (Kind.COLLECTIVE if is_peers else of_exit)
     between = ": " if code > 0 else "; its last line: "
     return RankError(
         _seconds(end["time"]),
@@ -78,12 +80,6 @@ def _seconds(when: str) -> float:
         return time.mktime(time.strptime(when, "%Y-%m-%d_%H:%M:%S")) + 0.999
     except ValueError:
         return time.time()
-
-
-def kind_of_exit(code: int) -> Kind:
-    """Return the kind of an end of which nothing but the exit code is known."""
-    # A shell shows the end of a program by signal N as 128 + N.
-    return Kind.PROCESS_KILLED if code < 0 or code > 128 else Kind.USER_CODE
 
 
 def format_exit(code: int) -> str:

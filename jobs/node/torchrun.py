@@ -34,28 +34,18 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """The options of torchrun that differ between attempts or between nodes."""
+    """The options of torchrun that differ between attempts or between nodes.
+
+    The names are for `submit --dry-run`, which prints the first node's command before there is one.
+    """
 
     nnodes: int
     nproc_per_node: int
-    rdzv_endpoint: str
-    rdzv_id: str
-    is_host: bool  # this node hosts the store of the rendezvous
-    local_addr: str
-    log_dir: str  # torchrun makes empty directories below it
-
-
-def placeholder_options(spec: Spec) -> NodeOptions:
-    """Return the first node's options for `submit --dry-run`; names replace a real job's values."""
-    return NodeOptions(
-        nnodes=spec.slurm.most_nodes,
-        nproc_per_node=spec.nproc_per_node,
-        rdzv_endpoint="FIRST_NODE_ADDRESS:FREE_PORT",
-        rdzv_id="JOB_ID-ATTEMPT",
-        is_host=True,
-        local_addr="FIRST_NODE_ADDRESS",
-        log_dir="TEMPORARY_DIRECTORY",
-    )
+    rdzv_endpoint: str = "FIRST_NODE_ADDRESS:FREE_PORT"
+    rdzv_id: str = "JOB_ID-ATTEMPT"
+    is_host: bool = True  # this node hosts the store of the rendezvous
+    local_addr: str = "FIRST_NODE_ADDRESS"
+    log_dir: str = "TEMPORARY_DIRECTORY"  # torchrun makes empty directories below it
 
 
 def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str]:

@@ -91,7 +91,8 @@ class Job:
 
     @property
     def is_alive(self) -> bool:
-        return job_state.is_alive(self.state)
+        """Whether it waits, runs or may start again; also in a state that is not known."""
+        return self.state not in job_state.ENDED
 
 
 def call(
@@ -182,13 +183,11 @@ def parse_job(text: str) -> Job | None:
     )
 
 
-def show_job(job_id: str) -> Job | None:
-    """Return the job's record in slurmctld; None if slurmctld has none or does not answer."""
-    return ask_about(job_id)[0]
-
-
 def ask_about(job_id: str, patience_s: float = 0.0) -> tuple[Job | None, bool]:
-    """Return the job's record in slurmctld, and whether slurmctld answered: it may have none."""
+    """Return the job's record in slurmctld, and whether slurmctld answered: it may have none.
+
+    patience_s: how long the call is repeated while slurmctld does not answer.
+    """
     answer = call_patiently(["scontrol", "show", "job", job_id], patience_s=patience_s)
     if answer is None:
         return None, False
@@ -217,16 +216,9 @@ def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool
     return ["srun", *place, *shared, *(["--pty"] if has_terminal else []), *command]
 
 
-def ask_node(
-    job_id: str, node: str, command: Sequence[str]
-) -> subprocess.CompletedProcess[str] | None:
-    """Run a command on a node of a running job, as `call` does; its output is the answer."""
-    return call(step_argv(plain_job_id(job_id), node, command, has_terminal=False))
-
-
-def show_job_patiently(job_id: str) -> Job | None:
-    """Return `show_job`, repeated for PATIENCE_S while slurmctld does not answer."""
-    return ask_about(job_id, PATIENCE_S)[0]
+def show_job(job_id: str, patience_s: float = 0.0) -> Job | None:
+    """Return the job's record in slurmctld; None if slurmctld has none or does not answer."""
+    return ask_about(job_id, patience_s)[0]
 
 
 def call_patiently(
@@ -315,11 +307,6 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
     if not end:
         end = output(["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]).strip()
     return float(end) if end.isdigit() else None
-
-
-def has_sbatch() -> bool:
-    """Return whether sbatch is on PATH."""
-    return shutil.which("sbatch") is not None
 
 
 def is_configured() -> bool:
@@ -452,7 +439,7 @@ def requeue(job_id: str) -> RequeueResult:
     answer = None
     for pause_s in pauses(PATIENCE_S):
         answer = call(["scontrol", "requeue", "Incomplete", job_id])
-        after = show_job_patiently(job_id)
+        after = show_job(job_id, PATIENCE_S)
         if after is None:
             break
         is_counted = after.state in job_state.WAITING or after.restarts > restart_count()

@@ -39,11 +39,6 @@ def read(word: str) -> str:
     return _SAME_AS.get(first, first)
 
 
-def is_alive(state: str) -> bool:
-    """Return whether a job waits, runs or may start again; also in a state that is not known."""
-    return state not in ENDED
-
-
 def has_no_allocation(state: str) -> bool:
     """Return whether a job has no nodes: it waits, has ended, or Slurm is taking them away."""
     return state in ENDING | WAITING | ENDED

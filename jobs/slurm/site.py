@@ -6,7 +6,7 @@ If Slurm does not answer, its defaults count. Standard library only.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from .. import records
 from ..records.queued import SlurmSite
@@ -16,7 +16,8 @@ from . import client
 
 def settings() -> Mapping[str, str]:
     """Return the values of `scontrol show config` by name; none if Slurm does not answer."""
-    lines = (line.partition("=") for line in _output(["scontrol", "show", "config"]).splitlines())
+    text = client.output(["scontrol", "show", "config"])
+    lines = (line.partition("=") for line in text.splitlines())
     values = {name.strip(): value.strip() for name, equals, value in lines if equals}
     return values if "PreemptType" in values else {}
 
@@ -53,18 +54,3 @@ def number(text: str, default: int = 0) -> int:
     """Return the number at the start of a value, such as 30 of `30 sec`."""
     digits = re.match(r"\d+", text)
     return int(digits[0]) if digits else default
-
-
-def show_partitions(*names: str) -> str:
-    """Return what scontrol shows of one partition or of all; "" if it does not answer."""
-    return _output(["scontrol", "--all", "show", "partition", *names])
-
-
-def show_accounting(*words: str) -> str:
-    """Return what `sacctmgr show` prints, with a bar between two fields; "" as above."""
-    return _output(["sacctmgr", "--noheader", "--parsable2", "show", *words])
-
-
-def _output(argv: Sequence[str]) -> str:
-    answer = client.call(argv)
-    return answer.stdout if answer is not None and answer.returncode == 0 else ""

@@ -35,7 +35,7 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
 
     nodes: that the job had at its start. It may have given lost ones back since.
     """
-    job = client.show_job_patiently(job_id)
+    job = client.show_job(job_id, client.PATIENCE_S)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
     silent = silent_nodes(facts, present)
     if silent:
@@ -70,7 +70,9 @@ def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -
     """Return where the agents meet, by the first of the nodes; None without its answer."""
     module = f"{installation.NAME}.jobs.rooms.nodes.head"
     words = [str(run_dir.path), str(attempt), *nodes]
-    answer = client.ask_node(job_id, nodes[0], [sys.executable, "-m", module, *words])
+    command = [sys.executable, "-m", module, *words]
+    argv = client.step_argv(client.plain_job_id(job_id), nodes[0], command, has_terminal=False)
+    answer = client.call(argv)
     lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
     if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
         lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]

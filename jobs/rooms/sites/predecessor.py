@@ -54,7 +54,7 @@ def _check_end(run_dir: RunDir, facts: AttemptFacts, before: str) -> tuple[Actio
     state = end_state(run_dir, before)
     if state == "CANCELLED":
         return Action.CANCEL, f"job {before} was cancelled"
-    if state is not None and job_state.is_alive(state):
+    if state is not None and state not in job_state.ENDED:
         return None, f"job {before} has not ended, it is {state}"
     if state is None and not _was_handed_over(facts):
         resume = installation.command("resume")
@@ -84,7 +84,7 @@ def end_state(run_dir: RunDir, job_id: str) -> str | None:
 
     slurmctld keeps it for some minutes (MinJobAge); after that sacct has it, or the job's log.
     """
-    job = client.show_job_patiently(job_id)
+    job = client.show_job(job_id, client.PATIENCE_S)
     if job is not None:
         return job.state
     return job_list.end_state(job_id) or state_in_log(run_dir, job_id)

@@ -49,7 +49,7 @@ def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | Non
         return None, ""
     job = None
     if facts.spec.slurm.restart != "requeue":
-        job = client.show_job_patiently(job_id)
+        job = client.show_job(job_id, client.PATIENCE_S)
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, facts.spec, can_requeue)
     if reason:

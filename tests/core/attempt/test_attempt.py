@@ -86,10 +86,10 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
     run.spec.write_text(Spec().to_json())
     run_lock.claim(run, ME, 1)
 
-    def silent_for_long(_):
+    def silent_for_long(*_):
         run_lock.claim(run, replace(ME, restart_count=1), 2)
 
-    monkeypatch.setattr(client, "show_job_patiently", silent_for_long)
+    monkeypatch.setattr(client, "show_job", silent_for_long)
     with pytest.raises(run_lock.OwnedError, match="attempt 1 is superseded"):
         close_module.close(run, ME, 1)
     assert not run.attempts.exists()

@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs import gpus, hooks
 from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
+from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
 from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
@@ -23,14 +23,14 @@ def no_gpus(monkeypatch):
 
 def start(spec):
     """(command, variables) of torchrun."""
-    command = torchrun_command(spec, RUN, placeholder_options(spec))
+    command = torchrun_command(spec, RUN, NodeOptions(1, 1))
     return hooks.start(Door.TORCHRUN, command, spec.launch.env, spec)
 
 
 def test_torchrun_forks_the_ranks_of_the_trainer():
     spec = Spec(launch=Launch(args=["--x=a b"]))
     command, variables = start(spec)
-    torchrun = torchrun_command(spec, RUN, placeholder_options(spec))
+    torchrun = torchrun_command(spec, RUN, NodeOptions(1, 1))
     end = torchrun.index("-m", torchrun.index("torch.distributed.run"))
     assert command == [
         *(*PRELOAD, "slurm_job_kit.trainer.run,torch._dynamo"),

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs import hooks, records
 from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
+from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
 from slurm_job_kit.jobs.records.nodes import NODE
 from slurm_job_kit.jobs.rooms.scripts.command import search_path
 from slurm_job_kit.jobs.rundir import RunDir
@@ -24,7 +24,7 @@ AGENT = {"KIT_AGENT_PID": str(os.getpid()), "KIT_ATTEMPT": "1", NODE: "n1", "KIT
 def start(launch, environ):
     """(command, variables) of torchrun."""
     spec = Spec(launch=launch)
-    command = torchrun_command(spec, RUN, placeholder_options(spec))
+    command = torchrun_command(spec, RUN, NodeOptions(1, 1))
     return hooks.start(Door.TORCHRUN, command, environ | launch.env, spec)
 
 
