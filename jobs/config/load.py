@@ -6,7 +6,9 @@ need it.
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -106,7 +108,7 @@ def _read(path: Path) -> str:
             data = file.read(yaml_reader.MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
-        hint = "" if isinstance(error, PermissionError) else _other_files(path)
+        hint = "" if isinstance(error, (PermissionError, ValueError)) else _other_files(path)
         raise refuse(f"cannot be read: {reason}", hint) from None
     if len(data) > yaml_reader.MAX_BYTES:
         raise refuse("is larger than 64 KiB", "is it a spec? configs/ has examples")
@@ -123,10 +125,7 @@ def _other_files(path: Path) -> str:
 
     Specs are looked for in the folder of `path` and in configs/; `.yaml` may be left out.
     """
-    try:
-        folder = path if path.is_dir() else path.parent
-    except OSError:  # the name is too long
-        folder = path.parent
+    folder = path if os.path.isdir(path) else path.parent
     places = {
         name.removesuffix(".yaml"): place
         for place in (Path("configs"), folder)
@@ -140,7 +139,4 @@ def _other_files(path: Path) -> str:
 
 def _specs_in(folder: Path) -> list[str]:
     """Return the names of the YAML files in a folder; hidden ones are settings of other tools."""
-    try:
-        return sorted(each.name for each in folder.glob("[!.]*.yaml"))
-    except (OSError, ValueError):
-        return []
+    return sorted(glob.glob("*.yaml", root_dir=folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..problems import CONTROL, KeyPath, Place, Problem, printable
@@ -17,19 +17,11 @@ _QUOTED_MAPPING = "SET splits at spaces: write one entry as {}.NAME=VALUE"
 _CONTROL = re.compile(f"[{CONTROL}]")
 
 
-@dataclass(frozen=True)
-class Override:
-    """One `KEY=VALUE`; the value is parsed by the same rules as a value of the file."""
-
-    path: KeyPath
-    document: Document
-
-
 def apply(document: Document, arguments: Sequence[str]) -> None:
     """Merge each `KEY=VALUE` into the document; a wrong one becomes one of its problems."""
     for number, argument in enumerate(arguments):
         parsed = parse(argument, number)
-        problem = parsed if isinstance(parsed, Problem) else merge(document, parsed)
+        problem = parsed if isinstance(parsed, Problem) else merge(document, *parsed)
         if problem is not None:
             document.problems.append(problem)
 
@@ -44,8 +36,10 @@ def newest(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept.values())
 
 
-def parse(argument: str, number: int) -> Override | Problem:
-    """Return the override in one argument, or what is wrong with the argument.
+def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
+    """Return the key and the value in one argument, or what is wrong with it.
+
+    The value is parsed by the same rules as a value of the file.
 
     number: the argument's position among all overrides; problems are sorted by it.
     """
@@ -73,7 +67,7 @@ def parse(argument: str, number: int) -> Override | Problem:
         hint = _QUOTED_MAPPING.format(name) if is_cut else _QUOTE
         return replace(document.problems[0], path=path, hint=hint)
     nodes = {path + at: node for at, node in {(): YamlNode(place), **document.nodes}.items()}
-    return Override(path, Document(as_written(document.values, path, nodes), nodes))
+    return path, Document(as_written(document.values, path, nodes), nodes)
 
 
 def _has_comment(written: str, document: Document) -> bool:
@@ -103,10 +97,10 @@ def as_written(value: Any, path: KeyPath, nodes: dict[KeyPath, YamlNode]) -> Any
     return value if is_sbatch_arg and keeps_meaning else written
 
 
-def merge(document: Document, override: Override) -> Problem | None:
-    """Set the override's key in the document, or return why that is impossible."""
-    path = _spelling_in(document.values, override.path)
-    nodes = {path + at[len(path) :]: node for at, node in override.document.nodes.items()}
+def merge(document: Document, written: KeyPath, value: Document) -> Problem | None:
+    """Set a key in the document, or return why that is impossible."""
+    path = _spelling_in(document.values, written)
+    nodes = {path + at[len(path) :]: node for at, node in value.nodes.items()}
     own = nodes[path]
     parent = document.values
     for depth, name in enumerate(path[:-1], 1):
@@ -117,7 +111,7 @@ def merge(document: Document, override: Override) -> Problem | None:
         if not isinstance(parent, dict):
             hint = "override the key itself, such as launch.args=[a, b]"
             return Problem(path[:depth], "has no keys of its own", hint, place=own.place)
-    parent[path[-1]] = override.document.values
+    parent[path[-1]] = value.values
     for at in [at for at in document.nodes if at[: len(path)] == path]:
         del document.nodes[at]
     document.nodes.update(nodes)

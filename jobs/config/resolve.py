@@ -82,12 +82,9 @@ def canonical(spec: Spec) -> Spec:
         option = name.replace("_", "-")
         is_time = option in SBATCH_TIMES and isinstance(value, str)
         if value is not False:
-            sbatch_args[option] = _canonical(str(value)) if is_time else value
-    slurm = dataclasses.replace(
-        spec.slurm, time=_canonical(spec.slurm.time), sbatch_args=sbatch_args
-    )
+            sbatch_args[option] = (
+                duration.canonical(duration.parse(str(value))) if is_time else value
+            )
+    time = duration.canonical(duration.parse(spec.slurm.time))
+    slurm = dataclasses.replace(spec.slurm, time=time, sbatch_args=sbatch_args)
     return dataclasses.replace(spec, slurm=slurm)
-
-
-def _canonical(text: str) -> str:
-    return duration.canonical(duration.parse(text))

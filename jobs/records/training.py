@@ -154,13 +154,9 @@ def read_events(path: Path) -> list[Event]:
 # progress.json is overwritten in place, so each part of it has a fixed place: the step 12 digits
 # behind this text, the rest behind the step. JSON allows spaces around both.
 _BEFORE_STEP = '{"step": '
-
 PROGRESS_STEP_AT = len(_BEFORE_STEP)
-
 _STEP = re.compile(rb'"step": *(\d+)')
-
 _TOTAL = re.compile(rb'"total": *(\d+)')
-
 _PROGRESS_BYTES = 512
 
 
