@@ -3,8 +3,6 @@
 In a clone most of them have a make target.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Sequence

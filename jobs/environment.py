@@ -5,8 +5,6 @@ may remove more, by the hook `start`. slurm/ddp.sbatch and slurm/agent.sh remove
 Python runs.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import re

@@ -4,8 +4,6 @@ All code imports the package slurm_job_kit, because a user's repository may have
 `trainer` of its own. In a clone its parts lie at the top: slurm_job_kit/__init__.py.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """What ends or delays a run: the names, and one table with what each means and what to do."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The known causes behind errors of any program, and how to know each."""
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import Sequence

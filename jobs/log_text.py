@@ -4,8 +4,6 @@ Other programs write into the logs: progress bars that return to the start of th
 thousand times, colours, binary bytes, lines of megabytes, files of gigabytes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this module.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ server. So the kit opens by its name what it knows by name, and believes a missi
 only after `ask_again`. Standard library only; the trainer imports this module, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -5,8 +5,6 @@ file imports little: a signal that comes before its handler may be lost. The ker
 one pending, across exec, too, and delivers it when it is unblocked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@
 of rank 0, and `rank-RRRRR.safetensors` with the tensors of a rank.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

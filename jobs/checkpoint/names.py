@@ -1,7 +1,5 @@
 """The names in the folder of checkpoints, their order, and the pointers `latest` and `best`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

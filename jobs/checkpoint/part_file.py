@@ -6,8 +6,6 @@ needs a part of the data reads and checks the blocks of that part only.
 Source of the format: github.com/huggingface/safetensors, "Format".
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

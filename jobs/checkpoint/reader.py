@@ -6,8 +6,6 @@ and then the error is raised, because a run must not lose hours of work to a slo
 that persists is a bad sector and counts as damage.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -17,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from .. import shared_files
 from . import manifest, part_file
@@ -49,11 +47,11 @@ class Contents:
         self._is_fresh = False  # the cache of this host was dropped
 
     @classmethod
-    def open(cls, directory: Path) -> Contents:
+    def open(cls, directory: Path) -> Self:
         """Open a checkpoint. Raises as `read_manifest`."""
         return cls(directory, read_manifest(directory))
 
-    def __enter__(self) -> Contents:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,7 +1,5 @@
 """The keys of a spec, from the dataclasses: types, names of types, and the nearest known name."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import json

@@ -4,8 +4,6 @@
 need it.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import os

@@ -1,7 +1,5 @@
 """`KEY=VALUE` arguments of the command line: each is parsed and merged into a document."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

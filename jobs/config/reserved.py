@@ -1,7 +1,5 @@
 """Options of sbatch, and of sbatch and srun, that the kit sets, each with what to write instead."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 _STATE = "the kit keeps state and logs in the run directory; make logs or kit logs shows them"

@@ -1,7 +1,5 @@
 """Expands paths and times in the values of a spec; each function returns new values."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks a parsed document: returns its spec, or raises every problem with its place."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import operator

@@ -5,8 +5,6 @@ PyYAML only makes nodes of the text here. Its loaders follow YAML 1.1, where `no
 tags that are refused here. Source: YAML 1.2.2, 10.3 Core Schema.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The node agent's work: start torchrun, send a stop to the ranks, write the agent's record."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

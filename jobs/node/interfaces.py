@@ -1,7 +1,5 @@
 """The addresses of this node's network interfaces, IPv4 and IPv6. Standard library only."""
 
-from __future__ import annotations
-
 import fcntl
 import socket
 import struct

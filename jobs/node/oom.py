@@ -7,8 +7,6 @@ task counts the kills. Slurm removes that cgroup when the agent ends, so the age
 itself: before torchrun starts and after torchrun has ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND replaces 
 exec, so the pid that torchrun watches and the agent signals is the pid of the rank itself.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Standard library only: it runs on the batch host and inside the agents.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import ipaddress

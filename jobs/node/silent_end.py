@@ -4,8 +4,6 @@ The trainer records why it fails; a user's script, a rank that a signal ends and
 finds no store do not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

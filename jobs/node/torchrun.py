@@ -1,7 +1,5 @@
 """torchrun on one node of an attempt: its command line, its environment, the rank's command."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

@@ -16,8 +16,6 @@ Python takes half a millisecond to make a dataclass, so a command imports only t
 records. The codec itself stands here.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

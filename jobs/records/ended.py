@@ -1,7 +1,5 @@
 """attempts.jsonl: how each attempt ended, on what evidence, and what was decided."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

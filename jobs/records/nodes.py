@@ -1,7 +1,5 @@
 """What passes between an attempt and its nodes: its plan, and the ends of agents and ranks."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 The trainer writes these files; a user's kit_stop.py writes some of them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import typing

@@ -4,8 +4,6 @@ Every call has a time limit. A missing answer is None and no exception, because 
 still decide from the run directory. Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -54,22 +52,6 @@ ANSWER_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
-class Life:
-    """Whether a job or a process lives: it waits, runs, or may start again.
-
-    is_alive: None where that is unknown. Then `why` is a sentence without its dot, and `hint` what
-    a person can do. Only what is known to have ended may be taken over.
-    job: what Slurm shows of a job.
-    """
-
-    is_alive: bool | None
-    why: str = ""
-    hint: str = "try again"
-    job: Job | None = None
-    is_silent: bool = False  # Slurm did not answer
-
-
-@dataclass(frozen=True)
 class Job:
     """One job, from `scontrol show job`, or from a line of squeue, which has fewer fields."""
 
@@ -93,6 +75,22 @@ class Job:
     def is_alive(self) -> bool:
         """Whether it waits, runs or may start again; also in a state that is not known."""
         return self.state not in job_state.ENDED
+
+
+@dataclass(frozen=True)
+class Life:
+    """Whether a job or a process lives: it waits, runs, or may start again.
+
+    is_alive: None where that is unknown. Then `why` is a sentence without its dot, and `hint` what
+    a person can do. Only what is known to have ended may be taken over.
+    job: what Slurm shows of a job.
+    """
+
+    is_alive: bool | None
+    why: str = ""
+    hint: str = "try again"
+    job: Job | None = None
+    is_silent: bool = False  # Slurm did not answer
 
 
 def call(

@@ -4,8 +4,6 @@ Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days
 days-hours:minutes and days-hours:minutes:seconds.
 """
 
-from __future__ import annotations
-
 import re
 
 from ..console import format_duration

@@ -9,8 +9,6 @@ would run the rest. In our command line each option is one argument (`jobs.slurm
 A job queues its successor with the standard library alone, by `jobs.slurm.client.submit`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

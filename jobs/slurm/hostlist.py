@@ -1,7 +1,5 @@
 """Slurm's lists of nodes."""
 
-from __future__ import annotations
-
 import re
 
 _PART = re.compile(r"([^,\[]|\[[^\]]*\])+")

@@ -5,8 +5,6 @@ whether another user's job lives. A missing answer is no exception, as in jobs.s
 Standard library only.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -6,8 +6,6 @@ Source: slurm_protocol_defs.c, job_state_string, of Slurm 22.05, 24.11 and 26.05
 only.
 """
 
-from __future__ import annotations
-
 # Until `scontrol release`.
 HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 # It has no nodes. EXPEDITING: of --requeue=expedite, it starts again before all other jobs.

@@ -4,8 +4,6 @@ Source: https://slurm.schedmd.com/job_reason_codes.html; slurm_protocol_defs.c,
 job_state_reason_string.
 """
 
-from __future__ import annotations
-
 import re
 
 # What the sentences of a wait have in them that does not end by itself.

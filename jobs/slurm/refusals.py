@@ -1,7 +1,5 @@
 """The key of a spec that a refusal of sbatch may be about; Slurm's own words come before it."""
 
-from __future__ import annotations
-
 import re
 
 # Slurm's messages, the key, and what shows what the site has. The first that fits decides: the name

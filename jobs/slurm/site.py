@@ -3,8 +3,6 @@
 If Slurm does not answer, its defaults count. Standard library only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 
