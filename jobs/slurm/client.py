@@ -219,6 +219,13 @@ def show_job(job_id: str, patience_s: float = 0.0) -> Job | None:
     return ask_about(job_id, patience_s)[0]
 
 
+def ask_node(
+    job_id: str, node: str, command: Sequence[str]
+) -> subprocess.CompletedProcess[str] | None:
+    """Run a command on a node of a running job, as `call` does; its output is the answer."""
+    return call(step_argv(plain_job_id(job_id), node, command, has_terminal=False))
+
+
 def call_patiently(
     argv: Sequence[str],
     environ: Mapping[str, str] | None = None,

@@ -48,6 +48,16 @@ def requeued_codes() -> frozenset[int]:
     )
 
 
+def show_partitions(*names: str) -> str:
+    """Return what scontrol shows of one partition or of all; "" if it does not answer."""
+    return client.output(["scontrol", "--all", "show", "partition", *names])
+
+
+def show_accounting(*words: str) -> str:
+    """Return what `sacctmgr show` prints, with a bar between two fields; "" as above."""
+    return client.output(["sacctmgr", "--noheader", "--parsable2", "show", *words])
+
+
 def number(text: str, default: int = 0) -> int:
     """Return the number at the start of a value, such as 30 of `30 sec`."""
     digits = re.match(r"\d+", text)

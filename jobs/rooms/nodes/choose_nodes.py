@@ -70,9 +70,7 @@ def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -
     """Return where the agents meet, by the first of the nodes; None without its answer."""
     module = f"{installation.NAME}.jobs.rooms.nodes.head"
     words = [str(run_dir.path), str(attempt), *nodes]
-    command = [sys.executable, "-m", module, *words]
-    argv = client.step_argv(client.plain_job_id(job_id), nodes[0], command, has_terminal=False)
-    answer = client.call(argv)
+    answer = client.ask_node(job_id, nodes[0], [sys.executable, "-m", module, *words])
     lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
     if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
         lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]

@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from ... import records
 from ...console import user_name
 from ...rundir import RunDir
-from ...slurm import client, duration
-from ...slurm.site import number, settings
+from ...slurm import duration
+from ...slurm.site import number, settings, show_accounting, show_partitions
 from ...spec import Slurm
 
-_PARTITIONS = ("scontrol", "--all", "show", "partition")
-_SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "show")
 _PAIR = re.compile(r"(\w+)=(\S+)")
 _UNLIMITED = ("UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "")
 
@@ -129,7 +127,7 @@ def query(requested: Slurm, known: Mapping[str, str] | None = None) -> list[Site
         return []
     names = (requested.partition or "").split(",")
     one = [requested.partition] if requested.partition and len(names) == 1 else []
-    partitions = parse_partitions(client.output([*_PARTITIONS, *one]))
+    partitions = parse_partitions(show_partitions(*one))
     chosen = [each for each in partitions if each.name in names]
     if not requested.partition:
         chosen = [each for each in partitions if each.is_default]
@@ -138,8 +136,7 @@ def query(requested: Slurm, known: Mapping[str, str] | None = None) -> list[Site
         return sites
     wanted = requested.qos or default_qos(user_name(os.getuid()), requested.account)
     columns, names = "format=PreemptMode,GraceTime", wanted.lower().split(",")
-    texts = [client.output([*_SACCTMGR, "qos", f"name={name}", columns]) for name in names]
-    found = [(parse_qos(text), name) for text, name in zip(texts, names, strict=True)]
+    found = [(parse_qos(show_accounting("qos", f"name={name}", columns)), name) for name in names]
     return [replace(each, qos=qos, qos_name=name) for each in sites for qos, name in found]
 
 
@@ -150,7 +147,7 @@ def default_qos(user: str, account: str | None) -> str:
     sacctmgr(1), DefaultQOS; slurmctld, acct_policy: "normal".
     """
     columns = "format=DefaultAccount,Account,DefaultQOS"
-    text = client.output([*_SACCTMGR, "user", user, "withassoc", columns])
+    text = show_accounting("user", user, "withassoc", columns)
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
     names = [qos for default, own, qos in rows if own == (account or default).lower() and qos]
     return names[0] if names else "normal"
