@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
@@ -62,7 +61,7 @@ def choose_cluster(requested: str) -> str:
 
     Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing.
     """
-    has_sbatch = shutil.which("sbatch") is not None
+    has_sbatch = client.has_sbatch()
     if requested == "slurm" and not has_sbatch:
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
     if requested != "auto":

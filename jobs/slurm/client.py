@@ -314,6 +314,11 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
     return float(end) if end.isdigit() else None
 
 
+def has_sbatch() -> bool:
+    """Return whether sbatch is on PATH."""
+    return shutil.which("sbatch") is not None
+
+
 def is_configured() -> bool:
     """Return whether Slurm's commands have a cluster's configuration, and not only a package."""
     answer = call(["sbatch", "--version"])

@@ -3,6 +3,7 @@
 Standard library only.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from .. import installation
@@ -74,4 +75,9 @@ def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list
     script: the batch script; by default the run directory's frozen one.
     """
     options = sbatch_options(spec, run_dir.path)
-    return ["sbatch", *options, str(script or run_dir.kit / SCRIPT), str(run_dir.path)]
+    return argv_of(options, script or run_dir.kit / SCRIPT, run_dir.path)
+
+
+def argv_of(options: Sequence[str], script: Path, target: Path) -> list[str]:
+    """Return the command line that queues the batch script for a run, or for a group of runs."""
+    return ["sbatch", *options, str(script), str(target)]

@@ -136,7 +136,7 @@ def queue_array(
     first = next(iter(runs))
     known = site.record(first)
     array = f"--array={array_tasks(numbers, limit)}"
-    argv = ["sbatch", *options, array, str(first.kit / sbatch.SCRIPT), str(sweep)]
+    argv = sbatch.argv_of([*options, array], first.kit / sbatch.SCRIPT, sweep)
 
     def record(array_id: str) -> None:
         lookup.remember(RunDir(sweep), array_id)
