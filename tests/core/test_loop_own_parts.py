@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-import sys
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from slurm_job_kit.jobs.rundir import read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import UserError
-from tests.core.data_kit import Whole
 from tests.core.test_loop import points, train
 from tests.parts import OBJECTIVE
 
@@ -232,27 +230,29 @@ class Scaled(nn.Linear):
         return super().forward(inputs * self.scale)
 
 
-def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp_path, monkeypatch):
-    """A first start may download the data, a later one reads them."""
-    drawn: list[tuple[float, ...]] = []
+drawn: list[tuple[float, ...]] = []
 
-    def download():
-        if not drawn:
-            random.random(), np.random.rand(), torch.rand(1)
-        return Whole(lambda at: {"x": at, "noise": torch.full((len(at),), 0.5)}, 10), None
 
-    class Offset:
-        takes_batch = True
+def download():
+    """Data that only the first attempt downloads, by code that draws; a later one reads them."""
+    if not drawn:
+        random.random(), np.random.rand(), torch.rand(1)
+    return [{"x": each, "noise": 0.5} for each in range(10)], None
 
-        def __init__(self):
-            drawn.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
 
-        def __call__(self, batch, _):
-            return batch
+class Offset:
+    """A transform that draws when it is made."""
 
-    module = sys.modules[__name__]
-    monkeypatch.setattr(module, "download", download, raising=False)
-    monkeypatch.setattr(module, "Offset", Offset, raising=False)
+    takes_batch = True
+
+    def __init__(self):
+        drawn.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
+
+    def __call__(self, batch, _):
+        return batch
+
+
+def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp_path):
     names = {"model": "Scaled", "dataset": "download", "transform": "Offset"}
     named = {key: f"{HERE}:{name}" for key, name in names.items()}
     own: dict[str, Any] = {"objective": f"{HERE}:fitted", "objective_args": {}, "lr": 0.01}

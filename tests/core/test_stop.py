@@ -30,16 +30,6 @@ def run_rank(text):
     )
 
 
-def test_a_storm_of_signals_is_one_request():
-    done = run_rank("""
-request.enter_loop()
-for number in 50 * list(stop.STOP_SIGNALS):
-    signal_self(number)
-print(request.requested)
-""")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
-
-
 def test_more_signals_than_the_pipe_holds_block_no_process():
     done = run_rank("""
 request.enter_loop()

@@ -137,7 +137,9 @@ class Sleeper:
         return (time.sleep, (60,))
 
 
-ONE_TENSOR = b'{"model": {"!tensor": ["x", "float32", [2], 1]}}'
+def state_of(tensor: str) -> bytes:
+    """A state.json whose only value is this outline of a tensor."""
+    return f'{{"model": {{"!tensor": {tensor}}}}}'.encode()
 
 
 def bytes_of(header, length=None):
@@ -145,30 +147,29 @@ def bytes_of(header, length=None):
     return (len(header) if length is None else length).to_bytes(8, "little") + header
 
 
+STATES = [pickle.dumps({"model": Sleeper()}), b"[1]", b"hello", state_of("7")]
+STATES += [
+    state_of(each)
+    for each in (
+        '["x", "save", [2], 1]',
+        '["x", "float32", [], 2]',
+        '["x", "float32", [2], 0]',
+        '["x", "float32", [Infinity], 1]',
+    )
+]
+OFFSETS = ("7", "[-99, 7]", "[0, Infinity]", "[0, 8]")
+PARTS = [b"", b"hello", *(bytes_of(header) for header in (b"hello", b"{}", b"[7]"))]
+PARTS += [bytes_of(b"{}", 2**62), bytes_of(b"{}", 40)]
+PARTS += [bytes_of(f'{{"x": {{"data_offsets": {each}}}}}'.encode()) for each in OFFSETS]
+PARTS += [bytes_of(b'{"x": {"data_offsets": [0, 7]}}') + bytes(8)]
+
+
 @pytest.mark.parametrize(
     ("state", "part"),
     [
-        (pickle.dumps({"model": Sleeper()}), b""),
-        (b"[1]", b""),
-        (b"hello", b""),
-        (b'{"model": {"!tensor": ["x", "save", [2], 1]}}', b""),
-        (b'{"model": {"!tensor": ["x", "float32", [], 2]}}', b""),
-        (b'{"model": {"!tensor": ["x", "float32", [2], 0]}}', b""),
-        (b'{"model": {"!tensor": 7}}', b""),
-        (b'{"model": {"!tensor": ["x", "float32", [Infinity], 1]}}', b""),
-        (b'{"model": {"!tensor": [["x"], "float32", [2], 1]}}', bytes_of(b"{}")),
-        (ONE_TENSOR, b""),
-        (ONE_TENSOR, b"hello"),
-        (ONE_TENSOR, bytes_of(b"hello")),
-        (ONE_TENSOR, bytes_of(b"{}", 2**62)),
-        (ONE_TENSOR, bytes_of(b"{}", 40)),
-        (ONE_TENSOR, bytes_of(b"{}")),
-        (ONE_TENSOR, bytes_of(b"[7]")),
-        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": 7}}')),
-        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": [-99, 7]}}')),
-        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": [0, Infinity]}}')),
-        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": [0, 7]}}') + bytes(8)),
-        (ONE_TENSOR, bytes_of(b'{"x": {"data_offsets": [0, 8]}}')),
+        *((state, b"") for state in STATES),
+        (state_of('[["x"], "float32", [2], 1]'), bytes_of(b"{}")),
+        *((state_of('["x", "float32", [2], 1]'), part) for part in PARTS),
     ],
 )
 def test_a_checkpoint_that_the_kit_does_not_write_is_quarantined_unread(

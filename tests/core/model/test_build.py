@@ -188,41 +188,22 @@ class Own(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        (
-            "frozen",
-            f"train.model {OWN} has no trainable parameter: add one, or set "
-            "requires_grad of one to True",
-        ),
-        (
-            "detached",
-            f"train.objective {OBJECTIVE}: the loss depends on no trainable parameter of "
-            "train.model: remove detach() or no_grad() from the model or the objective",
-        ),
-    ],
-)
-def test_a_model_that_does_not_fit_is_refused_with_the_fix(built, mistake, words):
-    train = dataclasses.replace(MLP, model=OWN, model_args={"mistake": mistake})
-    with pytest.raises(UserError) as caught:
-        built(train)
-    assert str(caught.value) == words
-
-
-@pytest.mark.parametrize(
     ("mistake", "words", "line"),
     [
+        ("frozen", f"model {OWN} has no trainable parameter: add one, or set requires_grad of", ""),
+        ("detached", f"objective {OBJECTIVE}: the loss depends on no trainable parameter of", ""),
         ("creation", f"model {OWN}: RuntimeError: no such thing", "raise RuntimeError"),
         # An own objective calls the model.
         ("shape", f"objective {OBJECTIVE}: RuntimeError: mat1 and mat2", "return self.linear(x)"),
     ],
 )
-def test_an_exception_of_a_model_at_the_start_is_an_error_of_the_model(built, mistake, words, line):
+def test_a_model_that_fails_or_does_not_fit_is_refused_with_its_line(built, mistake, words, line):
     train = dataclasses.replace(MLP, model=OWN, model_args={"mistake": mistake})
-    with pytest.raises(UserCodeError) as caught:
+    with pytest.raises(UserError) as caught:
         built(train)
     assert str(caught.value).startswith(f"train.{words}")
-    assert line in caught.value.trace
+    assert isinstance(caught.value, UserCodeError) is bool(line)
+    assert line in getattr(caught.value, "trace", "")
 
 
 def unreadable(kind):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +19,38 @@ from tests.core.test_loop_own_parts import spec_of
 HERE = __name__
 
 
-def test_exactness_names_what_changed():
-    first = {"torch": "2.13", "world size": 3, "train.lr": 0.1, "ranks": [1, 1, 1]}
-    assert exactness(extend_history([first], dict(first)), True)[0] == "bitwise"
-    assert exactness([first], False)[0] == "same samples"
-    other = extend_history([first], {**first, "torch": "2.14"})
-    assert exactness(other, True) == ("same samples", "torch was 2.13, then 2.14 after step 0")
-    for key in ("train.seed", "train.dataset_args", "train.collate"):
-        exact, reason = exactness(extend_history([first], {**first, key: 1}), True)
-        assert exact == "approximate" and reason.startswith(f"{key} changed")
-    moved = extend_history([first], {**first, "ranks": [1, 2, 1]})
-    assert exactness(moved, True)[0] == "same samples"
+FIRST = {"torch": "2.13", "train.lr": 0.1, "ranks": [1, 1, 1], "world size": 8, "code": "a"}
+SEVEN = {"world size": 7, "torch": "2.14"}
+SAME, OTHER = "same samples", "approximate"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_deterministic", "exact", "reason"),
+    [
+        ({7: {}}, True, "bitwise", ""),
+        ({7: {}}, False, SAME, ""),
+        ({7: {"torch": "2.14"}}, True, SAME, "torch was 2.13, then 2.14 after step 7"),
+        ({7: {"train.seed": 1}}, True, OTHER, "train.seed changed"),
+        ({7: {"train.dataset_args": 1}}, True, OTHER, "train.dataset_args changed"),
+        ({7: {"train.collate": 1}}, True, OTHER, "train.collate changed"),
+        ({7: {"ranks": [1, 2, 1]}}, True, SAME, ""),
+        (
+            {1200: {"code": "b"}, 1300: {"code": "b"}, 1500: {"code": "c"}, 1600: {}},
+            *(True, SAME, "the code changed after step 1200 and 1500 and 1600"),  # it comes back
+        ),
+        (
+            {60: {}, 120: SEVEN, 200: SEVEN, 300: {}},
+            *(True, SAME, "world size was 8, then 7 after step 120, then 8 after step 300"),
+        ),
+    ],
+)
+def test_exactness_names_each_change_with_its_steps(changes, is_deterministic, exact, reason):
+    history = extend_history([], FIRST, 0)
+    for step, change in changes.items():
+        history = extend_history(history, FIRST | change, step)
+    found, words = exactness(history, is_deterministic)
+    assert (found, reason in words) == (exact, True)
+    assert extend_history(history, FIRST | change, step + 100) == history
 
 
 def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_size(tmp_path):
@@ -57,32 +77,6 @@ def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monk
     history = extend_history([first], describe(context), 7)
     words = "MKL_CBWR was null, then COMPATIBLE after step 7"
     assert exactness(history, True) == ("same samples", words)
-
-
-def test_exactness_names_the_steps_at_which_the_code_changed():
-    first = {"code": "a", "torch": "2.13", "ranks": [1]}
-    history = extend_history([], first, 0)
-    history = extend_history(history, {**first, "code": "b"}, 1200)
-    assert exactness(history, True) == ("same samples", "the code changed after step 1200")
-    assert extend_history(history, {**first, "code": "b"}, 1300) == history
-    history = extend_history(history, {**first, "code": "c", "torch": "2.14"}, 1500)
-    history = extend_history(history, {**first, "torch": "2.14"}, 1600)  # it comes back
-    words = "the code changed after step 1200 and 1500 and 1600"
-    torch_words = "torch was 2.13, then 2.14 after step 1500"
-    assert exactness(history, True) == ("same samples", f"{words}; {torch_words}")
-
-
-def test_exactness_names_each_change_of_the_world_size_with_its_step():
-    history: list[dict[str, Any]] = []
-    for step, size in {0: 8, 60: 8, 120: 7, 200: 7, 300: 8}.items():
-        torch_version = "2.14" if size == 7 else "2.13"
-        now = {"torch": torch_version, "world size": size, "ranks": [1] * size}
-        history = extend_history(history, now, step)
-    words = "world size was 8, then 7 after step 120, then 8 after step 300"
-    torch_words = "torch was 2.13, then 2.14 after step 120, then 2.13 after step 300"
-    assert exactness(history, True) == ("same samples", f"{words}; {torch_words}")
-    assert exactness(history, False)[1].endswith(f"; {words}")
-    assert extend_history(history, now, 400) == history
 
 
 def test_another_code_and_a_changed_hyperparameter_are_another_environment(tmp_path):

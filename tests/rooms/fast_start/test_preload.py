@@ -36,17 +36,23 @@ def main(arguments):
 """
 
 
+def preloaded(folder, code, *arguments, **modules):
+    """The finished process of this code, which has the module and those of the folder."""
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{folder}"}
+    code = f"import sys; from slurm_job_kit.jobs.rooms.fast_start import preload; {code}"
+    argv = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.parametrize(
     ("argument", "status", "tears_down", "error"),
     [("well", 0, False, ""), ("failing", 1, False, "a rank failed"), ("refused", 2, True, "")],
 )
 def test_torchrun_ends_without_a_tear_down(tmp_path, argument, status, tears_down, error):
-    (tmp_path / "stub.py").write_text(STUB)
-    code = "import sys; from slurm_job_kit.jobs.rooms.fast_start import preload; "
-    code += "preload.run_torchrun(['stub', *sys.argv[1:]])"
-    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
-    argv = [sys.executable, "-c", code, argument]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    code = "preload.run_torchrun(['stub', *sys.argv[1:]])"
+    done = preloaded(tmp_path, code, argument, stub=STUB)
     assert done.returncode == status
     assert done.stdout.startswith(f"trained with {argument}")
     assert ("torn down" in done.stdout) is tears_down
@@ -63,12 +69,8 @@ raise ValueError(bad if builtins.tries == 1 else "triton is registered twice")
 
 
 def test_the_reason_is_that_of_the_first_import_of_torch(tmp_path):
-    (tmp_path / "stub.py").write_text(FAILS_ANEW)
-    code = "from slurm_job_kit.jobs.rooms.fast_start import preload; preload.TORCHRUN = 'stub'; "
-    code += "preload.main(['stub', 'stub', 'x'])"
-    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
-    argv = [sys.executable, "-c", code]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    code = "preload.TORCHRUN = 'stub'; preload.main(['stub', 'stub', 'x'])"
+    done = preloaded(tmp_path, code, stub=FAILS_ANEW)
     assert done.returncode == 1
     assert done.stderr.endswith("TORCH_LOGS is invalid\nValid settings:\nall, aot\n")
 
@@ -95,14 +97,10 @@ def main(arguments):
 
 
 def test_the_garbage_collector_does_not_look_at_the_imports(tmp_path):
-    (tmp_path / "imported.py").write_text(IMPORTED)
-    (tmp_path / "forking.py").write_text(FORKING)
-    code = "from slurm_job_kit.jobs.rooms.fast_start import preload; "
-    code += "preload.TORCHRUN, preload.LATE_IMPORTS = 'forking', (); "
+    code = "preload.TORCHRUN, preload.LATE_IMPORTS = 'forking', (); "
     code += "preload.main(['imported', 'forking'])"
-    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
-    said = subprocess.check_output([sys.executable, "-c", code], env=env, text=True, timeout=60)
-    assert said.splitlines() == [
+    done = preloaded(tmp_path, code, imported=IMPORTED, forking=FORKING)
+    assert done.stdout.splitlines() == [
         "imported with a collector: False",
         "rank with a collector: True",
         "imports frozen: True",

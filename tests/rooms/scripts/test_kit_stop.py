@@ -64,12 +64,6 @@ def test_the_stop_file_is_looked_for_once_a_second(kit_stop, attempt, clock):
     assert stop.should_stop(3)
 
 
-def test_only_rank_0_looks_for_the_file(kit_stop, attempt, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    attempt.stop_requested.touch()
-    assert not kit_stop.Stop(every=1).should_stop(1)
-
-
 def test_ranks_agree_every_so_many_steps(kit_stop, attempt):
     attempt.stop_requested.touch()
     stop = kit_stop.Stop(every=10)
@@ -85,17 +79,6 @@ def test_the_marker_says_how_far_a_stopped_script_came(kit_stop, attempt):
     assert left.value.code == 0
     assert read_json(attempt.outcome) == {"status": "stopped", "global_step": 7}
     assert sorted(os.listdir(attempt.path)) == ["outcome.json", "stop_requested"]
-
-
-def test_only_rank_0_leaves_the_marker(kit_stop, attempt, monkeypatch):
-    with pytest.raises(SystemExit):
-        kit_stop.Stop().completed()
-    assert read_json(attempt.outcome)["status"] == "completed"
-    attempt.outcome.unlink()
-    monkeypatch.setenv("RANK", "1")
-    with pytest.raises(SystemExit):
-        kit_stop.Stop().completed()
-    assert not attempt.outcome.exists()
 
 
 def test_without_the_kit_nothing_stops_or_is_written_and_signals_are_left_alone(
@@ -198,12 +181,19 @@ def test_at_an_exit_nothing_is_read_from_a_device(kit_stop, run, clock, at_exit)
     assert (progress.step, progress.metrics) == (2, (Metric("lr", 0.5),))
 
 
-def test_only_rank_0_reports(kit_stop, run, at_exit, monkeypatch):
+def test_only_rank_0_looks_for_the_file_reports_and_leaves_the_marker(
+    kit_stop, run, at_exit, monkeypatch
+):
     monkeypatch.setenv("RANK", "1")
-    stop = kit_stop.Stop()
+    run.attempt(1).stop_requested.touch()
+    stop = kit_stop.Stop(every=1)
+    assert not stop.should_stop(1)
     stop.progress(1, loss=OfGpu())
     stop.saved(1)
+    with pytest.raises(SystemExit):
+        stop.completed()
     assert sorted(os.listdir(run.path)) == ["attempt-1", "timeline"] and not at_exit
+    assert not run.attempt(1).outcome.exists()
 
 
 def test_a_disk_that_takes_no_report_ends_no_training(kit_stop, attempt, at_exit, capsys):

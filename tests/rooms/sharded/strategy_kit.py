@@ -5,7 +5,6 @@ Four ranks join groups of 1 to 4.
 
 import contextlib
 import dataclasses
-import functools
 import io
 from collections import Counter
 from pathlib import Path
@@ -34,7 +33,6 @@ from slurm_job_kit.trainer.strategy.sharding import Rows
 from tests.core.ranks import CPU, context_of, join, place_of, results
 
 STEPS = 2
-UNFUSED = {"fused": False, "foreach": False}
 GPT = Train(
     model="gpt",  # its head has the weights of its embedding
     model_args={"n_layer": 3, "n_head": 2, "n_embd": 14, "dropout": 0.1},
@@ -80,8 +78,6 @@ CASES: dict[str, Train] = {
     "branches": BRANCHES,
     "bf16 gpt": dataclasses.replace(GPT, precision="bf16"),
     "bf16 resnet": dataclasses.replace(RESNET, precision="bf16"),
-    "unfused gpt": dataclasses.replace(GPT, optimizer_args=UNFUSED),
-    "unfused resnet": dataclasses.replace(RESNET, optimizer_args=UNFUSED),
     # One step changes the weights by the gradient.
     "clipped": dataclasses.replace(
         GPT, optimizer="sgd", lr=1.0, momentum=0.0, weight_decay=0.0, max_steps=1
@@ -89,8 +85,6 @@ CASES: dict[str, Train] = {
     # Some ranks have a sample more than others, or none in a round.
     "uneven": dataclasses.replace(GPT, **UNEVEN, grad_clip_norm=None, micro_batch_size=2),
     "uneven clipped": dataclasses.replace(GPT, **UNEVEN, micro_batch_size=1),
-    "checkpointed": dataclasses.replace(GPT, activation_checkpointing=True),
-    "compiled": dataclasses.replace(GPT, compile=True),
 }
 ALWAYS = ("gpt", "accumulation", "uneven", "uneven clipped")
 AT_THREE = (*ALWAYS, "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
@@ -305,8 +299,6 @@ def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
 
 def in_groups(folder: Path, rank: int) -> dict[Any, Any]:
     """What a rank finds in a group of each size in turn."""
-    # The compilers behind the tracing take seconds.
-    torch.compile = functools.partial(torch.compile, backend="eager")
     found: dict[Any, Any] = {}
     for world_size in (1, 2, 3, 4):
         if rank >= world_size:

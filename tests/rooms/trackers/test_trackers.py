@@ -67,24 +67,14 @@ def test_a_tracker_that_the_spec_does_not_request_is_not_imported(tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("log", "module", "words"),
-    [
-        (
-            {"tensorboard": True},
-            "torch.utils.tensorboard",
-            r"^log.tensorboard needs .* tensorboard \(an extra .* pip install tensorboard, or set",
-        ),
-        (
-            {"wandb": "offline"},
-            "wandb",
-            r"^log.wandb needs .* wandb \(an extra .* pip install wandb, or set log.wandb=off$",
-        ),
-    ],
+    ("package", "value", "module"),
+    [("tensorboard", True, "torch.utils.tensorboard"), ("wandb", "offline", "wandb")],
 )
-def test_a_missing_package_is_a_user_error(tmp_path, monkeypatch, log, module, words):
+def test_a_missing_package_is_a_user_error(tmp_path, monkeypatch, package, value, module):
     monkeypatch.setitem(sys.modules, module, None)
+    words = rf"^log.{package} needs .* {package} \(an extra .* pip install {package}, or set"
     with pytest.raises(UserError, match=words):
-        start(run_in(tmp_path, **log), first_step=1)
+        start(run_in(tmp_path, **{package: value}), first_step=1)
 
 
 def test_a_tracker_gets_all_values_in_order_before_it_is_closed(tmp_path):

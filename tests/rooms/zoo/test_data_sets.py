@@ -90,16 +90,6 @@ def test_a_missing_scikit_learn_is_a_user_error_with_the_command(name, monkeypat
         parts(name, {})
 
 
-def test_a_scikit_learn_without_the_table_is_a_user_error(tmp_path, monkeypatch):
-    (tmp_path / "sklearn").mkdir()
-    (tmp_path / "sklearn" / "__init__.py").touch()
-    for module in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match="sklearn/datasets/data/digits.csv.gz"):
-        parts("digits", {})
-
-
 def test_synthetic_images_depend_only_on_their_index_and_need_no_memory():
     args = {"num_train": 10**12, "num_test": 50, "size": 5, "channels": 2, "num_classes": 4}
     train, test = parts("synthetic_images", args)
