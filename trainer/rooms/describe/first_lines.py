@@ -1,14 +1,16 @@
-"""The lines at the start of rank 0's log: device, data, size of the model, main values."""
+"""The lines at the start of rank 0's log: device, data, model, main values, and warnings."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from ...contract import BatchSizes, Train
+from ...contract import BatchSizes
 from ...data.batches import Batches, TrainingLength
 from ...data.feed import IndexedBatches
 from ...model.training_data import Data
@@ -46,6 +48,7 @@ def _device(device: torch.device) -> str:
 def _training(context: RankContext, length: TrainingLength, sizes: BatchSizes) -> str:
     """Return sizes, optimizer, schedule, precision and seed in one line."""
     train = context.train
+    warmup = f" after {train.warmup_steps} steps of warm-up" if train.warmup_steps else ""
     ranks, rounds = f"{sizes.world_size} ranks", sizes.grad_accum_steps
     factors = f"{sizes.micro_batch_size} x {ranks} x {rounds}"
     if not sizes.is_even:
@@ -55,17 +58,12 @@ def _training(context: RankContext, length: TrainingLength, sizes: BatchSizes) -
             f"{length.total_steps} steps of {length.global_batch_size} samples ({factors})",
             f"{train.objective}",
             f"{train.optimizer} lr {train.lr:g} weight_decay {train.weight_decay:g}",
-            _schedule(train),
+            f"schedule {train.schedule}{warmup}",
             train.precision,
             f"seed {train.seed}",
             "deterministic" if context.is_deterministic else "not deterministic",
         ]
     )
-
-
-def _schedule(train: Train) -> str:
-    warmup = f" after {train.warmup_steps} steps of warm-up" if train.warmup_steps else ""
-    return f"schedule {train.schedule}{warmup}"
 
 
 def data_line(data: Data, dataset: str) -> str:
@@ -106,3 +104,26 @@ def precision_warning(precision: str, device: torch.device) -> str | None:
     if precision == "fp16" and device.type != "cuda":
         return "train.precision fp16 makes convolutions 100 times slower on a CPU: use bf16"
     return None
+
+
+def space_warning(
+    checkpoints: Path, module: nn.Module, optimizer: torch.optim.Optimizer
+) -> str | None:
+    """Return a warning where the disk has no room for two more checkpoints, else None.
+
+    A save has the old and the new one on the disk. Raises: OSError.
+    """
+    size, free = _size(module, optimizer), shutil.disk_usage(checkpoints.parent).free
+    gib = f"{size / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free"
+    full = f"the disk of {checkpoints} may become full: a checkpoint takes {gib}"
+    return full if free < 2 * size else None
+
+
+def _size(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of model and optimizer; less where the optimizer is not a known one."""
+    moments = 2 if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else 0
+    if isinstance(optimizer, torch.optim.SGD):
+        moments = int(optimizer.defaults["momentum"] != 0)
+    trained = [each for each in module.parameters() if each.requires_grad]
+    values = [*module.parameters(), *module.buffers(), *moments * trained]
+    return sum(value.numel() * value.element_size() for value in values)

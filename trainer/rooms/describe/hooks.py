@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
+from ...errors import log
 from ...hooks import Callback, Pulse
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ class Describe(Callback):
 
     def restored(self, loop: Loop) -> None:
         """Note this attempt's environment in the state; rank 0 looks at the disk, too."""
-        from . import first_lines, reproducibility, space  # a rank imports torch after this module
+        from . import first_lines, reproducibility  # a rank imports torch after this module
 
         context, train = loop.context, loop.train
         reproducibility.note_attempt(loop)
@@ -33,4 +35,7 @@ class Describe(Callback):
         for line in lines:
             context.distributed.log(line)
         if context.distributed.is_first:  # one rank asks the file server
-            space.warn(context.run.dir.checkpoints, loop.replica.module, loop.replica.optimizer)
+            parts = loop.replica.module, loop.replica.optimizer
+            with contextlib.suppress(OSError):  # a save will find it out
+                if text := first_lines.space_warning(context.run.dir.checkpoints, *parts):
+                    log(f"warning: {text}")

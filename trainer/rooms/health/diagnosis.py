@@ -75,7 +75,8 @@ def diagnose(states: Mapping[int, RankHang], unresponsive: Mapping[int, RankPlac
         return f"{_listed(places)} {verb} not answer; {stacks}"
     lagging = laggards(states.values())
     places = [
-        f"rank {state.rank} on {state.host} (pid {state.pid}) is at {state.where}, {_since(state)}"
+        f"rank {state.rank} on {state.host} (pid {state.pid}) is at {state.where}, in {state.what}"
+        f"{'' if state.step is None else f' of step {state.step}'}"
         for state in lagging
     ]
     prefix = "" if len(lagging) < len(states) or len(states) == 1 else "no rank lags: "
@@ -108,10 +109,6 @@ def ranks_text(ranks: Collection[int]) -> str:
 def _listed(texts: list[str]) -> str:
     more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
     return ", ".join(texts[:MAX_NAMED]) + more
-
-
-def _since(state: RankHang) -> str:
-    return f"in {state.what}" + ("" if state.step is None else f" of step {state.step}")
 
 
 def stacks_of_all_threads() -> str:

@@ -17,12 +17,11 @@ from pathlib import Path
 from ....jobs.rundir import write_atomic
 from ...checkpoint.commit import publish
 from ...checkpoint.recovery import quarantine
-from ...contract import TEMPORARY_PREFIX, fsync_directory, shared_files
+from ...contract import MALFORMED, TEMPORARY_PREFIX, fsync_directory, shared_files
 
 WHOLE = "whole.json"
 # What shows a damage. Any other error of a disk may pass: it ends the attempt.
-_DAMAGES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
+_DAMAGES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, *MALFORMED)
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -82,7 +81,7 @@ def damage(folder: Path) -> str | None:
         for name, digest in files.items():
             if _digest(folder / name) != digest:
                 return f"{name} has other bytes than those that were written"
-    except (*_DAMAGES, *_MALFORMED) as error:
+    except _DAMAGES as error:
         return f"{type(error).__name__}: {error}"
     return None
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -27,13 +27,6 @@ from ...process.run_handle import RankContext
 from ...strategy.sharding import Rows, Sharding
 
 
-class _Part(NamedTuple):
-    """The file that a rank has written, and the digest of the tensors that it saves."""
-
-    digest: FileDigest
-    layout_sha256: str
-
-
 class DividedCheckpoints(Checkpoints):
     """Each rank writes its file; rank 0 commits when it has all. All ranks call every method.
 
@@ -42,7 +35,8 @@ class DividedCheckpoints(Checkpoints):
 
     def __init__(self, context: RankContext, data: Data) -> None:
         super().__init__(context, data)
-        self._parts: Writer[_Part] = Writer()
+        # The file that this rank has written, and the digest of the tensors that it saves.
+        self._parts: Writer[tuple[FileDigest, str]] = Writer()
         self._pending: CopiedState | None = None
         self._written_step = -1
 
@@ -68,7 +62,7 @@ class DividedCheckpoints(Checkpoints):
         if replica.strategy.sharding.is_writer:
             self._parts.start(self._write_part, self._pending)
 
-    def _write_part(self, pending: CopiedState) -> _Part:
+    def _write_part(self, pending: CopiedState) -> tuple[FileDigest, str]:
         """Write this rank's part, in a thread. Raises as `_write_and_commit`."""
         self._check_copy(pending)
         run, step = self._context.run, pending.step
@@ -78,7 +72,7 @@ class DividedCheckpoints(Checkpoints):
         file = commit.write_part(self._root, step, run.attempt, name, pending.write_part)
         # Of name, type and shape of all tensors, which all ranks must have.
         layout = repr(outline.lay_out(pending.values, pending.sharding))
-        return _Part(file.digest, hashlib.sha256(layout.encode()).hexdigest())
+        return file.digest, hashlib.sha256(layout.encode()).hexdigest()
 
     @property
     def written_step(self) -> int:
@@ -102,8 +96,8 @@ class DividedCheckpoints(Checkpoints):
         Raises: RuntimeError where the ranks disagree about the tensors.
         """
         text = ""
-        for own in self._parts.completed():
-            text = f"{own.digest.size} {own.digest.sha256} {own.layout_sha256}"
+        for digest, layout_sha256 in self._parts.completed():
+            text = f"{digest.size} {digest.sha256} {layout_sha256}"
         texts = gather_texts(text, self._context.device)
         parts = [text.split() for text in texts[: sharding.num_shards]]
         if len({layout for _, _, layout in parts}) > 1:
