@@ -115,17 +115,16 @@ class StreamReader(IterableDataset[Any]):
         count = self.position.num_samples
         while True:
             with contextlib.nullcontext() if get_worker_info() else as_in_worker():
-                own, last = [], None
+                own = []
                 for place in range(self.share.round_size(count, self.sizes)):
-                    last = next(samples)
+                    value, num_passes = next(samples)
                     if self.share.has(place):
-                        own.append(last)
-                assert last is not None
-                own = own or [last]  # in one of `idle_rounds`, where the loop does not count it
-                numbers = [self.share.number(each.number) for each in own]
-                content = collate([each.value for each in own], numbers)
-            count = last.number + 1
-            after = Position(count, last.num_passes, self._state())
+                        own.append((self.share.number(count + place), value))
+                # In one of `idle_rounds` it is another rank's, which the loop does not count.
+                numbers, values = zip(*own or [(count + place, value)], strict=True)
+                content = collate([*values], [*numbers])
+            count += place + 1
+            after = Position(count, num_passes, self._state())
             yield _Reading(RawBatch(content, torch.tensor(numbers)), after)
 
     def _state(self) -> dict[str, Any]:
@@ -136,8 +135,11 @@ class StreamReader(IterableDataset[Any]):
         check_plain(f"train.dataset {self.train.dataset}: state_dict() of the stream", state)
         return state
 
-    def _samples(self, position: Position) -> Iterator[_Sample]:
-        """Yield the samples of all passes after a position; seed the generators for each."""
+    def _samples(self, position: Position) -> Iterator[tuple[Any, int]]:
+        """Yield the samples of all passes after a position, each with the finished passes.
+
+        The generators are seeded for each.
+        """
         count, passes, state = position.num_samples, position.num_passes, position.stream
         while True:
             began = count
@@ -153,7 +155,7 @@ class StreamReader(IterableDataset[Any]):
                     value = next(iterator)
                 except StopIteration:
                     break
-                yield _Sample(count, value, passes)
+                yield value, passes
                 count += 1
             if count == began and state is self.start:
                 raise UserError(f"train.dataset {self.train.dataset}: the stream has no samples")
@@ -161,14 +163,6 @@ class StreamReader(IterableDataset[Any]):
 
     def _seed(self, count: int) -> None:
         seed_all(mix(SAMPLE, self.train.seed, self.share.number(count)))
-
-
-class _Sample(NamedTuple):
-    """A sample: its number in the stream, from 0, and the passes that were finished before it."""
-
-    number: int
-    value: Any
-    num_passes: int
 
 
 class StreamBatches(TrainBatches):
