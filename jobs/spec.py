@@ -315,13 +315,22 @@ class Train:
         "constant",
         "After the warm-up: constant, cosine down to 0, step, wsd (constant, then linear down to "
         f"0), {_OR_YOURS}",
+        room=dict.fromkeys(("step", "wsd"), "zoo"),
     )
     schedule_args: dict[str, Any] = key({}, "Arguments of your own schedule.")
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
-    lr_milestones: list[int] = key([], "Epochs at which the step schedule multiplies lr.")
-    lr_gamma: float = key(0.1, "Factor by which the step schedule multiplies lr.", gt=0, lt=1)
+    lr_milestones: list[int] = key(
+        [], "Epochs at which the step schedule multiplies lr.", room="zoo"
+    )
+    lr_gamma: float = key(
+        0.1, "Factor by which the step schedule multiplies lr.", gt=0, lt=1, room="zoo"
+    )
     lr_decay_fraction: float = key(
-        0.2, "Share of the steps in which the wsd schedule goes down to 0, at the end.", gt=0, le=1
+        0.2,
+        "Share of the steps in which the wsd schedule goes down to 0, at the end.",
+        gt=0,
+        le=1,
+        room="zoo",
     )
     grad_clip_norm: float | None = key(
         None, "Largest norm of all gradients together; null: no clipping.", gt=0

@@ -25,7 +25,8 @@ def main() -> object:
     started = time.time()
     stop = StopSignal()
     stop.install()
-    # cuBLAS reads it when CUDA starts; without it its sums may change from run to run.
+    # cuBLAS reads it when CUDA starts; without it its sums may change from run to run,
+    # and torch refuses matrix products where train.deterministic is set.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # After the signals: a stop that arrives before its handler is installed is lost.
     from .contract import begin_lines_with_time

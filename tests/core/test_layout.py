@@ -373,7 +373,6 @@ RENAME = {
     "jobs.checkpoint.names": "temporary names that a later attempt removes",
     "trainer.checkpoint.commit": "directories",
     "trainer.checkpoint.recovery": "a directory, to quarantine it",
-    "trainer.logging.progress": "the new file stays open",
 }
 
 

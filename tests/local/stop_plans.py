@@ -86,7 +86,6 @@ SPECS |= {
         "objective": parts.TOKENS["objective"],
         "model": f"{KINDS}:LanguageModel",
         "dataset": f"{KINDS}:tokens",
-        "schedule": "wsd",
     },
     "masks": {
         **OTHER,

@@ -134,11 +134,6 @@ class TrainingLength:
             samples_per_epoch=batches.samples_per_epoch,
         )
 
-    @classmethod
-    def of_stream(cls, num_steps: int, global_batch_size: int) -> TrainingLength:
-        """Return the length of a training on a stream: one epoch of so many steps."""
-        return cls(num_steps, num_steps, 1, global_batch_size, num_steps * global_batch_size)
-
     def periods(self, epochs: int | None, steps: int | None) -> tuple[int, ...]:
         """Return the numbers of steps in `epochs` epochs and in `steps` steps; none for None."""
         return (*([epochs * self.steps_per_epoch] if epochs else ()), *([steps] if steps else ()))

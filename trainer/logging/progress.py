@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..contract import training
+from ..contract import replacing, training
 
 # A write that took c seconds is followed by none for 100 c: at most 1 % of the time goes into it.
 REST_PER_WRITE = 100
@@ -79,18 +79,11 @@ def open_new(path: Path, content: bytes, is_durable: bool = False) -> BinaryIO:
 
     An earlier attempt may be alive on a node that was cut off: it continues to write to the old
     file, which has no name any more.
-    Not jobs.rundir.write_atomic, because the new file stays open.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    file = open(temporary, "wb")  # noqa: SIM115 (open for the whole run)
-    try:
+    with replacing(path) as temporary:
+        file = open(temporary, "wb")  # noqa: SIM115 (open for the whole run)
         file.write(content)
         file.flush()
         if is_durable:
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        file.close()
-        raise
     return file

@@ -1,14 +1,9 @@
-"""Builds model and optimizer of this rank, in the order that a bitwise resume needs.
-
-`set_up_torch` sets two environment variables of this process, each only where the user has not:
-CUBLAS_WORKSPACE_CONFIG and TORCHINDUCTOR_CACHE_DIR.
-"""
+"""Builds model and optimizer of this rank, in the order that a bitwise resume needs."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import os
 from collections.abc import Callable
 
 import torch
@@ -33,9 +28,6 @@ from .training_data import Data
 def set_up_torch(context: RankContext) -> None:
     """Set torch's global switches on which results depend: threads and choice of operators."""
     torch.set_num_threads(context.run.spec.launch.threads_per_rank)
-    if context.is_deterministic:
-        # cuBLAS reads it when it starts; without it torch refuses matrix products in this mode.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = not context.is_deterministic
     torch.use_deterministic_algorithms(context.is_deterministic)
     # Filling memory that is overwritten anyway took 5 to 8 % of a small CNN's step.

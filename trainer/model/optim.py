@@ -14,6 +14,7 @@ from ..contract import OPTIMIZERS, Train
 from ..data.batches import TrainingLength
 from ..data.sources import check_plain
 from ..errors import UserError
+from ..hooks import parts
 from ..user_code import call, user_code
 from ..user_code import load as load_code
 
@@ -187,8 +188,7 @@ def schedule(train: Train, length: TrainingLength) -> Schedule:
     A schedule of the user is called with (step, total_steps) and train.schedule_args; it returns a
     factor of train.lr. It must not remember anything: a resume begins at any step.
     """
-    if train.schedule in BUILT_IN_SCHEDULES:
-        factor = BUILT_IN_SCHEDULES[train.schedule]
+    if factor := {**BUILT_IN_SCHEDULES, **parts("schedule")}.get(train.schedule):
         return lambda step: _warmup(step, train) or train.lr * factor(step, length, train)
     own = load_code("train.schedule", train.schedule)
 
@@ -216,30 +216,14 @@ def _constant(step: int, length: TrainingLength, train: Train) -> float:
     return 1.0
 
 
-def _step(step: int, length: TrainingLength, train: Train) -> float:
-    epoch = length.finished_epochs(step)
-    return train.lr_gamma ** sum(epoch >= milestone for milestone in train.lr_milestones)
-
-
 def _cosine(step: int, length: TrainingLength, train: Train) -> float:
     done = (step - train.warmup_steps) / max(1, length.total_steps - train.warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * done))
 
 
-def _wsd(step: int, length: TrainingLength, train: Train) -> float:
-    """Warm-up, stable, decay: constant, then linear down to 0.
-
-    Source: Hu et al., "MiniCPM: Unveiling the Potential of Small Language Models", section 4.
-    """
-    decay_steps = max(1, round(length.total_steps * train.lr_decay_fraction))
-    return min(1.0, max(0, length.total_steps - step) / decay_steps)
-
-
 BUILT_IN_SCHEDULES: dict[str, Callable[[int, TrainingLength, Train], float]] = {
     "constant": _constant,
     "cosine": _cosine,
-    "step": _step,
-    "wsd": _wsd,
 }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
 import torch
+import torch.distributed as dist
 
 from .. import seeds
 from ..data import data_set
@@ -18,7 +20,6 @@ from ..data.to_device import Transform, create_transform
 from ..errors import UserError
 from ..process.context import gather
 from ..process.run_handle import RankContext
-from ..process.turns import first_on_node
 from ..user_code import is_user_code, user_code
 from .objectives import DataFacts
 
@@ -70,6 +71,18 @@ def build_data(context: RankContext) -> Data:
         held_out = HeldOut(parts.held_out, transform, context)
     stated = (getattr(parts.train, name, None) for name in ("bytes_per_token", "vocab_size"))
     return Data(train_batches, held_out, DataFacts(spec, classes, *stated), digest)
+
+
+@contextlib.contextmanager
+def first_on_node(context: RankContext) -> Iterator[None]:
+    """Run the block on local rank 0 of each node, then on the other ranks."""
+    has_others = dist.is_initialized()  # not in the room check
+    is_first = context.distributed.local_rank == 0
+    if has_others and not is_first:
+        dist.barrier()
+    yield
+    if has_others and is_first:
+        dist.barrier()
 
 
 def _train_batches(

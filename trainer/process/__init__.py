@@ -3,6 +3,5 @@
 - context: ranks, world size, device; start of the process group; gather and broadcast.
 - rank_process: this process as a rank, and the files that it may write.
 - run_handle: which run and attempt this is; rank 0 finds it and broadcasts it.
-- turns: one rank of each host does a work before the others.
 - step_agreement: all ranks stop after the same step.
 """

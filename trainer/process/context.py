@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from ..contract import gpus, node_name
 from ..errors import HINT, UserError, log
@@ -21,7 +20,6 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=40)
 BROADCAST_BYTES = 64 * 2**20
 
 TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-TEXT_BYTES = 512  # of each text that the ranks exchange
 
 
 @dataclass(frozen=True)
@@ -111,18 +109,6 @@ def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
     return whole.numpy().tobytes()
 
 
-def rendezvous_store() -> Store:
-    """Return the store of this attempt's rendezvous, over the connection that this rank has to it.
-
-    torch looks up the host name of each address that it connects to. If the name server does not
-    answer, a new connection takes longer than NO_ANSWER_AFTER_S. The store of torchrun's agents
-    outlives the ranks (source: torchrun, "Environment Variables").
-    """
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"kit/{os.environ.get('KIT_ATTEMPT')}/{restart}"
-    return PrefixStore(prefix, _get_default_store())
-
-
 def of_first(value: bool, device: torch.device) -> bool:
     """Return, on every rank, the `value` of rank 0."""
     return bool(gather(torch.tensor([int(value)], device=device))[0])
@@ -138,10 +124,3 @@ def gather(value: torch.Tensor) -> list[torch.Tensor]:
     values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
     dist.all_gather(values, value)
     return values
-
-
-def gather_texts(text: str, device: torch.device) -> list[str]:
-    """Return the text of every rank, each cut to TEXT_BYTES, in rank order."""
-    data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
-    rows = gather(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device))
-    return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]

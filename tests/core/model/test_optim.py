@@ -45,21 +45,6 @@ WARM_UP = [0.1, 0.2, 0.3, 0.4]
     [
         ({}, 104, [0.4] * 104),
         ({"schedule": "cosine", "warmup_steps": 4}, 104, [*WARM_UP, 0.4, *[None] * 49, 0.2]),
-        (
-            {"schedule": "step", "lr_milestones": [2, 4], "lr_gamma": 0.5, "warmup_steps": 2},
-            60,
-            [0.2, *[0.4] * 19, *[0.2] * 20, *[0.1] * 20],
-        ),
-        (
-            {"schedule": "wsd", "warmup_steps": 4, "lr_decay_fraction": 0.25},
-            40,
-            [*WARM_UP, *[0.4] * 27, *(0.04 * left for left in range(9, 0, -1))],
-        ),
-        (
-            {"schedule": "wsd", "lr_decay_fraction": 1.0},
-            8,
-            [0.05 * left for left in range(8, 0, -1)],
-        ),
     ],
 )
 def test_the_learning_rate_follows_its_schedule(train, num_steps, expected):

@@ -11,17 +11,18 @@ milliseconds on a CPU. If most ranks are slow the others wait, up to the watchdo
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from ...contract import Kind, RankError, records, shared_files
 from ...errors import in_one_line, log, run_with_timeout
-from ...process.context import DistributedContext, rendezvous_store
+from ...process.context import DistributedContext
 from ...process.rank_process import RankProcess
 from . import gpu_health, rank_report
 from .diagnosis import RankPlace, end_siblings, place_of
@@ -66,7 +67,7 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
     problem = device_problem(rank.distributed, device)
     rank.events.event("device_test")
     rank.pulse.beat("all-reduce test")
-    store = PrefixStore("preflight", rendezvous_store())
+    store = PrefixStore("preflight", _rendezvous_store())
     _report(store, "device", problem, raise_if_peer_died, rank)
     while not exchange.is_completed():
         time.sleep(0.001)
@@ -74,6 +75,18 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
     problem = sum_problem(numbers, rank.distributed.world_size)
     _report(store, "sum", problem, raise_if_peer_died, rank)
     rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
+
+
+def _rendezvous_store() -> Store:
+    """Return the store of this attempt's rendezvous, over the connection that this rank has to it.
+
+    torch looks up the host name of each address that it connects to. If the name server does not
+    answer, a new connection takes longer than NO_ANSWER_AFTER_S. The store of torchrun's agents
+    outlives the ranks (source: torchrun, "Environment Variables").
+    """
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"kit/{os.environ.get('KIT_ATTEMPT')}/{restart}"
+    return PrefixStore(prefix, _get_default_store())
 
 
 def sum_problem(numbers: torch.Tensor, world_size: int) -> str:

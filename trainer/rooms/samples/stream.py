@@ -200,7 +200,8 @@ class StreamBatches(TrainBatches):
                 "train.max_steps"
             )
         sizes = BatchSizes.for_ranks(train, place.world_size, is_even_at_any_cost=is_own_stream)
-        length = TrainingLength.of_stream(train.max_steps, sizes.global_batch_size)
+        steps, size = train.max_steps, sizes.global_batch_size
+        length = TrainingLength(steps, steps, 1, size, steps * size)  # one epoch
         super().__init__(sizes, length, transform, context)
         self._train, self._share = train, share
         self._is_ahead = context.run.spec.launch.num_workers > 0

@@ -22,9 +22,11 @@ from ...errors import TransientStorageError, storage_error
 from ...model import optim
 from ...model.replica import Replica
 from ...model.training_data import Data
-from ...process.context import broadcast_bytes, gather_texts
+from ...process.context import broadcast_bytes, gather
 from ...process.run_handle import RankContext
 from ...strategy.sharding import Rows, Sharding
+
+TEXT_BYTES = 512  # of each text that the ranks exchange
 
 
 class DividedCheckpoints(Checkpoints):
@@ -98,7 +100,7 @@ class DividedCheckpoints(Checkpoints):
         text = ""
         for digest, layout_sha256 in self._parts.completed():
             text = f"{digest.size} {digest.sha256} {layout_sha256}"
-        texts = gather_texts(text, self._context.device)
+        texts = _gather_texts(text, self._context.device)
         parts = [text.split() for text in texts[: sharding.num_shards]]
         if len({layout for _, _, layout in parts}) > 1:
             raise RuntimeError("the ranks disagree about the tensors in a checkpoint")
@@ -136,7 +138,7 @@ class DividedCheckpoints(Checkpoints):
             self._check(saved, replica)
             with contents:
                 read, problem = _read_part(saved, replica, contents)
-            problems = gather_texts(problem, context.device)
+            problems = _gather_texts(problem, context.device)
             if not any(problems):
                 optim.load(replica.optimizer, read.optimizer, is_owned=True)
                 return saved_state.restored_state(read, replica, context.distributed)
@@ -269,3 +271,10 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
             f"rank {rank} cannot read checkpoint {directory}: {problems[rank]}; rank 0 reads all "
             "its files as they were written"
         )
+
+
+def _gather_texts(text: str, device: torch.device) -> list[str]:
+    """Return the text of every rank, each cut to TEXT_BYTES, in rank order."""
+    data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+    rows = gather(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device))
+    return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]

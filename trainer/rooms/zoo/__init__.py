@@ -8,4 +8,5 @@
 - image_files: CIFAR-10 files and folders of images.
 - tokens: token files, text and Python's source code.
 - image: augmentation of images on the device.
+- schedules: two schedules of the learning rate.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from . import data_sets, models, objectives
+from . import data_sets, models, objectives, schedules
 from .image import Image
 
 
@@ -19,5 +19,6 @@ def parts(key: str) -> dict[str, Any]:
         "objective": objectives.BUILT_IN,
         "dataset": data_sets.BUILT_IN,
         "transform": {"image": Image},
+        "schedule": schedules.BUILT_IN,
     }
     return by_key.get(key, {})
