@@ -42,22 +42,25 @@ def at_most_one_interval(run: Run) -> None:
         assert later["first_step"] - 1 >= floor, (lost, later)
 
 
+def ended(run: Run, reference: Run, causes_: list[str], num_requeues: int | None = None) -> None:
+    """BW NO; the causes of all attempts, and the requeues if a number is given."""
+    bitwise(run, reference)
+    causes(run, causes_)
+    if num_requeues is not None:
+        requeues(run, num_requeues)
+    nothing_left(run)
+
+
 def went_on(run: Run, reference: Run, *before: str) -> None:
     """BW L0 NO; an attempt and a requeue for each of these causes, and the end."""
-    bitwise(run, reference)
+    ended(run, reference, [*before, "completed"], len(before))
     no_step_redone(run)
-    requeues(run, len(before))
-    causes(run, [*before, "completed"])
-    nothing_left(run)
 
 
 def retried(run: Run, reference: Run, cause: str) -> None:
     """BW LK NO; after this cause a new attempt in the same start of the job."""
-    bitwise(run, reference)
+    ended(run, reference, [cause, "completed"], 0)
     at_most_one_interval(run)
-    causes(run, [cause, "completed"])
-    requeues(run, 0)
-    nothing_left(run)
 
 
 def interval_steps(run: Run) -> int:

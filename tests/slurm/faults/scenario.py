@@ -46,13 +46,19 @@ class Paced:
         return self.run.wait(state)
 
 
-def start(kit: Kit, *overrides: str, pace: Path | None = None) -> Paced:
-    """Submit the standard run; a later override wins. Without `pace` the run has its own file."""
+def start(kit: Kit, *overrides: str, pace: Path | None = None, row: Row | None = None) -> Paced:
+    """Submit the standard run; a later override wins. Without `pace` the run has its own file.
+
+    row: of the test that shows this run.
+    """
     if pace is None:
         pace = kit.runs_root / f"pace-{secrets.token_hex(4)}"
         pace.parent.mkdir(parents=True, exist_ok=True)
         pace.touch()
-    return Paced(kit.submit(PACED, f"launch.env.PACE_FILE={pace}", *overrides), pace)
+    run = kit.submit(PACED, f"launch.env.PACE_FILE={pace}", *overrides)
+    if row is not None:
+        row.record(run)
+    return Paced(run, pace)
 
 
 def start_with_path(kit: Kit, folder: Path, *overrides: str) -> Paced:
@@ -67,10 +73,21 @@ def start_with_path(kit: Kit, folder: Path, *overrides: str) -> Paced:
 
 def begin(kit: Kit, row: Row, *overrides: str, step: int = 2) -> Paced:
     """`start`, once the run has trained so many steps; the row shows this run."""
-    paced = start(kit, *overrides)
-    row.record(paced.run)
+    paced = start(kit, *overrides, row=row)
     paced.run.wait_for_step(step)
     return paced
+
+
+def begin_by_sbatch(kit: Kit, row: Row, *options: str, override: str = "") -> Paced:
+    """`begin`, by plain sbatch with these options."""
+    pace = kit.runs_root / "pace"
+    pace.parent.mkdir(parents=True, exist_ok=True)
+    pace.touch()
+    words = (PACED, f"launch.env.PACE_FILE={pace}", *filter(None, [override]))
+    run = kit.sbatch(*options, "--nodes=3", "--time=10", "slurm/ddp.sbatch", *words)
+    row.record(run)
+    run.wait_for_step(2)
+    return Paced(run, pace)
 
 
 class ReferenceRuns:

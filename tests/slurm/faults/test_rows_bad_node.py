@@ -40,8 +40,7 @@ def test_row_25_a_bad_node(
     kit: Kit, reference: ReferenceRuns, row: Row, harm: str, told: str
 ) -> None:
     """The node is named and left out, and the run completes on the other three nodes."""
-    run = start(kit, *faulty(harm), pace=AT_ONCE).run
-    row.record(run)
+    run = start(kit, *faulty(harm), pace=AT_ONCE, row=row).run
     run.wait()
 
     first, second = run.attempts()
@@ -52,10 +51,7 @@ def test_row_25_a_bad_node(
     log = run.dir.job_log.read_text()
     assert f"node {BAD} is left out of the next attempts for 24 h: {told}" in log
     assert run.cluster.job(run.job_id)["ExcNodeList"] == BAD
-    oracles.causes(run, ["node", "completed"])
-    oracles.bitwise(run, reference())
-    oracles.requeues(run, 1)
-    oracles.nothing_left(run)
+    oracles.ended(run, reference(), ["node", "completed"], 1)
 
 
 def test_row_25_a_bad_node_that_the_job_cannot_do_without(
@@ -63,8 +59,7 @@ def test_row_25_a_bad_node_that_the_job_cannot_do_without(
 ) -> None:
     """The kit sets no list that Slurm could never satisfy: the job starts again with the node."""
     wanted = ("slurm.sbatch_args.nodelist=n[1-3]", "launch.env.FAULTY_ATTEMPT='1'")
-    run = start(kit, *faulty("wrong", *wanted), pace=AT_ONCE).run
-    row.record(run)
+    run = start(kit, *faulty("wrong", *wanted), pace=AT_ONCE, row=row).run
     run.wait()
 
     log = run.dir.job_log.read_text()

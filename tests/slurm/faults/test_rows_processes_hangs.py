@@ -105,8 +105,7 @@ def test_row_41_hang_of_a_data_sets_constructor(
         f"launch.hang_timeout_s={START_UP_TIMEOUT_S}",
     )
     (tmp_path / "1").touch()
-    paced = start(kit, data, OFTEN, *trouble)
-    row.record(paced.run)
+    paced = start(kit, data, OFTEN, *trouble, row=row)
     paced.run.wait_for_events("init", 3)
     looping, since = harm_processes.rank(paced.run, 1), time.time()
     named = f"in data: rank 1 on {looping.node} (pid {looping.pid}) is at "
@@ -123,8 +122,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
     hold = tmp_path / "hold"
     hold.touch()
     held = (f"launch.env.START_FILE={hold}", f"launch.hang_timeout_s={START_UP_TIMEOUT_S}")
-    paced = start(kit, OFTEN, *held)
-    row.record(paced.run)
+    paced = start(kit, OFTEN, *held, row=row)
     paced.run.wait_for_events("data", 3)
     stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
     hold.unlink()
@@ -140,9 +138,8 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
 ) -> None:
     timeout = f"launch.hang_timeout_s={START_UP_TIMEOUT_S}"
     # A forked rank has nothing to import.
-    paced = start(kit, OFTEN, timeout, "launch.fork=false")
+    paced = start(kit, OFTEN, timeout, "launch.fork=false", row=row)
     run = paced.run
-    row.record(run)
     run.wait_for(lambda: len(harm_processes.of_role(run, "rank")) == 3, "all ranks")
     rank_1 = harm_processes.rank(run, 1)
     # The rank's first event; after it the rank starts its watchdog and imports torch.

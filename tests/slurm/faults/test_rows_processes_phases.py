@@ -105,9 +105,8 @@ def test_row_10_signal_in_any_phase(
     print(f"{SEED}={seed} repeats this")
     chance = random.Random(seed)
     phase_file = tmp_path / "phase"
-    paced = start(kit, *PHASED, OFTEN, f"launch.env.PHASE_FILE={phase_file}")
+    paced = start(kit, *PHASED, OFTEN, f"launch.env.PHASE_FILE={phase_file}", row=row)
     run = paced.run
-    row.record(run)
     moments = Moments(run, phase_file)
     # Each signal at most twice: three SIGUSR1 before the first step hold the run, as three time
     # limits do.

@@ -56,9 +56,8 @@ def test_row_16_a_rank_or_node_is_lost_in_a_save(
     kit: Kit, reference: ReferenceRuns, row: Row, disk: Path
 ) -> None:
     """Rank 1 dies while it writes its shard, rank 0 in the commit, the node of rank 2 before it."""
-    paced = start(kit, FSDP, *OFTEN, f"launch.env.DISK_FILE={disk}")
+    paced = start(kit, FSDP, *OFTEN, f"launch.env.DISK_FILE={disk}", row=row)
     run = paced.run
-    row.record(run)
     for attempt, (number, file) in enumerate([(1, SHARDS[1]), (0, "state.json")], start=1):
         hold_a_save(run, attempt, disk, file)
         harm_processes.send([harm_processes.rank(run, number)], signal.SIGKILL)
@@ -82,9 +81,8 @@ def test_row_18_a_node_loses_its_network_in_a_save(
     kit: Kit, reference: ReferenceRuns, row: Row, disk: Path
 ) -> None:
     """First the node of a copy, then that of the ranks which write: their shards are complete."""
-    paced = start(kit, *HSDP, *OFTEN, f"launch.env.DISK_FILE={disk}")
+    paced = start(kit, *HSDP, *OFTEN, f"launch.env.DISK_FILE={disk}", row=row)
     run = paced.run
-    row.record(run)
     for attempt, index in enumerate([1, 0], start=1):
         hold_a_save(run, attempt, disk, SHARDS[1])
         newest = step_of(harm_storage.committed(run.dir)[0])
@@ -123,9 +121,8 @@ def take_from_another(newest: Path, older: Path) -> None:
 
 def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     """Four damages at once: each checkpoint is the newest one left when the ranks read it."""
-    paced = start(kit, FSDP, *EVERY_STEP)
+    paced = start(kit, FSDP, *EVERY_STEP, row=row)
     run = paced.run
-    row.record(run)
     damages = (truncate, swap, remove, take_from_another)
     run.wait_for_events("save", len(damages) + 1)
     harm_storage.pause(run)

@@ -16,7 +16,7 @@ from ..user_site import QOS_OF_PARTITION
 from . import harm_processes, harm_slurm, oracles
 from .conftest import PATIENT
 from .rows import Row
-from .scenario import Paced, ReferenceRuns, begin
+from .scenario import Paced, ReferenceRuns, begin, begin_by_sbatch
 
 # Also tests of fast rows: each restarts the cluster, or tests a detail of its row.
 pytestmark = [pytest.mark.fault, pytest.mark.room("sites")]
@@ -44,19 +44,22 @@ def successor(run: Run) -> Run:
 
 
 def assert_went_on(run: Run, reference: Run, causes: list[str]) -> None:
-    oracles.bitwise(run, reference)
-    oracles.causes(run, causes)
-    oracles.nothing_left(run)
+    oracles.ended(run, reference, causes)
     assert run.cluster.job_ids() == []
+
+
+def begin_where_preemption_cancels(kit: Kit, row: Row, grace_s: int) -> tuple[Paced, Run]:
+    """A run and its successor."""
+    kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", grace_s))
+    paced = begin(kit, row)
+    return paced, successor(paced.run)
 
 
 def test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     """scontrol requeue works in the grace; the successor keeps waiting meanwhile."""
-    kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", 30))
-    paced = begin(kit, row)
-    waiting = successor(paced.run)
+    paced, waiting = begin_where_preemption_cancels(kit, row, grace_s=30)
     harm_slurm.preempt(paced.run)
     assert kit.cluster.job(waiting.job_id)["JobState"] == "PENDING"
     paced.finish()
@@ -69,9 +72,7 @@ def test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it(
 def test_row_05_preemption_that_cancels_at_once_goes_on_as_the_successor(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", 0))
-    paced = begin(kit, row)
-    waiting = successor(paced.run)
+    paced, waiting = begin_where_preemption_cancels(kit, row, grace_s=0)
     harm_slurm.begin_preemption(paced.run)
     paced.run.wait("PREEMPTED")
     paced.hurry()
@@ -107,9 +108,7 @@ def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
     kit: Kit, row: Row
 ) -> None:
     """A job that is ending looks the same in both cases; the successor waits for its end state."""
-    kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", 30))
-    paced = begin(kit, row)
-    waiting = successor(paced.run)
+    paced, waiting = begin_where_preemption_cancels(kit, row, grace_s=30)
     harm_processes.stop_rank(paced.run, 0)  # so that the grace lasts
     harm_slurm.begin_preemption(paced.run)
 
@@ -129,16 +128,11 @@ def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
 
 @pytest.mark.parametrize("options", [(), ("--no-requeue",)], ids=["asks", "no-requeue"])
 def test_row_13_job_requeue_0_is_overridden_and_no_requeue_has_a_successor(
-    kit: Kit, reference: ReferenceRuns, row: Row, options: tuple[str, ...], tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, options: tuple[str, ...]
 ) -> None:
     kit.cluster.restart(extra_conf="JobRequeue=0")
-    pace = tmp_path / "pace"
-    pace.touch()
-    script = ("slurm/ddp.sbatch", PACED, f"launch.env.PACE_FILE={pace}")
-    run = kit.sbatch(*options, "--nodes=3", "--time=10", *script)
-    paced = Paced(run, pace)
-    row.record(run)
-    run.wait_for_step(2)
+    paced = begin_by_sbatch(kit, row, *options)
+    run = paced.run
     if not options:
         harm_slurm.preempt(run)
         paced.finish()

@@ -68,7 +68,6 @@ def test_row_11_scancel_in_a_step(kit: Kit, row: Row) -> None:
     assert_stays_cancelled(run)
 
 
-@pytest.mark.fault
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack", "patient_site")
 def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
@@ -82,7 +81,6 @@ def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
     assert_stays_cancelled(run)
 
 
-@pytest.mark.fault
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack", "patient_site")
 def test_row_11_scancel_in_a_grace(kit: Kit, disk: Path, row: Row) -> None:
@@ -125,7 +123,6 @@ def start_with_late_scontrol(
     return run
 
 
-@pytest.mark.fault
 @pytest.mark.usefixtures("patient_site")
 @pytest.mark.parametrize(
     ("commands", "restarts"),
@@ -144,7 +141,6 @@ def test_row_11_scancel_just_before_our_requeue_lands(
     assert run.attempts()[0]["cause"] in ("cancelled", "manual_stop")[: 1 + restarts]
 
 
-@pytest.mark.fault
 @pytest.mark.usefixtures("patient_site")
 def test_row_11_scancel_just_before_slurms_own_requeue(kit: Kit, tmp_path: Path, row: Row) -> None:
     """`close` has read the job as preempted and asks for the settings; then the scancel comes."""

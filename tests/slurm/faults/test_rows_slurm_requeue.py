@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 from ..kit import PACED, Kit, Run
 from . import data, harm_slurm, oracles
 from .rows import Row
-from .scenario import Paced, ReferenceRuns, begin, start
+from .scenario import Paced, ReferenceRuns, begin, begin_by_sbatch, start
 
 RANKS = 3
 
@@ -28,16 +28,10 @@ def test_row_12_an_admin_requeues_twice(kit: Kit, reference: ReferenceRuns, row:
     oracles.went_on(paced.run, reference(), "requeued")
 
 
-def test_row_13_requeue_refused(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
-) -> None:
-    pace = tmp_path / "pace"
-    pace.touch()
+def test_row_13_requeue_refused(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     # Without a successor, which `auto` would queue.
-    words = (PACED, f"launch.env.PACE_FILE={pace}", "slurm.restart=requeue")
-    run = kit.sbatch("--no-requeue", "--nodes=3", "slurm/ddp.sbatch", *words)
-    row.record(run)
-    run.wait_for_step(2)
+    paced = begin_by_sbatch(kit, row, "--no-requeue", override="slurm.restart=requeue")
+    run = paced.run
     harm_slurm.begin_preemption(run)
     # Since 24.05 Slurm gives a job that ends in its grace this state, and no exit code.
     ended = ("PREEMPTED", "0:0") if harm_slurm.ENDS_PREEMPTED else ("FAILED", "1:0")
@@ -49,12 +43,10 @@ def test_row_13_requeue_refused(
     assert "NOT requeued" in log and "make resume" in log
     oracles.causes(run, ["preemption"])
     oracles.nothing_left(run)
-    pace.unlink()
+    paced.hurry()
     kit.resume(run).wait()
-    oracles.bitwise(run, reference())
+    oracles.ended(run, reference(), ["preemption", "completed"])
     oracles.no_step_redone(run)
-    oracles.causes(run, ["preemption", "completed"])
-    oracles.nothing_left(run)
 
 
 def test_row_32_ten_preemptions_in_one_epoch(kit: Kit, row: Row, tmp_path: Path) -> None:
@@ -67,8 +59,7 @@ def test_row_32_ten_preemptions_in_one_epoch(kit: Kit, row: Row, tmp_path: Path)
     folder, expected = tmp_path / "samples", tmp_path / "expected"
     folder.mkdir()
     expected.mkdir()
-    paced = start(kit, *words, f"launch.env.SAMPLES_FOLDER={folder}")
-    row.record(paced.run)
+    paced = start(kit, *words, f"launch.env.SAMPLES_FOLDER={folder}", row=row)
     paced.pace.write_text("1.0")
     for number in range(10):
         preempt_after_a_step(paced.run, number)
@@ -99,9 +90,8 @@ def test_row_36_start_up_outlasts_every_slot(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     (tmp_path / "start").touch()
-    paced = start(kit, f"launch.env.START_FILE={tmp_path}/start")
+    paced = start(kit, f"launch.env.START_FILE={tmp_path}/start", row=row)
     run = paced.run
-    row.record(run)
     for number in range(1, 6):
         attempt = run.dir.attempt(number)
         run.wait_for(partial(have_agents, attempt), f"the agents of attempt {number}")
@@ -109,16 +99,13 @@ def test_row_36_start_up_outlasts_every_slot(
         run.wait_for_attempts(number)
     (tmp_path / "start").unlink()
     paced.finish()
-    oracles.bitwise(run, reference())
-    oracles.causes(run, ["preemption"] * 5 + ["completed"])
-    oracles.nothing_left(run)
+    oracles.ended(run, reference(), ["preemption"] * 5 + ["completed"])
 
 
 def test_row_36_time_limit_shorter_than_the_start_up(kit: Kit, row: Row, tmp_path: Path) -> None:
     (tmp_path / "start").touch()
     limit = ("slurm.time=00:01:00", "slurm.signal_lead_s=20")
-    run = start(kit, f"launch.env.START_FILE={tmp_path}/start", *limit).run
-    row.record(run)
+    run = start(kit, f"launch.env.START_FILE={tmp_path}/start", *limit, row=row).run
     run.wait("FAILED")
     assert run.result()["status"] == "held"
     assert "5 attempts without a new checkpoint" in run.result()["reason"]

@@ -33,27 +33,19 @@ def test_row_45_a_node_loses_power_and_a_spare_takes_its_place(
     first, second = run.attempts()
     assert (first["decision"], second["nodes"]) == ("retry", ["n1", "n3", "n4"])
     assert first["evidence"]["unreachable_nodes"] == [lost]
-    oracles.causes(run, ["node", "completed"])
-    oracles.requeues(run, 0)
-    oracles.bitwise(run, reference())
-    oracles.at_most_one_interval(run)
-    oracles.nothing_left(run)
+    oracles.retried(run, reference(), "node")
 
 
 def test_row_45_the_first_node_is_left_out(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     """The agents of the next attempt meet on another one, in the same allocation."""
-    run = start(kit, *SPARE, "launch.env.CRASH_NODE=n1", pace=AT_ONCE).run
-    row.record(run)
+    run = start(kit, *SPARE, "launch.env.CRASH_NODE=n1", pace=AT_ONCE, row=row).run
     run.wait()
 
     assert [attempt["nodes"] for attempt in run.attempts()][1:] == [
         ["n1", "n2", "n3"],
         ["n2", "n3", "n4"],
     ]
-    oracles.causes(run, ["crash", "node", "completed"])
-    oracles.requeues(run, 0)
-    oracles.bitwise(run, reference())
-    oracles.nothing_left(run)
+    oracles.ended(run, reference(), ["crash", "node", "completed"], 0)
 
 
 def test_row_45_the_node_of_the_batch_script_is_lost(
@@ -66,10 +58,7 @@ def test_row_45_the_node_of_the_batch_script_is_lost(
     paced.run.cluster.power_on(lost)
     paced.finish()
 
-    oracles.requeues(paced.run, 1)
-    oracles.causes(paced.run, ["lost", "completed"])
-    oracles.bitwise(paced.run, reference())
-    oracles.nothing_left(paced.run)
+    oracles.ended(paced.run, reference(), ["lost", "completed"], 1)
 
 
 def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Path) -> None:

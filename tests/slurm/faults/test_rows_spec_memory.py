@@ -21,8 +21,7 @@ if installed_version() >= (24, 11):
 
 def run_twice(kit: Kit, row: Row, *words: str) -> Run:
     """A run whose first attempt fails, and that has completed."""
-    paced = start(kit, *words, "checkpoint.every_steps=1")
-    row.record(paced.run)
+    paced = start(kit, *words, "checkpoint.every_steps=1", row=row)
     # At the pace, a save ends before the next one is due.
     paced.run.wait_for_attempts()
     paced.finish()
@@ -41,8 +40,7 @@ def test_row_29_an_allocation_fails(kit: Kit, reference: ReferenceRuns, row: Row
 
 def test_row_29_memory_that_is_never_enough_is_held(kit: Kit, row: Row) -> None:
     words = ('launch.env.EATING="allocator 1 2"', "launch.max_crashes=2")
-    paced = start(kit, *words)
-    row.record(paced.run)
+    paced = start(kit, *words, row=row)
     paced.finish("FAILED")
     run = paced.run
     oracles.causes(run, ["out_of_memory", "out_of_memory"])

@@ -31,8 +31,7 @@ def test_row_42_a_node_passes_the_preflight_and_crashes_each_time(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     """After its second crash in a row the run goes on without it."""
-    run = start(kit, OFTEN, f"launch.env.CRASH_NODE={BAD}", pace=AT_ONCE).run
-    row.record(run)
+    run = start(kit, OFTEN, f"launch.env.CRASH_NODE={BAD}", pace=AT_ONCE, row=row).run
     run.wait()
 
     first, second, third = run.attempts()
@@ -51,8 +50,7 @@ def test_row_42_a_healthy_node_is_accused_once(
 ) -> None:
     """The run goes on with it, in the same allocation."""
     of_one = (f"launch.env.CRASH_NODE={BAD}", "launch.env.CRASH_ATTEMPT='1'")
-    run = start(kit, OFTEN, *of_one, pace=AT_ONCE).run
-    row.record(run)
+    run = start(kit, OFTEN, *of_one, pace=AT_ONCE, row=row).run
     run.wait()
 
     first, second = run.attempts()
@@ -64,8 +62,7 @@ def test_row_42_a_healthy_node_is_accused_once(
 
 def test_row_43_a_failure_follows_the_run(kit: Kit, row: Row) -> None:
     """It is held after the third attempt, on another node, and no node is left out any more."""
-    run = start(kit, OFTEN, "launch.env.CRASH_RANK='1'", pace=AT_ONCE).run
-    row.record(run)
+    run = start(kit, OFTEN, "launch.env.CRASH_RANK='1'", pace=AT_ONCE, row=row).run
     run.wait("FAILED")
 
     assert BAD not in run.attempts()[-1]["nodes"]
@@ -79,8 +76,7 @@ def test_row_43_a_failure_follows_the_run(kit: Kit, row: Row) -> None:
 
 def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
     """The run goes on without the node."""
-    run = start(kit, *GPUS, seen(2, f"{BAD}=1"), pace=AT_ONCE).run
-    row.record(run)
+    run = start(kit, *GPUS, seen(2, f"{BAD}=1"), pace=AT_ONCE, row=row).run
     run.wait()
 
     first, second = run.attempts()
@@ -94,8 +90,7 @@ def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
 
 def test_row_44_a_gpu_fewer_on_all_nodes(kit: Kit, row: Row) -> None:
     """It is no node's fault: held in the same allocation."""
-    run = start(kit, *GPUS, seen(1), pace=AT_ONCE).run
-    row.record(run)
+    run = start(kit, *GPUS, seen(1), pace=AT_ONCE, row=row).run
     run.wait("FAILED")
 
     assert not [each for each in run.attempts() if "nodes" in each["evidence"]["rooms"]]
