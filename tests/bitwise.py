@@ -1,7 +1,5 @@
 """Compares the ends of two runs bit for bit, for tests: without the room compare, too."""
 
-from __future__ import annotations
-
 import json
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json

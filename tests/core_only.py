@@ -3,8 +3,6 @@
 Without --without the copy has no room at all. Whoever deletes a room does the same by hand.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

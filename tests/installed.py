@@ -1,7 +1,5 @@
 """The kit as pip installs it from a wheel, and a repository of a user that is not the kit's."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

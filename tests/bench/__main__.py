@@ -5,8 +5,6 @@ python -m tests.bench usual              runs a set, as `make bench` does
 python -m tests.bench B8 seek            runs some by number or name
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The list of benches: what each measures, how it is started, and what it needs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ Goodput is the time from the first step to the end in the run without a fault, d
 the run with faults. A local run waits in no queue.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """This rank of a bench; it runs the real trainer without starting a process for each run."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator

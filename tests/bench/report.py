@@ -1,7 +1,5 @@
 """The table on stdout and the JSON file of a run of the benches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

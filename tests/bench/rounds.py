@@ -1,7 +1,5 @@
 """Ratios of medians over interleaved rounds, and a description of the machine."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time

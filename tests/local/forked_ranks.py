@@ -1,7 +1,5 @@
 """Ranks of a test program: the process that has imported torch forks them."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

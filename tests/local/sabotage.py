@@ -1,7 +1,5 @@
 """Breaks the product's own restore of a checkpoint: each way must turn a test of exactness red."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any

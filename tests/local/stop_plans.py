@@ -10,8 +10,6 @@ an attempt. FOLDER/<scenario>.json has the findings.
 By -c and not by -m: the workers that read data would import the main module and all that it needs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

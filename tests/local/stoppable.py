@@ -1,7 +1,5 @@
 """A model and data sets for tests of exactness: they draw random numbers and keep state."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Other kinds of work for tests of exactness: a language model, masks and streams."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -6,8 +6,6 @@ python -m tests.scale check             the simulator beside small runs with fau
 python -m tests.scale ranks             2 to 64 ranks on the real Slurm of the tests (root)
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

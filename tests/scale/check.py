@@ -3,8 +3,6 @@
 The outage after a fault is measured in one run, and gives the simulator's time of the other one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import median
 from typing import Any

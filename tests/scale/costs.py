@@ -1,7 +1,5 @@
 """The parameters of the simulation, each with its source."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from slurm_job_kit.jobs.attempt.srun_step import END_LIMIT_S

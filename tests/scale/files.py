@@ -5,8 +5,6 @@ each rank an error record and a timeline. They lie in memory: a shared file syst
 its time for each file.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -5,8 +5,6 @@ slurmctld do. The second run of a size goes under strace, which counts the file 
 (tests/bench/start/file_operations.py) does.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The simulated slurmctld: nodes, jobs, and its answers to the kit's commands as text."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence

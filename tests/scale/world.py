@@ -1,7 +1,5 @@
 """The events of the simulated cluster, and what they add up to."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random

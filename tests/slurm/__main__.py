@@ -3,8 +3,6 @@
 With KIT_TEST_SITE=1 it has the second shape, see `user_site`.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Uses the test cluster as a user does: sbatch, squeue, scontrol, and waits with a limit."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

@@ -4,8 +4,6 @@ Every node has its own address, host name, /etc/hosts and cgroup tree; files are
 outside of the cluster's folder is written, and no other Slurm is ever called.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

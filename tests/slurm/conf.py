@@ -3,8 +3,6 @@
 Pure: from a `Site` to text. `network` and `cluster` make it real.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network

@@ -1,7 +1,5 @@
 """One Slurm cluster for all tests of this folder; a test that fails shows the cluster's state."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Generator, Iterator

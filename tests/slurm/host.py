@@ -4,8 +4,6 @@ KIT_TEST_SLURM selects the Slurm: unset for the installed one, 24.11 or 26.05 fo
 `tests.slurm.second` fetches, or the folder (`--prefix`) of one that you built.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Runs the kit on the test cluster as a user would, and reads the files of a run."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Collection

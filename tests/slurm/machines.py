@@ -1,7 +1,5 @@
 """The machines of a running cluster: their daemons, their power and their cables."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -7,8 +7,6 @@ Slurm and for jobs, and data0 with IPv6, for jobs that ask for it. All names beg
 the cluster. Every process in these namespaces belongs to the cluster.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -9,8 +9,6 @@ libraries. So they run in the machine's own file tree like any other program, an
 machine's Python there. In a chroot of that release they would not find it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

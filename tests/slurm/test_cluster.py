@@ -1,7 +1,5 @@
 """The test cluster behaves like a real one of several hosts."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The commands of docs/day.md, typed in their order on a real Slurm, print what the page shows."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """Every way to start a job leads to a finished run: make, the Python command, plain sbatch."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

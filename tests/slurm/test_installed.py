@@ -1,7 +1,5 @@
 """The kit that pip installs, on Slurm: the command `kit` in a repository of the user's own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Nodes meet where their names lead, else at Slurm's NodeAddr, or on launch.interface."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Other libraries' trainings on Slurm: preempted, at the time limit, killed, and exact."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

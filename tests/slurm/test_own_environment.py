@@ -1,7 +1,5 @@
 """Setup lines and another interpreter on Slurm: on every node, with failures recorded."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A user's own torchrun script on Slurm: it knows its time limit, stops, and is requeued."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run that is requeued once: a shell and a clean beside it; then its notification."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

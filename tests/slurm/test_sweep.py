@@ -1,7 +1,5 @@
 """A sweep is one job array: points fail, are cancelled, requeued and resumed on their own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The second shape of the cluster is a site as users have it, and runs survive its preemptions."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The test cluster in its second shape, see `user_site`; `cluster_at` makes the chosen shape."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -10,8 +10,6 @@ not its name in Slurm; Slurm forgets an ended job soon; each machine has a /tmp 
 shared files through a client with NFS's caches (file_client.c).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from .conf import CONTROLLER, Site

@@ -1,7 +1,5 @@
 """B8: a training that always has a checkpoint in flight."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from slurm_job_kit.jobs.spec import Spec

@@ -1,7 +1,5 @@
 """B9: a whole training that always has a durable checkpoint in flight, and one without any."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train

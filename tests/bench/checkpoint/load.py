@@ -1,7 +1,5 @@
 """B10: the load of a checkpoint of 0.94 GB."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc

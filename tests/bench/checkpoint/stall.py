@@ -1,7 +1,5 @@
 """B8: how long a durable checkpoint interrupts the training."""
 
-from __future__ import annotations
-
 from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.run import prepare
 from tests.bench.checkpoint import wide

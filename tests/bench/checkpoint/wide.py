@@ -1,7 +1,5 @@
 """A model of any size, for the benches of saves, and the other ways to save its state."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Commands as a user types them, and the fakes of Slurm's clients that answer them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """B2: seconds of the commands that only read, against a Python that does nothing."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """B17: seconds to parse and check a spec."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

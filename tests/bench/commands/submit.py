@@ -1,7 +1,5 @@
 """B1: seconds until a job is submitted."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """B11: under any stops each sample of an epoch is trained on exactly once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

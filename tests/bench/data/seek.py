@@ -1,7 +1,5 @@
 """B10: a resume late in an epoch gets its first batch as fast as one at its start."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

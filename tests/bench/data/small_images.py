@@ -1,7 +1,5 @@
 """B12: small images in memory, augmented by whole batches or sample by sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

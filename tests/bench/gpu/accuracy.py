@@ -1,7 +1,5 @@
 """G3: seconds until a small residual network reads 97 % of the held-out digits, on one GPU."""
 
-from __future__ import annotations
-
 import time
 from statistics import median, quantiles
 

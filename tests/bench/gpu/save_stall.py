@@ -1,7 +1,5 @@
 """G2: how long a save of ResNet-50's state interrupts a GPU: torch.save / the kit."""
 
-from __future__ import annotations
-
 import torch
 
 from slurm_job_kit.jobs.spec import Checkpoint, Spec

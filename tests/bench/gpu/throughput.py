@@ -1,7 +1,5 @@
 """G1: ResNet-50 on one GPU, batch 256, bf16, channels_last: a step of the kit / of a bare loop."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy

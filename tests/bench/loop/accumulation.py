@@ -1,7 +1,5 @@
 """B7: gradient accumulation that exchanges gradients once per optimizer step."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """The rival of the loop's overhead: a DDP loop written by hand, without other features."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel

@@ -1,7 +1,5 @@
 """B6: between two log lines the host never waits for the device."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """B4: the time of a training of the kit, against a bare DDP loop of as many steps."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """B4 at two ranks: the training of a small model, against a bare DDP loop of two ranks."""
 
-from __future__ import annotations
-
 from tests.bench.loop.overhead import Case, figures
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target

@@ -1,7 +1,5 @@
 """B14: what the agreement of the ranks on a stop costs, two ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """B18: memory, saves and collectives of each strategy, 99 million parameters on four ranks."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 from collections import Counter

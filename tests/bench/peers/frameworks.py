@@ -1,7 +1,5 @@
 """B5: the time of a training by other libraries and by the tutorials' loop, against the kit's."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 from importlib.metadata import version

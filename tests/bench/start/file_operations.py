@@ -1,7 +1,5 @@
 """B15: operations on files of the run directory, by rank, at the start and in each step."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

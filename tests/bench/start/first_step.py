@@ -1,7 +1,5 @@
 """B3: seconds to the first optimizer step, two nodes with one rank each on this machine."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

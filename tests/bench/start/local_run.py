@@ -1,7 +1,5 @@
 """A run of the kit on this machine, from its submit command, observed by its own records."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

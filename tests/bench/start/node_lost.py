@@ -1,7 +1,5 @@
 """B19: a node loses power on a real Slurm: from there to the first step of the next attempt."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """B13: a requeue on a real Slurm: from the warning to the stop, and from the start to a step."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """B3: seconds from the SIGKILL of a rank to the next optimizer step, two nodes on this machine."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -6,8 +6,6 @@ Each draw is one JSON line: the faults, and how the run ended. The line of a dra
 the command that repeats it. Its run directory and the cluster's state are kept beside the lines.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

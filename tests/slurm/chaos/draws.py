@@ -5,8 +5,6 @@ stratified: every pair of a leading harm and a site is drawn once before any is 
 each time with another proctrack and another strategy.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

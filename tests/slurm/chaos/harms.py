@@ -8,8 +8,6 @@ to 44 (the model or the stub of GPUs is chosen at submit), 47 (a script).
 Rows 19 and 33 are drawn in part: one requeue, and whatever the old attempt tries in a short run.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator

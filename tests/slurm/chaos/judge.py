@@ -1,7 +1,5 @@
 """The result of a draw: the oracles of the fault table that apply to its harms."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from tests import bitwise

@@ -1,7 +1,5 @@
 """The sites of the campaign: the settings of Slurm, and how a run is submitted there."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..conf import Preemption

@@ -1,7 +1,5 @@
 """A run of the campaign, in its present job."""
 
-from __future__ import annotations
-
 import random
 import secrets
 from collections.abc import Callable, Iterator

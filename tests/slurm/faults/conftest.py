@@ -4,8 +4,6 @@ A test is named after its row, `test_row_14_...`, and carries the marker `fault`
 one of the fast ones. Of these the first proctrack is fast; some tests have the marker all the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from pathlib import Path
 

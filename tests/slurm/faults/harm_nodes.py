@@ -1,7 +1,5 @@
 """Harms to the machines of a run: power, cables, the controller."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ A job's processes are those below its slurmstepds, as Slurm started them: the ba
 each node the agent, torchrun, the ranks, and what ranks start to read data.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Harms by Slurm and its users: preemption, time limit, scancel, requeue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Harms to the files of a run: damage, loss, a disk that is full, read-only or broken."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The oracles of the fault table: checks of a run after its end."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from slurm_job_kit.jobs.rundir import read_json

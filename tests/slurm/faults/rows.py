@@ -1,7 +1,5 @@
 """The row of the fault table of a test, and the run that the test shows."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

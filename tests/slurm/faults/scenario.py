@@ -1,7 +1,5 @@
 """The run of the fault tests: three ranks on three nodes, slow until `hurry`."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """One bad node (row 25): its matrix products are wrong, or it stops answering."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Nodes lose power or their network, slurmctld goes away (rows 17, 18, 19)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -3,8 +3,6 @@
 Rows 30, 33, 23, 37 and 39.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

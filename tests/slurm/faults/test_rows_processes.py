@@ -1,7 +1,5 @@
 """Signals and kills hit single processes of a run, or all (rows 7, 9, 14, 15, 16)."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

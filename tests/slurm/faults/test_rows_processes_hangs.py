@@ -1,7 +1,5 @@
 """No rank makes progress: hangs, a repeated crash, a suspended job (rows 22, 24, 34, 41, 47)."""
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path

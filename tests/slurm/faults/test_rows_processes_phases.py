@@ -1,7 +1,5 @@
 """A stop comes to one agent in any phase of an attempt (row 10)."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

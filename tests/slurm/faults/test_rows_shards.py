@@ -3,8 +3,6 @@
 Each rank writes a file of a checkpoint, and rank 0 commits when all have done that.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

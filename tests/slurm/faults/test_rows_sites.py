@@ -1,7 +1,5 @@
 """Sites where a requeue is not enough, or commands are missing (row 5; row 15 with a guard)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Slurm stops a run: time limit, preemption, scancel (rows 1, 2, 11; on every proctrack row 8)."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

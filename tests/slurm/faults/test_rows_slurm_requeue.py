@@ -1,7 +1,5 @@
 """Requeues: by others, refused, ten in an epoch, before the first step (rows 12, 13, 32, 36)."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sites that preempt in other ways, and saves that do not fit (rows 2, 3, 4, 6, 46)."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

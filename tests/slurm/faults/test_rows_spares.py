@@ -1,7 +1,5 @@
 """A node is lost where the run can go on in the same allocation (rows 45 and 48)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

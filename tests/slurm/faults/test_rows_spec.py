@@ -1,7 +1,5 @@
 """Changes between two attempts: nodes, data workers, config and code (rows 26 to 28)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Malicious input: specs, names, and a pickle as a checkpoint (row 31)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

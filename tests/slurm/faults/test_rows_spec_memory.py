@@ -1,7 +1,5 @@
 """A rank allocates more memory than its job has (row 29)."""
 
-from __future__ import annotations
-
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_jsonl

@@ -1,7 +1,5 @@
 """Files are damaged or lost between two attempts (rows 20 and 35)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The disk below a run is full, read-only, broken or gone (row 21)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import nullcontext

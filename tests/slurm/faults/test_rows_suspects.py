@@ -1,7 +1,5 @@
 """A node that the run does without, or not (rows 42 to 44)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How often one attempt calls Slurm's commands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ..host import PATH

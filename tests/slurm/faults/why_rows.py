@@ -1,7 +1,5 @@
 """What `why` must name for each fault test: one table, and the check of an answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 # A row, or the beginning of a test's name behind its row -> all causes that the answer must name;
