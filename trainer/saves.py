@@ -111,7 +111,7 @@ class Saves:
             redone = quantity(step - saved_step, "step")
             self._context.distributed.log(
                 f"the stop met the save of step {saved_step}, which took "
-                f"{self._last_save_s:.1f} s: step {step} is not saved, {redone} will be done again"
+                f"{self._last_save_s:.1f} s: step {step} is not saved, {redone} will be repeated"
             )
         return is_saved
 

@@ -324,7 +324,7 @@ def test_a_stop_that_meets_a_save_saves_its_step_unless_that_save_was_slow(
     saved = [f"step-{step:08d}" for step in (2, *([stopped] if is_saved else []))]
     assert sorted(path.name for path in run.checkpoints.glob("step-*")) == saved
     assert outcome["checkpoint"] == saved[-1]
-    told = f"step {stopped} is not saved, {stopped - 2} steps will be done again"
+    told = f"step {stopped} is not saved, {stopped - 2} steps will be repeated"
     assert (told in capsys.readouterr().out) != is_saved
     _, loop = train(tmp_path / "run", every, attempt=2)
     assert run.metrics.read_bytes() == reference.metrics.read_bytes()

@@ -129,7 +129,7 @@ FAULTS = (
         "flag read in steps only",
         (STOPS, SAVES),
         "the grace ends before the flag that SIGTERM sets is read there",
-        "read it in the start-up, between the batches of an evaluation, and after a save, too",
+        "also read it in the start-up, between the batches of an evaluation, and after a save",
         _is_deaf_outside,
     ),
     Fault(

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=float, default=LIMIT_S, metavar="S", help=help_of_it)
     add("--self-test", action="store_true", help="spoil exact trainings; each verdict must be no")
     add("--keep", type=arguments.path, metavar="DIR", help="keep all that was written")
-    help_of_it = "write the verdict as JUnit XML, too"
+    help_of_it = "also write the verdict as JUnit XML"
     add("--junit", type=arguments.path, metavar="FILE", help=help_of_it)
     arguments.add_json(parser)
 

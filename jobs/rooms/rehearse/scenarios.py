@@ -247,7 +247,7 @@ def _check(first: Tried, limit_s: float) -> None:
         hint = "--keep DIR keeps what it printed; --link PATH gives the copy what git ignores"
     elif not steps:
         what = "it ends without a step of a torch optimizer; nothing can be rehearsed"
-        hint = "a checkpoint of a complete training in its folder is copied, too"
+        hint = "a checkpoint of a complete training in its folder is also copied"
     elif steps < FEWEST_STEPS:
         what = f"it takes {quantity(steps, 'optimizer step')}"
         what += f", and a stop in the middle needs {FEWEST_STEPS}"
