@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,8 @@ from .outline import StoredTensor
 BUCKET_BYTES = 64 * 2**20
 # Smaller tensors are copied into a bucket. Larger ones on a CPU are sent from and to their place.
 SMALL_BYTES = 2**20
+
+Item = TypeVar("Item")
 
 
 def share(value: Any, device: torch.device) -> Any:
@@ -35,7 +37,8 @@ def share(value: Any, device: torch.device) -> Any:
         return None
     if not is_first:
         value = outline.map_values(outline.from_json(text), _with_memory)
-    for bucket in _buckets(value, SMALL_BYTES if device.type == "cpu" else BUCKET_BYTES):
+    max_bytes = SMALL_BYTES if device.type == "cpu" else BUCKET_BYTES
+    for bucket in in_buckets(_parts(value), len, max_bytes):
         _broadcast(bucket, device)
     return value
 
@@ -45,19 +48,18 @@ def _with_memory(value: Any) -> Any:
     return torch.empty(value.shape, dtype=value.dtype) if is_tensor else value
 
 
-def _buckets(value: Any, max_bytes: int) -> Iterator[list[torch.Tensor]]:
-    """Yield the memory of all tensors, uint8 [n] each, in lists of at most `max_bytes`.
-
-    A larger tensor is alone in its list, in parts of at most BUCKET_BYTES.
-    """
-    bucket: list[torch.Tensor] = []
+def in_buckets(
+    items: Iterable[Item], size_of: Callable[[Item], int], max_bytes: int
+) -> Iterator[list[Item]]:
+    """Yield the items in lists of at most `max_bytes`; a larger item is alone in its list."""
+    bucket: list[Item] = []
     size = 0
-    for part in _parts(value):
-        if bucket and size + len(part) > max_bytes:
+    for item in items:
+        if bucket and size + size_of(item) > max_bytes:
             yield bucket
             bucket, size = [], 0
-        bucket.append(part)
-        size += len(part)
+        bucket.append(item)
+        size += size_of(item)
     if bucket:
         yield bucket
 

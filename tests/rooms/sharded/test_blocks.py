@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 
 from slurm_job_kit.jobs.spec import STRATEGIES, Train
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.rooms.sharded import blocks, fits
+from slurm_job_kit.trainer.rooms.sharded import blocks, in_blocks
 from slurm_job_kit.trainer.rooms.zoo.gpt import GPT
 from slurm_job_kit.trainer.rooms.zoo.models import MiniResNet, mlp, resnet18
 from slurm_job_kit.trainer.strategy import create
@@ -174,21 +174,21 @@ def test_more_shapes_than_torchs_limit_are_all_compiled(compiler):
 )
 def test_a_model_without_blocks_is_refused_where_they_are_needed(train, key):
     with pytest.raises(UserError, match=f"train.{key} needs blocks.* train.shard_modules"):
-        fits.check(mlp(3, 2), train, num_shards=1)
-    fits.check(mlp(3, 2), dataclasses.replace(train, shard_modules=["Linear"]), num_shards=1)
+        in_blocks.check(mlp(3, 2), train, num_shards=1)
+    in_blocks.check(mlp(3, 2), dataclasses.replace(train, shard_modules=["Linear"]), num_shards=1)
 
 
 def refused(module, num_shards=2):
     with pytest.raises(UserError) as caught:
-        fits.check(module, Train(strategy="fsdp", model="a:b"), num_shards)
+        in_blocks.check(module, Train(strategy="fsdp", model="a:b"), num_shards)
     return str(caught.value)
 
 
 def test_more_shards_than_rows_are_refused():
     words = "4 shards are too many for train.model a:b: the longest parameter has 5 rows"
     assert words in refused(nn.Linear(2, 5), num_shards=4)  # torch.chunk makes 2 + 2 + 1
-    fits.check(nn.Linear(2, 5), Train(strategy="fsdp"), 3)
-    fits.check(nn.Linear(2, 1), Train(strategy="fsdp"), 1)
+    in_blocks.check(nn.Linear(2, 5), Train(strategy="fsdp"), 3)
+    in_blocks.check(nn.Linear(2, 1), Train(strategy="fsdp"), 1)
 
 
 class Scaled(nn.Linear):
@@ -222,17 +222,17 @@ def test_one_rank_has_no_wrapper_and_divides_nothing(strategy):
 )
 def test_the_number_of_shards_follows_from_the_ranks(strategy, size, local, expected):
     train = Train(strategy=strategy, shard_size=size)
-    assert fits.num_shards(train, place_of(0, 6, local)) == expected
+    assert in_blocks.num_shards(train, place_of(0, 6, local)) == expected
 
 
 @pytest.mark.parametrize(("size", "local", "words"), [(4, 2, "of 4"), (None, 1, "has one rank")])
 def test_groups_that_do_not_fit_the_ranks_are_refused(size, local, words):
     with pytest.raises(UserError, match=words):
-        fits.num_shards(Train(strategy="hsdp", shard_size=size), place_of(0, 6, local))
+        in_blocks.num_shards(Train(strategy="hsdp", shard_size=size), place_of(0, 6, local))
 
 
 @pytest.mark.parametrize("name", ["torch.optim:Muon", "torch.optim:Adafactor", "mine:LARS"])
 def test_an_optimizer_that_needs_whole_matrices_is_refused_where_ranks_have_rows(name):
     with pytest.raises(UserError, match="take train.strategy ddp, or an optimizer that treats"):
-        fits.check_optimizer(Train(optimizer=name, strategy="fsdp"))
-    fits.check_optimizer(Train(optimizer="torch.optim:NAdam", strategy="fsdp"))
+        in_blocks.check_optimizer(Train(optimizer=name, strategy="fsdp"))
+    in_blocks.check_optimizer(Train(optimizer="torch.optim:NAdam", strategy="fsdp"))

@@ -32,6 +32,7 @@ from ....jobs.records.training import Result
 from ....jobs.rundir import replacing, write_durable
 from ...checkpoint import digest, outline
 from ...checkpoint.outline import StoredTensor, tensors_of
+from ...checkpoint.share import in_buckets
 from ...contract import (
     MANIFEST,
     Manifest,
@@ -139,21 +140,12 @@ def _write(contents: reader.Contents, out: Path, index: Path) -> Path:
 
 
 def split(model: Mapping[str, StoredTensor]) -> list[list[str]]:
-    """Return the names of the tensors of each file, in the order of `weights_sha256`.
+    """Return the names of the tensors of each file, in the order of `weights_sha256`."""
 
-    A file is filled until the next tensor would make it larger than MAX_FILE_BYTES; a larger tensor
-    is alone.
-    """
-    files: list[list[str]] = [[]]
-    size = 0
-    for name in sorted(model):
-        nbytes = math.prod(model[name].shape) * model[name].dtype.itemsize
-        if files[-1] and size + nbytes > MAX_FILE_BYTES:
-            files.append([])
-            size = 0
-        files[-1].append(name)
-        size += nbytes
-    return files
+    def size_of(name: str) -> int:
+        return math.prod(model[name].shape) * model[name].dtype.itemsize
+
+    return [*in_buckets(sorted(model), size_of, MAX_FILE_BYTES)] or [[]]
 
 
 def _save(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:

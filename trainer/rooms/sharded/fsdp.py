@@ -28,8 +28,8 @@ from ...contract import Train
 from ...errors import UserError
 from ...process.context import DistributedContext
 from ...strategy.sharding import Rows, Sharding
-from . import blocks, fits
-from .in_blocks import InBlocks
+from . import blocks
+from .in_blocks import InBlocks, check_optimizer, num_shards
 
 BROADCAST_BYTES = 64 * 2**20
 
@@ -44,8 +44,8 @@ class Fsdp(InBlocks):
 
     def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
         super().__init__(train, place, device)
-        fits.check_optimizer(train)
-        self.sharding = Sharding(fits.num_shards(train, place), place.rank)
+        check_optimizer(train)
+        self.sharding = Sharding(num_shards(train, place), place.rank)
         # Of the trained parameters: name, whole, and this rank's rows. The rows are plain tensors
         # in the model's memory, so every optimizer works on them that treats each element alone,
         # and its fused kernels do, too: torch 2.13 has no fused SGD for a DTensor.

@@ -1,4 +1,4 @@
-"""What all strategies of this room do: blocks, and models without memory at first."""
+"""What all strategies of this room do, and whether a model and a number of ranks fit them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from ...contract import Train
+from ...errors import UserError
+from ...process.context import DistributedContext
 from ...strategy.ddp import Ddp
 from ...strategy.interface import Strategy
-from . import blocks, fits, meta_init
+from ...strategy.sharding import Sharding
+from . import blocks, meta_init
+
+# They compute an update from a whole matrix or its norm.
+MATRIX_OPTIMIZERS = ("Muon", "Adafactor", "LARS", "LAMB", "Lamb", "Shampoo", "SOAP")
 
 
 class InBlocks(Strategy):
@@ -35,7 +42,7 @@ class InBlocks(Strategy):
 
     def check(self, module: nn.Module) -> None:
         """Raise UserError where the spec needs blocks, and for a model that does not divide."""
-        fits.check(module, self._train, self.sharding.num_shards)
+        check(module, self._train, self.sharding.num_shards)
 
     def allocate(self, module: nn.Module, device: torch.device, is_overwritten: bool) -> None:
         """Give a model on the meta device this rank's part of memory and initial weights."""
@@ -52,3 +59,79 @@ class DdpInBlocks(InBlocks, Ddp):
         """Return the model under DDP."""
         self.allocate(module, self._device, is_overwritten)
         return super().wrap(module, is_overwritten)
+
+
+def num_shards(train: Train, place: DistributedContext) -> int:
+    """Return the number of parts of each parameter under fsdp or hsdp.
+
+    Raises: UserError where train.shard_size does not fit the number of ranks.
+    """
+    if train.strategy != "hsdp":
+        return place.world_size
+    size = train.shard_size or place.local_world_size
+    if size < 2:
+        raise UserError(
+            "train.strategy hsdp shards within a node, which has one rank: set train.shard_size, "
+            "or take ddp or fsdp"
+        )
+    if place.world_size % size:
+        raise UserError(
+            f"train.shard_size: {place.world_size} ranks cannot be divided into groups of {size}: "
+            "write a divisor of the number of ranks, or take fsdp"
+        )
+    return size
+
+
+def check_optimizer(train: Train) -> None:
+    """Raise UserError for an optimizer that needs whole matrices: each rank has rows of them."""
+    if train.optimizer.partition(":")[2] in MATRIX_OPTIMIZERS:
+        raise UserError(
+            f"train.optimizer: {train.optimizer} needs whole matrices, and with train.strategy "
+            f"{train.strategy} each rank has some rows of each parameter only: take train.strategy "
+            "ddp, or an optimizer that treats each element alone"
+        )
+
+
+def check(module: nn.Module, train: Train, num_shards: int) -> None:
+    """Raise UserError where the model has no such blocks, or cannot be divided into the shards."""
+    block_list = blocks.find(module, train.shard_modules)
+    if not block_list and (train.activation_checkpointing or train.compile == "blocks"):
+        key = "activation_checkpointing" if train.activation_checkpointing else "compile blocks"
+        raise UserError(
+            f"train.{key} needs blocks, but no nn.ModuleList or nn.Sequential of train.model "
+            f"{train.model} has two children of one class: name classes in train.shard_modules"
+        )
+    if num_shards == 1:
+        return
+    for name, parameter in module.named_parameters():
+        if parameter.ndim == 0:
+            raise UserError(
+                f"train.strategy {train.strategy} divides parameters along their first dimension, "
+                f"but {name} of train.model {train.model} has none: give it the shape [1], or take "
+                "ddp"
+            )
+    _check_groups(module, block_list, train)
+    lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
+    last = Sharding(num_shards, num_shards - 1)
+    if not any(last.rows(length)[0] < length for length in lengths):
+        raise UserError(
+            f"train.strategy {train.strategy}: {num_shards} shards are too many for train.model "
+            f"{train.model}: the longest parameter has {max(lengths, default=0)} rows, and a rank "
+            "would get none: take fewer ranks, ddp, or hsdp with a smaller train.shard_size"
+        )
+
+
+def _check_groups(module: nn.Module, blocks: list[nn.Module], train: Train) -> None:
+    """Raise UserError where blocks share a parameter: FSDP2 gathers it for one of them only."""
+    names = {each: name for name, each in module.named_modules()}
+    for block in blocks:
+        inside = {id(each) for each in block.modules()}
+        own = {id(each) for each in block.parameters()}
+        for each in module.modules():
+            shared = own & {id(value) for value in each._parameters.values()}
+            if shared and id(each) not in inside:
+                raise UserError(
+                    f"train.strategy {train.strategy}: {names[block]} is a block and shares a "
+                    f"parameter with {names[each]}, which is outside of it: set "
+                    "train.shard_modules to the class of a module that contains both, or take ddp"
+                )
