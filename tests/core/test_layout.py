@@ -234,13 +234,6 @@ def test_no_module_imports_itself_through_others():
     graphlib.TopologicalSorter(graph).prepare()  # CycleError names the modules
 
 
-def test_the_contract_imports_only_itself():
-    imported = {module: own(imports(module, is_typing_included=True)) for module in CONTRACT}
-    assert {
-        module: names - CONTRACT for module, names in imported.items() if names - CONTRACT
-    } == {}
-
-
 def test_the_trainer_imports_of_jobs_only_the_contract_by_one_module():
     imported = {
         module: {name for name in own(imports(module, True)) if name.startswith("jobs")}
@@ -257,23 +250,6 @@ def test_the_trainer_imports_of_jobs_only_the_contract_by_one_module():
         if not deletable(module) or deletable(name) != deletable(module)
     }
     assert others == set()
-
-
-def test_the_trainer_uses_all_that_it_takes_of_jobs():
-    contract = {alias.name for node in nodes("trainer.contract") for alias in names_in(node)}
-    used = {
-        alias.name
-        for module in CORE
-        if module != "trainer.contract"
-        for node in nodes(module)
-        if isinstance(node, ast.ImportFrom) and absolute(module, node) == "trainer.contract"
-        for alias in node.names
-    }
-    assert contract - used == {"annotations"}, "a room imports of jobs what only the room needs"
-
-
-def names_in(node):
-    return node.names if isinstance(node, ast.ImportFrom) else []
 
 
 def test_what_runs_on_any_node_needs_the_standard_library_only():
@@ -320,11 +296,6 @@ def test_what_decides_reads_nothing(module):
 def reads(module):
     names = set(imports(module, is_typing_included=True))
     return names | {name.rpartition(".")[0] for name in names}
-
-
-def test_every_package_is_a_known_room():
-    rooms = {name for name in FOLDERS if name.count(".") == 1}
-    assert rooms == {f"{package}.{room}" for package in OWN for room in MAY_IMPORT[package] if room}
 
 
 @cache

@@ -52,21 +52,15 @@ def test_a_name_that_was_removed_is_missing_once_the_server_is_asked(hosts):
         shared_files.read_bytes(hosts.there / "x")
 
 
-def test_a_listing_has_what_the_server_has(hosts):
-    (hosts.here / "folder").mkdir()
-    (hosts.here / "folder/old").write_text("")
-    look(hosts.there, "new")
-    (hosts.here / "folder/old").unlink()
-    (hosts.here / "folder/new").mkdir()
-    assert shared_files.listdir(hosts.there / "folder") == ["new"]
-    assert shared_files.exists(hosts.there / "folder/new")
-
-
-def test_a_listing_of_a_folder_that_was_replaced_is_that_of_the_new_one(hosts):
+def test_a_listing_has_what_the_server_has_also_of_a_folder_that_was_replaced(hosts):
     for name in ("folder", "other"):
         (hosts.here / name).mkdir()
         (hosts.here / name / f"in-{name}").write_text("")
-    look(hosts.there)
+    look(hosts.there, "new")
+    (hosts.here / "folder/in-folder").unlink()
+    (hosts.here / "folder/new").mkdir()
+    assert shared_files.listdir(hosts.there / "folder") == ["new"]
+    assert shared_files.exists(hosts.there / "folder/new")
     (hosts.here / "folder").rename(hosts.here / "aside")
     (hosts.here / "other").rename(hosts.here / "folder")
     assert shared_files.listdir(hosts.there / "folder") == ["in-other"]

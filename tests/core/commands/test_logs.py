@@ -11,7 +11,6 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import logs
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import write_json
-from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
 from tests.core.run_files import make_run
 
@@ -96,14 +95,6 @@ def test_a_run_that_has_not_started_has_no_log(here, capsys):
     assert "has not started" in capsys.readouterr().err
 
 
-def following(words):
-    """The command in a thread of its own, as it blocks; returns the thread and its exit codes."""
-    codes = []
-    thread = threading.Thread(target=lambda: codes.append(main(words)), daemon=True)
-    thread.start()
-    return thread, codes
-
-
 def wait_until_shown(capsys, seen, text):
     """Wait until the command has printed a text; `seen` collects what it prints."""
     deadline = time.monotonic() + LIMIT_S
@@ -113,14 +104,17 @@ def wait_until_shown(capsys, seen, text):
         time.sleep(0.02)
 
 
-def test_a_log_is_followed_over_attempts_until_the_run_has_ended(slurm, capsys, monkeypatch):
+def test_a_log_is_followed_over_attempts_until_the_run_has_ended(
+    slurm, submitted, capsys, monkeypatch
+):
     monkeypatch.setattr(logs, "JUDGE_AGAIN_S", 0.1)
     monkeypatch.setattr(logs, "LOOK_AGAIN_S", 0.02)
-    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
     slurm.set_state("4711", "PENDING")
-    run = lookup.find("tiny")
-    capsys.readouterr()
-    thread, codes = following(["logs", "tiny", "-f"])
+    run, codes = submitted, []
+    thread = threading.Thread(
+        target=lambda: codes.append(main(["logs", "tiny", "-f"])), daemon=True
+    )
+    thread.start()
     log = begin(run, 1, "step 1\n")
     seen: list[str] = []
     wait_until_shown(capsys, seen, "step 1\n")
@@ -141,10 +135,9 @@ def test_a_log_is_followed_over_attempts_until_the_run_has_ended(slurm, capsys, 
     assert sum(call.startswith("squeue") for call in slurm.calls) == 1
 
 
-def test_following_waits_for_a_log_and_says_for_what(slurm, capfd, monkeypatch):
-    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+def test_following_waits_for_a_log_and_says_for_what(slurm, submitted, capfd, monkeypatch):
     slurm.set_state("4711", "PENDING")
-    run = lookup.find("tiny")
+    run = submitted
     capfd.readouterr()
     judged = itertools.count()
 

@@ -99,26 +99,17 @@ def test_each_command_shows_what_it_shows_on_the_host_of_the_files(
     assert shown[::2] == shown[1::2]
 
 
-def test_resume_queues_no_job_for_a_run_that_has_just_completed(run, there, slurm, capsys):
-    slurm.set_state("7", "COMPLETED")
-    complete(run)
-    assert main(["resume", there.run_id]) == 0
-    assert "is complete, there is nothing to resume" in capsys.readouterr().out
-
-
-def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
-    run, there, slurm, capsys, monkeypatch
+@pytest.mark.parametrize("is_early", [True, False])
+def test_resume_queues_no_job_for_a_run_that_completes_before_it_or_while_it_waits(
+    run, there, slurm, capsys, monkeypatch, is_early
 ):
     slurm.set_state("7", "COMPLETED")
-    monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
+    if is_early:
+        complete(run)
+    else:
+        monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
     assert main(["resume", there.run_id]) == 0
     assert "is complete, there is nothing to resume" in capsys.readouterr().out
-
-
-def test_resume_removes_the_mark_of_a_cancel_on_another_host(run, there):
-    run.cancelled.write_text("now")
-    with revision.changed({there: revision.of_files(there, {there.cancelled: None})}):
-        assert os.listdir(run.path).count("cancelled") == 0
 
 
 def test_a_cancel_that_fails_keeps_the_mark_of_a_cancel_on_another_host(run, there, slurm):

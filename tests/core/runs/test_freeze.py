@@ -51,13 +51,13 @@ def test_a_run_directory_has_all_that_a_job_reads(root, repository):
     assert run.checkpoints.is_dir()
     assert run.timeline("rank-00000").parent.is_dir()
     assert run.path.stat().st_mode & 0o777 == 0o700
-
-
-def test_the_log_can_be_followed_from_the_submit_on(root, repository):
-    assert frozen(repository).rank_log(0).read_text() == "waiting for the job to start\n"
+    assert run.rank_log(0).read_text() == "waiting for the job to start\n"  # it can be followed
 
 
 def test_latest_is_the_newest_run_that_was_made(root, repository):
+    with pytest.raises(KeyboardInterrupt), freeze(LOADED, repository):
+        raise KeyboardInterrupt
+    assert not (root / "first").exists()
     frozen(repository)
     newest = frozen(repository)
     assert (root / "first/latest").resolve() == newest.path
@@ -70,12 +70,6 @@ def test_moving_the_runs_root_breaks_no_run(root, repository):
     run = frozen(repository)
     moved = root.rename(root.with_name("moved"))
     assert (moved / "first" / run.run_id / "code/a.py").is_file()
-
-
-def test_a_failure_afterwards_leaves_no_run(root, repository):
-    with pytest.raises(KeyboardInterrupt), freeze(LOADED, repository):
-        raise KeyboardInterrupt
-    assert not (root / "first").exists()
 
 
 def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
