@@ -15,21 +15,6 @@ def test_a_number_of_gpus_may_have_a_type(written, number):
 
 
 @pytest.mark.parametrize(
-    ("environ", "wanted", "has"),
-    [
-        ({"SLURM_GPUS": "3", "SLURM_GPUS_ON_NODE": "2"}, 0, "3 GPUs on 2 nodes"),
-        ({"SLURM_GPUS": "2", "SLURM_GPUS_ON_NODE": "1"}, 2, "2 GPUs on 2 nodes"),
-        ({"SLURM_GPUS": "4", "SLURM_GPUS_ON_NODE": "2"}, 2, None),
-        ({"SLURM_GPUS_ON_NODE": "1"}, 2, "1 GPU on each node"),
-        ({"SLURM_GPUS_ON_NODE": "8"}, 2, None),
-        ({}, 2, None),  # where Slurm does not count them
-    ],
-)
-def test_a_job_has_too_few_gpus_for_its_nodes(environ, wanted, has):
-    assert gpus.too_few(environ, 2, wanted) == has
-
-
-@pytest.mark.parametrize(
     ("environ", "count"),
     [
         ({"SLURM_GPUS": "3", "SLURM_GPUS_ON_NODE": "1", "SLURM_JOB_GPUS": "0,1"}, 1),

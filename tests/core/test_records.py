@@ -1,29 +1,16 @@
 """The content of the run directory's files: a round trip, and the errors of wrong content."""
 
 import dataclasses
-import json
 
 import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records import RecordError, training
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, read_attempts
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
 from slurm_job_kit.jobs.records.queued import Claim, SlurmSite
-from slurm_job_kit.jobs.records.training import (
-    PROGRESS_STEP_AT,
-    Best,
-    Metric,
-    Outcome,
-    Progress,
-    Result,
-    progress_step_text,
-    progress_text,
-    read_events,
-    read_progress_steps,
-)
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm.client import Job
@@ -39,13 +26,15 @@ PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
         AgentRecord("a", signals=(ReceivedSignal(1.0, "SIGTERM"),), torchrun_exit=-9, end=2.0),
         RankError(1.0, 3, "a", "ValueError: x", kind=Kind.HANG),
         records.decode(AttemptRecord, run_files.attempt({"signals": ["SIGUSR1"]}), "here"),
-        Result("held", reason="three crashes", attempts=3),
-        Result("completed", metrics=(Metric("a", 0.5), Metric("b", None)), weights_sha256="x"),
-        Result("completed", weights_sha256="x", best=Best("eval_loss", 0.1, 7)),
+        training.Result("held", reason="three crashes", attempts=3),
+        training.Result(
+            "completed", metrics=(training.Metric("a", 0.5), training.Metric("b", None))
+        ),
+        training.Result("completed", weights_sha256="x", best=training.Best("eval_loss", 0.1, 7)),
         SlurmSite(30, cluster="c"),
         SpecChange(1.0, (KeyChange("train.lr", (0.1, None)),), "x"),
         records.decode(Claim, run_files.claim(), "here"),
-        Progress(3, total=9, loss=0.5, time_left="1 s"),
+        training.Progress(3, total=9, loss=0.5, time_left="1 s"),
     ],
     ids=lambda record: type(record).__name__,
 )
@@ -56,7 +45,7 @@ def test_what_is_written_is_read(tmp_path, record):
 
 def test_a_result_has_the_keys_of_what_has_ended(tmp_path):
     counted = {"attempts": 1, "steps_redone": 0}
-    script = Result("completed", attempts=1, steps_redone=0)
+    script = training.Result("completed", attempts=1, steps_redone=0)
     assert records.encode(script) == {"status": "completed", **counted}
     trained = dataclasses.replace(script, weights_sha256="x")
     encoded = records.encode(trained)
@@ -105,44 +94,36 @@ def test_a_wrong_line_is_named_by_its_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('{"status": "stopped", "global_step": 7}', Outcome("stopped", 7)),
-        ('{"status": ["odd"], "global_step": 7}', Outcome(None, 7)),
-        ('{"status": "stopped", "global_step": "far"}', Outcome("stopped", None)),
+        ('{"status": "stopped", "global_step": 7}', training.Outcome("stopped", 7)),
+        ('{"status": ["odd"], "global_step": 7}', training.Outcome(None, 7)),
+        ('{"status": "stopped", "global_step": "far"}', training.Outcome("stopped", None)),
         ('"odd"', None),
         ("stopped", None),
     ],
 )
 def test_nonsense_of_a_users_script_is_ignored(tmp_path, text, found):
     (tmp_path / "outcome.json").write_text(text)
-    assert records.read_leniently(Outcome, tmp_path / "outcome.json") == found
+    assert records.read_leniently(training.Outcome, tmp_path / "outcome.json") == found
 
 
 def test_a_file_that_is_missing_is_no_record(tmp_path):
     assert records.read(AttemptPlan, tmp_path / "x") is None
-    assert records.read_leniently(Outcome, tmp_path / "x") is None
+    assert records.read_leniently(training.Outcome, tmp_path / "x") is None
     assert records.read_lines(AttemptRecord, tmp_path / "x") == []
-    assert read_events(tmp_path / "x") == []
-    assert read_progress_steps(tmp_path / "x")[0] is None
-
-
-def test_lines_of_a_timeline_that_are_no_events_are_left_out(tmp_path):
-    event = {"t": 1.0, "event": "spawn", "attempt": 2, "host": "a"}
-    lines = [json.dumps(event), '{"t": 1', "[]", json.dumps({"event": "x"}), ""]
-    (tmp_path / "x").write_text("\n".join(lines))
-    (found,) = read_events(tmp_path / "x")
-    assert (found.event, found.attempt, found.host, found.step) == ("spawn", 2, "a", None)
+    assert training.read_events(tmp_path / "x") == []
+    assert training.read_progress_steps(tmp_path / "x")[0] is None
 
 
 def test_the_step_of_the_progress_lies_at_a_fixed_place(tmp_path):
-    text = progress_text(Progress(42, total=50))
-    assert len(text) == len(progress_text(Progress(10**11, loss=1 / 3)))
-    begin = PROGRESS_STEP_AT
-    step = progress_step_text(43)
+    text = training.progress_text(training.Progress(42, total=50))
+    assert len(text) == len(training.progress_text(training.Progress(10**11, loss=1 / 3)))
+    begin = training.PROGRESS_STEP_AT
+    step = training.progress_step_text(43)
     (tmp_path / "x").write_text(text[:begin] + step + text[begin + len(step) :])
-    assert records.read(Progress, tmp_path / "x") == Progress(43, total=50)
+    assert records.read(training.Progress, tmp_path / "x") == training.Progress(43, total=50)
     for content, found in ((text, 42), (text[:40], 42), ("", None), ("garbage", None)):
         (tmp_path / "x").write_text(content)
-        assert read_progress_steps(tmp_path / "x")[0] == found
+        assert training.read_progress_steps(tmp_path / "x")[0] == found
 
 
 @pytest.mark.parametrize("kind", [Evidence, AttemptRecord, AttemptPlan, AttemptFacts, Job])

@@ -24,16 +24,16 @@ from tests.core import run_files
 from tests.core.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-# An srun step: the process's number and its state for a test, then the end that the test orders.
+# An srun step: its process's number for a test, then the end that the test orders.
 # The arguments after agent.sh are RUN_DIR, ATTEMPT and RDZV_ENDPOINT.
 SRUN = r"""
 case "$*" in --help) echo --overlap; exit ;; esac
 line=$*
 options=${line%%/agent.sh *}
 set -- ${line#*/agent.sh }
-run=$1 attempt=$2 word=$2
+run=$1 attempt=$2
 { echo "$options"; env; cat /proc/self/status; } >"$FAKE_SLURM/srun-$attempt.seen"
-echo "$$ $word" >"$FAKE_SLURM/srun-$attempt.new"
+echo $$ >"$FAKE_SLURM/srun-$attempt.new"
 mv "$FAKE_SLURM/srun-$attempt.new" "$FAKE_SLURM/srun-$attempt"
 until [ -e "$FAKE_SLURM/end-$attempt" ]; do sleep 0.05; done
 code=$(cat "$FAKE_SLURM/end-$attempt")
@@ -55,10 +55,9 @@ class Job:
             self.shell = subprocess.Popen(command, stdout=log, stderr=log)
 
     def srun(self, attempt):
-        """Wait for the srun of an attempt; its pid, and the attempt in its arguments."""
+        """The pid of the srun of an attempt, once it runs."""
         path = self._slurm.folder / f"srun-{attempt}"
-        pid, word = wait_for(lambda: path.exists() and path.read_text(), path, 60).split()
-        return int(pid), word
+        return int(wait_for(lambda: path.exists() and path.read_text(), path, 60))
 
     def seen(self, attempt):
         """What that srun printed: its options, its environment and its status."""
@@ -127,9 +126,9 @@ def decisions(run):
 
 def test_a_crash_is_retried_by_a_new_srun_and_the_job_ends_with_0(begin):
     job = begin()
-    assert job.srun(1)[1] == "1"
+    job.srun(1)
     job.end(1, 1)
-    assert job.srun(2)[1] == "2"
+    job.srun(2)
     job.end(2, 0)
     code, log = job.wait()
     assert code == 0, log
@@ -198,7 +197,7 @@ def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
 def test_nothing_is_decided_where_the_batch_process_was_killed(begin):
     """The kernel ends its srun. The next start of the job records the attempt as lost."""
     job = begin()
-    srun, _ = job.srun(1)
+    srun = job.srun(1)
     job.shell.kill()
     job.shell.wait()
     wait_for(lambda: "srun" not in command_line(srun), "srun lives on")

@@ -58,8 +58,6 @@ def test_the_steps_of_a_script_follow_from_its_reports(run, checkpoint, first, l
         ("none", True, {"status": "stopped"}, (0, 0), "stopped"),
         ("none", False, None, (0, 1), None),
         ("none", True, None, (0, 1), None),
-        ("USR1", True, None, (1, 1), None),
-        ("TERM", True, {"status": ["odd"]}, (0, 0), "stopped"),
         ("TERM", True, "odd", (1, 1), None),
     ],
 )

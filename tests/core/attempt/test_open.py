@@ -87,7 +87,7 @@ def test_the_command_of_a_launch_by_hand_records_its_own_code(run, checkout, mon
         (1, {}, 0, "1 node, .*slurm.nodes is 2\n.*slurm.nodes=1"),
         (3, {"SLURM_GPUS_ON_NODE": "2"}, 0, "3 nodes, "),
         (2, {"SLURM_GPUS_ON_NODE": "1"}, 0, "1 GPU on each node, .*slurm.gpus_per_node is 2\n"),
-        (2, {"SLURM_GPUS": "3", "SLURM_GPUS_ON_NODE": "2"}, 0, "3 GPUs on 2 nodes, "),
+        (2, {"SLURM_GPUS": "a100:3", "SLURM_GPUS_ON_NODE": "2"}, 0, "3 GPUs on 2 nodes, "),
         (2, {"SLURM_GPUS_ON_NODE": "2"}, 0, None),
         (2, {}, 0, None),  # Slurm does not count GPUs
         (1, {"SLURM_GPUS_ON_NODE": "4"}, 1, None),  # --nodes=1-2, started again on what there is

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
-from slurm_job_kit.jobs.runs import code_snapshot, lookup, revision, state
+from slurm_job_kit.jobs.runs import code_snapshot, lookup, revision
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line
 from tests.core.run_files import make_checkpoint, make_run
@@ -118,13 +118,6 @@ def test_a_cancel_that_fails_keeps_the_mark_of_a_cancel_on_another_host(run, the
     with pytest.raises(FailedError):
         cancel.scancel({there: ["7"]}, BestEffort("cancel"))
     assert run.cancelled.exists()
-
-
-def test_a_run_that_was_cancelled_on_another_host_has_ended(run, there):
-    run.cancelled.write_text("6 7")
-    assert state.read(there).files.has_recorded_end
-    run.cancelled.write_text("6 8")
-    assert not state.read(there).files.has_recorded_end
 
 
 def test_a_name_means_the_run_that_another_host_has_just_submitted(hosts, run, there):

@@ -293,6 +293,12 @@ def test_an_agent_without_the_interface_records_the_reason_and_ends(run, refused
     assert f"error: {record.error}\n  hint: " in printed
 
 
+def command(*words, interpreter=(sys.executable,)):
+    """An agent by its command line."""
+    endpoint = "--rdzv-endpoint=127.0.0.1:15001"
+    return [*interpreter, "-m", "slurm_job_kit.jobs.node", *map(str, words), endpoint]
+
+
 @pytest.fixture
 def host(tmp_path):
     """Runs an agent with a stand-in for torchrun, in a separate process."""
@@ -403,8 +409,7 @@ def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(t
 def test_an_unreadable_run_directory_is_one_line(tmp_path, file):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("{}")
-    argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", tmp_path, "1", "--node-rank=0"]
-    argv.append("--rdzv-endpoint=127.0.0.1:15001")
+    argv = command(tmp_path, "1", "--node-rank=0")
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert re.match(r"\d{4}-\d\d-\d\d \S+ \S+: .* cannot be read", done.stderr)
@@ -437,8 +442,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     run_files.opened(run, **PLAN_JSON | {"attempt": 1, "nodes": ["a"]})
     (tmp_path / "sitecustomize.py").write_text(imports)
     env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
-    argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", str(run.path), "1", "--node-rank=0"]
-    argv.append("--rdzv-endpoint=127.0.0.1:15001")
+    argv = command(run.path, "1", "--node-rank=0")
     done = subprocess.run(argv, env=env, preexec_fn=before_exec, timeout=60, check=False)
     assert done.returncode == 1
     record = read_json(run.attempt(1).agent(0))
@@ -451,8 +455,9 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
 def test_an_interpreter_without_torch_is_named_with_its_node(run):
     run_files.opened(run, **PLAN_JSON | {"nodes": ["a"]})
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    argv = [sys.executable, "-S", "-m", "slurm_job_kit.jobs.node", run.path, "1"]  # -S: no packages
-    argv += ["--rdzv-endpoint=127.0.0.1:15001", "--node-rank=3"]
+    argv = command(
+        run.path, "1", "--node-rank=3", interpreter=(sys.executable, "-S")
+    )  # no packages
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     reason = f"{os.uname().nodename}: launch.python: {sys.executable} has no torch"
     assert run.attempt(1).agent_error(3).read_text() == f"{reason}\n"
@@ -494,3 +499,11 @@ def test_torchrun_dies_with_its_agent(training):
     wait_for(lambda: procfs.parent_of(pid) in (None, process.pid) and not is_running(pid))
     for orphan in ranks:
         os.kill(orphan, signal.SIGKILL)
+
+
+def test_the_name_of_a_process_may_hold_brackets(tmp_path):
+    program = tmp_path / "a) b (c"
+    program.write_text("#!/bin/sh\nread line\n")
+    program.chmod(0o755)
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as child:
+        assert procfs.parent_of(child.pid) == os.getpid()

@@ -1,15 +1,11 @@
 """Checkpoints are ordered by their step, also where their names have different lengths."""
 
-import itertools
-import os
-
 import pytest
 
 from slurm_job_kit.jobs.checkpoint.names import (
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
-    is_newer,
 )
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoint_lookup
@@ -35,22 +31,6 @@ def test_the_newest_checkpoint_has_the_highest_step(run):
         assert checkpoint_lookup.newest(run, is_users=False) == checkpoint_name(step)
     (run.checkpoints / "latest").touch()
     assert checkpoint_names(run.checkpoints) == [checkpoint_name(step) for step in STEPS[::-1]]
-
-
-def test_of_two_checkpoints_the_one_of_the_higher_step_is_newer():
-    for older, newer in itertools.pairwise([None, *map(checkpoint_name, STEPS)]):
-        assert is_newer(newer, older)
-        assert not is_newer(older, newer)
-        assert not is_newer(newer, newer)
-
-
-def test_damaged_checkpoints_are_listed_from_the_oldest_step_on(run):
-    names = ["step-00000007", "step-00000007.2", "step-99999999", "step-100000000"]
-    for name in names:
-        (run.checkpoints / f"quarantined-{name}").mkdir()
-    assert checkpoint_lookup.quarantined_names(os.listdir(run.checkpoints)) == [
-        f"quarantined-{name}" for name in names
-    ]
 
 
 def test_a_run_without_a_folder_of_checkpoints_has_none(tmp_path):

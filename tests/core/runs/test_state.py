@@ -88,11 +88,6 @@ def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
     assert (job.uid, job.cluster, job.run_dir) == (5, "b", run.path)
 
 
-def test_a_state_that_this_kit_does_not_know_is_alive(run, slurm):
-    slurm.set_state("7", "HIBERNATING")
-    assert state.read(run).lives["7"].is_alive
-
-
 def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
     run.cancelled.write_text("now: jobs cancel: 7\n")
     run_state = state.read(run)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shlex
 
 import pytest
 import submitit.core.utils
@@ -52,16 +51,6 @@ def test_sbatch_gets_the_given_environment_and_this_process_keeps_its_own(
     assert [path.read_text() for path in files] == [TEXT]
 
 
-def test_a_refused_job_is_an_error_with_sbatchs_message(fake_slurm, submit):
-    fake_slurm.refuse(3, "sbatch: error: invalid partition specified: $(x)")
-    with pytest.raises(FailedError) as caught:
-        submit("--partition=$(x)")
-    first, command, message = str(caught.value).split("\n")
-    assert first == "Slurm refused the job, nothing is queued"
-    assert shlex.split(command)[1:] == fake_slurm.argv
-    assert message == "sbatch: error: invalid partition specified: $(x)"
-
-
 @pytest.mark.parametrize(
     "error, told",
     [
@@ -97,12 +86,6 @@ def test_a_script_that_cannot_be_written_is_no_refusal_of_slurm(fake_slurm, subm
     with pytest.raises(FailedError, match="(?s)sbatch was not started, .*No such file"):
         submit()
     assert fake_slurm.submitted == 0
-
-
-def test_an_answer_without_a_job_id_is_an_error(fake_slurm, submit):
-    fake_slurm.answer("sbatch", "accepted\n")
-    with pytest.raises(FailedError, match="(?s)job may be queued.*accepted"):
-        submit()
 
 
 BANNER = "Dear users, 3 nodes are down until 2026.\nJob limit: 100\n"
