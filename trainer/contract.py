@@ -3,8 +3,6 @@
 pyproject.toml lets mypy and ruff take an import in here for a name that others may import.
 """
 
-from __future__ import annotations
-
 from ..jobs import gpus, installation, records, shared_files
 from ..jobs.batch_sizes import BatchSizes
 from ..jobs.checkpoint import reader

@@ -3,8 +3,6 @@
 Imports no torch, because torch may be the broken part: errors of torch are known by their names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The evaluations of an attempt: when one is due, its result, and the best one so far."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """This rank's timeline: wall-clock events, written to the run directory once it is known."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from typing import Any

@@ -3,8 +3,6 @@
 `Evaluation` and `Saves` know when an evaluation or a save is due, and do it.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """One rank from its start to its exit: rendezvous, build, restore, train, report, exit."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

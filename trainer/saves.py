@@ -1,7 +1,5 @@
 """The save policy: which steps are saved, which saves wait for the disk, and what they took."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """Seeds as a pure function of their use, so that no generator state has to be saved."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -3,8 +3,6 @@
 Imports no torch: the handler has to be installed before that import, which takes seconds.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

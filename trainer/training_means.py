@@ -1,7 +1,5 @@
 """The means of loss and metrics over all ranks: since the last log line, and over an epoch."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

@@ -1,7 +1,5 @@
 """Calls the code that the spec names, built in or by import path, and sorts what it raises."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -9,8 +9,6 @@ The batch script becomes `run` on the first node. Hand-launched runs call `open`
 killed. Standard library only: the batch host may have nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

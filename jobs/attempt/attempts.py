@@ -4,8 +4,6 @@ slurm/ddp.sbatch becomes this process by exec, so it gets the stop signals of th
 it is killed, the kernel kills its srun, and the job ends: its next start records that attempt.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

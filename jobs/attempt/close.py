@@ -1,7 +1,5 @@
 """Closes an attempt: reads the facts, decides what follows, records the decision."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import time

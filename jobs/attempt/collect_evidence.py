@@ -1,7 +1,5 @@
 """The evidence about an attempt that ended: its files, and what Slurm and its nodes answer now."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

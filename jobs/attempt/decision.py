@@ -3,8 +3,6 @@
 Their table is in tests/core/attempt/test_decision.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What job.log shows of an ended attempt: damaged checkpoints, why it failed, a slow stop."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 

@@ -1,7 +1,5 @@
 """Executes a decision: requeues the job, or leaves the run to its successor."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

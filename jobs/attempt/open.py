@@ -1,7 +1,5 @@
 """Opens an attempt: claims the run, chooses the rendezvous, writes the plan."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Names what ended an attempt: its kind, the place in the user's code, the log that shows more."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 from pathlib import Path

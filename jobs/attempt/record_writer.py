@@ -3,8 +3,6 @@
 `jobs.runs.run_lock` decides which job may write there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from dataclasses import replace

@@ -5,8 +5,6 @@ node DOWN (SlurmdTimeout, 300 s by default). An srun that is killed leaves its s
 that step must be gone before the next one starts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import signal

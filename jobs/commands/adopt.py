@@ -1,7 +1,5 @@
 """Freezes the run of a job that plain sbatch submitted with a config, on the job's first node."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Arguments that several commands have, and how their values are read."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The command cancel: stop a run or a group of runs, Slurm jobs and local processes."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

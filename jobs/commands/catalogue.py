@@ -1,7 +1,5 @@
 """The commands, each with its module, and the command line. Those of rooms come last."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from pathlib import Path

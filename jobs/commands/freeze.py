@@ -1,7 +1,5 @@
 """The command freeze: make a run directory without starting it; for plain torchrun and scripts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

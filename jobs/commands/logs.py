@@ -1,7 +1,5 @@
 """The command logs: show or follow the logs of a rank over all attempts, or the first error."""
 
-from __future__ import annotations
-
 import argparse
 import codecs
 import os

@@ -5,8 +5,6 @@ MAKEOVERRIDES, which kit.mk exports, with a backslash before blanks and backslas
 Source: GNU make, quote_for_env() in main.c.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Names the Python packages that a run lacks, before it is queued. Standard library only."""
 
-from __future__ import annotations
-
 import importlib.util
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Queues a run directory in Slurm, with the batch script that plain sbatch uses."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence

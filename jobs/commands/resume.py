@@ -3,8 +3,6 @@
 It continues a run as it is. The room changes lets a user change the run first.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """The Slurm jobs of runs: those that their directories name, and those in the user's queue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

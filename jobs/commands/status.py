@@ -1,7 +1,5 @@
 """The command status: lists runs and their states, from run directories, Slurm and processes."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The command submit, and what submit and resume do in the same way."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

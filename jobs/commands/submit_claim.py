@@ -6,8 +6,6 @@ Two `resume` at once would both find no job and queue one each. The claim is the
 its own host; on another host a process cannot be looked up, so there a user deletes the file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time

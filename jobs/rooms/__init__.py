@@ -5,8 +5,6 @@ deletes a room deletes these folders and its line below. The core imports no roo
 rooms of this list by jobs/hooks.py and trainer/hooks.py. Standard library only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The checkpoints of a run: the newest one, and those that were found damaged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from .. import records

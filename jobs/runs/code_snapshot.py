@@ -1,7 +1,5 @@
 """The frozen code: a read-only copy of the repository, shared by runs of equal code."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -3,8 +3,6 @@
 A command reads each file once; jobs.runs.interpret and jobs.attempt.decision take values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Freezes a spec and the code into a new run directory; every job of the run reads only these."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

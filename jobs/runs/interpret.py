@@ -1,7 +1,5 @@
 """What the files of an attempt mean: pure functions of the values that `fact_reader` reads."""
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Sequence

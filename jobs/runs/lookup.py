@@ -6,8 +6,6 @@ A group is a folder that a command made for several runs. Its name begins with t
 Standard library only; it calls no Slurm command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import os

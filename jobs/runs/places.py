@@ -1,7 +1,5 @@
 """Finds the file and the line of the user's code that a traceback shows."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

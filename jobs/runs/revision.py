@@ -5,8 +5,6 @@ run is over: several files. So it writes the whole change into revision.json, ca
 removes that file. If it is killed meanwhile, the next resume or start of a job carries it out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping

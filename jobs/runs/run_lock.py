@@ -9,8 +9,6 @@ change lock, the file `.owner-after-<token>`, in the same exclusive way. So one 
 change a claim, and it can change only the claim that it has read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Names what a scratch purge deleted from a run directory. Standard library only."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

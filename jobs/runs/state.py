@@ -5,8 +5,6 @@ does to a run happens under the run's claim, after it has asked again; the claim
 its present owner alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -6,8 +6,6 @@ site. It only prints what a test gives it and shows nothing about Slurm. The kit
 Slurm in tests/slurm.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

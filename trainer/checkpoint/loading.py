@@ -1,7 +1,5 @@
 """Reads the newest undamaged checkpoint on rank 0, while the ranks build their models."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 The file of a rank has its rows of the divided tensors. That of rank 0 has all other tensors, too.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

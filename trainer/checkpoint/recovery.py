@@ -5,8 +5,6 @@ renamed and the next older one is used. If the file server is broken instead, th
 well, and no checkpoint is renamed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Broadcasts a saved state from rank 0, tensor by tensor: only rank 0 reads files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 

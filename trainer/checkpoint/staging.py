@@ -1,7 +1,5 @@
 """Copies of a training's state in host memory; the training continues on the originals."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

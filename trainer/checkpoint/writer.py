@@ -1,7 +1,5 @@
 """The thread that writes checkpoints, one at a time. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Creates the data set of a spec."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeGuard

@@ -1,7 +1,5 @@
 """The batches of this rank on its device: training batches and held-out batches."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from abc import ABC, abstractmethod

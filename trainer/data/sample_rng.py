@@ -1,7 +1,5 @@
 """Random numbers of a sample, the same in every batch, on every rank and in every attempt."""
 
-from __future__ import annotations
-
 import torch
 
 from ..seeds import AUGMENT, mix

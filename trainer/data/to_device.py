@@ -1,7 +1,5 @@
 """Moves a batch to the device of this rank and transforms it there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writes progress.json: rank 0's last finished optimizer step, and the fields of a live line."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """Rank 0's reports on the training: log lines, metrics.jsonl and progress."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

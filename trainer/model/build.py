@@ -1,7 +1,5 @@
 """Builds model and optimizer of this rank, in the order that a bitwise resume needs."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable

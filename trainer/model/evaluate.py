@@ -1,7 +1,5 @@
 """Held-out evaluation, which counts every sample once at any world size."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Makes the gradient of a step the mean over all items of all ranks."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

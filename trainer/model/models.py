@@ -1,7 +1,5 @@
 """Creates the model of a spec."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """The numeric precision of a training: fp32, TF32, or autocast to bf16 or fp16."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """This rank's model, optimizer and objective, and the metric that chooses the best checkpoint."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

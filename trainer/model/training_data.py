@@ -1,7 +1,5 @@
 """Builds the training batches and the held-out samples of this rank."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass

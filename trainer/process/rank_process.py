@@ -1,7 +1,5 @@
 """This process as a rank: its place in the world, and the files that it may write."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ The broadcast uses the process group, so a rank on a machine without the shared 
 no file of the run directory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -5,8 +5,6 @@
 - ddp: each rank has all of it.
 """
 
-from __future__ import annotations
-
 import torch
 
 from .. import hooks

@@ -1,7 +1,5 @@
 """DDP: each rank has the whole model and the whole optimizer; the gradients are averaged."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Which rows of a tensor each rank has: contiguous parts along the first dimension."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

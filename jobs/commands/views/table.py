@@ -1,7 +1,5 @@
 """Prints rows of texts as aligned columns; below each other where a terminal is too narrow."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """States, causes, nodes, times and progress of a run in plain words."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Only while no attempt of the run writes: the trainer alone commits, prunes and quarantines.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

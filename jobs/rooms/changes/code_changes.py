@@ -1,7 +1,5 @@
 """How the frozen code of a run differs from the checkout, and the change from one to the other."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Whether a complete run gets more steps, and what more steps do to the learning rate."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

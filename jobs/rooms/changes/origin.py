@@ -1,7 +1,5 @@
 """Begins a run from the whole state of another run: weights, optimizer, positions."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The command resume with what may change of a run: its spec, code or checkpoint, its length."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a resume may change in a frozen spec: freely, if confirmed, or never; and the record."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

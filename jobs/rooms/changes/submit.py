@@ -1,7 +1,5 @@
 """The command submit with --from: begin a run with the whole state of another one."""
 
-from __future__ import annotations
-
 import argparse
 
 from ...commands import arguments, submit

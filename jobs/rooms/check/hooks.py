@@ -4,8 +4,6 @@ That process has the interpreter, code and variables of the ranks, and no GPU. I
 like mistakes in the spec. A warning, a limit or a failure of the check itself refuses nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

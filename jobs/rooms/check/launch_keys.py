@@ -1,7 +1,5 @@
 """Checks of name, slurm and launch that types cannot express, and of empty texts anywhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -1,7 +1,5 @@
 """Checks of train that types cannot express: names, and keys that exclude or need each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ...batch_sizes import uneven

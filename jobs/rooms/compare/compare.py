@@ -1,7 +1,5 @@
 """The command compare: whether two runs ended with equal bits, and if not, where and likely why."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

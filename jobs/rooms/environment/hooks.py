@@ -3,8 +3,6 @@
 A name may have `*`, which stands for any text. A variable that no list names is passed on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...environment import Door, pattern, without

@@ -1,7 +1,5 @@
 """The command explain: what a key of the spec means, its value, and where the value came from."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Sequence

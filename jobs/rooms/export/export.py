@@ -1,7 +1,5 @@
 """The command export: write a checkpoint's weights in a format that other programs read."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

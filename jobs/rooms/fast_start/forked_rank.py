@@ -7,8 +7,6 @@ RUN_DIR`. The process is a copy of torchrun, so torch and the trainer are import
 (`preload`).
 """
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The hook of this room: torchrun in a process that imports what the trainer's ranks need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

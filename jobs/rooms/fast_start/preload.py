@@ -11,8 +11,6 @@ rendezvous store runs no Python, and that of torchrun's keep-alive waits for mos
 holds only locks that Python and the C library make free in a child.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -3,8 +3,6 @@
 Source: gres.conf(5); sbatch(1), OUTPUT ENVIRONMENT VARIABLES; srun(1), --exact.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -4,8 +4,6 @@ Without it a script that takes the CPU where there is no GPU would train there f
 not imported: its file version.py has for what it was built, and CUDA's driver counts the GPUs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

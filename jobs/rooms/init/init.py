@@ -1,7 +1,5 @@
 """The command init: prepares a repository of the user for the installed kit."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The nodes of an attempt, chosen from those of its job, and where its agents meet."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Its table is tests/rooms/nodes/test_decision.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ...attempt import decision as rules

@@ -5,8 +5,6 @@ measured on 22.05). So the kit first asks Slurm, with `sbatch --test-only`, whet
 run. Slurm takes features, drained and reserved nodes into account. Standard library only.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -3,8 +3,6 @@
 python -m jobs.rooms.nodes.head RUN_DIR ATTEMPT NODE...
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

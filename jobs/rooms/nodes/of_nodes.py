@@ -1,7 +1,5 @@
 """What an attempt shows of its nodes: the reasons against each, and whether there are others."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace

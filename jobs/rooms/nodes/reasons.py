@@ -6,8 +6,6 @@ node while the others were well.
 Pure functions; their table is tests/rooms/nodes/test_reasons.py.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the room keeps in the evidence of an attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

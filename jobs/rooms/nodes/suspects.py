@@ -6,8 +6,6 @@ node, before a new checkpoint, is the run's: no node is left out for it. Pure fu
 table is tests/rooms/nodes/test_suspects.py.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace

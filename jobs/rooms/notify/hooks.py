@@ -4,8 +4,6 @@ The command is a shell line of the user's spec, like the lines of setup, and run
 it does or fails to do changes nothing: the end of the run is recorded before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Checks of the section `profile` that types cannot express."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ...problems import Problem, format_value

@@ -1,7 +1,5 @@
 """The causes that are recognised: how each shows itself in what was tried, and what to change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple

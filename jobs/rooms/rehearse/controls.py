@@ -1,7 +1,5 @@
 """Spoils the restore of trainings that are exact, on purpose: each verdict must turn red."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One start of a rehearsed training: its processes, a harm at a moment, its end."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Compares the lines with numbers that runs printed or wrote as text."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The command rehearse: whether a training survives a stop, and ends the same."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

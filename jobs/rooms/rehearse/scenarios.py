@@ -1,7 +1,5 @@
 """The harms that are tried, each in a run of its own, after two runs that nothing disturbs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

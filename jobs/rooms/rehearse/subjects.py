@@ -1,7 +1,5 @@
 """What is rehearsed, a command or a spec of the kit: how it starts, stops, and starts again."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

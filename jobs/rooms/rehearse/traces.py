@@ -1,7 +1,5 @@
 """What the ranks of a start did, as the probe recorded it, and the course of states from it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The questions about a training and their answers, as a table, as JSON and as JUnit XML."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Raises ImportError where matplotlib or jinja2 is missing.
 """
 
-from __future__ import annotations
-
 import datetime
 import io
 import math

@@ -1,7 +1,5 @@
 """Ranks runs by a metric of metrics.jsonl."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

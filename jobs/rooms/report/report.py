@@ -1,7 +1,5 @@
 """The command report: where the time of runs went, as a table, as JSON and as a page with plots."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Where the time of a run went: the seconds of each use, from attempts.jsonl and the timeline."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Sequence

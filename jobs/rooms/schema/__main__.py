@@ -1,7 +1,5 @@
 """Generates `configs/schema.json` for editors, and the tables of keys in `configs/README.md`."""
 
-from __future__ import annotations
-
 import json
 import types
 import typing

@@ -1,7 +1,5 @@
 """What is wrong with the keys of a user's script or module: pure functions."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

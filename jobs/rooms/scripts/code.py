@@ -1,7 +1,5 @@
 """Which repository and script a run freezes, and what of the repository it does not freeze."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

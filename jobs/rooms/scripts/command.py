@@ -1,7 +1,5 @@
 """Command and variables of the ranks of a user's script or module."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

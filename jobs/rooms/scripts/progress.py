@@ -1,7 +1,5 @@
 """Whether an attempt of a user's script saved something new, where the kit can see it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from dataclasses import replace

@@ -6,8 +6,6 @@ every agent that sees `hang.json` sends its ranks SIGABRT: Python then writes th
 logs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ The ranks start in RUN_DIR/work, a copy of the frozen code that each run has for
 finds what it finds in its repository, by the same relative paths, and writes to neither.
 """
 
-from __future__ import annotations
-
 import contextlib
 import filecmp
 import itertools

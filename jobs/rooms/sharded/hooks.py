@@ -1,7 +1,5 @@
 """Checks the keys of the section train that divide a model or treat its blocks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

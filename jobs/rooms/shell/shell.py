@@ -1,7 +1,5 @@
 """The command shell: prints the srun line of a shell on the node of a running rank, or runs it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

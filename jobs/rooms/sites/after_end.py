@@ -1,7 +1,5 @@
 """What continues the run after its job without a requeue by the kit: the evidence, the decision."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 

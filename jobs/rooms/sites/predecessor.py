@@ -3,8 +3,6 @@
 If that end is unknown, the run is held; `resume` continues it.
 """
 
-from __future__ import annotations
-
 import re
 
 from ... import hooks, installation, log_text

@@ -1,7 +1,5 @@
 """What this Slurm does with a job in its partition and QOS: limits, and preemption."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

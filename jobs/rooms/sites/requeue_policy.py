@@ -18,8 +18,6 @@ Source: commit a689104d15 of Slurm; slurmctld/job_mgr.c, _job_complete, _handle_
 batch_requeue_fini.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ behind `--dependency=afterany`: it starts when the job has ended for good (a job
 has not).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a site does with a run: three warnings before its job is queued, and a refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from ...commands.queue import test_only

@@ -1,7 +1,5 @@
 """The points of a sweep: the section `sweep` of a file, and lists of values on the command line."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The record of a sweep in its folder, `<runs_root>/<name>/sweep-ID`; the runs lie beside that."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command sweep: runs many points of one spec, as a job array on Slurm or here in turn."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Checks train.init_from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ...problems import Problem, format_value

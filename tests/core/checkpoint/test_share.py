@@ -1,7 +1,5 @@
 """Rank 0's state on another rank: every bit, in tensors of any size and type."""
 
-from __future__ import annotations
-
 import torch
 
 from slurm_job_kit.trainer.checkpoint import share as module

@@ -1,7 +1,5 @@
 """The trainings of other_trainers/ by an installed kit, and an undisturbed one to compare."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

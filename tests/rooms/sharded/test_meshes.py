@@ -1,7 +1,5 @@
 """A checkpoint of any strategy and number of ranks is loaded by any other, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Under fsdp no rank reads or holds more of a checkpoint than its share and a buffer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A GPT on token files, which a test stops at exact passes."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

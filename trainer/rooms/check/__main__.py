@@ -7,8 +7,6 @@ Submit starts it on its own host and reads from REPORT the first error that it m
 on the CPU. It writes nothing into the run directory.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

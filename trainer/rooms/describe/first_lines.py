@@ -1,7 +1,5 @@
 """The lines at the start of rank 0's log: device, data, model, main values, and warnings."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

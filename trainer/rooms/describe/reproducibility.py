@@ -1,7 +1,5 @@
 """Describes what the bits of a result depend on, and derives whether a resume is bitwise."""
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
 import hashlib

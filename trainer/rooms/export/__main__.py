@@ -11,8 +11,6 @@ Prints the path of the file or of the index to stdout; step and metrics of the c
 whether the run is finished, to stderr.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

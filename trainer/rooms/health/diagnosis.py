@@ -1,7 +1,5 @@
 """Which rank the others wait for in a hang: the place of each rank, and the conclusion."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import json

@@ -1,7 +1,5 @@
 """The errors with which this room ends a rank."""
 
-from __future__ import annotations
-
 from ...contract import Kind
 from ...errors import RankFailure
 

@@ -1,7 +1,5 @@
 """Reads a GPU's health counters from its driver, through the optional package nvidia-ml-py."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import time

@@ -1,7 +1,5 @@
 """The watchdog of a rank, which also has its node tested."""
 
-from __future__ import annotations
-
 import os
 
 from ...hooks import Callback, Pulse

@@ -1,7 +1,5 @@
 """The phases of a rank's start-up, in their order, and how long a rank may be without progress."""
 
-from __future__ import annotations
-
 # Below the time limits of torch's collectives, which end a rank without naming the one at fault.
 STEP_LIMIT_S = 540.0
 # A data set may build an index, a model may be compiled.

@@ -8,8 +8,6 @@ milliseconds on a CPU. If most ranks are slow the others wait, up to the watchdo
 (`phases`).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

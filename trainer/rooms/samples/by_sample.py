@@ -1,7 +1,5 @@
 """Reads samples that have a number by batches, in the rank or in worker processes."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import random

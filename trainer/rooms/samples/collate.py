@@ -1,7 +1,5 @@
 """Makes one batch of samples: torch's default_collate, or the user's function."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the trainer finds in this room."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

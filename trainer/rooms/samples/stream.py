@@ -1,7 +1,5 @@
 """Batches of a stream, which are resumed exactly after the samples that were trained on."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import math

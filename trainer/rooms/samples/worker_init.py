@@ -9,8 +9,6 @@ with gloo's threads on busy cores). The fork server has no other threads. It end
 all workers have ended.
 """
 
-from __future__ import annotations
-
 import signal
 
 from ....jobs.stop_signals import STOP_SIGNALS, unblock_stop_signals

@@ -6,8 +6,6 @@ this class is a block, also outside of that list, but not one inside of another 
 `train.shard_modules` names the classes instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """The checkpoints of a run whose model and optimizer are divided: each rank saves its rows."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math

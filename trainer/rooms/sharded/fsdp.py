@@ -3,8 +3,6 @@
 Imported only where a run uses it: torch.distributed.tensor takes 0.6 s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

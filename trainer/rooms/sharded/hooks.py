@@ -1,7 +1,5 @@
 """The strategies of this room, and how their states are saved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What all strategies of this room do, and whether a model and a number of ranks fit them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

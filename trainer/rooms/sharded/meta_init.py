@@ -5,8 +5,6 @@ weights on its own, from a generator that is seeded by the module's name: so the
 depend on how the ranks divide the model.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Weights without the rest of a training: read from files, and loaded into a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext

@@ -4,8 +4,6 @@ Source: Radford et al., "Language Models are Unsupervised Multitask Learners", s
 in the published weights, whose `Conv1D` matrices are the transposes of these.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The built-in transform of whole batches of images on the device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

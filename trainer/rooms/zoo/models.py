@@ -1,7 +1,5 @@
 """The built-in models: torch modules from inputs [n, ...] to scores [n, num_classes]; gpt apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The built-in objectives: classification, regression and language models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

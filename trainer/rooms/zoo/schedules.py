@@ -1,7 +1,5 @@
 """Schedules of the learning rate: from a step, counted from 0, to a factor of train.lr."""
 
-from __future__ import annotations
-
 from ...contract import Train
 from ...data.batches import TrainingLength
 
