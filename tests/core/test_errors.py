@@ -76,23 +76,32 @@ def test_a_failing_rank_leaves_its_traceback_and_a_record(tmp_path):
     assert record["traceback"].startswith("Traceback") and not record["would_repeat"]
 
 
+TRACE = "Traceback:\n  theirs\n"
+
+
 @pytest.mark.parametrize(
-    ("name", "status", "would_repeat"),
+    ("name", "trace", "status", "kind"),
     [
-        ("CodeError", errors.EXIT_FAILED, False),
-        ("UserCodeError", errors.EXIT_USER_ERROR, True),
+        ("CodeError", TRACE, errors.EXIT_FAILED, "unknown"),
+        ("UserCodeError", TRACE, errors.EXIT_USER_ERROR, "user_code"),
+        ("UserError", "", errors.EXIT_USER_ERROR, "spec_mistake"),
+        ("TransientStorageError", "", errors.EXIT_FAILED, "disk_error"),
+        ("Superseded", "", errors.EXIT_FAILED, "unknown"),
     ],
 )
-def test_what_the_users_code_raised_is_one_line_below_its_traceback(
-    tmp_path, name, status, would_repeat
+def test_what_explains_itself_is_one_line_below_the_trace_of_the_users_code(
+    tmp_path, name, trace, status, kind
 ):
-    done = fail_with(f"raise errors.{name}('train.x: why', 'Traceback:\\n  theirs\\n')", tmp_path)
+    words = ("train.x: why", trace) if trace else ("train.x: why",)
+    done = fail_with(f"raise errors.{name}{words}", tmp_path)
     assert done.returncode == status
-    assert done.stderr.startswith("Traceback:\n  theirs\ntrainer: rank 3 on ")
+    assert done.stderr.startswith(f"{trace}trainer: rank 3 on ")
     assert done.stderr.endswith(": error: train.x: why\n")
+    assert done.stderr.count("\n") == 1 + trace.count("\n")
     record = read_json(AttemptDir(tmp_path).rank_error(3))
-    assert (record["error"], record["would_repeat"]) == ("train.x: why", would_repeat)
-    assert record["traceback"] == "Traceback:\n  theirs\n"
+    assert (record["error"], record["traceback"]) == ("train.x: why", trace)
+    assert (record["kind"], record["caused_by_peer"]) == (kind, False)
+    assert record["would_repeat"] is (status == errors.EXIT_USER_ERROR)
 
 
 def raised(outer: BaseException, inner: BaseException) -> BaseException:
@@ -197,25 +206,6 @@ def test_torchruns_summary_shows_the_error_of_the_rank_at_fault(tmp_path, name):
         failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path))
         words = "ValueError: why" if name == "ValueError" else "why"
         assert f"traceback : {words}\n" in str(ChildFailedError("trainer", {0: failure}))
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "kind"),
-    [
-        ("UserError", errors.EXIT_USER_ERROR, "spec_mistake"),
-        ("NotFinite", errors.EXIT_USER_ERROR, "not_finite"),
-        ("StorageError", errors.EXIT_USER_ERROR, "unknown"),
-        ("TransientStorageError", errors.EXIT_FAILED, "disk_error"),
-        ("Superseded", errors.EXIT_FAILED, "unknown"),
-    ],
-)
-def test_what_explains_itself_is_one_line(tmp_path, name, status, kind):
-    done = fail_with(f"raise errors.{name}('why')", tmp_path)
-    assert done.returncode == status
-    assert done.stderr.endswith(": error: why\n") and done.stderr.count("\n") == 1
-    record = read_json(AttemptDir(tmp_path).rank_error(3))
-    assert (record["kind"], record["caused_by_peer"]) == (kind, False)
-    assert record["traceback"] == ""
 
 
 @pytest.mark.parametrize(

@@ -44,25 +44,20 @@ def load_of(tmp_path, batches=BATCHES, **train):
 
 
 @pytest.mark.parametrize(
-    ("size", "accumulation", "fix"),
-    [(16, 1, "to 12, or train.micro_batch_size to 12"), (16, 5, "train.global_batch_size to 12$")],
+    ("data", "accumulation", "words"),
+    [
+        (
+            {"global_batch_size": 16},
+            *(1, "of 12, this start has 16: .*to 12, or train.micro_batch_size to 12"),
+        ),
+        ({"global_batch_size": 16}, 5, "of 12, this start has 16: .*global_batch_size to 12$"),
+        ({"samples_per_epoch": 84}, 1, "with 96 samples per epoch, this start has 84: bring back"),
+        ({"digest": "of other files"}, 1, "of train.dataset digits differ from those of the save"),
+    ],
 )
-def test_another_global_batch_names_both_sides_and_the_fix(tmp_path, size, accumulation, fix):
-    batches = data_of(global_batch_size=size)
-    with pytest.raises(UserError, match=f"global batch of 12, this start has 16: .*{fix}"):
-        load_of(tmp_path, batches, grad_accum_steps=accumulation)
-
-
-def test_another_number_of_samples_names_both_sides(tmp_path):
-    batches = data_of(samples_per_epoch=84)
-    with pytest.raises(UserError, match="with 96 samples per epoch, this start has 84: bring back"):
-        load_of(tmp_path, batches)
-
-
-def test_other_content_of_the_same_size_is_refused(tmp_path):
-    words = "the data of train.dataset digits differ from those of the save: bring back the files"
+def test_other_data_are_refused_with_both_sides_and_the_fix(tmp_path, data, accumulation, words):
     with pytest.raises(UserError, match=words):
-        load_of(tmp_path, data_of(digest="of other files"))
+        load_of(tmp_path, data_of(**data), grad_accum_steps=accumulation)
 
 
 def test_another_spec_needs_a_yes(tmp_path, capsys):

@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, NamedFile
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, point_at_best
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint import commit, recovery
@@ -132,13 +132,6 @@ def test_pruning_counts_only_checkpoints_that_are_there(here, there):
     (root / "step-00000009").rename(root / "aside-step-00000009")
     commit.prune(there.run.dir.checkpoints, 12, commit.Retention(keep_last=2))
     assert checkpoint_names(root) == ["step-00000012", "step-00000006"]
-
-
-def test_the_best_checkpoint_of_another_host_is_pointed_at(here, there):
-    look(there.run.dir.path, *NAMES)
-    (here.run.dir.checkpoints / "step-00000006").mkdir()
-    point_at_best(there.run.dir.checkpoints, 6)
-    assert (here.run.dir.checkpoints / "best").read_text() == "step-00000006\n"
 
 
 def test_an_attempt_on_another_host_keeps_the_metrics_so_far(here, there):

@@ -207,16 +207,15 @@ def test_progress_shows_as_many_metrics_of_any_objective_as_fit(report, tmp_path
 
 def test_progress_holds_the_last_step_after_a_line_a_sync_and_a_close(report, tmp_path):
     reporter = report()
-    words = [
-        lambda: reporter.report_training(7, {"train_loss": 1.0}, 0.1, data_wait_s=0.0),
-        lambda: reporter.sync(),
-        lambda: reporter.close(),
-    ]
-    for number, word in enumerate(words):
-        for step in range(100 * number, 100 * number + 100):
+
+    def line():
+        reporter.report_training(7, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
+
+    for last, end in ((99, line), (199, reporter.sync), (299, reporter.close)):
+        for step in range(last - 99, last + 1):
             reporter.step_done(step)
-        word()
-        assert read_progress_steps(tmp_path / "progress.json")[0] == 100 * number + 99
+        end()
+        assert read_progress_steps(tmp_path / "progress.json")[0] == last
 
 
 def test_progress_on_a_slow_disk_takes_a_hundredth_of_the_time(tmp_path, monkeypatch):

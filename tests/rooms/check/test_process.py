@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -173,19 +172,15 @@ def test_an_installed_module_is_not_checked(frozen, capfd):
 
 
 def test_ctrl_c_ends_the_process(frozen, interpreter, tmp_path, monkeypatch):
-    run = frozen(
-        interpreter(
-            f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 300"
-        )
-    )
+    pid = tmp_path / "pid"
+    run = frozen(interpreter(f"echo $$ >{pid}.new; mv {pid}.new {pid}; exec sleep 300"))
 
     def interrupted(process, timeout=None):
-        while not (tmp_path / "pid").exists():
-            time.sleep(0.01)
+        wait_for(pid.exists)
         monkeypatch.undo()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         checked(run)
-    wait_for(lambda: not is_running((tmp_path / "pid").read_text().strip()))
+    wait_for(lambda: not is_running(pid.read_text().strip()))

@@ -33,12 +33,6 @@ def test_dicts_nested_tuples_numbers_and_texts_become_one_batch():
     assert batch["image"][:, 0, 0].tolist() == corners[:, 0].tolist() == batch["id"].tolist()
 
 
-def test_a_batch_that_is_one_tensor_stays_one():
-    example, batch = first(Given(lambda index: torch.arange(index, index + 3)))
-    assert example.shape == batch.shape == (4, 3) and batch.dtype == torch.int64
-    assert example[0].tolist() == [0, 1, 2] and torch.equal(example, example[:1].expand(4, 3))
-
-
 def ragged(index):
     return {"tokens": torch.arange(1 + index % 3), "label": index}
 

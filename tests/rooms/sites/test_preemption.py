@@ -181,7 +181,5 @@ def test_of_several_qos_each_may_be_the_jobs(scontrol):
     scontrol.answer("sacctmgr", "requeue|00:00:30\n", when="*name=safe *")
     scontrol.answer("sacctmgr", "cancel|00:00:00\n", when="*name=cheap *")
     sites = preemption.query(replace(HOUR, qos="safe,cheap"))
-    assert [(each.preempt_mode, each.preemption_s) for each in sites] == [
-        ("REQUEUE", 30 + 10),
-        ("CANCEL", 10),
-    ]
+    found = [(each.preempt_mode, each.preemption_s) for each in sites]
+    assert found == [("REQUEUE", 30 + 10), ("CANCEL", 10)]
