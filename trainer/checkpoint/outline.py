@@ -18,8 +18,6 @@ from ..contract import MALFORMED, BlockSink, Contents, DamageError, Entry, heade
 from ..strategy.sharding import Rows, Sharding
 
 STATE = "state.json"
-# Tensors that are not read into their place, such as those of a GPU, go through such a buffer.
-BUFFER_BYTES = 64 * 2**20
 # A dict of this one key stands for what JSON does not have.
 _TENSOR, _TUPLE, _DICT = "!tensor", "!tuple", "!dict"
 
@@ -47,23 +45,8 @@ class StoredTensor:
     def read_into(self, contents: Contents, first: int, target: torch.Tensor) -> None:
         """Fill `target` with the elements from number `first` on. Raises: DamageError, OSError.
 
-        target: on any device, in any memory format; the elements count as in a contiguous one.
+        target: contiguous, of this type, on the CPU.
         """
-        if target.device.type == "cpu" and target.is_contiguous() and target.dtype == self.dtype:
-            self._read(contents, first, target.detach().view(-1))
-        elif target.is_contiguous():
-            step = max(1, BUFFER_BYTES // self.dtype.itemsize)
-            buffer = torch.empty(min(step, target.numel()), dtype=self.dtype)
-            for part in torch.split(target.detach().view(-1), step):
-                self._read(contents, first, buffer[: len(part)])
-                part.copy_(buffer[: len(part)])
-                first += len(part)
-        else:
-            buffer = torch.empty(target.numel(), dtype=self.dtype)
-            self._read(contents, first, buffer)
-            target.detach().copy_(buffer.view(target.shape))
-
-    def _read(self, contents: Contents, first: int, target: torch.Tensor) -> None:
         size, itemsize = math.prod(self.shape), self.dtype.itemsize
         if self.num_parts > 1:
             size = Sharding(self.num_parts, 0).rows(self.shape[0])[1] * math.prod(self.shape[1:])

@@ -23,39 +23,6 @@ MAX_SHOWN_METRICS = 4
 METRICS_BYTES = 250
 
 
-class Speed:
-    """Measures the training speed since the last log line or pause."""
-
-    def __init__(self, length: TrainingLength, step: int) -> None:
-        self._length = length
-        self._line = time.monotonic()
-        self.restart(step)
-
-    def restart(self, step: int) -> None:
-        """Start a new measurement now, at `step`."""
-        self._clock, self._step = time.monotonic(), step
-
-    def line(self, step: int, data_wait_s: float) -> dict[str, float]:
-        """Return the speed up to `step`, and start a new measurement.
-
-        data_wait_s: seconds without a batch since the last line. Keys of the result: samples_per_s,
-        eta_s (seconds to the end of the training), data_wait (share of the time, 0 to 1).
-        """
-        now, length = time.monotonic(), self._length
-        elapsed_s = max(now - self._clock, 1e-9)
-        samples = length.samples(step) - length.samples(self._step)
-        samples_per_s = samples / elapsed_s
-        samples_left = length.samples(length.total_steps) - length.samples(step)
-        values = {
-            "samples_per_s": samples_per_s,
-            "eta_s": max(0.0, samples_left / samples_per_s) if samples else 0.0,
-            "data_wait": min(1.0, data_wait_s / max(now - self._line, 1e-9)),
-        }
-        self._line = now
-        self.restart(step)
-        return values
-
-
 class Reporter:
     """Writes rank 0's files and log lines, from `step` on.
 
@@ -78,7 +45,8 @@ class Reporter:
         self._progress = Progress(run.dir.progress, step)
         finished = length.finished_epochs(step)
         self._progress.status(total=length.total_steps, epochs=length.epochs, epoch=finished)
-        self._speed = Speed(length, step)
+        self._last_line = time.monotonic()
+        self.restart_clock(step)
         self._epoch_began, self._epoch_first = time.monotonic(), step
 
     def step_done(self, step: int) -> None:
@@ -87,7 +55,7 @@ class Reporter:
 
     def restart_clock(self, step: int) -> None:
         """Exclude the time until now, of an evaluation or a save, from the measured speed."""
-        self._speed.restart(step)
+        self._clock, self._clock_step = time.monotonic(), step
 
     def report_training(
         self, step: int, means: dict[str, float], lr: float, data_wait_s: float
@@ -97,20 +65,25 @@ class Reporter:
         means: train_loss and the objective's metrics. data_wait_s: the seconds in which the
         training waited for a batch.
         """
-        length = self._length
+        length, now = self._length, time.monotonic()
         self._record({"step": step, "epoch": length.epoch_of(step), **means, "lr": lr})
-        speed = self._speed.line(step, data_wait_s)
-        samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
+        samples = length.samples(step) - length.samples(self._clock_step)
+        samples_per_s = samples / max(now - self._clock, 1e-9)
+        samples_left = length.samples(length.total_steps) - length.samples(step)
+        eta_s = max(0.0, samples_left / samples_per_s) if samples else 0.0
+        data_wait = min(1.0, data_wait_s / max(now - self._last_line, 1e-9))
+        self._last_line = now
+        self.restart_clock(step)
         time_left = format_duration(eta_s, 2)
         log(
             f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  "
             f"{samples_per_s:.0f} samples/s  {time_left} left  "
-            f"data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
+            f"data {data_wait:.0%}  mem {_gib(peak_memory_bytes())}"
         )
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
         fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
         self._progress.status(lr=lr, time_left=time_left, **fields)
-        shown = {"samples_per_s": samples_per_s, "data_wait": speed["data_wait"]}
+        shown = {"samples_per_s": samples_per_s, "data_wait": data_wait}
         for each in self._context.callbacks:
             each.reported(step, {**means, "lr": lr, **shown})
 

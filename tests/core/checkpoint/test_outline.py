@@ -102,13 +102,3 @@ def test_state_json_takes_no_more_room_with_more_ranks():
         rows = [Rows(torch.empty(0), (4096, 4)), Rows(torch.empty(0), (513,))] * 100
         sizes[num_ranks] = len(outline.to_json({"rows": rows}, Sharding(num_ranks, 0)))
     assert sizes[512] < 1.5 * sizes[8]
-
-
-def test_rows_in_another_memory_format_are_read(tmp_path):
-    """Such as the moments of a convolution in channels_last."""
-    values = torch.arange(2 * 6 * 4 * 3 * 3, dtype=torch.float32).view(2 * 6, 4, 3, 3)
-    directory = saved(tmp_path, 1, lambda sharding: {"x": values})
-    rows = torch.empty(5, 4, 3, 3).to(memory_format=torch.channels_last)
-    with Contents.open(directory) as contents:
-        outline.read(contents)["x"].read_into(contents, 6 * 4 * 3 * 3, rows)
-    assert torch.equal(rows, values[6:11])

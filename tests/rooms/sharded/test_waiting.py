@@ -1,14 +1,17 @@
-"""A rank waits for the parts of a save and for its commit, and beats meanwhile."""
+"""A rank waits for the parts of a save and beats meanwhile; it reads rows of any memory format."""
 
 import threading
 
 import pytest
+import torch
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.trainer.checkpoint import checkpoints, commit
-from slurm_job_kit.trainer.rooms.sharded.checkpoints import DividedCheckpoints
+from slurm_job_kit.jobs.checkpoint.reader import Contents
+from slurm_job_kit.trainer.checkpoint import checkpoints, commit, outline
+from slurm_job_kit.trainer.rooms.sharded.checkpoints import DividedCheckpoints, read_rows
 from slurm_job_kit.trainer.strategy.sharding import Sharding
 from tests.core.checkpoint.checkpoint_kit import BATCHES, job_of, replica_of, state_at
+from tests.core.checkpoint.test_outline import saved
 
 
 @pytest.mark.usefixtures("process_group")
@@ -30,3 +33,13 @@ def test_a_rank_that_waits_for_a_divided_save_beats(tmp_path, monkeypatch, waits
     divided.finish(beat)
     assert beats[:5] == [[]] * 5
     assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
+
+
+def test_rows_in_another_memory_format_are_read(tmp_path):
+    """Such as the moments of a convolution in channels_last."""
+    values = torch.arange(2 * 6 * 4 * 3 * 3, dtype=torch.float32).view(2 * 6, 4, 3, 3)
+    directory = saved(tmp_path, 1, lambda sharding: {"x": values})
+    rows = torch.empty(5, 4, 3, 3).to(memory_format=torch.channels_last)
+    with Contents.open(directory) as contents:
+        read_rows(outline.read(contents)["x"], contents, 6 * 4 * 3 * 3, rows)
+    assert torch.equal(rows, values[6:11])

@@ -25,6 +25,8 @@ from ...process.run_handle import RankContext
 from ...strategy.sharding import Rows, Sharding
 
 TEXT_BYTES = 512  # of each text that the ranks exchange
+# Rows that are not read into their place, such as those of a GPU, go through such a buffer.
+BUFFER_BYTES = 64 * 2**20
 
 
 class DividedCheckpoints(Checkpoints):
@@ -240,7 +242,26 @@ def _fill(
         first = replica.strategy.sharding.rows(target.shape[0])[0] * row
         tensor = target.local
     assert isinstance(tensor, torch.Tensor)
-    value.read_into(contents, first, tensor)
+    read_rows(value, contents, first, tensor.detach())
+
+
+def read_rows(stored: StoredTensor, contents: Contents, first: int, target: torch.Tensor) -> None:
+    """Fill `target` with the elements from number `first` on. Raises: DamageError, OSError.
+
+    target: on any device, in any memory format; the elements count as in a contiguous one.
+    """
+    dtype = stored.dtype
+    if target.device.type == "cpu" and target.is_contiguous() and target.dtype == dtype:
+        stored.read_into(contents, first, target)
+        return
+    step = max(1, BUFFER_BYTES // dtype.itemsize) if target.is_contiguous() else target.numel()
+    buffer = torch.empty(min(step, target.numel()), dtype=dtype)
+    parts = torch.split(target.view(-1), step) if target.is_contiguous() else (target,)
+    for part in parts:
+        own = buffer[: part.numel()]
+        stored.read_into(contents, first, own)
+        part.copy_(own.view(part.shape))
+        first += part.numel()
 
 
 def _without_tensor(value: Any) -> Any:
