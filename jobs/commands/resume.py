@@ -67,37 +67,42 @@ class Request:
         return uncancelled(run_dir)
 
 
-def resume_named(run: str | None, request: Request, as_json: bool) -> int:
+def resume_named(name: str | None, request: Request, as_json: bool) -> int:
     """Continue the run or the group that a user means; returns the exit code."""
-    if (group := lookup.find_group(run)) is not None:
+    if (group := lookup.find_group(name)) is not None:
         return catalogue.maker_of(group).resume_all(group, request, as_json)
-    return resume(lookup.find(run), request, as_json)
+    return run(lookup.find(name), request, as_json)
 
 
-def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
-    """Continue a run; returns the exit code.
-
-    Raises: UserError, FailedError; then the run is as it was, with no new job.
-    """
+def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
+    """Continue a run, on this machine to its end; returns the exit code. Raises: as `resume`."""
     write_missing_result(state.read(run_dir))
     if fact_reader.is_complete(run_dir) and not request.has_more_steps(run_dir):
         return 0
-    cluster = choose_cluster(request.cluster)
+    is_begun, job_id = resume(run_dir, request, choose_cluster(request.cluster))
+    return go_on(run_dir, job_id, as_json) if is_begun else 0
+
+
+def resume(run_dir: RunDir, request: Request, cluster: str) -> tuple[bool, str | None]:
+    """Queue a run again, or claim it for this process, unless it has been completed meanwhile.
+
+    Returns: whether the run continues, and the id of its job. Raises: UserError, FailedError; then
+    the run is as it was, with no new job.
+    """
     with hold_claim(run_dir):
         refuse_living(run_dir, cluster)
         revision.complete(run_dir)
         is_complete = fact_reader.is_complete(run_dir)  # its job may have ended since
         if is_complete and not request.has_more_steps(run_dir):
-            return 0
-        job_id = None
+            return False, None
         with changed_runs([run_dir], request, cluster, is_complete) as runs:
             if cluster == "slurm":
                 before = records.read(Submission, run_dir.submission) or Submission()
-                job_id = queue(runs[run_dir].spec, run_dir, before)
-            else:  # under the claim: another resume must not change the run meanwhile
-                me = run_lock.this_process(None)
-                run_lock.claim(run_dir, me, fact_reader.newest_opened(run_dir) + 1)
-    return go_on(run_dir, job_id, as_json)
+                return True, queue(runs[run_dir].spec, run_dir, before)
+            # Under the claim: another resume must not change the run meanwhile.
+            attempt = fact_reader.newest_opened(run_dir) + 1
+            run_lock.claim(run_dir, run_lock.this_process(None), attempt)
+            return True, None
 
 
 @contextlib.contextmanager

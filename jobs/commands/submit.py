@@ -36,10 +36,10 @@ def command(args: argparse.Namespace) -> int:
 
     Raises: UserError, FailedError; then there is no run.
     """
-    return submit(load(args.config, arguments.overrides_of(args)), args)
+    return run(load(args.config, arguments.overrides_of(args)), args)
 
 
-def submit(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim) -> int:
+def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim) -> int:
     """Do what `command` does with a loaded spec; `claim`: for the time until the job is queued."""
     if args.json and args.dry_run:
         hint = "leave out one of --json and --dry-run"
@@ -47,11 +47,17 @@ def submit(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_cla
     if args.dry_run:
         packages.check(loaded.spec, is_on_slurm=False)
         return dry_run(loaded, args.cluster)
-    run_dir, cluster, job_id = planned_run_dir(loaded.spec), choose_cluster(args.cluster), None
-    with new_runs({run_dir: loaded}, cluster, claim(run_dir), not args.no_check):
-        if cluster == "slurm":
-            job_id = queue(loaded.spec, run_dir, Submission())
+    run_dir = planned_run_dir(loaded.spec)
+    job_id = submit(loaded, run_dir, choose_cluster(args.cluster), claim, not args.no_check)
     return go_on(run_dir, job_id, args.json)
+
+
+def submit(
+    loaded: LoadedSpec, run_dir: RunDir, cluster: str, claim: Claim, is_checked: bool
+) -> str | None:
+    """Make a run, and queue it on Slurm; returns the id of its job, or None."""
+    with new_runs({run_dir: loaded}, cluster, claim(run_dir), is_checked):
+        return queue(loaded.spec, run_dir, Submission()) if cluster == "slurm" else None
 
 
 def choose_cluster(requested: str) -> str:

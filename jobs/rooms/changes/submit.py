@@ -28,4 +28,4 @@ def command(args: argparse.Namespace) -> int:
     loaded = load(args.config, arguments.overrides_of(args))
     for line in begun.check(loaded.spec):
         print_line(line)
-    return submit.submit(loaded, args, begun.begin)
+    return submit.run(loaded, args, begun.begin)

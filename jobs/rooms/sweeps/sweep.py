@@ -204,7 +204,7 @@ def run_here(sweep: Path, numbers: Sequence[int], request: resume.Request, as_js
         print_line(f"point {number} ({count} of {len(numbers)}): {words}")
         try:
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-                ended = resume.resume(run_dirs[number], request, False)
+                ended = resume.run(run_dirs[number], request, False)
         except (UserError, FailedError, OSError) as error:
             print_line(f"point {number}: error: {error}")
             ended = 1
