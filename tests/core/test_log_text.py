@@ -1,8 +1,6 @@
 """What a screen shows of logs of any shape, in bounded time and memory."""
 
 import os
-import subprocess
-import sys
 import time
 import tracemalloc
 
@@ -31,14 +29,6 @@ MIB = 1 << 20
 )
 def test_a_line_is_what_its_last_return_left_visible(line, shown):
     assert visible(line) == shown
-
-
-def test_a_bar_that_another_program_draws_is_one_line(tmp_path):
-    log = tmp_path / "log"
-    bar = "import sys\nfor n in range(100000): sys.stdout.write(f'\\r{n:6d}/100000 |' + '#' * 60)"
-    with open(log, "wb") as file:
-        subprocess.run([sys.executable, "-c", f"print('begin')\n{bar}"], stdout=file, check=True)
-    assert read_end(log) == ["begin", " 99999/100000 |" + "#" * 60]
 
 
 @pytest.mark.parametrize("unit", [b"x", b"\x00", b"\xff\xfe", b"\x1b[31m", b"\r50%"])

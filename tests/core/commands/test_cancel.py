@@ -51,13 +51,6 @@ def test_cancel_also_cancels_the_successor(guarded, slurm, first, cancelled, sta
     assert (read_json(run.result) or {}).get("status") == status
 
 
-def test_cancel_leaves_a_completed_run_alone(slurm, here, capsys):
-    run = make_run(here)
-    write_json(run.result, {"status": "completed"})
-    assert main(["cancel", "tiny"]) == 2
-    assert read_json(run.result) == {"status": "completed"}
-
-
 def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slurm, submitted):
     """Its batch script was killed after the training ended, before the attempt was recorded."""
     run_files.opened(submitted, nodes=["a"], job_id="4711")
@@ -73,9 +66,12 @@ def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slu
 
 
 def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
-    make_run(here)
+    run = make_run(here)
     assert main(["cancel", "tiny"]) == 2
     assert "neither queued nor running, but frozen: " in capsys.readouterr().err
+    write_json(run.result, {"status": "completed"})
+    assert main(["cancel", "tiny"]) == 2
+    assert read_json(run.result) == {"status": "completed"}
     slurm.set_state("4711", "FAILED")
     main(["submit", "tiny.yaml"])
     assert main(["cancel", "4711"]) == 2

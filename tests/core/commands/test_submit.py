@@ -92,11 +92,6 @@ def test_a_dry_run_without_slurm_writes_nothing(
     assert not (here / "runs").exists()
 
 
-def test_auto_takes_slurm_where_it_is(slurm):
-    assert submit.choose_cluster("auto") == "slurm"
-    assert submit.choose_cluster("local") == "local"
-
-
 LOST = "fatal: Could not establish a configuration source\n"
 
 

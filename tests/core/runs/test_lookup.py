@@ -73,11 +73,7 @@ def test_each_name_of_a_run_elsewhere_is_its_real_directory(root, three, text):
     run_dir = find(text)
     assert run_dir == run
     assert not run_dir.path.is_symlink()
-
-
-def test_a_run_elsewhere_is_listed_by_its_real_directory(root):
-    run = make_elsewhere(root, "far", "20260109")
-    assert lookup.all_runs() == [run]
+    assert run in lookup.all_runs()
 
 
 def test_a_run_that_was_refused_before_it_started_is_not_the_newest_of_its_name(three):
