@@ -97,19 +97,15 @@ def begin(tmp_path, fake_slurm, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
 
     def start(srun_args=()):
-        run = RunDir(tmp_path / "runs/first/1")
-        for folder in (run.checkpoints, run.timeline("x").parent, run.path / "code"):
-            folder.mkdir(parents=True)
-        (run.path / "logs").mkdir()
+        slurm = Slurm(restart="requeue", nodes=1, srun_args=[*srun_args])
+        run = run_files.frozen(tmp_path / "runs/first/1", Spec(slurm=slurm))
         package = run.path / "code/slurm_job_kit"
-        package.mkdir()
+        package.mkdir(parents=True)
         for part in ("jobs", "trainer", "slurm", "slurm_job_kit/__init__.py"):
             (package / Path(part).name).symlink_to(REPOSITORY / part)
-        (run.path / "kit").symlink_to("code")
-        slurm = Slurm(restart="requeue", nodes=1, srun_args=[*srun_args])
-        run.spec.write_text(Spec(slurm=slurm).to_json())
+        run.kit.symlink_to("code")
         write_json(run.site, {"slurmd_port": slurmd.getsockname()[1]})
-        (run.path / "setup.sh").write_text(f"export KIT_PYTHON={shlex.quote(sys.executable)}\n")
+        run.setup.write_text(f"export KIT_PYTHON={shlex.quote(sys.executable)}\n")
         jobs.append(Job(run, fake_slurm))
         return jobs[-1]
 

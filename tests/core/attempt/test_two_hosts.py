@@ -1,6 +1,5 @@
 """What the first node of a start decides on files that other hosts have written just before."""
 
-import os
 import subprocess
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -8,19 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
-from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
+from slurm_job_kit.jobs.node.agent import Agent
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink, write_json
 from slurm_job_kit.jobs.runs import (
     fact_reader,
-    interpret,
     run_lock,
     scratch_purge,
-    state,
 )
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.checkpoint.commit import check_owner
-from slurm_job_kit.trainer.errors import Superseded
 from tests.core import run_files
 from tests.core.run_files import failed, node, opened
 from tests.core.two_hosts import look
@@ -79,14 +74,6 @@ def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
     assert len(read_agents(there, 1)) == 2
 
 
-def test_a_record_of_another_host_closes_the_attempt(run, there):
-    run_files.recorded(run, decision="hold")
-    write_json(run.result, {"status": "held", "attempts": 1})
-    facts = fact_reader.read(there, 1, is_for_next=True)
-    assert not interpret.is_unrecorded(facts)
-    assert facts.result is not None and facts.result.status == "held"
-
-
 def test_a_run_that_was_cancelled_on_the_login_node_starts_only_after_a_resume(hosts, run, there):
     me = run_lock.this_process("7")
     run.cancelled.write_text("now")
@@ -105,25 +92,6 @@ def test_an_owner_of_another_host_keeps_the_run(run, there):
     assert run_lock.read(there) == run_lock.read(run)
     write_json(run.owner, run_files.claim(attempt=2))
     assert run_lock.is_superseded(there, "7", 1)
-
-
-class Handle:
-    """The part of a RunHandle that the check of the owner reads."""
-
-    def __init__(self, run_dir, attempt):
-        self.dir, self.attempt, self.job_id = run_dir, attempt, "7"
-
-
-def test_a_rank_on_another_host_owns_the_run_as_soon_as_its_attempt_is_opened(run, there):
-    write_json(run.owner, run_files.claim(attempt=2))
-    check_owner(Handle(there, 2))  # type: ignore[arg-type]
-    with pytest.raises(Superseded):
-        check_owner(Handle(there, 1))  # type: ignore[arg-type]
-
-
-def test_an_agent_sees_the_plan_of_an_attempt_that_it_looked_for_before(run, there):
-    opened(run, 2)
-    assert wait_for_plan(there.attempt(2)).attempt == 2
 
 
 def test_a_script_that_looks_by_itself_sees_the_stop_of_its_own_node_at_once(run, there):
@@ -147,10 +115,3 @@ def test_the_frozen_code_is_the_one_that_a_resume_has_linked_just_now(hosts, run
     relink(run.code, "../../two")
     code, _ = scratch_purge.check_code(hosts.run_there(run))
     assert code is not None and code.name == "two"
-
-
-def test_a_successor_sees_the_job_that_another_host_has_recorded(run, there):
-    write_json(run.submission, {"argv": None, "job_id": "7"})
-    write_json(run.successor, {"job_id": "8", "after": "7", "reason": "x"})
-    assert state.read_files(there).successor == "8"
-    assert os.listdir(run.path)

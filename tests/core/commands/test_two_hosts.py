@@ -99,15 +99,11 @@ def test_each_command_shows_what_it_shows_on_the_host_of_the_files(
     assert shown[::2] == shown[1::2]
 
 
-@pytest.mark.parametrize("is_early", [True, False])
-def test_resume_queues_no_job_for_a_run_that_completes_before_it_or_while_it_waits(
-    run, there, slurm, capsys, monkeypatch, is_early
+def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
+    run, there, slurm, capsys, monkeypatch
 ):
     slurm.set_state("7", "COMPLETED")
-    if is_early:
-        complete(run)
-    else:
-        monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
+    monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
     assert main(["resume", there.run_id]) == 0
     assert "is complete, there is nothing to resume" in capsys.readouterr().out
 

@@ -264,20 +264,24 @@ def test_the_rank_of_a_local_run_does_not_reach_the_agents_environment(node):
     assert "--node-rank=2" in done.stdout and done.stdout.endswith("rank=\n")
 
 
-def test_a_missing_command_prefix_is_named_with_its_node(node):
-    node.prefix = ["nosuch", "--nv"]
-    assert node.run().returncode == 1
-    words = "setup: exit code 127: launch.command_prefix: nosuch is not on PATH"
-    assert node.reason == f"{HOST}: {words}\n"
+NO_PREFIX = "setup: exit code 127: launch.command_prefix: nosuch is not on PATH"
+NO_PYTHON = "launch.python: no interpreter /no/such/python here"
 
 
-@pytest.mark.parametrize("prefix", [[], ["env"]])
-def test_a_missing_interpreter_is_named_with_its_node(node, prefix):
+@pytest.mark.parametrize(
+    ("prefix", "python", "reason"),
+    [
+        (["nosuch", "--nv"], None, NO_PREFIX),
+        ([], "/no/such/python", NO_PYTHON),
+        (["env"], "/no/such/python", NO_PYTHON),
+    ],
+)
+def test_a_missing_program_is_named_with_its_node(node, prefix, python, reason):
     node.prefix = prefix
-    node.python = Path("/no/such/python")
+    node.python = python or node.python
     done = node.run()
-    assert node.reason == f"{HOST}: launch.python: no interpreter /no/such/python here\n"
-    assert done.returncode == 1 and "hint: " in done.stderr
+    assert (done.returncode, node.reason) == (1, f"{HOST}: {reason}\n")
+    assert "hint: " in done.stderr
 
 
 def test_code_that_a_container_does_not_mount_is_named(node, tmp_path):
