@@ -173,7 +173,7 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
             raise code
         return code
 
-    monkeypatch.setattr(resume, "resume", run)
+    monkeypatch.setattr(resume, "run", run)
     monkeypatch.setattr(packages, "check", lambda *_, **__: None)
     assert main([*GRID, "--cluster", "local"]) == code
     (sweep,) = lookup.all_groups()
