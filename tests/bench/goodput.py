@@ -27,6 +27,17 @@ from tests.bench.start.local_run import LocalRun, wait_for
 TARGETS = {60.0: Target(">=", 0.92), 120.0: Target(">=", 0.95)}  # by the seconds between faults
 STEPS, SAVE_STEPS, PAUSE_S = 3000, 20, 0.1
 POLL_S = 0.02
+SPEC = {
+    "train": {
+        "model": "tests.slurm.paced:Paced",
+        "dataset": "digits",
+        "max_steps": STEPS,
+        "micro_batch_size": 8,
+        "eval_every_epochs": None,
+    },
+    "checkpoint": {"every_epochs": None, "every_steps": SAVE_STEPS},
+    "log": {"every_steps": 1000},
+}
 
 
 @dataclass(frozen=True)
@@ -50,22 +61,9 @@ class Trained:
 
 
 class DisturbedRun(LocalRun):
-    def __init__(self, folder: Path, pace: Path, steps: int) -> None:
+    def __init__(self, folder: Path, pace: Path) -> None:
         self._kills: list[tuple[float, str]] = []
-        train = {
-            "model": "tests.slurm.paced:Paced",
-            "dataset": "digits",
-            "max_steps": steps,
-            "micro_batch_size": 8,
-            "eval_every_epochs": None,
-        }
-        spec = {
-            "launch": {"env": {"PACE_FILE": str(pace)}},
-            "train": train,
-            "checkpoint": {"every_epochs": None, "every_steps": SAVE_STEPS},
-            "log": {"every_steps": 1000},
-        }
-        super().__init__(folder, spec)
+        super().__init__(folder, {**SPEC, "launch": {"env": {"PACE_FILE": str(pace)}}})
 
     def all_events(self, name: str, rank: int = 0) -> list[Event]:
         path = self.dir.timeline(f"rank-{rank:05d}")
@@ -133,15 +131,13 @@ def closed_form(trained: Trained, period_s: float, step_s: float) -> float:
     return 1 - lost_s / period_s
 
 
-def train(steps: int, folder: Path) -> dict[float, Trained]:
+def train(folder: Path) -> dict[float, Trained]:
     """The ended runs by the seconds between two faults; 0: without a fault."""
     pace = folder / "pace"
     pace.write_text(str(PAUSE_S), encoding="utf-8")
     with ExitStack() as stack:
         started = {
-            period_s: stack.enter_context(
-                DisturbedRun(folder / f"each-{period_s:.0f}-s", pace, steps)
-            )
+            period_s: stack.enter_context(DisturbedRun(folder / f"each-{period_s:.0f}-s", pace))
             for period_s in (0.0, *TARGETS)
         }
         for run in started.values():
@@ -150,13 +146,17 @@ def train(steps: int, folder: Path) -> dict[float, Trained]:
         return {period_s: run.end() for period_s, run in started.items()}
 
 
-def figures(trained: dict[float, Trained], steps: int) -> list[Figure]:
-    """The goodput for each period beside its closed form, and whether the bits are equal."""
+def measure(folder: Path) -> list[Figure]:
+    """The goodput for each period beside its closed form, and whether the bits are equal.
+
+    Takes the time of the steps and of the faults, about 8 minutes.
+    """
+    trained = train(folder)
     whole = trained[0.0]
     figure_list = []
     for period_s, target in TARGETS.items():
         run = trained[period_s]
-        expected = closed_form(run, period_s, whole.seconds / steps)
+        expected = closed_form(run, period_s, whole.seconds / STEPS)
         what = f"a fault per {period_s:.0f} s: useful / wall (closed form {expected:.3f})"
         detail = {"closed_form": expected, "run": asdict(run), "whole": asdict(whole)}
         figure_list.append(Figure(what, whole.seconds / run.seconds, target, detail=detail))
@@ -165,8 +165,3 @@ def figures(trained: dict[float, Trained], steps: int) -> list[Figure]:
         Figure("runs whose weights differ in a bit", float(not is_equal), Target("==", 0))
     )
     return figure_list
-
-
-def measure(folder: Path, steps: int = STEPS) -> list[Figure]:
-    """The figures of B16; takes the time of `steps` steps and of the faults, about 8 minutes."""
-    return figures(train(steps, folder), steps)

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 
-def wait_for(condition, what="", limit_s=30):
+def wait_for(condition, what="", limit_s=100):
     """Wait until a condition holds; returns its value."""
     deadline = time.monotonic() + limit_s
     while not (found := condition()):

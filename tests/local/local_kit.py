@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,6 @@ from slurm_job_kit.jobs.runs import fact_reader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH")
-
-
-def wait_for(condition, what, limit_s=100):
-    """The first true value of `condition()`; fails after `limit_s`."""
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what}: not within {limit_s} s")
-        time.sleep(0.02)
-    return value
 
 
 def write_result(run: RunDir, attempt: int) -> None:

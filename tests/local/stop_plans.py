@@ -10,10 +10,13 @@ an attempt. FOLDER/<scenario>.json has the findings.
 By -c and not by -m: the workers that read data would import the main module and all that it needs.
 """
 
+import contextlib
 import dataclasses
+import importlib
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import start_processes
 
 import slurm_job_kit.trainer.process.context
 from slurm_job_kit.jobs.rooms import ROOMS
@@ -35,7 +39,7 @@ from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.stop import StopSignal
 from tests import bitwise, parts
-from tests.local import forked_ranks, sabotage, stoppable
+from tests.local import sabotage, stoppable
 from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop
 
@@ -128,9 +132,6 @@ SHARDED |= {
 }
 # Half of the ranks have all shards. For an even number of ranks.
 HYBRID: dict[str, dict[str, Any]] = {"hsdp": {**ADAMW, **FSDP, "strategy": "hsdp"}}
-COMPILED: dict[str, dict[str, Any]] = {
-    name: {**SHARDED[name], "compile": "blocks", "shard_modules": ["Conv2d"]} for name in ("fsdp",)
-}
 # The parts of the room zoo.
 ZOO: dict[str, dict[str, Any]] = {
     "crops": {
@@ -149,7 +150,8 @@ ZOO: dict[str, dict[str, Any]] = {
         "dataset": "tests.rooms.zoo.stoppable_work:token_files",
     },
 }
-BY_NAME = SPECS | SHARDED | HYBRID | ZOO | {f"{name}_compiled": COMPILED[name] for name in COMPILED}
+BY_NAME = SPECS | SHARDED | HYBRID | ZOO
+BY_NAME["fsdp_compiled"] = {**SHARDED["fsdp"], "compile": "blocks"}
 WITH_WORKERS = ("loader_workers", "stream_with_workers")
 # The number of ranks with which a sharded scenario is also run with a broken restore.
 RANKS_OF_CONTROLS = dict.fromkeys(SHARDED, 3) | dict.fromkeys(HYBRID, 4)
@@ -305,7 +307,12 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path, names: Sequence
     stop.install()
     stop.enter_loop()
     slurm_job_kit.trainer.process.context.BROADCAST_BYTES = 1000  # many parts of a small state
-    context = forked_ranks.join(rank, world_size, port)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "MASTER_PORT": port}
+    place |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    torch.set_num_threads(1)
+    context = DistributedContext.from_env(os.environ)
+    slurm_job_kit.trainer.process.context.init_process_group(torch.device("cpu"))
     bench = Bench(context, stop, folder)
     for name in names:
         scenario = bench.scenario(name)
@@ -318,4 +325,12 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path, names: Sequence
 def main() -> None:
     """Fork the ranks and wait until all have ended; the first that fails ends the others."""
     world_size, folder, *names = sys.argv[1:]
-    forked_ranks.fork(be_rank, int(world_size), Path(folder), names)
+    # Each rank would import them otherwise, in DDP's constructor or for a sharded strategy.
+    importlib.import_module("torch._dynamo")
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("slurm_job_kit.trainer.rooms.sharded.fsdp")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    given = (int(world_size), port, Path(folder), names)
+    start_processes(be_rank, given, int(world_size), start_method="fork")

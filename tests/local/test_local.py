@@ -7,7 +7,8 @@ import pytest
 from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests import bitwise
-from tests.local.local_kit import Kit, wait_for
+from tests.core.waiting import wait_for
+from tests.local.local_kit import Kit
 
 SPEC = """
 name: tiny

@@ -8,7 +8,8 @@ import pytest
 from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import RunDir, read_json
-from tests.local.local_kit import Kit, wait_for
+from tests.core.waiting import wait_for
+from tests.local.local_kit import Kit
 
 # The interpreter of the tests, and no installation of .venv.
 MAKE = ("make", f"PYTHON={sys.executable}", "READY=")

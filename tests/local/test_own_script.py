@@ -13,7 +13,8 @@ import torch
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
-from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
+from tests.core.waiting import wait_for
+from tests.local.local_kit import FOREIGN, REPOSITORY
 
 pytestmark = pytest.mark.room("scripts")
 EXAMPLE = REPOSITORY / "configs/own_script/train.py"

@@ -23,7 +23,7 @@ from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP
-from tests.local.local_kit import wait_for
+from tests.core.waiting import wait_for
 from tests.parts import OBJECTIVE, TABLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]

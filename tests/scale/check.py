@@ -18,7 +18,7 @@ LIMIT_S = 10_000.0
 def measure(folder: Path) -> list[dict[str, Any]]:
     """Train the runs of B16, and compare each that had faults, from the first step to the end."""
     folder.mkdir()
-    trained = train(STEPS, folder)
+    trained = train(folder)
     return [
         _compared(period_s, trained)
         for period_s, run in trained.items()

@@ -100,7 +100,42 @@ class Site:
         return machine
 
     def settings(self) -> dict[str, object]:
-        return _settings(self)
+        root = self.root
+        return {
+            "ClusterName": self.tag,
+            "SlurmctldHost": f"{CONTROLLER}({self.address(CONTROLLER)})",
+            "SlurmUser": "root",
+            "SlurmdUser": "root",
+            "AuthType": "auth/munge",
+            "AuthInfo": f"socket={root}/munge/socket,cred_expire={CRED_EXPIRE_S}",
+            "StateSaveLocation": root / "state",
+            "SlurmdSpoolDir": root / "spool/%n",
+            "SlurmctldPidFile": self.pid_file(CONTROLLER),
+            "SlurmdPidFile": self.pid_file("%n"),
+            "SlurmctldLogFile": self.log_dir / "slurmctld.log",
+            "SlurmdLogFile": self.log_dir / "slurmd.%n.log",
+            "FirstJobId": self.first_job_id,
+            "AccountingStorageType": "accounting_storage/none",
+            "JobAcctGatherType": "jobacct_gather/none",
+            "MailProg": "/bin/true",
+            "MpiDefault": "none",
+            "PropagateResourceLimits": "NONE",
+            "ProctrackType": f"proctrack/{self.proctrack}",
+            "TaskPlugin": "task/none",
+            # More CPUs and memory than the machine has: no test computes for long.
+            "SlurmdParameters": "config_overrides",
+            "SelectType": "select/cons_tres",
+            "SelectTypeParameters": "CR_Core",
+            "ReturnToService": 2,
+            "SlurmdTimeout": SLURMD_TIMEOUT_S,
+            "KillWait": KILL_WAIT_S,
+            "MinJobAge": 3600,  # a test reads a job's end after its reference run, minutes later
+            "SchedulerType": "sched/backfill",
+            "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,bf_interval=1",
+            "JobRequeue": 1,
+            "PreemptType": "preempt/partition_prio",
+            "PreemptMode": "REQUEUE",
+        }
 
     def node_line(self, node: str) -> str:
         size = f"CPUs={self.cpus} RealMemory=64000 State=UNKNOWN"
@@ -175,42 +210,3 @@ def _setting_name(line: str) -> str:
     first_word = line.split()[0]
     key = first_word.partition("=")[0]
     return (first_word if key in ("NodeName", "PartitionName") else key).lower()
-
-
-def _settings(site: Site) -> dict[str, object]:
-    root = site.root
-    return {
-        "ClusterName": site.tag,
-        "SlurmctldHost": f"{CONTROLLER}({site.address(CONTROLLER)})",
-        "SlurmUser": "root",
-        "SlurmdUser": "root",
-        "AuthType": "auth/munge",
-        "AuthInfo": f"socket={root}/munge/socket,cred_expire={CRED_EXPIRE_S}",
-        "StateSaveLocation": root / "state",
-        "SlurmdSpoolDir": root / "spool/%n",
-        "SlurmctldPidFile": site.pid_file(CONTROLLER),
-        "SlurmdPidFile": site.pid_file("%n"),
-        "SlurmctldLogFile": site.log_dir / "slurmctld.log",
-        "SlurmdLogFile": site.log_dir / "slurmd.%n.log",
-        "FirstJobId": site.first_job_id,
-        "AccountingStorageType": "accounting_storage/none",
-        "JobAcctGatherType": "jobacct_gather/none",
-        "MailProg": "/bin/true",
-        "MpiDefault": "none",
-        "PropagateResourceLimits": "NONE",
-        "ProctrackType": f"proctrack/{site.proctrack}",
-        "TaskPlugin": "task/none",
-        # More CPUs and memory than the machine has: no test computes for long.
-        "SlurmdParameters": "config_overrides",
-        "SelectType": "select/cons_tres",
-        "SelectTypeParameters": "CR_Core",
-        "ReturnToService": 2,
-        "SlurmdTimeout": SLURMD_TIMEOUT_S,
-        "KillWait": KILL_WAIT_S,
-        "MinJobAge": 3600,  # a test reads the end of a job after its reference run, minutes later
-        "SchedulerType": "sched/backfill",
-        "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,bf_interval=1",
-        "JobRequeue": 1,
-        "PreemptType": "preempt/partition_prio",
-        "PreemptMode": "REQUEUE",
-    }

@@ -29,7 +29,7 @@ _PACKAGES = (
     *("slurmdbd", "slurm-wlm-mysql-plugin"),  # for the second shape of the cluster
 )
 _DEFAULT_MIRROR = "http://deb.debian.org/debian"
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # Program, and the package it comes in.
 _TOOLS = {"apt-get": "apt", "dpkg-deb": "dpkg", "patchelf": "patchelf"}
 _COMMAND_TIMEOUT_S = 600
@@ -39,11 +39,9 @@ class SecondError(Exception):
     """The other Slurm cannot be made; the text has the reason and the fix."""
 
 
-def mirror(targets: str) -> str:
-    """Returns the archive to fetch from: the one that apt uses here, else Debian's own.
-
-    `targets`: the addresses of apt's sources, one a line; that of Debian itself ends in /debian.
-    """
+def _mirror() -> str:
+    """Returns the archive to fetch from: the one that apt uses here, else Debian's own."""
+    targets = _run("apt-get", "indextargets", "--format=$(REPO_URI)", "Created-By: Packages")
     addresses = [line.strip().rstrip("/") for line in targets.splitlines()]
     return next((address for address in addresses if address.endswith("/debian")), _DEFAULT_MIRROR)
 
@@ -51,17 +49,15 @@ def mirror(targets: str) -> str:
 def why_not() -> str | None:
     """Returns None if the folder can be made, else the reason and the fix."""
     missing = {package for tool, package in _TOOLS.items() if not shutil.which(tool)}
-    if "apt" in missing or "dpkg" in missing:
-        return (
-            "this is no Debian, so its packages cannot be fetched\n"
-            "  hint: build that Slurm yourself and name its folder: KIT_TEST_SLURM=/opt/slurm"
-        )
-    if not KEYRING.exists():
+    if not _KEYRING.exists():
         missing.add("debian-archive-keyring")
-    if missing:
-        needed = " ".join(sorted(missing))
-        return f"not installed: {needed}\n  hint: apt-get install {needed}"
-    return None
+    if not missing:
+        return None
+    needed = " ".join(sorted(missing))
+    return (
+        f"not installed: {needed}\n  hint: apt-get install {needed}, on Debian. Elsewhere build "
+        "that Slurm yourself and name its folder: KIT_TEST_SLURM=/opt/slurm"
+    )
 
 
 def make(folder: Path, version: str) -> None:
@@ -110,8 +106,7 @@ def _fetch(apt: Path, suite: str) -> list[Path]:
         (apt / name).mkdir(parents=True)
     # apt assumes that nothing is installed, so that it fetches every library, libc included.
     (apt / "status").touch()
-    targets = _run("apt-get", "indextargets", "--format=$(REPO_URI)", "Created-By: Packages")
-    source = f"deb [signed-by={KEYRING}] {mirror(targets)} {suite} main\n"
+    source = f"deb [signed-by={_KEYRING}] {_mirror()} {suite} main\n"
     (apt / "sources.list").write_text(source)
     settings = {
         "Dir::State": apt,

@@ -8,9 +8,9 @@ import pytest
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.trainer.rooms.integrations import whole
+from tests.core.waiting import wait_for
 from tests.installed import install
 from tests.local.conftest import kit as kit
-from tests.local.local_kit import wait_for
 from tests.rooms.integrations import other_training
 from tests.rooms.integrations.other_training import check_against_undisturbed, pid_of, samples
 

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
+from tests.core.waiting import wait_for
+from tests.local.local_kit import FOREIGN, REPOSITORY
 
 pytestmark = pytest.mark.long
 
