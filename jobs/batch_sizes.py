@@ -1,9 +1,8 @@
 """The samples of an optimizer step, and how the ranks share them. Standard library only."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Self
 
 from .errors import UserError
 from .spec import Spec, Train
@@ -24,7 +23,7 @@ class BatchSizes:
     @classmethod
     def for_ranks(
         cls, train: Train, world_size: int, is_even_at_any_cost: bool = False
-    ) -> BatchSizes:
+    ) -> Self:
         """Return the batch of a spec; of train.global_batch_size the fewest rounds that fit.
 
         Then train.micro_batch_size is the limit of each micro batch. Even shares are taken where

@@ -5,8 +5,6 @@ writers interleave, and flock may succeed for two hosts at once. jobs.records ha
 the files. Standard library only; the trainer imports this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -30,7 +28,7 @@ class File:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, folder: RunDir | AttemptDir, _: type) -> Path:
+    def __get__(self, folder: "RunDir | AttemptDir", _: type) -> Path:
         return folder.path / self._name
 
 
@@ -69,7 +67,7 @@ class RunDir:
     def run_id(self) -> str:
         return self.path.name
 
-    def attempt(self, attempt: int) -> AttemptDir:
+    def attempt(self, attempt: int) -> "AttemptDir":
         return AttemptDir(self.path / f"attempt-{attempt}")
 
     def rank_log(self, rank: int) -> Path:

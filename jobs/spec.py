@@ -6,14 +6,12 @@ The constraints in the metadata are the limits of a value: `ge`, `gt`, `le`, `lt
 `room` in the metadata names the room that the key needs, or that some values need: by a pattern.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from . import shared_files
 from .errors import UserError
@@ -500,12 +498,12 @@ class Spec:
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
-    def read(cls, path: Path) -> Spec:
+    def read(cls, path: Path) -> Self:
         """Return the frozen spec of a run, from its `spec.json`. Raises: FormatError, OSError."""
         return cls.from_json(shared_files.read_text(path), str(path.parent))
 
     @classmethod
-    def from_json(cls, text: str, run_dir: str = "the run directory") -> Spec:
+    def from_json(cls, text: str, run_dir: str = "the run directory") -> Self:
         """Return the spec of a `spec.json` that `to_json` wrote; `jobs.config.load` checked it.
 
         Raises: FormatError.
