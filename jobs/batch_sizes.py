@@ -21,9 +21,7 @@ class BatchSizes:
     world_size: int
 
     @classmethod
-    def for_ranks(
-        cls, train: Train, world_size: int, is_even_at_any_cost: bool = False
-    ) -> Self:
+    def for_ranks(cls, train: Train, world_size: int, is_even_at_any_cost: bool = False) -> Self:
         """Return the batch of a spec; of train.global_batch_size the fewest rounds that fit.
 
         Then train.micro_batch_size is the limit of each micro batch. Even shares are taken where

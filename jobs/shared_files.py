@@ -20,7 +20,6 @@ from typing import TypeVar
 # makes it look up again the missing names in that directory. Source: Linux, fs/namei.c,
 # do_linkat(); LOOKUP_EXCL in fs/fuse/dir.c and fs/nfs/dir.c.
 _ON_ANOTHER_FILE_SYSTEM = "/proc"
-MAX_ASKED = 10_000
 
 Value = TypeVar("Value")
 
@@ -81,28 +80,6 @@ def listdir(folder: Path) -> list[str]:
     if _listed is not None:
         _listed[str(folder)] = dict.fromkeys(names)  # to look a name up in it costs one step
     return names
-
-
-def ask_for_all(folder: Path, known: Path | None = None) -> None:
-    """Make this host's client ask the server about each name in a folder, and below.
-
-    A name in `known`, a folder with a part of the same names, is left out. It ends after MAX_ASKED
-    names, so that a folder with very many files does not delay a start. Raises: OSError.
-    """
-    left = [(folder, known)]
-    asked = 0
-    while left:
-        place, other = left.pop()
-        old = {*names_in(other)} if other is not None else set()
-        for name in names_in(place):
-            if asked >= MAX_ASKED:
-                return
-            path, is_old = place / name, name in old
-            if not is_old:
-                asked += 1
-                ask_again(path)
-            if path.is_dir() and not path.is_symlink():
-                left.append((path, other / name if other is not None and is_old else None))
 
 
 def renew_mount(folder: Path) -> None:

@@ -29,19 +29,6 @@ def test_a_name_that_was_missing_is_seen_once_the_server_is_asked(hosts):
     assert shared_files.is_dir(hosts.there / "folder")
 
 
-def test_all_new_names_in_a_folder_are_seen_once_the_server_is_asked(hosts):
-    (hosts.here / "old").mkdir()
-    look(hosts.there, "x", "old/y", "folder")
-    (hosts.here / "x").write_text("1")
-    (hosts.here / "old/y").write_text("2")
-    (hosts.here / "folder").mkdir()
-    (hosts.here / "folder/z").write_text("3")
-    assert not (hosts.there / "x").exists()
-    shared_files.ask_for_all(hosts.there)
-    found = [(hosts.there / name).exists() for name in ("x", "old/y", "folder/z")]
-    assert found == [True] * 3
-
-
 def test_a_name_that_was_removed_is_missing_once_the_server_is_asked(hosts):
     (hosts.here / "x").write_text("1")
     look(hosts.there)

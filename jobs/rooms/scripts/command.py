@@ -6,13 +6,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ... import records, shared_files
+from ... import records
 from ...console import BestEffort
 from ...records.frozen import Provenance
 from ...records.nodes import NODE
 from ...rundir import RunDir
 from ...spec import Launch, Spec
 from .watch import watch
+from .work import ask_for_all
 
 
 def start(
@@ -76,8 +77,8 @@ def show_own_files(run_dir: RunDir, host: str) -> None:
     minute that there is none: its ranks would begin at the first step, the others would not.
     """
     with BestEffort(f"agent on {host}")():
-        shared_files.ask_for_all(run_dir.work, run_dir.code)
-        shared_files.ask_for_all(run_dir.checkpoints)
+        ask_for_all(run_dir.work, run_dir.code)
+        ask_for_all(run_dir.checkpoints)
 
 
 def begin_watch(run_dir: RunDir, attempt: int, host: str | None, limit_s: float) -> None:

@@ -5,11 +5,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from ... import records, shared_files
+from ... import records
 from ...checkpoint.names import is_newer
 from ...rundir import RunDir
 from ...runs.interpret import AttemptFacts
-from .work import Work, record_of
+from .work import Work, ask_for_all, record_of
 
 
 def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:
@@ -38,7 +38,7 @@ def newest_file(run_dir: RunDir) -> str | None:
     """
     times = []
     with contextlib.suppress(OSError):
-        shared_files.ask_for_all(run_dir.checkpoints)  # a script overwrites last.ckpt in place
+        ask_for_all(run_dir.checkpoints)  # a script overwrites last.ckpt in place
     for folder, _, names in os.walk(run_dir.checkpoints):
         for path in (Path(folder, name) for name in names):
             with contextlib.suppress(OSError):  # the script replaces it right now

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import records
+from ... import records, shared_files
 from ...console import print_line
 from ...errors import UserError
 from ...records.frozen import Provenance
@@ -22,6 +22,7 @@ from ...runs import code_snapshot
 from ...spec import Spec
 from .code import check_frozen, check_inputs
 
+MAX_ASKED = 10_000  # names: a folder with very many files must not delay a start
 MAX_COPIED_BYTES = 2**20  # of a larger file the working directory has a link to the frozen one
 
 
@@ -34,6 +35,28 @@ class Work:
 
     code: str | None = None
     newest_file: str | None = None
+
+
+def ask_for_all(folder: Path, known: Path | None = None) -> None:
+    """Make this host's client ask the server about each name in a folder, and below.
+
+    A name in `known`, a folder with a part of the same names, is left out. It ends after MAX_ASKED
+    names, so that a folder with very many files does not delay a start. Raises: OSError.
+    """
+    left = [(folder, known)]
+    asked = 0
+    while left:
+        place, other = left.pop()
+        old = {*shared_files.names_in(other)} if other is not None else set()
+        for name in shared_files.names_in(place):
+            if asked >= MAX_ASKED:
+                return
+            path, is_old = place / name, name in old
+            if not is_old:
+                asked += 1
+                shared_files.ask_again(path)
+            if path.is_dir() and not path.is_symlink():
+                left.append((path, other / name if other is not None and is_old else None))
 
 
 def record_of(run_dir: RunDir) -> Path:

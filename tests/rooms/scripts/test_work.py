@@ -16,6 +16,7 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.runs import code_snapshot, frozen_spec
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.core.two_hosts import look
 
 FILES = ("mine/run.py", "mine/words.txt", "top.json", "data/x.txt", "data/raw/big.bin")
 
@@ -269,3 +270,16 @@ def test_a_script_in_the_home_directory_is_refused(repository, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: repository.parent)
     with pytest.raises(UserError, match="is no repository"):
         frozen(repository, script="../train.py")
+
+
+def test_all_new_names_in_a_folder_are_seen_once_the_server_is_asked(hosts):
+    (hosts.here / "old").mkdir()
+    look(hosts.there, "x", "old/y", "folder")
+    (hosts.here / "x").write_text("1")
+    (hosts.here / "old/y").write_text("2")
+    (hosts.here / "folder").mkdir()
+    (hosts.here / "folder/z").write_text("3")
+    assert not (hosts.there / "x").exists()
+    work.ask_for_all(hosts.there)
+    found = [(hosts.there / name).exists() for name in ("x", "old/y", "folder/z")]
+    assert found == [True] * 3
