@@ -2,22 +2,19 @@
 
 A list that leaves too few nodes would keep a job pending for ever (BadConstraints, priority 0;
 measured on 22.05). So the kit first asks Slurm, with `sbatch --test-only`, whether such a job could
-run. Slurm takes features, drained and reserved nodes into account. Standard library only.
+run. Slurm takes features, drained and reserved nodes into account.
 """
 
 import math
-import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ... import hooks
+from ...commands.queue import test_only
 from ...console import print_line
-from ...environment import Door
 from ...records.ended import AttemptRecord
 from ...records.queued import Submission
 from ...rundir import RunDir
-from ...slurm import client, sbatch
 from ...slurm.hostlist import expand_hostlist
 from ...spec import Spec
 from . import suspects
@@ -65,17 +62,10 @@ def excluded(
 def excludable_nodes(
     run_dir: RunDir, spec: Spec, bad: Collection[str], others: Sequence[str]
 ) -> list[str]:
-    """Return the bad nodes that can be left out of the job; the newest alone where all cannot."""
+    """Return the bad nodes without which Slurm would ever start the job; the newest, if not all."""
     more = [node for node in bad if node not in others]
     for nodes in (more, more[:1]):
-        if nodes and could_run_without(run_dir, spec, [*others, *nodes]):
+        without = replace(spec.slurm, exclude=",".join([*others, *nodes]))
+        if nodes and test_only(replace(spec, slurm=without), run_dir)[0]:
             return nodes
     return []
-
-
-def could_run_without(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
-    """Return whether Slurm would ever start this job without these nodes; submits no job."""
-    without = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
-    argv = sbatch.sbatch_argv(without, run_dir)
-    answer = client.test_only(*hooks.start(Door.SBATCH, argv, os.environ, spec))
-    return answer is not None and answer.returncode == 0
