@@ -1,10 +1,11 @@
 """The causes that are recognised: how each shows itself in what was tried, and what to change."""
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from .judge import Judgement
+from .judge import Tried
 
 # The questions whose answer a cause may explain.
 STOPS, SAVES, CONTINUES = "stops when asked", "saves when asked", "continues"
@@ -18,72 +19,98 @@ class Fault(NamedTuple):
     questions: tuple[str, ...]
     what: str
     change: str
-    is_shown: Callable[[Judgement], bool]
+    is_shown: Callable[[Tried], bool]
 
 
-def _handlers(shown: Judgement, is_left: bool = True) -> list[set[bool]]:
-    """Return for each warned start, or each that was not killed, which ranks had a handler.
+def _handlers(shown: Tried, also_killed: bool = False) -> list[set[bool]]:
+    """Return for each warned start, but killed ones, whether its ranks had a handler for SIGTERM.
 
-    For SIGTERM, at their last step: some, all or none.
+    At their last step: some, all or none.
     """
-    starts = [start for start in shown.stopped if not (is_left and start.was_killed)]
-    return [
-        {process.steps[-1].has_handler for process in start.processes if process.steps}
-        for start in starts
-    ]
+    starts = [start for start in shown.stopped if also_killed or not start.was_killed]
+    processes = ([each for each in start.processes if each.steps] for start in starts)
+    return [{process.steps[-1].has_handler for process in of_start} for of_start in processes]
 
 
-def _has_no_handler(shown: Judgement) -> bool:
+def _has_no_handler(shown: Tried) -> bool:
     return not shown.saved and {False} in _handlers(shown)
 
 
-def _has_some_handlers(shown: Judgement) -> bool:
-    return {False, True} in _handlers(shown, is_left=False)
+def _has_some_handlers(shown: Tried) -> bool:
+    return {False, True} in _handlers(shown, also_killed=True)
 
 
-def _does_not_agree(shown: Judgement) -> bool:
+def _does_not_agree(shown: Tried) -> bool:
     """Return whether only a stop fails of which one rank hears later than the others."""
-    middle = shown.middle
-    is_good = middle is not None and not middle.is_killed and middle.saved
+    is_good = shown.middle is not None and not shown.middle.is_killed and shown.middle.saved
     return _is_apart(shown) and is_good and (shown.is_killed or not shown.saved)
 
 
-def _is_apart(shown: Judgement) -> bool:
-    return any(each.kind == "stop apart" for each in shown.run.scenario.harms)
+def _is_apart(shown: Tried) -> bool:
+    return any(each.kind == "stop apart" for each in shown.scenario.harms)
 
 
-def _saves_nothing(shown: Judgement) -> bool:
+def _saves_nothing(shown: Tried) -> bool:
     return not _does_not_agree(shown) and not shown.saved and {True} in _handlers(shown)
 
 
-def _is_deaf(shown: Judgement) -> bool:
+def _is_deaf(shown: Tried) -> bool:
     is_deaf_in_steps = shown.middle is not None and shown.middle.is_killed
     return (shown.is_killed and is_deaf_in_steps) or shown.ran_on
 
 
-def _is_deaf_outside(shown: Judgement) -> bool:
+def _is_deaf_outside(shown: Tried) -> bool:
     is_here_only = shown.middle is not None and not shown.middle.is_killed
     return shown.is_killed and is_here_only and not _is_apart(shown)
 
 
-def _is_half_written(shown: Judgement) -> bool:
-    harms = [each.harm for each in shown.run.starts if each.harm]
-    at_save = any(harm.moment.startswith(("save", "open")) for harm in harms)
-    failed = shown.failed
-    return at_save and failed is not None and not any(each.steps for each in failed.processes)
+def _is_half_written(shown: Tried) -> bool:
+    moments = [each.harm.moment for each in shown.starts if each.harm]
+    at_save = any(moment.startswith(("save", "open")) for moment in moments)
+    return at_save and shown.failed is not None and not shown.failed.has_steps
 
 
-def _differs_in(name: str) -> Callable[[Judgement], bool]:
-    def is_shown(shown: Judgement) -> bool:
-        if not shown.divergence or not shown.difference or shown.begins_again:
-            return False
-        # A generator that begins again may draw the data, too: then both are named.
-        first = shown.divergence.inputs[: 2 if shown.divergence.is_replayed else 1]
-        return name in first
-
-    return is_shown
+def _differs_in(name: str, shown: Tried) -> bool:
+    if not shown.divergence or not shown.difference or shown.begins_again:
+        return False
+    # A generator that begins again may draw the data, too: then both are named.
+    return name in shown.divergence.inputs[: 2 if shown.divergence.is_replayed else 1]
 
 
+# What is not restored: its name in the first step that differs, its fault, what to change.
+_NOT_RESTORED = (
+    (
+        "optimizer",
+        "optimizer not saved",
+        "the optimizer's state, such as momentum, is not what it was",
+        "save optimizer.state_dict(), and load it after the optimizer exists",
+    ),
+    (
+        "lr",
+        "scheduler not saved",
+        "the learning rate is not what it was",
+        "save scheduler.state_dict(), and load it",
+    ),
+    (
+        "scale",
+        "loss scale not saved",
+        "the loss scale is not what it was",
+        "save scaler.state_dict(), and load it",
+    ),
+    (
+        "position",
+        "position in the data not kept",
+        "the data continue at another sample: the sampler does not know the epoch, or the position",
+        "call sampler.set_epoch(epoch) in each epoch, and skip the samples that were taken",
+    ),
+    (
+        "random",
+        "random state not saved",
+        "the random numbers are not those of the undisturbed run",
+        "save and restore the states of torch, numpy and random on each rank, or seed them from "
+        "the step; a DataLoader draws from torch's when it begins, unless it has a generator",
+    ),
+)
 FAULTS = (
     Fault(
         "no handler",
@@ -153,45 +180,13 @@ FAULTS = (
         "save under a temporary name, then os.replace() it to the final one",
         _is_half_written,
     ),
-    Fault(
-        "optimizer not saved",
-        (BITS, SAMPLES),
-        "the optimizer's state, such as momentum, is not what it was",
-        "save optimizer.state_dict(), and load it after the optimizer exists",
-        _differs_in("optimizer"),
-    ),
-    Fault(
-        "scheduler not saved",
-        (BITS, SAMPLES),
-        "the learning rate is not what it was",
-        "save scheduler.state_dict(), and load it",
-        _differs_in("lr"),
-    ),
-    Fault(
-        "loss scale not saved",
-        (BITS, SAMPLES),
-        "the loss scale is not what it was",
-        "save scaler.state_dict(), and load it",
-        _differs_in("scale"),
-    ),
-    Fault(
-        "position in the data not kept",
-        (BITS, SAMPLES),
-        "the data continue at another sample: the sampler does not know the epoch, or the position",
-        "call sampler.set_epoch(epoch) in each epoch, and skip the samples that were taken",
-        _differs_in("position"),
-    ),
-    Fault(
-        "random state not saved",
-        (BITS, SAMPLES),
-        "the random numbers are not those of the undisturbed run",
-        "save and restore the states of torch, numpy and random on each rank, or seed them from "
-        "the step; a DataLoader draws from torch's when it begins, unless it has a generator",
-        _differs_in("random"),
+    *(
+        Fault(name, (BITS, SAMPLES), what, change, partial(_differs_in, state))
+        for state, name, what, change in _NOT_RESTORED
     ),
 )
 
 
-def recognised(shown: Judgement) -> list[Fault]:
+def recognised(shown: Tried) -> list[Fault]:
     """Return the causes that a scenario shows."""
     return [cause for cause in FAULTS if cause.is_shown(shown)]

@@ -1,33 +1,33 @@
 """Spoils the restore of trainings that are exact, on purpose: each verdict must turn red."""
 
 import sys
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from ... import installation
-from . import final_state, judge
-from .scenarios import Rehearsal, Tried, scenarios
+from .judge import compare
+from .scenarios import Rehearsal, scenarios
 from .subjects import CommandSubject, SpecSubject, Subject
 
 SPOILS = ("momentum", "data", "generator")
 SPEC = Path(__file__).with_name("self_test.yaml")
 TRAININGS = "tests/rooms/integrations/other_trainers"
-SAME, DIFFERS = "ends with the same bits", "differs"
 LIBRARIES = ("transformers", "lightning", "fabric", "accelerate")
 
 
-def subjects(folder: Path) -> Iterator[tuple[str, Subject | str]]:
-    """Yield each training that is exact, or why it cannot be tried here."""
-    yield "the kit", SpecSubject(config=SPEC, ranks=2, folder=folder / "kit")
+def self_test(folder: Path, limits: tuple[float, float]) -> int:
+    """Print what the verdict is on exact trainings that are spoiled; returns 1 if one is wrong."""
+    kit = SpecSubject(config=SPEC, ranks=2, folder=folder / "kit")
+    wrong = _control("the kit", kit, limits)
     for name in LIBRARIES:
         script = installation.ROOT / TRAININGS / f"train_{name}.py"
         library = "lightning" if name == "fabric" else name
         if not script.exists():
-            yield name, "its training is in the kit's repository only"
+            print(f"{name:13} not tried    its training is in the kit's repository only")
         elif find_spec(library) is None:
-            yield name, f"{library} is not installed"
+            print(f"{name:13} not tried    {library} is not installed")
         else:
             subject = CommandSubject(
                 words=(sys.executable, script.name),
@@ -36,28 +36,24 @@ def subjects(folder: Path) -> Iterator[tuple[str, Subject | str]]:
                 started_in=script.parent,
                 search_path=str(installation.ROOT),
             )
-            yield name, subject
+            wrong += _control(name, subject, limits)
+    print(f"{wrong} wrong" if wrong else "each verdict is right")
+    return 1 if wrong else 0
 
 
-def control(subject: Subject, limits: tuple[float, float]) -> Iterator[tuple[str, str, bool]]:
-    """Yield the verdict on a stop in the middle, not spoiled and spoiled in each way.
-
-    As (how, what was found, whether that is right).
-    """
-    rehearsal = Rehearsal(subject, limits)
-    reference, _ = rehearsal.undisturbed()
-    middle = scenarios(reference, None)[0]
-    for spoil in ("", *SPOILS):
-        run = rehearsal.run(replace(middle, name=f"{middle.name} {spoil}".strip(), spoil=spoil))
-        found = _found(reference, run)
-        # A spoiled restore that crashes shows nothing about the comparison.
-        yield spoil, found, found.startswith(DIFFERS) if spoil else found == SAME
-
-
-def _found(reference: Tried, run: Tried) -> str:
-    homes = {run.scenario.name: run.home}
-    differences = final_state.compare(sys.executable, reference.final, reference.home, homes)
-    shown = judge.Judgement(run, reference, differences[run.scenario.name])
-    if not shown.is_complete:
-        return "does not reach its end"
-    return f"{DIFFERS}{shown.since}: {shown.difference}" if shown.difference else SAME
+def _control(name: str, subject: Subject, limits: tuple[float, float]) -> int:
+    """Stop a training in the middle, also spoiled; returns how many verdicts are wrong."""
+    with closing(subject):
+        wrong, rehearsal = 0, Rehearsal(subject, limits)
+        reference, _ = rehearsal.undisturbed()
+        middle = scenarios(reference, None)[0]
+        for spoil in ("", *SPOILS):
+            own = replace(middle, name=f"{middle.name} {spoil}".strip(), spoil=spoil)
+            run = rehearsal.run(own)
+            compare(sys.executable, reference, [run])
+            found = run.how_it_differs if run.difference else "ends with the same bits"
+            # A spoiled restore that crashes shows nothing about the comparison.
+            found = found if run.is_complete else "does not reach its end"
+            print(f"{name:13} {spoil or 'not spoiled':12} {found}", flush=True)
+            wrong += not run.is_complete or bool(run.difference) != bool(spoil)
+    return wrong

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from ...errors import FailedError, UserError
+from ...errors import UserError
 from .probe.sitecustomize import STATE_SUFFIXES
-from .subjects import PROBE
 
 # Values beside the tensors that another start has otherwise: times, and its own words.
 _OF_THE_START = re.compile(
@@ -62,22 +58,23 @@ def find(home: Path, cwd: Path, pattern: str | None, begun: float, last_step: fl
     pattern: which they are, from `cwd`; None for the state files that were written after the last
     step, or else the newest one. Raises: UserError without any.
     """
-    if pattern is not None:
+    if pattern is None:
+        paths = [*_state_files(home)]
+    else:
         paths = [cwd / name for name in glob.glob(pattern, root_dir=cwd, recursive=True)]
-        paths = [path for path in paths if path.is_file() and path.stat().st_mtime >= begun]
-        if not paths:
-            raise UserError(f"--final {pattern}: the undisturbed run wrote no such file")
-        return sorted(str(path.relative_to(home)) for path in paths)
-    times = {path: path.stat().st_mtime for path in _state_files(home)}
+    times = {path: path.stat().st_mtime for path in paths if path.is_file()}
     times = {path: time for path, time in times.items() if time >= begun}
+    if not times and pattern is not None:
+        raise UserError(f"--final {pattern}: the undisturbed run wrote no such file")
     if not times:
         raise UserError(
             "the undisturbed run wrote no file that could be the final state\n"
             "  hint: --final PATTERN names the files, relative to the working directory"
         )
-    after = [path for path, time in times.items() if time >= last_step]
-    newest = max(times, key=lambda path: times[path])
-    return sorted(str(path.relative_to(home)) for path in (after or [newest]))
+    if pattern is None:
+        after = {path for path, time in times.items() if time >= last_step}
+        times = {path: times[path] for path in after or [max(times, key=lambda path: times[path])]}
+    return sorted(str(path.relative_to(home)) for path in times)
 
 
 def visible_name(name: str) -> str:
@@ -88,39 +85,7 @@ def visible_name(name: str) -> str:
 def _state_files(home: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(home):
         folders[:] = [name for name in folders if name not in (".git", "__pycache__")]
-        for name in names:
-            path = Path(folder, name)
-            if path.suffix in STATE_SUFFIXES and path.is_file() and not path.is_symlink():
-                yield path
-
-
-def compare(
-    python: str, names: Sequence[str], reference: Path, homes: Mapping[str, Path]
-) -> dict[str, Difference]:
-    """Return for each run how its final files differ from those of the reference."""
-    pairs = [
-        [json.dumps([run, name]), str(home / name), str(reference / name)]
-        for run, home in homes.items()
-        for name in names
-    ]
-    command = [python, str(PROBE / "compare_files.py")]
-    request = json.dumps(pairs)
-    done = subprocess.run(command, input=request, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise FailedError(f"the final files cannot be compared:\n{done.stderr[-2000:]}")
-    found: dict[str, Difference] = {run: Difference() for run in homes}
-    for key, answer in json.loads(done.stdout).items():
-        run, name = json.loads(key)
-        found[run] = _with(found[run], visible_name(name), answer)
-    return found
-
-
-def _with(known: Difference, name: str, answer: dict[str, Any] | None) -> Difference:
-    """Return a difference with that of one more file."""
-    if answer is None:
-        return replace(known, missing=known.missing or name)
-    count, most, by = answer["tensors"]
-    values = known.values | {f"{name}: {key}" for key in answer["values"]}
-    if count and (by > known.by or not known.tensors):
-        known = replace(known, most=f"{name}: {most}", by=by)
-    return replace(known, tensors=known.tensors + count, values=values)
+        paths = (Path(folder, name) for name in names)
+        yield from (
+            each for each in paths if each.suffix in STATE_SUFFIXES and not each.is_symlink()
+        )

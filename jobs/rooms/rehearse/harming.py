@@ -1,6 +1,5 @@
 """One start of a rehearsed training: its processes, a harm at a moment, its end."""
 
-import contextlib
 import math
 import os
 import signal
@@ -12,7 +11,7 @@ from typing import Literal
 
 from ...stop_signals import send
 from . import traces
-from .subjects import MARK, Running, Subject
+from .subjects import Subject
 from .traces import Process
 
 POLL_S = 0.02
@@ -21,6 +20,7 @@ LATER_S = 0.3  # from a step of the rank that is not warned yet to its next one
 LAUNCHER, FORK = "probe/launcher.py", "a fork of a rank, such as a data worker"
 LEFT_S = 2.0  # for what a training started to end by itself
 KILL_S = 40.0  # for torchrun to end after a rank was killed; it waits 30 s for the others
+MARK = "KIT_REHEARSAL"  # a variable of all processes of a rehearsal
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,16 @@ class Start:
     left: Sequence[str] = ()
 
     @property
+    def is_missed(self) -> bool:
+        """Whether the moment of its harm did not come."""
+        return self.harm is not None and self.harmed_at is None
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a rank took a step."""
+        return any(process.steps for process in self.processes)
+
+    @property
     def stop_s(self) -> float:
         """The time from the harm to the end of the last rank, in seconds."""
         return self.ended - (self.harmed_at or self.ended)
@@ -67,9 +77,8 @@ class Start:
     def later_steps(self) -> int:
         """The most steps that a rank took after the harm."""
         since = self.harmed_at or math.inf
-        return max(
-            (sum(step.t > since for step in each.steps) for each in self.processes), default=0
-        )
+        steps = (sum(step.t > since for step in each.steps) for each in self.processes)
+        return max(steps, default=0)
 
 
 def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float]) -> None:
@@ -88,31 +97,31 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
         "TMPDIR": str(temporary),
     }
     log = own / "output.log"
-    running = subject.start(start.number, env, log, start.ranks)
+    subject.start(start.number, env, log, start.ranks)
     try:
-        _wait(start, subject, running, own, limits)
+        _wait(start, subject, own, limits)
     except BaseException:  # Ctrl-C
         _end(subject, signal.SIGKILL)
         raise
-    start.ended, start.code = time.time(), running.poll() or 0
-    start.left = _end_left(subject)
-    start.output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    start.ended, start.code = time.time(), subject.poll() or 0
+    left = _end(subject)
+    send(signal.SIGKILL, left)
+    start.left = [FORK if LAUNCHER in each else each.strip() for each in left.values() if each]
+    start.output = log.read_text(encoding="utf-8", errors="replace")
     start.marker, start.processes = subject.marker(), traces.read(own)
 
 
-def _wait(
-    start: Start, subject: Subject, running: Running, folder: Path, limits: tuple[float, float]
-) -> None:
+def _wait(start: Start, subject: Subject, folder: Path, limits: tuple[float, float]) -> None:
     """Harm a start at its moment; kill all at the end of the grace, or at the limit."""
     (grace_s, limit_s), kill_at, first_held = limits, math.inf, math.inf
-    while running.poll() is None:
+    while subject.poll() is None:
         now, held = time.time(), [*folder.glob("held-*")]
         first_held = min(first_held, now) if held else math.inf
         if start.harm and start.harmed_at is None and held:
             # Each rank comes to the moment, but not each rank saves.
             is_for_all = not start.harm.moment.startswith(("save", "open", "rename"))
             if not is_for_all or len(held) >= start.ranks or now > first_held + ALL_HELD_S:
-                start.harmed_at = _harm(start.harm, subject, running, folder, held)
+                start.harmed_at = _harm(start.harm, subject, folder, held)
                 is_kill = start.harm.kind == "kill"
                 kill_at = start.harmed_at + (max(grace_s, KILL_S) if is_kill else grace_s)
         if time.time() > kill_at:
@@ -124,57 +133,48 @@ def _wait(
         time.sleep(POLL_S)
 
 
-def _harm(
-    harm: Harm, subject: Subject, running: Running, folder: Path, held: Sequence[Path]
-) -> float:
+def _harm(harm: Harm, subject: Subject, folder: Path, held: Sequence[Path]) -> float:
     """Harm a training whose ranks are held, and let them go; returns the time of the harm."""
     processes, harmed_at = traces.read(folder), time.time()
     if harm.kind == "kill":  # the last rank
         places = [path.name.removeprefix("held-").split(".") for path in held]
         _, pid = max((int(rank), int(pid)) for rank, pid in places)
         send(signal.SIGKILL, [pid])
-    elif harm.kind == "stop apart":
-        subject.stop(running, processes[:-1])
-        (folder / "go").touch()
-        time.sleep(LATER_S)
-        subject.stop(running, processes[-1:])
     else:
-        subject.stop(running, processes)
+        subject.stop(processes[:-1] if harm.kind == "stop apart" else processes)
         if harm.kind == "stop twice":
             time.sleep(POLL_S)
-            subject.stop(running, processes)
+            subject.stop(processes)
     (folder / "go").touch()
+    if harm.kind == "stop apart":
+        time.sleep(LATER_S)
+        subject.stop(processes[-1:])
     return harmed_at
 
 
-def _marked(subject: Subject) -> list[int]:
-    """Return the processes of the rehearsal, but not those that wait for the end of a start."""
-    mark = f"{MARK}={subject.folder}".encode()
+def _marked(subject: Subject) -> dict[int, str]:
+    """Return the commands of the processes of the rehearsal, but of those that wait for its end."""
+    found, mark = {}, f"{MARK}={subject.folder}".encode()
     waiting = (os.getpid(), subject.launcher and subject.launcher.pid)
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return [pid for pid in pids if pid not in waiting and mark in _words(pid, "environ")]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(folder.name) not in waiting and mark in _words(folder / "environ"):
+                command = b" ".join(_words(folder / "cmdline"))
+                found[int(folder.name)] = command.decode("utf-8", "replace")
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
 
 
-def _words(pid: int, name: str) -> list[bytes]:
-    """Return the words of /proc/PID/environ or cmdline; none once a process has no memory."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
-    return []
+def _words(path: Path) -> list[bytes]:
+    return path.read_bytes().split(b"\0")
 
 
-def _end(subject: Subject, number: signal.Signals | None = None) -> list[int]:
+def _end(subject: Subject, number: signal.Signals | None = None) -> dict[int, str]:
     """Wait until all processes have ended, by a signal if any; returns those that have not."""
     deadline = time.time() + LEFT_S
-    while (pids := _marked(subject)) and time.time() < deadline:
+    while (left := _marked(subject)) and time.time() < deadline:
         if number is not None:
-            send(number, pids)
+            send(number, left)
         time.sleep(POLL_S)
-    return pids
-
-
-def _end_left(subject: Subject) -> list[str]:
-    """Kill the processes that a start has left behind; returns their commands."""
-    pids = _end(subject)
-    commands = [b" ".join(_words(pid, "cmdline")).decode("utf-8", "replace") for pid in pids]
-    send(signal.SIGKILL, pids)
-    return [FORK if LAUNCHER in each else each.strip() for each in commands if each]
+    return left

@@ -1,16 +1,21 @@
-"""What a disturbed run shows, beside the undisturbed one, from what was recorded."""
+"""A run of a scenario, and what it shows beside the undisturbed one, from what was recorded."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
 
-from .final_state import Difference
-from .harming import Start
-from .scenarios import Tried
-from .traces import Continuation, Update
+from ...errors import FailedError
+from .final_state import Difference, visible_name
+from .harming import Harm, Start
+from .subjects import PROBE
+from .traces import Continuation, Course, Process, Update, course
 
 INPUTS = ("optimizer", "scale", "lr", "position", "random")  # the likeliest first
 # A training may agree on a stop only every few steps, and end before that.
@@ -18,7 +23,20 @@ STEPS_ON = 3
 
 
 @dataclass(frozen=True)
-class Divergence:
+class Scenario:
+    """A run and its harms, one for each start but the last.
+
+    untried: why it cannot be tried. ranks: of the later starts, if other than of the first one.
+    """
+
+    name: str
+    harms: tuple[Harm, ...] = ()
+    untried: str = ""
+    ranks: int | None = None
+    spoil: str = ""
+
+
+class Divergence(NamedTuple):
     """The first step whose result differs, and which of its inputs differ already.
 
     step: counted from 1. inputs: of INPUTS. is_replayed: the data and the random state are both
@@ -26,26 +44,61 @@ class Divergence:
     """
 
     step: int
-    inputs: tuple[str, ...]
+    inputs: Sequence[str]
     is_replayed: bool = False
 
 
 @dataclass
-class Judgement:
-    """What one scenario shows.
+class Tried:
+    """A run of a scenario. Its home and working directory have what the training wrote.
 
-    difference: of its final files. middle: what the stop in the middle shows, if that was tried.
+    reference: the undisturbed run, None for itself. final: names of the files of the final state,
+    in which it has this difference. middle: the stop in the middle, if that was tried.
     """
 
-    run: Tried
-    reference: Tried
-    difference: Difference
-    middle: Judgement | None = None
+    scenario: Scenario
+    starts: list[Start] = field(default_factory=list)
+    home: Path = Path()
+    cwd: Path = Path()
+    reference: Tried | None = None
+    final: Sequence[str] = ()
+    difference: Difference = Difference()
+    middle: Tried | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the scenario."""
+        return self.scenario.name
+
+    @property
+    def processes(self) -> list[Process]:
+        """The processes of all ranks in all starts, in their order."""
+        return [process for start in self.starts for process in start.processes]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks, in their order."""
+        return sorted({process.rank for process in self.processes})
+
+    def course(self, rank: int = 0) -> Course:
+        """Return the course of a rank over all starts."""
+        undisturbed = self.reference.course().steps if self.reference else ()
+        return course(self.processes, rank, [len(step.fed) for step in undisturbed])
+
+    def fed(self, rank: int) -> Counter[str]:
+        """Return how often a rank took each input."""
+        return Counter(each for step in self.course(rank).steps for each in step.fed)
+
+    @property
+    def untried(self) -> str:
+        """Why the scenario was not tried; empty if it was."""
+        missed = any(each.is_missed and each.code == 0 for each in self.starts)  # else it failed
+        return self.scenario.untried or ("the moment did not come again" if missed else "")
 
     @cached_property
     def stopped(self) -> list[Start]:
         """The starts that were warned."""
-        harmed = [start for start in self.run.starts if start.harmed_at is not None]
+        harmed = [start for start in self.starts if start.harmed_at is not None]
         return [each for each in harmed if each.harm and each.harm.kind != "kill"]
 
     @property
@@ -56,37 +109,33 @@ class Judgement:
     @property
     def ran_on(self) -> bool:
         """Whether a warned start took steps up to its end, in place of a stop."""
-        return any(
-            start.code == 0 and start.later_steps >= STEPS_ON and not self._goes_on(start)
-            for start in self.stopped
-        )
+        ended = [each for each in self.stopped if each.code == 0 and not self._goes_on(each)]
+        return any(start.later_steps >= STEPS_ON for start in ended)
 
     @property
     def leaves_as_done(self) -> bool:
         """Whether a warned start left with exit code 0 and no marker before its end."""
-        return any(
-            start.code == 0 and not start.marker and self._goes_on(start) for start in self.stopped
-        )
+        ended = [each for each in self.stopped if each.code == 0 and self._goes_on(each)]
+        return any(not start.marker for start in ended)
 
     def _goes_on(self, start: Start) -> bool:
-        later = self.run.starts[start.number :]
-        return any(process.steps for each in later for process in each.processes)
+        return any(later.has_steps for later in self.starts[start.number :])
 
     @cached_property
     def failed(self) -> Start | None:
         """The first start that was not harmed and failed, or did not end."""
-        free = [start for start in self.run.starts if start.harmed_at is None]
+        free = [start for start in self.starts if start.harmed_at is None]
         return next((each for each in free if each.code or each.is_over_limit), None)
 
     @cached_property
     def ends_early(self) -> bool:
         """Whether it took fewer inputs; a GradScaler may have skipped more or fewer steps."""
-        if self.failed is not None:
+        if self.failed is not None or self.reference is None:
             return False
-        if self.run.scenario.ranks:  # with other ranks there are other steps
-            return not any(process.steps for process in self.run.starts[-1].processes)
-        runs = (self.run, self.reference)
-        taken, wanted = (_fed(each, 0).total() or len(each.course().steps) for each in runs)
+        if self.scenario.ranks:  # with other ranks there are other steps
+            return not self.starts[-1].has_steps
+        runs = (self, self.reference)
+        taken, wanted = (each.fed(0).total() or len(each.course().steps) for each in runs)
         return taken < wanted
 
     @property
@@ -97,12 +146,12 @@ class Judgement:
     @property
     def is_comparable(self) -> bool:
         """Whether it came to its end, with the ranks of the undisturbed run."""
-        return self.is_complete and not self.run.scenario.ranks
+        return self.is_complete and not self.scenario.ranks
 
     @cached_property
     def continuations(self) -> list[Continuation]:
         """Where the later starts went on."""
-        return self.run.course().continuations
+        return self.course().continuations
 
     @property
     def redone(self) -> int:
@@ -114,31 +163,27 @@ class Judgement:
         """Whether a start took its first step from the beginning, although a state was saved."""
         return any(
             each.position == 0 < each.reached
-            and any(process.has_saved(each.t) for process in self.run.processes)
+            and any(process.has_saved(each.t) for process in self.processes)
             for each in self.continuations
         )
 
     @cached_property
     def saved(self) -> bool:
         """Whether the warned starts saved."""
-        if self.continuations and all(
-            each.position == each.reached and each.is_certain for each in self.continuations
-        ):
+        known = self.continuations
+        if known and all(each.position == each.reached and each.is_certain for each in known):
             return True
         # What no start continues from is no checkpoint. A save in a step has the state before
         # it; a start that continues from none is another fault.
-        is_little_lost = all(
-            not (each.is_certain and each.position) or each.reached - each.position <= 1
-            for each in self.continuations
-        )
-        return is_little_lost and all(map(self._has_saved, self.stopped))
+        lost = [each.reached - each.position for each in known if each.is_certain and each.position]
+        return max(lost, default=0) <= 1 and all(map(self._has_saved, self.stopped))
 
     def _has_saved(self, start: Start) -> bool:
         """Return whether a state file was written after the warning, or nothing was to save."""
-        earlier = [each for one in self.run.starts[: start.number] for each in one.processes]
         saves = [save for process in start.processes for save in process.saves]
         is_later = any(save.t >= (start.harmed_at or 0) for save in saves)
-        return not any(each.steps for each in earlier) or (not start.was_killed and is_later)
+        has_steps = any(each.has_steps for each in self.starts[: start.number])
+        return not has_steps or (not start.was_killed and is_later)
 
     @cached_property
     def samples(self) -> tuple[int, int] | None:
@@ -147,10 +192,9 @@ class Judgement:
         None without inputs; and if all those too often are new, as where random numbers change
         samples.
         """
-        if not _fed(self.reference, 0):
+        if self.reference is None or not self.reference.fed(0):
             return None
-        ranks = _ranks(self.reference)
-        pairs = [(_fed(self.run, rank), _fed(self.reference, rank)) for rank in ranks]
+        pairs = [(self.fed(rank), self.reference.fed(rank)) for rank in self.reference.ranks]
         added = sum((ours - theirs for ours, theirs in pairs), Counter[str]())
         known = {each for _, theirs in pairs for each in theirs}
         if added and not known & {*added}:
@@ -159,47 +203,40 @@ class Judgement:
 
     @cached_property
     def divergence(self) -> Divergence | None:
-        """Where the weights of a rank differ first; or else where what follows from them does."""
-        return _divergence(self.run, self.reference)
+        """Where the weights of a rank differ first; or else where what follows from them does.
+
+        Where several ranks have one it is with the inputs of all of them.
+        """
+        if self.reference is None:
+            return None
+        pairs = [(self.course(rank), self.reference.course(rank)) for rank in self.reference.ranks]
+        found = [_divergence(ours.steps, theirs.steps) for ours, theirs in pairs]
+        known = [each for each in found if each is not None]
+        if not known:
+            return None
+        step = min(each.step for each in known)
+        first = [each for each in known if each.step == step]
+        inputs = [name for name in INPUTS if any(name in each.inputs for each in first)]
+        return Divergence(step, inputs, any(each.is_replayed for each in first))
 
     @property
     def ends_with_other_weights(self) -> bool:
         """Whether the last step of the run ended with other weights."""
-        ours, theirs = (
-            [step.ended.weights for step in each.course().steps[-1:]]
-            for each in (self.run, self.reference)
-        )
-        return self.divergence is not None and ours != theirs
+        if self.divergence is None or self.reference is None:
+            return False
+        ends = [each.course().steps[-1:] for each in (self, self.reference)]
+        ours, theirs = ([step.ended.weights for step in steps] for steps in ends)
+        return ours != theirs
 
     @property
-    def since(self) -> str:
-        """Words for the step from which on the run differs."""
-        return f" from step {self.divergence.step} on" if self.divergence else ""
+    def how_it_differs(self) -> str:
+        """Words for the difference, with the step from which on it differs."""
+        since = f"differs from step {self.divergence.step} on: " if self.divergence else ""
+        return f"{since}{self.difference}"
 
 
-def _ranks(run: Tried) -> list[int]:
-    return sorted({process.rank for process in run.processes})
-
-
-def _fed(run: Tried, rank: int) -> Counter[str]:
-    """Return how often a rank took each input."""
-    return Counter(each for step in run.course(rank).steps for each in step.fed)
-
-
-def _divergence(run: Tried, reference: Tried) -> Divergence | None:
-    """Return the first divergence, where several ranks have one with the inputs of all of them."""
-    ranks = _ranks(reference)
-    found = [_of_rank(run.course(rank).steps, reference.course(rank).steps) for rank in ranks]
-    known = [each for each in found if each is not None]
-    if not known:
-        return None
-    step = min(each.step for each in known)
-    first = [each for each in known if each.step == step]
-    inputs = [name for name in INPUTS if any(name in each.inputs for each in first)]
-    return Divergence(step, tuple(inputs), any(each.is_replayed for each in first))
-
-
-def _of_rank(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence | None:
+def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence | None:
+    """Return the first divergence of a rank."""
     pairs = list(enumerate(zip(steps, expected, strict=False), 1))
     weights = [place for place, (a, b) in pairs if a.ended.weights != b.ended.weights]
     rest = [
@@ -211,14 +248,12 @@ def _of_rank(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence 
 
 def _diverging(place: int, ours: Update, expected: Sequence[Update]) -> Divergence:
     theirs = expected[place - 1]
-    generators = list(map(_generators, expected))
     # Those whose states change: the training draws from them.
-    states = zip(*filter(None, generators), strict=False)
+    states = zip(*(each.generators for each in expected if each.random), strict=False)
     used = [number for number, each in enumerate(states) if len({*each}) > 1]
 
     def drawn(step: Update) -> list[str]:
-        own = _generators(step)
-        return [own[number] for number in used if number < len(own)]
+        return [step.generators[number] for number in used if number < len(step.generators)]
 
     known = {each for step in expected for each in step.fed}
     is_elsewhere = bool(ours.fed) and {*ours.fed} <= known
@@ -231,8 +266,28 @@ def _diverging(place: int, ours: Update, expected: Sequence[Update]) -> Divergen
     }
     alike = [drawn(step) for step in expected if step.fed == ours.fed]
     is_replayed = differ["random"] and bool(drawn(ours)) and drawn(ours) in alike
-    return Divergence(place, tuple(name for name in INPUTS if differ[name]), is_replayed)
+    return Divergence(place, [name for name in INPUTS if differ[name]], is_replayed)
 
 
-def _generators(step: Update) -> list[str]:
-    return step.random.split(".") if step.random else []
+def compare(python: str, reference: Tried, runs: Sequence[Tried]) -> None:
+    """Note in each run how its final files differ from those of the reference."""
+    request = {
+        run.name: {
+            visible_name(name): (str(run.home / name), str(reference.home / name))
+            for name in reference.final
+        }
+        for run in runs
+    }
+    done = subprocess.run(
+        [python, str(PROBE / "compare_files.py")],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise FailedError(f"the final files cannot be compared:\n{done.stderr[-2000:]}")
+    found = json.loads(done.stdout)
+    for run in runs:
+        values = frozenset(found[run.name].pop("values"))
+        run.difference = Difference(values=values, **found[run.name])

@@ -4,10 +4,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from .final_state import visible_name
-from .scenarios import Tried
+from .judge import Tried
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt", ".log")
 _CLOCK = re.compile(
@@ -21,13 +20,7 @@ FEWEST_DIGITS = 3  # of a fraction: two times such as 0.03 s may be equal by cha
 FEWEST_MORE = 4  # digits beyond two, of all lines of a kind: one of 6 digits, or 4 of 3 digits
 
 Numbers = tuple[str, ...]
-
-
-class MetricLine(NamedTuple):
-    """A line and its numbers."""
-
-    text: str
-    numbers: Numbers
+MetricLine = tuple[str, Numbers]  # a line and its numbers
 
 
 @dataclass
@@ -54,7 +47,7 @@ def compare(first: Tried, again: Tried, others: Sequence[Tried]) -> Compared | N
     wrote into one line; it is wrong if it has another line in its place. Its files may lack one
     line for each harm.
     """
-    repeated, runs = _by_kind(again), {run.scenario.name: _by_kind(run) for run in others}
+    repeated, runs = _by_kind(again), {run.name: _by_kind(run) for run in others}
     wrong: dict[str, str] = {}
     number, absent = 0, Counter[str]()
     for kind, lines in _by_kind(first).items():
@@ -78,8 +71,8 @@ def _columns(
 ) -> tuple[list[int], list[int]]:
     """Return which numbers say where a line of this kind belongs, and which are compared."""
     keys, fractions, values = [], [], []
-    for place in range(len(lines[0].numbers)):
-        own, also = ({each.numbers[place] for each in some} for some in (lines, twins))
+    for place in range(len(lines[0][1])):
+        own, also = ({numbers[place] for _, numbers in some} for some in (lines, twins))
         if not all(map(_WHOLE.fullmatch, own)) and max(map(_digits, own)) >= FEWEST_DIGITS:
             fractions.append(place)
         elif own == also:
@@ -99,7 +92,7 @@ def _columns(
 
 def _is_rising(lines: Sequence[MetricLine], place: int) -> bool:
     """Return whether a number never falls from line to line, and is not always the same."""
-    numbers = [float(each.numbers[place]) for each in lines]
+    numbers = [float(found[place]) for _, found in lines]
     return numbers == sorted(numbers) and numbers[0] < numbers[-1]
 
 
@@ -114,9 +107,9 @@ def _by_key(
 ) -> defaultdict[Numbers, dict[Numbers, str]]:
     """Return by their numbers at `keys` the texts of lines, by their numbers at `values`."""
     found = defaultdict[Numbers, dict[Numbers, str]](dict)
-    for line in lines:
-        key, value = (tuple(line.numbers[place] for place in each) for each in (keys, values))
-        found[key].setdefault(value, line.text)
+    for text, numbers in lines:
+        key, value = (tuple(numbers[place] for place in each) for each in (keys, values))
+        found[key].setdefault(value, text)
     return found
 
 
@@ -141,7 +134,7 @@ def _lost(run: Tried, first: Tried, again: Tried) -> str:
     harms = len([start for start in run.starts if start.harmed_at is not None])
     for name, lines in expected.items():
         if lines == repeated[name] and own[name] + harms < lines:
-            return f"{run.scenario.name}: {name} has {own[name]} of {lines} lines"
+            return f"{run.name}: {name} has {own[name]} of {lines} lines"
     return ""
 
 
@@ -165,7 +158,7 @@ def _by_kind(run: Tried) -> dict[str, list[MetricLine]]:
             kind, count = _NUMBER.subn("#", bare := _CLOCK.sub("@", line))
             if count > 1:
                 kind = _BAR.sub(" ", kind)
-                found[kind].append(MetricLine(line, tuple(_NUMBER.findall(bare))))
+                found[kind].append((line, tuple(_NUMBER.findall(bare))))
     return found
 
 

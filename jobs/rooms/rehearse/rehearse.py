@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -16,14 +16,14 @@ from ...commands import arguments
 from ...config import load
 from ...errors import FailedError, UserError
 from ...runs import frozen_spec, lookup
-from . import controls, final_state, judge, metrics, traces
-from .scenarios import MIDDLE, UNDISTURBED, Rehearsal, Tried
+from . import metrics, traces
+from .controls import self_test
+from .final_state import Difference
+from .judge import Tried, compare
+from .scenarios import MIDDLE, Rehearsal
 from .subjects import CommandSubject, SpecSubject, Subject, patterns_of
-from .verdict import Verdict, junit_of_error
+from .verdict import Verdict, junit
 
-RANKS = 2
-GRACE_S = 30.0
-LIMIT_S = 300.0
 MAKE = ("", "CONFIG RUN SET FLAGS")
 TAKES_A_COMMAND = True
 
@@ -37,20 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", metavar="CONFIG|RUN", help="a spec, or a run of the kit")
     arguments.add_overrides(parser, "train.max_steps=20")
     add = parser.add_argument
-    add("--ranks", type=int, default=RANKS, metavar="N", help=f"how many ranks ({RANKS})")
+    add("--ranks", type=int, default=2, metavar="N", help="how many ranks (2)")
     add("--resize", type=int, metavar="N", help="also stop, and continue with N ranks")
-    help_of_it = "try this scenario alone, such as middle or save; may be given again"
+    help_of_it = "only harms with this word in their name, such as save; may be given again"
     add("--only", action="append", default=[], metavar="WORD", help=help_of_it)
     help_of_it = "more words for later starts; {newest:PATTERN} is the newest such file, if any"
     add("--again", default="", metavar="WORDS", help=help_of_it)
-    help_of_it = "files of the final state; else the state files that were written last"
-    add("--final", metavar="PATTERN", help=help_of_it)
+    add("--final", metavar="PATTERN", help="files of the final state; else those written last")
     help_of_it = "a file or folder that git ignores: the copy has a link to it"
     add("--link", action="append", default=[], type=Path, metavar="PATH", help=help_of_it)
-    help_of_it = f"seconds from SIGTERM to SIGKILL ({GRACE_S:.0f})"
-    add("--grace", type=float, default=GRACE_S, metavar="S", help=help_of_it)
-    help_of_it = f"seconds that one start may take ({LIMIT_S:.0f})"
-    add("--limit", type=float, default=LIMIT_S, metavar="S", help=help_of_it)
+    help_of_it = "seconds from SIGTERM to SIGKILL (30)"
+    add("--grace", type=float, default=30.0, metavar="S", help=help_of_it)
+    add("--limit", type=float, default=300.0, metavar="S", help="seconds of a start (300)")
     add("--self-test", action="store_true", help="spoil exact trainings; each verdict must be no")
     add("--keep", type=arguments.path, metavar="DIR", help="keep all that was written")
     help_of_it = "also write the verdict as JUnit XML"
@@ -77,7 +75,7 @@ def command(args: argparse.Namespace) -> int:
             found = rehearse(subject, args)
     except (UserError, FailedError) as error:
         if args.junit is not None:
-            args.junit.write_text(junit_of_error(str(error)), encoding="utf-8")
+            args.junit.write_text(junit([("rehearse", "error", str(error), "")]), encoding="utf-8")
         raise
     finally:
         if args.keep is None:
@@ -88,64 +86,39 @@ def command(args: argparse.Namespace) -> int:
     return 0 if found.is_good else 1
 
 
-def self_test(folder: Path, limits: tuple[float, float]) -> int:
-    """Print what the verdict is on exact trainings that are spoiled; returns 1 if one is wrong."""
-    wrong = 0
-    for name, subject in controls.subjects(folder):
-        if isinstance(subject, str):
-            print(f"{name:13} not tried    {subject}")
-            continue
-        with closing(subject):
-            for spoil, found, is_right in controls.control(subject, limits):
-                print(f"{name:13} {spoil or 'not spoiled':12} {found}", flush=True)
-                wrong += not is_right
-    print(f"{wrong} wrong" if wrong else "each verdict is right")
-    return 1 if wrong else 0
-
-
 def _check(args: argparse.Namespace) -> None:
-    """Refuse options that cannot be meant. Raises: UserError."""
-    patterns = [("--final", args.final)] if args.final is not None else []
-    words = _again(args)
-    patterns += [("--again", each) for each in patterns_of(words)]
-    if any(re.search(r"\{(?!newest:|if:)\w*:", word) for word in words):
-        raise UserError(
-            f"--again {args.again}: the braces are {{newest:PATTERN}} or {{if:PATTERN}}"
-        )
+    """Refuse options that cannot be meant; split the words of --again. Raises: UserError."""
+    written = args.again
+    try:
+        args.again = shlex.split(written)
+    except ValueError as error:
+        raise UserError(f"--again {written}: {error}") from None
+    if any(re.search(r"\{(?!newest:|if:)\w*:", word) for word in args.again):
+        raise UserError(f"--again {written}: the braces are {{newest:PATTERN}} or {{if:PATTERN}}")
+    patterns = [("--again", each) for each in patterns_of(args.again)]
+    patterns += [("--final", args.final)] if args.final is not None else []
     for name, pattern in patterns:
         if not pattern or Path(pattern).is_absolute():
             raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
     if missing := [each for each in args.link if not each.exists()]:
         raise UserError(f"--link {missing[0]}: no such file")
-    if args.junit is not None and not args.junit.parent.is_dir():
-        raise UserError(f"--junit {args.junit}: {args.junit.parent} is no folder")
-    for name, path in (("--junit", args.junit), ("--keep", args.keep)):
-        if path is not None and path.exists() and path.is_dir() != (name == "--keep"):
-            raise UserError(f"{name} {path}: {'a file' if path.is_file() else 'a folder'}")
-    for name in ("ranks", "resize"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)}: at least 1")
-    for name in ("grace", "limit"):
-        if not getattr(args, name) > 0:
-            raise UserError(f"--{name} {getattr(args, name):g}: more than 0 s")
-
-
-def _again(args: argparse.Namespace) -> list[str]:
-    """Return the words for the later starts. Raises: UserError."""
+    for name in ("ranks", "resize", "grace", "limit"):
+        value = getattr(args, name)
+        if value is not None and not value > 0:
+            raise UserError(f"--{name} {value:g}: more than 0")
     try:
-        return shlex.split(args.again)
-    except ValueError as error:
-        raise UserError(f"--again {args.again}: {error}") from None
+        if args.junit is not None:
+            args.junit.open("ab").close()
+    except OSError as error:
+        raise UserError(f"--junit {args.junit}: {error.strerror}") from None
 
 
 def _folder(keep: Path | None) -> Path:
     """Return a new folder. Raises: UserError."""
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="rehearse-")).resolve()
-    if keep.exists() and any(keep.iterdir()):
-        raise UserError(
-            f"--keep {keep}: the folder is not empty\n  hint: remove it, or name another one"
-        )
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise UserError(f"--keep {keep}: no empty folder\n  hint: remove it, or name another one")
     keep.mkdir(parents=True, exist_ok=True)
     return keep.resolve()
 
@@ -163,9 +136,8 @@ MOST_WARMUP_STEPS = 5
 def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Subject:
     """Return a command, or a spec, or that of a run, made small. Raises: UserError."""
     if words:
-        again, links = _again(args), args.link
         return CommandSubject(
-            words=words, again=again, ranks=args.ranks, folder=folder, links=links
+            words=words, again=args.again, ranks=args.ranks, folder=folder, links=args.link
         )
     overrides, cwd = arguments.overrides_of(args), Path.cwd()
     if args.what.startswith("python"):
@@ -198,46 +170,40 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     runs = [*rehearsal.disturbed(first, args.resize, args.only)]
     tried = [run for run in runs if not run.untried]
     if not tried:
-        raise UserError(f"no harm could be tried; {runs[0].scenario.name}: {runs[0].untried}")
-    homes = {run.scenario.name: run.home for run in [again, *tried]}
-    differences = final_state.compare(subject.python, first.final, first.home, homes)
-    varying = differences[UNDISTURBED[1]]
-    repeats, judgements = _not_repeated(first, again, varying), []
+        raise UserError(f"no harm could be tried; {runs[0].name}: {runs[0].untried}")
+    compare(subject.python, first, [again, *tried])
+    repeats, varying = _not_repeated(again), again.difference.values
+    middle = next((each for each in tried if each.name == MIDDLE), None)
     for run in tried:
-        difference = differences[run.scenario.name].without(varying.values)
-        if run.scenario.ranks or repeats:  # other ranks give other bits
-            difference = final_state.Difference()
-        judgements.append(judge.Judgement(run, first, difference))
-    middle = next((each for each in judgements if each.run.scenario.name == MIDDLE), None)
-    for each in judgements:
-        each.middle = middle
-    finished = [each.run for each in judgements if each.is_comparable]
-    left_out = f"not tried, for --only: harms without {' or '.join(args.only)} in their name"
+        is_compared = not (run.scenario.ranks or repeats)  # other ranks give other bits
+        run.difference = run.difference.without(varying) if is_compared else Difference()
+        run.middle = middle
+    notes = _notes([first, again, *tried], varying)
+    if args.only:
+        words = " or ".join(args.only)
+        notes.append(f"not tried, for --only: harms without {words} in their name")
     return Verdict(
         reference=first,
-        judgements=judgements,
-        untried={run.scenario.name: run.untried for run in runs if run.untried},
+        tried=tried,
+        untried={run.name: run.untried for run in runs if run.untried},
         repeats=repeats,
-        metrics=metrics.compare(first, again, finished),
+        metrics=metrics.compare(first, again, [run for run in tried if run.is_comparable]),
         seconds=time.monotonic() - begun,
-        notes=[*_notes([first, again, *tried], varying), *([left_out] if args.only else [])],
+        notes=notes,
     )
 
 
-def _not_repeated(first: Tried, again: Tried, varying: final_state.Difference) -> str:
+def _not_repeated(again: Tried) -> str:
     """Return how the second undisturbed run differs; empty if it ends with the same bits."""
-    if varying.missing:
+    if again.difference.missing:
         raise UserError(
-            f"the second undisturbed run wrote no {varying.missing}\n"
+            f"the second undisturbed run wrote no {again.difference.missing}\n"
             "  hint: --final PATTERN names the files of the final state, such as 'out/*/final.pt'"
         )
-    if not varying.tensors:
-        return ""
-    since = judge.Judgement(again, first, varying).since
-    return f"differs{since}: {varying}" if since else str(varying)
+    return again.how_it_differs if again.difference.tensors else ""
 
 
-def _notes(runs: Sequence[Tried], varying: final_state.Difference) -> list[str]:
+def _notes(runs: Sequence[Tried], varying: Collection[str]) -> list[str]:
     outside = sorted({path for run in runs for each in run.processes for path in each.outside})
     left = sorted({each for run in runs for start in run.starts for each in start.left})
     notes = [f"writes outside of its directory: {path}" for path in outside]
@@ -247,7 +213,7 @@ def _notes(runs: Sequence[Tried], varying: final_state.Difference) -> list[str]:
             "or the data are not shuffled"
         )
     notes += [f"left a process behind, which was killed: {each}" for each in left]
-    if varying.values:
-        shown = ", ".join(sorted(varying.values)[:3])
+    if varying:
+        shown = ", ".join(sorted(varying)[:3])
         notes.append(f"not compared, as the undisturbed runs differ in it: {shown}")
     return notes

@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ...console import print_line, quantity
 from ...errors import PEER_TEXTS, UserError
@@ -15,8 +14,9 @@ from ...known_causes import known_cause
 from ...log_text import first_line, visible
 from . import final_state, harming
 from .harming import Harm, Start
+from .judge import Scenario, Tried
 from .subjects import CommandSubject, Subject
-from .traces import Course, Process, course
+from .traces import Process
 
 FEWEST_STEPS = 6
 STEPS_LEFT = 4  # after a moment, so that a training that does not stop is seen to go on
@@ -29,50 +29,6 @@ MIDDLE = "stop in the middle"
 UNDISTURBED = ("undisturbed", "undisturbed again")
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """A run and its harms, one for each start but the last.
-
-    untried: why it cannot be tried. ranks: of the later starts, if other than of the first one.
-    """
-
-    name: str
-    harms: tuple[Harm, ...] = ()
-    untried: str = ""
-    ranks: int | None = None
-    spoil: str = ""
-
-
-@dataclass
-class Tried:
-    """What a scenario gave: its starts, and the folders of what the training wrote."""
-
-    scenario: Scenario
-    starts: list[Start] = field(default_factory=list)
-    home: Path = Path()
-    cwd: Path = Path()
-    final: list[str] = field(default_factory=list)
-    inputs: Sequence[int] = ()  # of each undisturbed step; see `traces.course`
-
-    @property
-    def processes(self) -> list[Process]:
-        """The processes of all ranks in all starts, in their order."""
-        return [process for start in self.starts for process in start.processes]
-
-    def course(self, rank: int = 0) -> Course:
-        """Return the course of a rank over all starts."""
-        return course(self.processes, rank, self.inputs)
-
-    @property
-    def untried(self) -> str:
-        """Why the scenario was not tried; empty if it was."""
-        if self.scenario.untried or not self.scenario.harms:
-            return self.scenario.untried
-        missed = [each for each in self.starts if each.harm and each.harmed_at is None]
-        missed = [each for each in missed if each.code == 0]  # else it failed, which is a result
-        return "the moment did not come again" if missed else ""
-
-
 def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     """Return what is tried, from what the undisturbed run did."""
     steps = len(reference.course().steps)
@@ -82,7 +38,7 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     # A data worker may think that it is a rank.
     has_group = all(each.has_group for each in reference.processes if each.steps)
     no_group = "" if has_group else "no process group is made"
-    one_rank = "" if len({each.rank for each in reference.processes}) > 1 else "there is one rank"
+    one_rank = "" if len(reference.ranks) > 1 else "there is one rank"
     no_evaluation = "" if evaluation else "no evaluation between two steps was seen"
     no_save = "" if save else "no save between two steps was seen"
     found = [
@@ -97,10 +53,9 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
         Scenario("SIGKILL of one rank", (Harm(middle.replace("step", "end"), "kill"),)),
         Scenario("SIGKILL during a save", (Harm(save, "kill"),), no_save),
     ]
-    if first_file != save:
-        found.append(Scenario("SIGKILL at the begin of a save", (Harm(first_file, "kill"),)))
-    if end != save:
-        found.append(Scenario("SIGKILL at the end of a save", (Harm(end, "kill"),)))
+    for name, moment in (("begin", first_file), ("end", end)):
+        if moment != save:
+            found.append(Scenario(f"SIGKILL at the {name} of a save", (Harm(moment, "kill"),)))
     if resize is not None:
         found.append(Scenario(f"continue with {resize}", (Harm(middle),), ranks=resize))
     return found
@@ -165,7 +120,7 @@ class Rehearsal:
     subject: Subject
     limits: tuple[float, float]
     final: str | None = None
-    inputs: Sequence[int] = field(default=(), init=False)
+    reference: Tried | None = field(default=None, init=False)
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
@@ -179,15 +134,15 @@ class Rehearsal:
             outside = sorted({path for each in first.processes for path in each.outside})
             notes = [f"\n  it wrote outside of its directory: {path}" for path in outside]
             raise UserError(f"{error}{''.join(notes)}") from None
-        self.inputs = [len(step.fed) for step in first.course().steps]
-        is_command = isinstance(self.subject, CommandSubject)
-        self.subject.is_forked = is_command and not any(map(os.path.exists, GPU_DEVICES))
+        self.reference, subject = first, self.subject
+        is_command = isinstance(subject, CommandSubject)
+        subject.is_forked = is_command and not any(map(os.path.exists, GPU_DEVICES))
         again = self.run(Scenario(UNDISTURBED[1]))
-        if self.subject.is_forked and not _is_same(first, again):
+        if subject.is_forked and not _is_same(first, again):
             # A fork may be what differs: a second process of its own decides.
-            self.subject.is_forked = False
+            subject.is_forked = False
             again = self.run(Scenario(UNDISTURBED[1]))
-            self.subject.is_forked = not _is_same(first, again)
+            subject.is_forked = not _is_same(first, again)
         return first, again
 
     def disturbed(
@@ -212,7 +167,7 @@ class Rehearsal:
 
     def run(self, scenario: Scenario) -> Tried:
         """Run a scenario, and move what the training wrote to the folder of the scenario."""
-        done, begun, subject = Tried(scenario, inputs=self.inputs), time.time(), self.subject
+        done, begun, subject = Tried(scenario, reference=self.reference), time.time(), self.subject
         folder = subject.folder / scenario.name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(subject.place, ignore_errors=True)
@@ -223,8 +178,7 @@ class Rehearsal:
                 start.ranks, start.spoil = scenario.ranks or subject.ranks, scenario.spoil
             harming.run(subject, start, folder, self.limits)
             done.starts.append(start)
-            is_missed = harm is not None and start.harmed_at is None
-            if is_missed or start.marker == "completed" or start.is_over_limit:
+            if start.is_missed or start.marker == "completed" or start.is_over_limit:
                 break
         home, cwd = (each.relative_to(subject.place) for each in (subject.home, subject.cwd))
         shutil.move(subject.place, folder / "work")
@@ -256,9 +210,11 @@ def _check(first: Tried, limit_s: float) -> None:
 
 
 def failure(start: Start) -> str:
-    """Return in one line why a start failed."""
+    """Return in one line why a start failed: its last error that is no end of a peer, if any."""
     lines = [visible(each) for each in _REPORT.split(start.output, maxsplit=1)[0].splitlines()]
-    words = _error(lines)
+    errors = [found[1] for line in lines if (found := _ERROR.match(line))]
+    own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
+    words = next(reversed(own or errors or [line for line in lines if line.strip()]), "")
     first = first_line(words) or f"exit code {start.code}"
     if "EOFError" in words:
         return f"it asks for input, and a job has none ({first})"
@@ -266,18 +222,10 @@ def failure(start: Start) -> str:
     return first if cause is None else f"{first} (cause: {KINDS[cause].what})"
 
 
-def _error(lines: Sequence[str]) -> str:
-    """Return the last error that is no end of a peer, else the last one, else the last line."""
-    errors = [found[1] for line in lines if (found := _ERROR.match(line))]
-    own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
-    return next(reversed(own or errors or [line for line in lines if line.strip()]), "")
-
-
 def _is_same(first: Tried, again: Tried) -> bool:
     """Return whether two runs took the same course, on each rank."""
-    ranks = {process.rank for process in first.processes}
     return first.starts[0].code == again.starts[0].code and all(
         [step.ended for step in first.course(rank).steps]
         == [step.ended for step in again.course(rank).steps]
-        for rank in ranks
+        for rank in first.ranks
     )

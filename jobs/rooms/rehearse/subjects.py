@@ -23,36 +23,22 @@ from .traces import Process
 
 PROBE = Path(__file__).resolve().parent / "probe"
 _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
-MARK = "KIT_REHEARSAL"  # a variable of all processes of a rehearsal
-
-
-@dataclass(frozen=True)
-class ForkedTorchrun:
-    """A torchrun that the launcher has forked."""
-
-    pid: int
-    code: Path
-
-    def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
-        return int(self.code.read_text()) if self.code.exists() else None
-
-
-Running = subprocess.Popen[bytes] | ForkedTorchrun
 
 
 @dataclass(kw_only=True)
 class Subject:
     """A training that is rehearsed. All its runs have the same path, one after the other.
 
-    ranks: of a start. folder: of the rehearsal. started_in: where the user started it.
+    ranks: of a start. folder: of the rehearsal. started_in: where the user started it. is_forked:
+    later starts, of a command, are forks of the launcher.
     """
 
     ranks: int
     folder: Path
     started_in: Path = field(default_factory=Path.cwd)
-    is_forked: bool = False  # later starts, of a command
+    is_forked: bool = False
     launcher: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     python: str = field(default=sys.executable, init=False)
 
     @property
@@ -74,11 +60,15 @@ class Subject:
         """Make what a run needs before its first start."""
         self.place.mkdir(parents=True)
 
-    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
+    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
         """Start the run, or start it again, from `number` 2 on."""
         raise NotImplementedError
 
-    def stop(self, running: Running, processes: Iterable[Process]) -> None:
+    def poll(self) -> int | None:
+        """Return the exit code of the start; None while it runs."""
+        return None if self.process is None else self.process.poll()
+
+    def stop(self, processes: Iterable[Process]) -> None:
         """Warn the training, as a site does before it kills."""
         raise NotImplementedError
 
@@ -87,7 +77,11 @@ class Subject:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End what runs between the starts."""
+        """End the launcher."""
+        if self.launcher is not None and self.launcher.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.launcher.stdin.close()
+            self.launcher.wait()
 
 
 @dataclass(kw_only=True)
@@ -103,13 +97,14 @@ class CommandSubject(Subject):
     links: Sequence[Path] = ()
     search_path: str = field(default_factory=lambda: os.environ.get("PYTHONPATH", ""))
     attempt: Path = field(init=False)  # the folder of kit_stop's files of this start
+    code: Path | None = field(default=None, init=False)  # gets the exit code of a forked start
 
     def __post_init__(self) -> None:
         """Check the words. Raises: UserError."""
-        name = Path(self.words[0]).name if self.words else ""
+        name = Path(self.words[0]).name
         if not name.startswith("python") or len(self.words) < 2:
             raise UserError(
-                f"cannot rehearse {shlex.join(self.words) or 'nothing'}: only Python under torchrun"
+                f"cannot rehearse {shlex.join(self.words)}: only Python under torchrun"
                 "\n  hint: write the script and its flags as in\n"
                 "    rehearse --ranks 2 -- python train.py --epochs 2"
             )
@@ -154,9 +149,9 @@ class CommandSubject(Subject):
         for name in ("checkpoints", "timeline"):
             (self.place / "kit" / name).mkdir(parents=True)
 
-    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
+    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
         """Start torchrun, as a fork of the launcher or by exec."""
-        self.attempt = self.place / "kit" / f"attempt-{number}"
+        self.attempt, self.code = self.place / "kit" / f"attempt-{number}", None
         self.attempt.mkdir()
         env = {
             **env,
@@ -172,12 +167,14 @@ class CommandSubject(Subject):
         }
         argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words]
         argv += self._again() if number > 1 else ()
-        if self.is_forked and (forked := self._fork(argv, env, log)):
-            return forked
-        command = [self.python, "-m", "torch.distributed.run", *argv]
-        return _popen(command, self.cwd, env, log)
+        if self.is_forked:
+            self._fork(argv, env, log)
+        if not self.is_forked:
+            command = [self.python, "-m", "torch.distributed.run", *argv]
+            self.process = _popen(command, self.cwd, env, log)
 
-    def _fork(self, argv: list[str], env: Mapping[str, str], log: Path) -> ForkedTorchrun | None:
+    def _fork(self, argv: list[str], env: Mapping[str, str], log: Path) -> None:
+        """Ask the launcher for a start; is_forked is False if it cannot with this torch."""
         if self.launcher is None:
             with open(self.folder / "launcher.log", "wb") as output:
                 self.launcher = subprocess.Popen(
@@ -188,18 +185,22 @@ class CommandSubject(Subject):
                     env={**env, "KIT_REHEARSE": str(self.folder)},
                     start_new_session=True,
                 )
-        pid, code = (log.with_name(name) for name in ("pid", "code"))
-        call = {"argv": argv, "env": env, "cwd": self.cwd, "log": log, "pid": pid, "code": code}
+        self.code = log.with_name("code")
+        call = {"argv": argv, "env": env, "cwd": self.cwd, "log": log, "code": self.code}
         assert self.launcher.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.launcher.stdin.write(json.dumps(call, default=str).encode() + b"\n")
             self.launcher.stdin.flush()
-        while not pid.exists():
-            if self.launcher.poll() is not None:
-                self.is_forked = False  # with this torch each start is a process of its own
-                return None
+        while self.is_forked and not self.code.exists():
+            self.is_forked = self.launcher.poll() is None
             time.sleep(0.01)
-        return ForkedTorchrun(int(pid.read_text()), code)
+
+    def poll(self) -> int | None:
+        """Return the exit code of torchrun; None while it runs."""
+        if not self.is_forked or self.code is None:
+            return super().poll()
+        code = self.code.read_text()
+        return int(code) if code else None
 
     def _again(self) -> list[str]:
         """Return the words for a later start, filled in; none if there is no file to fill in."""
@@ -215,7 +216,7 @@ class CommandSubject(Subject):
             words.append(word[: found.start()] + newest + word[found.end() :])
         return [word for word in words if word]
 
-    def stop(self, running: Running, processes: Iterable[Process]) -> None:
+    def stop(self, processes: Iterable[Process]) -> None:
         """Create KIT_STOP_FILE, and send SIGTERM to the ranks, not to their torchrun."""
         (self.attempt / "stop_requested").touch()
         send(signal.SIGTERM, [process.pid for process in processes])
@@ -223,13 +224,6 @@ class CommandSubject(Subject):
     def marker(self) -> str:
         """Return the marker of kit_stop."""
         return _status(self.attempt / "outcome.json")
-
-    def close(self) -> None:
-        """End the launcher."""
-        if self.launcher is not None and self.launcher.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.launcher.stdin.close()
-            self.launcher.wait()
 
 
 @dataclass(kw_only=True)
@@ -244,18 +238,20 @@ class SpecSubject(Subject):
         """The run directory; the runs root before there is one."""
         return next(self.place.glob("[!.]*/*/spec.json"), self.place / "x").parent.resolve()
 
-    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> Running:
+    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
         """Submit the spec, or resume the run."""
         words = ["submit", str(self.config), *self.overrides]
         if number > 1:
             words = ["resume", str(self.home)]
             words += [] if ranks == self.ranks else [f"slurm.nodes={ranks}", "--yes"]
         command = [sys.executable, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"]
-        return _popen(command, self.started_in, {**env, "KIT_RUNS": str(self.place)}, log)
+        env = {**env, "KIT_RUNS": str(self.place)}
+        self.process = _popen(command, self.started_in, env, log)
 
-    def stop(self, running: Running, processes: Iterable[Process]) -> None:
+    def stop(self, processes: Iterable[Process]) -> None:
         """Do what Ctrl-C does."""
-        os.kill(running.pid, signal.SIGTERM)
+        if self.process is not None:
+            self.process.terminate()
 
     def marker(self) -> str:
         """Return how the run ended."""
@@ -267,7 +263,9 @@ def patterns_of(words: Sequence[str]) -> list[str]:
     return [found["pattern"] for word in words if (found := _PATTERN.search(word))]
 
 
-def _popen(command: list[str], cwd: Path, env: Mapping[str, str], log: Path) -> Running:
+def _popen(
+    command: list[str], cwd: Path, env: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
     """Start a command whose processes find the probe."""
     search_path = os.pathsep.join(filter(None, [str(PROBE), env.get("PYTHONPATH")]))
     with open(log, "ab") as output:

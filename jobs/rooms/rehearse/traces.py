@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class State(NamedTuple):
@@ -33,6 +33,11 @@ class Update:
     fed: Sequence[str]
     has_handler: bool
     optimizer: int
+
+    @property
+    def generators(self) -> list[str]:
+        """The check sums of `random`."""
+        return self.random.split(".") if self.random else []
 
 
 @dataclass(frozen=True)
@@ -74,39 +79,33 @@ class Process:
 def read(folder: Path) -> list[Process]:
     """Return the processes of the ranks in the order of their begins."""
     found = [_process(path) for path in folder.glob("rank-*.jsonl")]
-    return sorted(filter(None, found), key=lambda each: each.t)
+    return sorted((each for each in found if each.t), key=lambda each: each.t)
 
 
-def _process(path: Path) -> Process | None:
-    process: Process | None = None
+def _process(path: Path) -> Process:
+    rank, pid = path.stem.removeprefix("rank-").split(".")
+    process = Process(int(rank), int(pid), 0.0)
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if not line.endswith("\n"):  # being written, or cut off by a kill
             break
         values = json.loads(line)
-        event, pid = values.pop("event"), values.pop("pid")
-        if process is None:
-            rank = int(path.name.removeprefix("rank-").partition(".")[0])
-            process = Process(rank, pid, values["t"])
-        _add(process, event, values)
-    if process is not None and any(step.fed for step in process.steps):
+        process.t = process.t or values["t"]
+        match values.pop("event"):
+            case "step":
+                values |= {name: State(*values[name]) for name in ("began", "ended")}
+                process.steps.append(Update(**values))
+            case "save":
+                process.saves.append(Save(**values, after=len(process.steps)))
+            case "eval":
+                process.evaluations.append(len(process.steps))
+            case "outside":
+                process.outside.append(values["path"])
+            case "group":
+                process.has_group = True
+    if any(step.fed for step in process.steps):
         # To load a state, torch's DCP first takes a step that makes the optimizer's state.
         process.steps = list(dropwhile(lambda step: not step.fed, process.steps))
     return process
-
-
-def _add(process: Process, event: str, values: dict[str, Any]) -> None:
-    match event:
-        case "step":
-            values |= {name: State(*values[name]) for name in ("began", "ended")}
-            process.steps.append(Update(**values))
-        case "save":
-            process.saves.append(Save(**values, after=len(process.steps)))
-        case "eval":
-            process.evaluations.append(len(process.steps))
-        case "outside":
-            process.outside.append(values["path"])
-        case "group":
-            process.has_group = True
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,26 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from ...console import quantity
 from .causes import BITS, CONTINUES, SAMPLES, SAVES, STOPS, recognised
 from .final_state import visible_name
-from .judge import Judgement
+from .judge import Tried
 from .metrics import Compared
-from .scenarios import Tried, failure
+from .scenarios import failure
 
 REPEATS, METRICS, SITE = "repeats itself undisturbed", "writes the same metrics", "a site must give"
 YES, NO, NOT_TRIED = "yes", "no", "not tried"
+TAGS = {NO: "failure", NOT_TRIED: "skipped"}  # of JUnit XML
 GRACE_MARGIN = 2  # what a site should give, over what was measured here
 NOT_REPEATED = "it does not repeat itself without any stop"
 UNFINISHED = "no disturbed run with the same ranks trained to its end"
+SEED = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
 LOST_LINES = (
     "lines of the first start are gone: open the file to append, and flush it with each save"
 )
@@ -38,46 +40,39 @@ class Reply(NamedTuple):
 
 @dataclass
 class Verdict:
-    """All answers, the scenarios behind them, and what was noticed beside.
+    """All answers, the runs behind them, and what was noticed beside.
 
     untried: why, by the names of scenarios. repeats: how the second undisturbed run differs.
     """
 
     reference: Tried
-    judgements: Sequence[Judgement]
+    tried: Sequence[Tried]
     untried: Mapping[str, str]
     repeats: str
     metrics: Compared | None
     seconds: float
     notes: Sequence[str]
 
-    @cached_property
-    def stopped(self) -> list[Judgement]:
-        """Those with a stop."""
-        return [each for each in self.judgements if each.stopped]
-
-    @cached_property
-    def comparable(self) -> list[Judgement]:
-        """Those that came to their end, with the ranks of the undisturbed run."""
-        return [each for each in self.judgements if each.is_comparable]
-
-    @cached_property
-    def answers(self) -> list[Reply]:
-        """The answers to all questions."""
+    def __post_init__(self) -> None:
+        """Answer all questions."""
+        # Those with a stop, and those that came to their end with the ranks of the undisturbed run.
+        self.stopped = [each for each in self.tried if each.stopped]
+        self.comparable = [each for each in self.tried if each.is_comparable]
+        self.notes = [
+            *self.notes,
+            *(f"not tried: {name}: {why}" for name, why in self.untried.items()),
+        ]
         no_stop = next(iter(self.untried.values()), "no stop was asked for")
         no_end = NOT_REPEATED if self.repeats else UNFINISHED
         untried = {} if self.stopped else dict.fromkeys((STOPS, SAVES, SITE), no_stop)
         if self.repeats or not self.comparable:
             untried |= dict.fromkeys((BITS, SAMPLES, METRICS), no_end)
-        return [
+        self.answers = [
             Reply(question, NOT_TRIED, untried[question]) if question in untried else answer(self)
             for question, answer in QUESTIONS.items()
         ]
-
-    @property
-    def is_good(self) -> bool:
-        """Return whether no answer is no; a training need not repeat itself to survive a stop."""
-        return all(each.answer != NO for each in self.answers if each.question != REPEATS)
+        # A training need not repeat itself to survive a stop.
+        self.is_good = all(each.answer != NO for each in self.answers if each.question != REPEATS)
 
     def table(self) -> str:
         """Return the table, with a line below each answer for each thing to change."""
@@ -86,58 +81,45 @@ class Verdict:
         for each in self.answers:
             lines.append(f"{each.question:{width}}  {each.answer:9}  {each.detail}".rstrip())
             lines += [f"{'':{width}}  - {change}" for change in each.changes]
-        return "\n".join([*lines, *self._notes()])
-
-    def _notes(self) -> list[str]:
-        untried = [f"not tried: {name}: {why}" for name, why in self.untried.items()]
-        return [*self.notes, *untried]
+        return "\n".join([*lines, *self.notes])
 
     def json(self) -> dict[str, Any]:
         """Return the verdict as JSON."""
-        scenarios = {each.run.scenario.name: _scenario(each) for each in self.judgements}
+        scenarios = {each.name: _scenario(each) for each in self.tried}
         scenarios |= {name: {"untried": why} for name, why in self.untried.items()}
         return {
             "good": self.is_good,
             "answers": [each._asdict() for each in self.answers],
             "scenarios": scenarios,
-            "notes": self._notes(),
+            "notes": self.notes,
             "seconds": round(self.seconds, 1),
         }
 
     def junit(self) -> str:
         """Return the verdict as JUnit XML: a test case for each question."""
-        suite = ElementTree.Element("testsuite", name="rehearse", time=f"{self.seconds:.1f}")
-        suite.set("tests", str(len(self.answers)))
-        for name, answer in (("failures", NO), ("skipped", NOT_TRIED)):
-            suite.set(name, str(sum(each.answer == answer for each in self.answers)))
-        for each in self.answers:
-            tag = {NO: "failure", NOT_TRIED: "skipped"}.get(each.answer, "")
-            _add_case(suite, each.question, tag, each.detail, "\n".join(each.changes))
-        return _xml(suite)
+        cases = [
+            (each.question, TAGS.get(each.answer, ""), each.detail, "\n".join(each.changes))
+            for each in self.answers
+        ]
+        return junit(cases, self.seconds)
 
 
-def junit_of_error(why: str) -> str:
-    """Return JUnit XML of a training that cannot be rehearsed."""
-    suite = ElementTree.Element("testsuite", name="rehearse", tests="1", errors="1")
-    _add_case(suite, "rehearse", "error", why)
-    return _xml(suite)
+def junit(cases: Sequence[tuple[str, str, str, str]], seconds: float = 0.0) -> str:
+    """Return JUnit XML with these cases, each its name, its tag if it is bad, message, and text."""
+    suite = ElementTree.Element("testsuite", name="rehearse", time=f"{seconds:.1f}")
+    counts = Counter(tag for _, tag, _, _ in cases)
+    number = {"tests": len(cases), "failures": counts["failure"], "errors": counts["error"]}
+    for attribute, count in {**number, "skipped": counts["skipped"]}.items():
+        suite.set(attribute, str(count))
+    for name, tag, message, text in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name=name)
+        if tag:
+            ElementTree.SubElement(case, tag, message=message).text = text or None
+    xml = ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", xml)  # what XML cannot have
 
 
-def _add_case(
-    suite: ElementTree.Element, name: str, tag: str, message: str, text: str = ""
-) -> None:
-    case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name=name)
-    if tag:
-        ElementTree.SubElement(case, tag, message=message).text = text or None
-
-
-def _xml(suite: ElementTree.Element) -> str:
-    """Return XML, without the control characters that it cannot have."""
-    text = ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
-    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", text)
-
-
-def _scenario(shown: Judgement) -> dict[str, Any]:
+def _scenario(shown: Tried) -> dict[str, Any]:
     difference = shown.difference
     return {
         "starts": [
@@ -146,7 +128,7 @@ def _scenario(shown: Judgement) -> dict[str, Any]:
                 "seconds": round(each.ended - each.begun, 2),
                 "killed": each.was_killed,
             }
-            for each in shown.run.starts
+            for each in shown.starts
         ],
         "stop_s": round(_stop_s([shown]), 2) if shown.stopped else None,
         "continued_after_step": [each.position for each in shown.continuations],
@@ -157,23 +139,21 @@ def _scenario(shown: Judgement) -> dict[str, Any]:
     }
 
 
-def _names(judgements: Sequence[Judgement]) -> str:
-    return ", ".join(each.run.scenario.name for each in judgements)
+def _names(runs: Sequence[Tried]) -> str:
+    return ", ".join(each.name for each in runs)
 
 
-def _stop_s(judgements: Sequence[Judgement]) -> float:
+def _stop_s(runs: Sequence[Tried]) -> float:
     """Return the longest time from a warning to the end, in seconds."""
-    return max(start.stop_s for each in judgements for start in each.stopped)
+    return max(start.stop_s for each in runs for start in each.stopped)
 
 
-def _stop_steps(judgements: Sequence[Judgement]) -> int:
+def _stop_steps(runs: Sequence[Tried]) -> int:
     """Return the most steps that a rank took from a warning to the end."""
-    return max(start.later_steps for each in judgements for start in each.stopped)
+    return max(start.later_steps for each in runs for start in each.stopped)
 
 
-def _no(
-    question: str, detail: str, bad: Sequence[Judgement], unknown: tuple[str, ...] = ()
-) -> Reply:
+def _no(question: str, detail: str, bad: Sequence[Tried], unknown: tuple[str, ...] = ()) -> Reply:
     """Return the answer no, with a line for each cause that the scenarios show."""
     causes = [cause for each in bad for cause in recognised(each) if question in cause.questions]
     changes = dict.fromkeys(f"{cause.what}: {cause.change}" for cause in causes)
@@ -183,8 +163,7 @@ def _no(
 def _repeats(seen: Verdict) -> Reply:
     if not seen.repeats:
         return Reply(REPEATS, YES, f"{len(seen.reference.course().steps)} steps, twice")
-    change = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
-    return Reply(REPEATS, NO, seen.repeats, (change,))
+    return Reply(REPEATS, NO, seen.repeats, (SEED,))
 
 
 def _stops(seen: Verdict) -> Reply:
@@ -213,7 +192,7 @@ def _saves(seen: Verdict) -> Reply:
 
 
 def _continues(seen: Verdict) -> Reply:
-    tried = seen.judgements
+    tried = seen.tried
     bad = [each for each in tried if not each.is_complete or each.begins_again]
     if bad:
         return _no(CONTINUES, _why_not(bad[0]), bad, UNKNOWN)
@@ -223,7 +202,7 @@ def _continues(seen: Verdict) -> Reply:
     most = max(tried, key=lambda each: each.redone)
     detail = "no step is redone"
     if most.redone:
-        detail = f"at most {quantity(most.redone, 'step')} redone ({most.run.scenario.name})"
+        detail = f"at most {quantity(most.redone, 'step')} redone ({most.name})"
     if not all(place.is_certain for place in places):
         detail = "the steps that are redone cannot be counted: steps end with the same state"
     if any(place.position == 0 for each in tried if each.redone for place in each.continuations):
@@ -231,8 +210,8 @@ def _continues(seen: Verdict) -> Reply:
     return Reply(CONTINUES, YES, detail)
 
 
-def _why_not(shown: Judgement) -> str:
-    name = shown.run.scenario.name
+def _why_not(shown: Tried) -> str:
+    name = shown.name
     if shown.failed is not None and shown.failed.is_over_limit:
         return f"{name}: the start after it did not end within the limit"
     if shown.failed is not None:
@@ -247,11 +226,10 @@ def _bits(seen: Verdict) -> Reply:
     other = [each for each in seen.comparable if each.ends_with_other_weights]
     if bad:
         first = next((each for each in bad if each.divergence), bad[0])
-        detail = f"{first.run.scenario.name}: differs{first.since}: {first.difference}"
-        return _no(BITS, detail, bad, UNKNOWN)
+        return _no(BITS, f"{first.name}: {first.how_it_differs}", bad, UNKNOWN)
     if other:
         why = "the files are the same, but the last step ended with other weights: see --final"
-        return Reply(BITS, NO, f"{other[0].run.scenario.name}: {why}")
+        return Reply(BITS, NO, f"{other[0].name}: {why}")
     return Reply(BITS, YES, ", ".join(map(visible_name, seen.reference.final)))
 
 

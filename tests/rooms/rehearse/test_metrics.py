@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.rooms.rehearse import metrics
-from slurm_job_kit.jobs.rooms.rehearse.scenarios import Scenario, Tried
+from slurm_job_kit.jobs.rooms.rehearse.judge import Scenario, Tried
 
 
 def wrote(folder, *lines, file=""):

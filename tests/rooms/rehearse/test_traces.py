@@ -29,7 +29,7 @@ def write(folder, pid, states, t=0.0, rank=0, rest="", optimizers=1):
         }
         for place, (before, after) in enumerate(zip(states, states[1:], strict=False), 1)
     ]
-    text = "".join(json.dumps({"pid": pid, **line}) + "\n" for line in lines)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / f"rank-{rank}.{pid}.jsonl").write_text(text + rest, encoding="utf-8")
 
 
@@ -103,9 +103,7 @@ def test_of_two_optimizers_the_one_that_steps_first_tells_the_place(tmp_path):
     ],
 )
 def test_a_save_counts_when_it_has_ended(tmp_path, events, is_saved):
-    lines = [
-        {"t": t, "event": "save", "pid": 1, "kind": kind, "path": "x.pt"} for kind, t in events
-    ]
+    lines = [{"t": t, "event": "save", "kind": kind, "path": "x.pt"} for kind, t in events]
     write(tmp_path, 1, states("ab"), rest="".join(json.dumps(line) + "\n" for line in lines))
     (process,) = traces.read(tmp_path)
     assert process.has_saved(before=5.0) == is_saved

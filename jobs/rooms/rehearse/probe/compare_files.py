@@ -2,9 +2,8 @@
 
     python compare_files.py < REQUEST
 
-REQUEST, in JSON: a list of [name, path, path of the reference]. The answer, in JSON, has for each
-name null without a file, or `tensors`: the number of those that differ, the one that differs most,
-and by how much; and `values`: the keys of what else differs.
+REQUEST, in JSON: for each run, by the name of each file, its path and that of the reference. The
+answer, in JSON, has for each run the fields of `final_state.Difference`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-MAX_VALUES = 1000
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -41,74 +38,81 @@ def load(path: Path) -> dict[str, Any]:
     if path.suffix == ".safetensors":
         return dict(import_module("safetensors.torch").load_file(path))
     if path.suffix in (".npz", ".npy"):
-        found = import_module("numpy").load(path)
-        return with_tensors(flat(dict(found) if path.suffix == ".npz" else found))
-    if path.suffix in (".pkl", ".pickle"):
-        return with_tensors(flat(pickle.loads(path.read_bytes())))
-    read = partial(import_module("torch").load, path, map_location="cpu")
-    try:
-        state = read(weights_only=True)
-    except pickle.UnpicklingError:
-        state = read(weights_only=False)
-    return with_tensors(flat(state))
+        state = import_module("numpy").load(path)
+        state = dict(state) if path.suffix == ".npz" else state
+    elif path.suffix in (".pkl", ".pickle"):
+        state = pickle.loads(path.read_bytes())
+    else:
+        read = partial(import_module("torch").load, path, map_location="cpu")
+        try:
+            state = read(weights_only=True)
+        except pickle.UnpicklingError:
+            state = read(weights_only=False)
+    return {key: as_tensor(each) for key, each in flat(state)}
 
 
-def with_tensors(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the values by their keys, with tensors in place of NumPy's arrays."""
-    torch = import_module("torch")
-    return {
-        key: torch.from_numpy(each.astype(each.dtype.newbyteorder("="))) if is_array(each) else each
-        for key, each in found
-    }
-
-
-def is_array(value: Any) -> bool:
-    """Return whether a value is an array of NumPy with numbers that torch has, too."""
+def as_tensor(value: Any) -> Any:
+    """Return a value; a tensor in place of an array of NumPy whose numbers torch has, too."""
     known = ("bool", "int", "uint8", "float16", "float32", "float64", "complex")
-    return type(value).__name__ == "ndarray" and str(value.dtype).startswith(known)
+    if type(value).__name__ != "ndarray" or not str(value.dtype).startswith(known):
+        return value
+    return import_module("torch").from_numpy(value.astype(value.dtype.newbyteorder("=")))
 
 
-def difference(ours: Any, theirs: Any) -> tuple[bool, float] | None:
-    """Return whether two tensors are of numbers with a fraction, and how much they differ at most.
+def difference(ours: Any, theirs: Any) -> float | None:
+    """Return how much two tensors differ at most; infinite if they cannot be compared.
 
-    None if they have the same bits; infinite if they cannot be compared.
+    None if they have the same bits.
     """
     torch = import_module("torch")
-    is_fraction = ours.is_floating_point()
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return is_fraction, float("inf")
+        return float("inf")
     pair = [getattr(each, "to_local", lambda each=each: each)() for each in (ours, theirs)]
     if torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in pair)):
         return None
     ours, theirs = (each.double() for each in pair)
     by = (ours - theirs).abs().max().item()
-    return is_fraction, float("inf") if by != by else float(by)
+    return float("inf") if by != by else float(by)
 
 
-def compare(path: Path, reference: Path) -> dict[str, Any] | None:
-    """Return how a file differs from that of the reference."""
-    if not path.exists():
-        return None
+def compare(path: Path, reference: Path) -> tuple[list[tuple[bool, float, str]], list[str]]:
+    """Return the tensors in which a file differs, and the keys of other values.
+
+    Of each tensor whether it has fractions: what differs most is no check sum in a tensor of bytes.
+    """
     if path.read_bytes() == reference.read_bytes():
-        return {"tensors": [0, "", 0.0], "values": []}
+        return [], []
     try:
         ours, theirs = load(path), load(reference)
     except Exception:  # then the bytes are compared
-        return {"tensors": [1, "the bytes", float("inf")], "values": []}
-    differing, values = [], []
+        return [(True, float("inf"), "the bytes")], []
+    tensors, values = [], []
     for key in {**ours, **theirs}:
         mine: Any = ours.get(key)
         other: Any = theirs.get(key)
         if hasattr(mine, "untyped_storage") and hasattr(other, "untyped_storage"):
-            if (found := difference(mine, other)) is not None:
-                # A check sum in a tensor of bytes is not what differs most.
-                differing.append((*found, key))
+            if (by := difference(mine, other)) is not None:
+                tensors.append((mine.is_floating_point(), by, key))
         elif repr(mine) != repr(other):
             values.append(key)
-    _, by, most = max(differing, default=(False, 0.0, ""))
-    return {"tensors": [len(differing), most, by], "values": values[:MAX_VALUES]}
+    return tensors, values
+
+
+def compare_run(files: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """Return how the files of a run differ."""
+    found: dict[str, Any] = {"tensors": 0, "most": "", "by": 0.0, "values": [], "missing": ""}
+    for name, (path, reference) in files.items():
+        if not Path(path).exists():
+            found["missing"] = found["missing"] or name
+            continue
+        tensors, values = compare(Path(path), Path(reference))
+        found["values"] += [f"{name}: {key}" for key in values]
+        _, by, most = max(tensors, default=(False, 0.0, ""))
+        if tensors and (by > found["by"] or not found["tensors"]):
+            found |= {"most": f"{name}: {most}", "by": by}
+        found["tensors"] += len(tensors)
+    return found
 
 
 if __name__ == "__main__":
-    pairs = json.load(sys.stdin)
-    json.dump({name: compare(Path(path), Path(other)) for name, path, other in pairs}, sys.stdout)
+    json.dump({run: compare_run(files) for run, files in json.load(sys.stdin).items()}, sys.stdout)

@@ -3,9 +3,9 @@
     python -u launcher.py
 
 reads on stdin one JSON line for each start: argv (the options of torchrun, the script, its words),
-env, cwd, log, and the files that get the process id (pid) and at the end the exit code (code).
-torchrun's ranks are forks, too. So a start takes the time of no import of torch. What a fork
-changes: the ranks of all starts have one hash seed, and NumPy's generator is seeded here.
+env, cwd, log, and the file that gets the exit code (code); it is empty until then. torchrun's ranks
+are forks, too. What a fork changes: the ranks of all starts have one hash seed, and NumPy's
+generator is seeded here.
 
 The room fast_start forks by torchrun's own --start-method=fork, for which a rank that leaves by
 os._exit(0) still runs. The kit's trainer does not do so; any training may. This file runs by the
@@ -94,12 +94,12 @@ def fork_rank(args: Sequence[str], env: Mapping[str, str], **options: Any) -> An
     """Start a rank as a fork of its torchrun, in place of subprocess.Popen."""
     sys.stdout.flush()
     sys.stderr.flush()
-    return fork(args, functools.partial(run_script, [*args][1:]), env, **options)
+    return fork(args, lambda: run_script([*args][1:]), env, **options)
 
 
 def run_script(words: list[str]) -> None:
     """Run `[-u] SCRIPT WORDS...` or `[-u] -m MODULE WORDS...` as Python runs it."""
-    words = [*words][1:] if words[0] == "-u" else words
+    words = words[1:] if words[0] == "-u" else words
     if words[0] == "-m":
         sys.argv[:] = words[1:]
         sys.path[0] = os.getcwd()
@@ -117,12 +117,6 @@ def run_torchrun(argv: Sequence[str]) -> None:
     torchrun.main(argv)
 
 
-def write(path: str, number: int) -> None:
-    """Write a number to a file, at once as a whole."""
-    Path(f"{path}.tmp").write_text(str(number))
-    os.replace(f"{path}.tmp", path)
-
-
 def main() -> None:
     """Start what each line of stdin asks for, and wait for its end."""
     handler: Any = importlib.import_module(HANDLER)
@@ -130,12 +124,14 @@ def main() -> None:
     probe.arm()
     for line in sys.stdin:
         call = json.loads(line)
-        become = functools.partial(run_torchrun, call["argv"])
         options = {"cwd": call["cwd"], "stdin": subprocess.DEVNULL, "start_new_session": True}
+        code = Path(call["code"])
         with open(call["log"], "ab") as log:
-            process = fork(["torchrun"], become, call["env"], stdout=log, stderr=log, **options)
-        write(call["pid"], process.pid)
-        write(call["code"], process.wait())
+            options |= {"stdout": log, "stderr": log}
+            become = functools.partial(run_torchrun, call["argv"])
+            process = fork(["torchrun"], become, call["env"], **options)
+        code.touch()
+        code.write_text(str(process.wait()))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Python imports a module of this name at its start: the folder is on PYTHONPATH. A rank writes its
 events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
 
-    begin     pid
+    begin     of the process
     group     the process group exists
     step      what the optimizer step began and ended with: check sums of weights and optimizer
               state, of the inputs of the model, of the random states; learning rates; loss scale
@@ -74,7 +74,7 @@ class EventLog:
         self.event("begin")
 
     def event(self, name: str, **values: Any) -> None:
-        line = {"t": time.time(), "event": name, "pid": self.pid, **values}
+        line = {"t": time.time(), "event": name, **values}
         os.write(self.file, (json.dumps(line) + "\n").encode())
 
     def reach(self, name: str) -> None:
@@ -322,29 +322,22 @@ def path_of(target: Any) -> str | None:
     return str(getattr(target, "name", ""))
 
 
-def watch_saves(torch: Any) -> None:
-    """Record each torch.save."""
-    original = torch.save
+def watch_saves(module: Any) -> None:
+    """Record each torch.save, or save_file of safetensors."""
+    name = "save" if module.__name__ == "torch" else "save_file"
+    original = getattr(module, name)
 
-    def save(obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
-        return note_save(lambda: original(obj, f, *arguments, **options), f)
+    def save(*arguments: Any, **options: Any) -> Any:
+        target = [*arguments[1:2], options.get("f"), options.get("filename")]
+        path = next((each for each in target if each is not None), None)
+        return note_save(lambda: original(*arguments, **options), path)
 
-    torch.save = save
-
-
-def watch_safetensors(safetensors: Any) -> None:
-    """Record each save_file."""
-    original = safetensors.save_file
-
-    def save_file(tensors: Any, filename: Any, metadata: Any = None) -> Any:
-        return note_save(lambda: original(tensors, filename, metadata), filename)
-
-    safetensors.save_file = save_file
+    setattr(module, name, save)
 
 
 WATCHED: dict[str, tuple[Callable[[ModuleType], None], ...]] = {
     "torch": (watch_steps, watch_forward, watch_group, watch_saves),
-    "safetensors.torch": (watch_safetensors,),
+    "safetensors.torch": (watch_saves,),
 }
 
 
