@@ -56,7 +56,6 @@ TABLE = [
     ({"signals": TERM}, "requeue", "manual_stop"),
     ({"signals": TERM, "error": "rank 1 on b: RuntimeError: x"}, "requeue", "manual_stop"),
     ({"signals": USR1}, "requeue", "time_limit"),
-    ({"signals": USR2, "outcome": "stopped"}, "requeue", "manual_stop"),
     ({"signals": (*USR1, *TERM)}, "requeue", "time_limit"),
     ({"signals": (*TERM, *USR1)}, "requeue", "manual_stop"),
     ({"signals": USR1, "is_preempted": True}, "requeue", "preemption"),
@@ -84,13 +83,10 @@ TABLE = [
     ({"job_state": "LOCAL"}, "retry", "crash"),
     # Too late for a retry: a new attempt might miss the warning of the limit.
     ({"is_near_limit": True, "error": "rank 1 on b: x"}, "requeue", "crash"),
-    ({"is_near_limit": True, "kind": Kind.HANG}, "requeue", "hang"),
     ({"is_near_limit": True, "can_requeue": False}, "successor", "crash"),
     ({"is_near_limit": True, "would_repeat": True}, "hold", "crash"),
     # A hang counts as a crash; a hang that a warning ended is a stop.
     ({"kind": Kind.HANG, "error": "rank 1 on b: no step in 60 s"}, "retry", "hang"),
-    ({"kind": Kind.HANG, "job_state": "LOCAL"}, "retry", "hang"),
-    ({"kind": Kind.HANG, "would_repeat": True}, "hold", "hang"),
     ({"kind": Kind.HANG, "signals": TERM}, "requeue", "manual_stop"),
     ({"kind": Kind.HANG, "job_state": "CANCELLED"}, "cancel", "cancelled"),
     # Out of memory counts as a crash, too.
@@ -165,10 +161,8 @@ def test_a_run_comes_back_only_so_often(known, past, action, budget):
 # evidence, history -> action, for a run whose ranks are a script
 SCRIPT = [
     ({"signals": USR1}, (199, 2, 50), "requeue"),
-    ({"signals": TERM, "is_preempted": True}, (199, 2, 50), "requeue"),
     ({"signals": USR1}, (200, 0, 0), "hold"),
     ({"is_requeued": True}, (0, 0, 50), "wait"),
-    ({}, (0, 1, 50), "retry"),
     ({}, (0, 2, 2), "hold"),
     ({"has_progress": True}, (0, 2, 2), "retry"),
 ]

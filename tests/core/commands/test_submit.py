@@ -56,21 +56,16 @@ def test_overrides_come_as_words_and_as_one_text(slurm):
 def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here, capsys, status):
     if status:
         slurm.refuse(status, "sbatch: Job 1 to start")
-    assert main(["submit", "tiny.yaml", "--dry-run"]) == status
+    python = "launch.python=/only/on/the/nodes/bin/python"
+    assert main(["submit", "tiny.yaml", python, "--dry-run"]) == status
     output = capsys.readouterr()
+    assert "\n/only/on/the/nodes/bin/python -u -m " in output.out  # torchrun, for the agents
     assert output.out.startswith("# command\nsbatch --job-name=tiny --nodes=2 ")
     assert (REPOSITORY / "slurm/ddp.sbatch").read_text() in output.out
     spec = Spec.from_json(output.out.partition("# resolved spec\n")[2])
-    assert spec == load(Path("tiny.yaml")).spec
+    assert spec == load(Path("tiny.yaml"), [python]).spec
     assert "sbatch: Job 1 to start" in output.err
     assert os.listdir(here / "runs") == [".code"]  # of the fixture
-
-
-def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
-    python = "launch.python=/only/on/the/nodes/bin/python"
-    assert main(["submit", "tiny.yaml", python, "--dry-run"]) == 0
-    torchrun = "\n/only/on/the/nodes/bin/python -u -m "
-    assert torchrun in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -110,7 +105,7 @@ def test_slurm_that_knows_no_cluster_is_asked_only_if_requested(slurm, capsys, w
     assert submit.choose_cluster("auto") == "local"
 
 
-def test_a_dry_run_that_sbatch_does_not_answer_fails(slurm, here, monkeypatch, capsys):
+def test_a_dry_run_that_sbatch_does_not_answer_fails(slurm, monkeypatch, capsys):
     monkeypatch.setattr(client, "test_only", lambda argv, env: None)
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 1
     assert "did not answer" in capsys.readouterr().err

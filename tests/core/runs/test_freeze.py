@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -80,13 +79,12 @@ def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
     assert run.spec.is_file()
 
 
-def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(repository, tmp_path):
-    loaded = LoadedSpec(Spec(name="first", runs_root=str(tmp_path / "50%j")), "name: first\n")
-    with (
-        pytest.raises(UserError, match="(?s)percent sign.*hint: set runs_root"),
-        freeze(loaded, repository),
-    ):
-        pass
+def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(
+    repository, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "50%j"))
+    with pytest.raises(UserError, match="(?s)percent sign.*hint: set runs_root"):
+        frozen(repository)
     assert not (tmp_path / "50%j").exists()
 
 
@@ -96,30 +94,24 @@ def test_a_runs_root_that_cannot_be_is_an_error(root, repository):
         frozen(repository)
 
 
-@contextmanager
-def tmpfs(folder, *options):
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(options), "x", folder], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["size=1m"], "only 1 MiB are free"),
-        (["size=1m", "nr_inodes=1"], "No space left on device"),
-        (["ro"], "Read-only file system"),
+        ("size=1m", "only 1 MiB are free"),
+        ("size=1m,nr_inodes=1", "No space left on device"),
+        ("ro", "Read-only file system"),
     ],
 )
 def test_a_full_or_read_only_runs_root_is_an_error(root, repository, options, words):
-    with tmpfs(root, *options):
+    root.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "x", root], check=True)
+    try:
         with pytest.raises(UserError, match=words):
             frozen(repository)
         assert os.listdir(root) == []
+    finally:
+        subprocess.run(["umount", root], check=True)
 
 
 def test_no_value_of_the_environment_is_kept(root, repository, monkeypatch):

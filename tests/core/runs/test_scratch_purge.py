@@ -71,11 +71,10 @@ def test_a_lost_setup_script_is_written_anew(run):
     assert run.setup.read_text() == "mine\n"
 
 
-def newest(run):
-    return interpret.newest_number(fact_reader.read_newest(run))
-
-
 def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
+    def newest(run):
+        return interpret.newest_number(fact_reader.read_newest(run))
+
     for folder in ("attempt-1", "attempt-12.old", "attempt-"):
         (run.path / folder).mkdir()
     (run.path / "attempt-12.old/plan.json").write_text("{}")  # a user's copy
