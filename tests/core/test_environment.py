@@ -70,8 +70,7 @@ def test_git_keeps_the_users_configuration(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("diff.external", "true"), ("color.ui", "always"), ("diff.noprefix", "true")],
+    ("key", "value"), [("diff.external", "true"), ("color.ui", "always"), ("diff.noprefix", "true")]
 )
 def test_the_recorded_changes_have_the_form_that_git_apply_takes(tmp_path, monkeypatch, key, value):
     def run_git(*words, text=None):

@@ -5,13 +5,7 @@ import time
 import pytest
 
 from slurm_job_kit.jobs.attempt import record_writer
-from slurm_job_kit.jobs.attempt.decision import (
-    COMPLETED,
-    Action,
-    BudgetUsed,
-    budget_used,
-    decide,
-)
+from slurm_job_kit.jobs.attempt.decision import COMPLETED, Action, BudgetUsed, budget_used, decide
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret

@@ -10,11 +10,7 @@ from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.node.agent import Agent
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink, write_json
-from slurm_job_kit.jobs.runs import (
-    fact_reader,
-    run_lock,
-    scratch_purge,
-)
+from slurm_job_kit.jobs.runs import fact_reader, run_lock, scratch_purge
 from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 from tests.core.run_files import failed, node, opened

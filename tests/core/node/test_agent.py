@@ -21,12 +21,7 @@ from slurm_job_kit.jobs import environment, procfs, records, stop_signals
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.node import agent, interfaces, rendezvous
 from slurm_job_kit.jobs.node.rank import RANKS_DIR
-from slurm_job_kit.jobs.node.torchrun import (
-    Node,
-    nproc_per_node,
-    stop_signal,
-    torchrun_command,
-)
+from slurm_job_kit.jobs.node.torchrun import Node, nproc_per_node, stop_signal, torchrun_command
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
@@ -328,8 +323,7 @@ STUCK = "import subprocess, sys, time; {} ; time.sleep(60)"
 
 
 @pytest.mark.parametrize(
-    ("ranks", "limits"),
-    [("pass", "[0.5, 60]"), ("subprocess.run(['sleep', '6'])", "[60, 0.5]")],
+    ("ranks", "limits"), [("pass", "[0.5, 60]"), ("subprocess.run(['sleep', '6'])", "[60, 0.5]")]
 )
 def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits):
     monkeypatch.setenv("LIMITS", limits)

@@ -2,11 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint.names import (
-    checkpoint_name,
-    checkpoint_names,
-    checkpoint_step,
-)
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names, checkpoint_step
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoint_lookup
 from tests.core import run_files
