@@ -38,15 +38,11 @@ def test_slurms_clients_get_no_filter_and_no_format_of_the_user(slurm, monkeypat
         "scancel": lambda: client.cancel("7"),
     }.items():
         ask()
-        seen = environ_of(slurm, name)
+        lines = (slurm.folder / f"{name}.env").read_text().splitlines()
+        seen = dict(line.split("=", 1) for line in lines if "=" in line)
         assert not set(seen) & set(OF_CLIENTS) - {"SLURM_TIME_FORMAT"}
         assert seen.get("SLURM_TIME_FORMAT", "%s") == "%s"
         assert (seen["LC_ALL"], seen["SLURM_CONF"]) == ("C", "/etc/x")
-
-
-def environ_of(slurm, name):
-    lines = (slurm.folder / f"{name}.env").read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 @pytest.mark.parametrize(

@@ -180,13 +180,14 @@ def test_the_signal_of_a_job_of_the_kit_is_not_looked_up(run, fake_slurm, monkey
 
 
 def test_job_log_leads_to_the_log_that_plain_sbatch_has_chosen(run, tmp_path):
-    code = "import sys\nfrom slurm_job_kit.jobs.attempt.open import link_job_log as link\n"
-    code += "from pathlib import Path\nfrom slurm_job_kit.jobs.rundir import RunDir\n"
-    code += "link(RunDir(Path(sys.argv[1])))"
+    code = "import sys; from pathlib import Path; from slurm_job_kit.jobs.rundir import RunDir; "
+    code += (
+        "from slurm_job_kit.jobs.attempt import open; open.link_job_log(RunDir(Path(sys.argv[1])))"
+    )
 
     def start(log):
-        argv = [sys.executable, "-c", code, str(run.path)]
-        with open(log, "a") as file:
+        with log.open("a") as file:
+            argv = [sys.executable, "-c", code, run.path]
             subprocess.run(argv, stderr=file, cwd=REPOSITORY, check=True)
 
     for name in ("slurm-7.out", "slurm-8.out"):

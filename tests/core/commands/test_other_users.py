@@ -74,12 +74,8 @@ RESUME, CANCEL = ["resume", "tiny"], ["cancel", "tiny"]
 @pytest.mark.parametrize(
     ("words", "has_owner"),
     [
-        (RESUME, True),
-        (RESUME, False),
+        *((words, has_owner) for words in (RESUME, CANCEL) for has_owner in (True, False)),
         ([*RESUME, "--cluster", "local"], True),
-        ([*RESUME, "--cluster", "local"], False),
-        (CANCEL, True),
-        (CANCEL, False),
     ],
 )
 def test_what_would_harm_a_hidden_job_is_refused_and_changes_nothing(
