@@ -5,9 +5,9 @@
 - subjects: what is rehearsed, a command or a spec: how it starts, and starts again
 - harming: one start of it: its processes, a harm at a moment, its end
 - scenarios: the harms that are tried, each in a run of its own
-- final_state: the files of the final state, and how those of two runs differ
+- final_state: which files are the final state, and in what they differ
 - metrics: the lines with numbers that a training printed or wrote
-- judge: what a disturbed run shows beside the undisturbed one
+- judge: a run of a scenario, and what it shows beside the undisturbed one
 - causes: the faults that are recognised, with what to change
 - controls: spoils the restore of exact trainings; each verdict must be no
 - verdict: the questions and their answers, as a table, JSON and JUnit XML

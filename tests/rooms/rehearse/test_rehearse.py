@@ -253,7 +253,7 @@ def test_what_cannot_be_rehearsed_is_refused_in_one_line(reason, tmp_path):
 def test_a_start_ends_with_a_thread_that_waits_for_work(tmp_path):
     waiting = "torch.pool = __import__('concurrent.futures').futures.ThreadPoolExecutor()"
     text = IMPORTS + STEPS.format(steps=9) + SAVED + f"{waiting}\ntorch.pool.submit(int)\n"
-    _, verdict = rehearse(tmp_path, text, "--ranks", "1", *only("middle"), "--limit", "30")
+    _, verdict = rehearse(tmp_path, text, "--ranks", "1", *only("middle"), "--limit", "90")
     starts = verdict["scenarios"]["stop in the middle"]["starts"]
     assert [(each["exit_code"], each["killed"]) for each in starts] == [(1, False), (0, False)]
 
