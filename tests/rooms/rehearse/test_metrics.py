@@ -19,6 +19,15 @@ def wrote(folder, *lines, file=""):
     return Tried(Scenario("stop"), [start], folder)
 
 
+def compared(folder, first, disturbed, again=None, file=""):
+    """What the comparison of a disturbed run with two undisturbed ones finds."""
+    lines = {"1": first, "2": again or first, "3": disturbed}
+    one, two, harmed = [wrote(folder / name, *of, file=file) for name, of in lines.items()]
+    found = metrics.compare(one, two, [harmed])
+    assert found is not None
+    return found
+
+
 EPOCHS = ("epoch 1 loss 0.512345", "top1 75.0123", "top1 87.5123")
 
 
@@ -27,23 +36,19 @@ EPOCHS = ("epoch 1 loss 0.512345", "top1 75.0123", "top1 87.5123")
     [
         (EPOCHS, 0),
         (EPOCHS[:2], 0),  # the others were lost
-        (
-            ("epoch 1 loss 0.512345", "top1 87.5123", "top1 75.0top1 75.0123"),
-            0,
-        ),  # two ranks in one line
+        (("epoch 1 loss 0.512345", "top1 87.5123", "top1 75.0top1 75.0123"), 0),  # of two ranks
         (("epoch 1 loss 0.612345", *EPOCHS[1:]), 1),
         (("epoch 1 loss 0.512345", "top1 75.0123", "top1 87.6123"), 1),
     ],
 )
 def test_a_line_is_wrong_if_no_undisturbed_run_has_it(tmp_path, lines, wrong):
-    first, again = (wrote(tmp_path, *EPOCHS) for _ in range(2))
-    found = metrics.compare(first, again, [wrote(tmp_path, *lines)])
-    assert found is not None
+    found = compared(tmp_path, EPOCHS, lines)
     assert (len(found.wrong), found.lines) == (wrong, 3)
 
 
-def test_lines_that_differ_between_undisturbed_runs_do_not_count(tmp_path):
-    pair = wrote(tmp_path, "1 file in 0.1 s"), wrote(tmp_path, "1 file in 0.2 s")
+@pytest.mark.parametrize("again", ["1 file in 0.2 s", "1 file in 0.1 s"])  # the same by chance
+def test_times_alone_do_not_count(tmp_path, again):
+    pair = wrote(tmp_path, "1 file in 0.1 s"), wrote(tmp_path, again)
     assert metrics.compare(*pair, []) is None
 
 
@@ -52,36 +57,22 @@ def test_a_part_of_an_epoch_says_where_a_line_belongs(tmp_path, loss, wrong):
     lines = [
         f"{{'loss': '{2 + each % 1}04', 'epoch': '{each}'}}" for each in (0.25, 0.75, 1.1, 1.25)
     ]
-    first, again = (wrote(tmp_path, *lines) for _ in range(2))
-    disturbed = wrote(tmp_path, *lines[:2], lines[2].replace("2.104", loss))
-    found = metrics.compare(first, again, [disturbed])
-    assert found is not None
+    found = compared(tmp_path, lines, [*lines[:2], lines[2].replace("2.104", loss)])
     assert (len(found.wrong), found.lines) == (wrong, 4)
 
 
 def test_a_line_counts_as_compared_only_if_it_has_its_place(tmp_path):
     lines = [f"step {step} seen {8 * step} loss 0.{step}12345" for step in (1, 2, 3)]
-    first, again = (wrote(tmp_path, *lines) for _ in range(2))
-    disturbed = wrote(tmp_path, lines[0], "step 2 seen 8 loss 0.777777", "step 3 seen 16 loss 0.5")
-    found = metrics.compare(first, again, [disturbed])
-    assert found is not None
+    other = [lines[0], "step 2 seen 8 loss 0.777777", "step 3 seen 16 loss 0.5"]
+    found = compared(tmp_path, lines, other)
     assert (found.lines, found.absent, found.wrong) == (3, 2, {})
 
 
 def test_lines_that_are_aligned_by_spaces_are_of_one_kind(tmp_path):
     lines = ["step   1 loss  9.123456 time 123.4 ms", "step   2 loss 10.123456 time  12.4 ms"]
-    first = wrote(tmp_path / "1", *lines, file="train.log")
-    again = wrote(
-        tmp_path / "2", *[each.replace("4 ms", "5 ms") for each in lines], file="train.log"
-    )
-    found = metrics.compare(first, again, [wrote(tmp_path / "3", *lines, file="train.log")])
-    assert found is not None
+    again = [each.replace("4 ms", "5 ms") for each in lines]
+    found = compared(tmp_path, lines, lines, again, file="train.log")
     assert (found.lines, found.wrong, found.lost) == (2, {}, "")
-
-
-def test_a_time_that_is_the_same_by_chance_does_not_count(tmp_path):
-    first, again = (wrote(tmp_path, "step 6 saved in 1.23 s") for _ in range(2))
-    assert metrics.compare(first, again, []) is None
 
 
 def at(clock, seconds, *losses):
@@ -96,18 +87,13 @@ def at(clock, seconds, *losses):
     ("losses", "wrong"), [((0.501234, 0.251234), 0), ((0.501234, 0.751234), 1)]
 )
 def test_a_time_in_a_line_is_left_out_and_the_rest_is_compared(tmp_path, losses, wrong):
-    first = wrote(tmp_path, *at("10:59", 1, 0.501234, 0.251234))
-    again = wrote(tmp_path, *at("11:00", 2, 0.501234, 0.251234))
-    found = metrics.compare(first, again, [wrote(tmp_path, *at("11:01", 3, *losses))])
-    assert found is not None
+    first, again = (at(*when, 0.501234, 0.251234) for when in (("10:59", 1), ("11:00", 2)))
+    found = compared(tmp_path, first, at("11:01", 3, *losses), again)
     assert (len(found.wrong), found.lines) == (wrong, 2)
 
 
 @pytest.mark.parametrize(("number", "is_lost"), [(6, False), (5, False), (4, True), (0, True)])
 def test_a_file_may_lack_a_line_for_each_harm(tmp_path, number, is_lost):
     lines = [f"{step},{1 + step / 8}" for step in range(6)]
-    first, again = (wrote(tmp_path / name, *lines, file="loss.csv") for name in ("1", "2"))
-    disturbed = wrote(tmp_path / "3", *lines[6 - number :], file="loss.csv")
-    found = metrics.compare(first, again, [disturbed])
-    assert found is not None
+    found = compared(tmp_path, lines, lines[6 - number :], file="loss.csv")
     assert (bool(found.lost), found.wrong) == (is_lost, {})

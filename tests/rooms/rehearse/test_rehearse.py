@@ -294,21 +294,6 @@ def test_a_start_does_not_hang_where_torch_ends_its_groups(tmp_path):
     assert [each["exit_code"] for each in starts] == [1, 0]
 
 
-@pytest.mark.slow
-def test_lost_lines_of_a_file_are_named(tmp_path):
-    """It opens its metrics anew in each start."""
-    text = GOOD.replace("EPOCHS, STEPS", "metrics = open('loss.csv', 'w')\nEPOCHS, STEPS")
-    line = "        scaler.step(optimizer)\n"
-    assert text.count(line) == 1
-    text = text.replace(
-        line, f"{line}        rank or print(epoch, taken, loss.item(), file=metrics, flush=True)\n"
-    )
-    status, verdict = rehearse(tmp_path, text, *only("middle"))
-    (found,) = [each for each in verdict["answers"] if "metrics" in each["question"]]
-    assert (status, found["answer"]) == (1, "no")
-    assert "loss.csv has" in found["detail"]
-
-
 @pytest.mark.parametrize(
     "option",
     [

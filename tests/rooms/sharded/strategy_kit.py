@@ -26,10 +26,8 @@ from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Sums
-from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.rooms.sharded import fsdp
-from slurm_job_kit.trainer.strategy.sharding import Rows
 from tests.core.ranks import CPU, context_of, join, place_of, results
 
 STEPS = 2
@@ -174,7 +172,6 @@ class Trained(NamedTuple):
     """What a rank has after some steps; the tensors are whole ones.
 
     collectives: of the last step. shapes: of the tensors of this rank's optimizer state.
-    wrong_parts: what `Strategy.part` returns otherwise than the rows of the whole tensor.
     held_out: the sum over the held-out samples. buffers: at the begin of a further step.
     """
 
@@ -183,7 +180,6 @@ class Trained(NamedTuple):
     losses: list[float]
     collectives: Counter[str]
     state_sizes: list[int]
-    wrong_parts: list[str]
     held_out: torch.Tensor
     buffers: dict[str, torch.Tensor]
 
@@ -213,7 +209,6 @@ def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
             rows = train_step(replica, iter(micro_batches), num_batches, train.lr, train)
         losses.append(float(sum(row[0] for row in rows)))
     final = whole(replica.module)
-    wrong_parts = list(wrong(replica, final))
     replica.strategy.begin_step(replica.module)
     buffers = {name: value.clone() for name, value in replica.module.named_buffers()}
     assert data.held_out is not None
@@ -230,29 +225,9 @@ def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
             for value in values.values()
             if value.ndim
         ],
-        wrong_parts,
         held_out,
         buffers,
     )
-
-
-def wrong(replica: Replica, final: dict[str, torch.Tensor]) -> Any:
-    """Yield the names of tensors whose part is not the rows that `Sharding` gives to this rank."""
-    strategy = replica.strategy
-    pairs = [(name, strategy.part(value)) for name, value in replica.module.state_dict().items()]
-    for name, rows in strategy.trained_parameters(replica.module):
-        own = strategy.part(rows.detach(), rows)
-        pairs.append((name, own))
-        for value in replica.optimizer.state[rows].values():
-            part = strategy.part(value, rows)
-            if isinstance(part, Rows) != (isinstance(own, Rows) and value.ndim > 0):
-                yield f"state of {name}"
-    for name, part in pairs:
-        if isinstance(part, Rows):
-            first, last = strategy.sharding.rows(part.shape[0])
-            own = final[name][first:last]
-            if part.shape != final[name].shape or not torch.equal(part.local, own):
-                yield name
 
 
 def refusal(folder: Path, train: Train, rank: int, world_size: int) -> str:

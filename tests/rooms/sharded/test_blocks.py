@@ -64,14 +64,9 @@ def test_classes_can_be_named_and_no_block_is_inside_of_another():
 
 
 def test_an_unknown_class_is_refused_with_the_ones_there_are():
-    with pytest.raises(UserError) as caught:
+    words = "^train.shard_modules: the model has no Blok: its classes are Attention, Block, Dropout"
+    with pytest.raises(UserError, match=words):
         blocks.find(gpt(), ["Blok"])
-    key, what, classes = str(caught.value).split(": ")
-    assert (key, what) == ("train.shard_modules", "the model has no Blok")
-    assert classes.removeprefix("its classes are ").split(", ") == [
-        *("Attention", "Block", "Dropout", "Embedding", "FeedForward", "GELU", "LayerNorm"),
-        *("Linear", "ModuleDict", "Sequential"),
-    ]
 
 
 def stepped(module, inputs, train):

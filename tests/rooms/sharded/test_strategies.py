@@ -63,11 +63,6 @@ def test_a_second_run_has_the_same_bits(ranks, run):
     assert first.losses == second.losses and len(first.losses) == STEPS
 
 
-@pytest.mark.parametrize("run", RUNS, ids=str)
-def test_parts_are_the_rows_of_whole_tensors(ranks, run):
-    assert [ranks[rank][run].wrong_parts for rank in range(run[0])] == [[]] * run[0]
-
-
 @pytest.mark.parametrize("run", COMPARED, ids=str)
 def test_the_ranks_share_the_optimizers_state(ranks, run):
     total = sum(ranks[0][(*run[:2], "ddp", 0)].state_sizes)

@@ -31,15 +31,6 @@ def test_windows_overlap_by_one_token(tmp_path):
     assert mixed.dtype == torch.int64 and mixed[:, 0].tolist() == [6, 0, 6]
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 7])
-def test_each_token_is_a_target_once(tmp_path, block_size):
-    path = write(tmp_path / "a.bin", range(29))
-    train, _ = tokens(path, vocab_size=29, block_size=block_size)
-    targets = [token for window in windows(train) for token in window[1:]]
-    assert targets == list(range(1, 29 // block_size * block_size + 1))[: len(targets)]
-    assert len(targets) == 28 // block_size * block_size
-
-
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
 def test_both_types_are_read_with_and_without_a_header(tmp_path, dtype):
     values = [5, 60000, 7, 8, 9]
