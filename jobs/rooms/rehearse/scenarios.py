@@ -33,7 +33,8 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     """Return what is tried, from what the undisturbed run did."""
     steps = len(reference.course().steps)
     middle = f"step {_middle(reference, steps)}"
-    evaluation = _evaluation(reference, steps)
+    evaluations = (_late("evaluation", each.evaluations, steps) for each in _by_rank(reference))
+    evaluation = next(filter(None, evaluations), "")
     first_file, save, end = _save(reference, steps)
     # A data worker may think that it is a rank.
     has_group = all(each.has_group for each in reference.processes if each.steps)
@@ -72,12 +73,6 @@ def _middle(reference: Tried, steps: int) -> int:
 def _by_rank(reference: Tried) -> list[Process]:
     """Return the processes, rank 0 first: it alone may evaluate, and saves more than others."""
     return sorted(reference.processes, key=lambda each: each.rank)
-
-
-def _evaluation(reference: Tried, steps: int) -> str:
-    """Return the moment of a late evaluation between two steps; empty without one."""
-    moments = (_late("evaluation", each.evaluations, steps) for each in _by_rank(reference))
-    return next(filter(None, moments), "")
 
 
 def _save(reference: Tried, steps: int) -> tuple[str, str, str]:
