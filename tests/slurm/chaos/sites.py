@@ -3,17 +3,10 @@
 from dataclasses import dataclass
 
 from ..conf import Preemption
-from ..faults import harm_slurm
-from ..kit import REPOSITORY
+from ..faults import harm_nodes, harm_slurm
 
 # Slurm's default: a save and a decision must fit into it, also on a busy machine.
 PATIENCE = "KillWait=30"
-_BAD = "n2"
-_FAULTY = (
-    f"setup=['export PYTHONPATH={REPOSITORY / 'tests/slurm/faults/faulty_node'}']",
-    f"launch.env.FAULTY_HOST={_BAD}",
-    "launch.env.FAULTY_HARM=wrong",
-)
 
 
 @dataclass(frozen=True)
@@ -64,5 +57,7 @@ SITES: dict[str, Site] = {
         is_range=True,
     ),
     # One node is excluded, so that no spare node is left.
-    "bad_node": Site(rows=(25,), overrides=_FAULTY, is_narrow=True, causes=("node",)),
+    "bad_node": Site(
+        rows=(25,), overrides=harm_nodes.faulty("wrong"), is_narrow=True, causes=("node",)
+    ),
 }

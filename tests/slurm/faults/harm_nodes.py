@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.runs import fact_reader
@@ -10,6 +11,13 @@ from slurm_job_kit.jobs.runs import fact_reader
 from ..kit import Run
 
 AWAY_S = 60.0
+BAD = "n2"
+
+
+def faulty(harm: str, *overrides: str) -> tuple[str, ...]:
+    """The overrides of a run in which the node BAD is bad, see faulty_node/sitecustomize.py."""
+    setup = f"setup=['export PYTHONPATH={Path(__file__).with_name('faulty_node')}']"
+    return (setup, f"launch.env.FAULTY_HOST={BAD}", f"launch.env.FAULTY_HARM={harm}", *overrides)
 
 
 def nodes_of(run: Run) -> list[str]:

@@ -1,25 +1,16 @@
 """One bad node (row 25): its matrix products are wrong, or it stops answering."""
 
-from pathlib import Path
-
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
 
 from ..kit import Kit, Run
 from . import oracles
+from .harm_nodes import BAD, faulty
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, start
 
 pytestmark = pytest.mark.room("health", "nodes")
-BAD = "n2"
-FAULTY_NODE = Path(__file__).with_name("faulty_node")
-
-
-def faulty(harm: str, *overrides: str) -> tuple[str, ...]:
-    setup = f"setup=['export PYTHONPATH={FAULTY_NODE}']"
-    where = (f"launch.env.FAULTY_HOST={BAD}", f"launch.env.FAULTY_HARM={harm}")
-    return (setup, *where, *overrides)
 
 
 def records(run: Run, attempt: int) -> list[dict[str, object]]:
