@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.rundir import read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import UserError
+from tests.core.data_kit import Whole
 from tests.core.test_loop import points, train
 from tests.parts import OBJECTIVE
 
@@ -237,7 +238,7 @@ def download():
     """Data that only the first attempt downloads, by code that draws; a later one reads them."""
     if not drawn:
         random.random(), np.random.rand(), torch.rand(1)
-    return [{"x": each, "noise": 0.5} for each in range(10)], None
+    return Whole(lambda at: {"x": at, "noise": torch.full((len(at),), 0.5)}, 10), None
 
 
 class Offset:
