@@ -6,7 +6,7 @@ jobs/checkpoint/ reads the files of a checkpoint. The last three of these import
 - saved_state: the parts of a saved state, and how it is restored.
 - outline: the files of a saved state: plain values, and the place of each tensor.
 - staging: copies the state into host memory, so that the training can continue.
-- loading: reads the newest undamaged checkpoint while the ranks build their models; loads it.
+- loading: reads the newest undamaged checkpoint while the ranks build their models.
 - share: broadcasts a saved state from rank 0, tensor by tensor.
 - setup: compares the settings of a training between save and load.
 - digest: SHA-256 of weights and optimizer state.
