@@ -77,6 +77,14 @@ def test_a_missing_package_is_a_user_error(tmp_path, monkeypatch, package, value
         start(run_in(tmp_path, **{package: value}), first_step=1)
 
 
+def test_a_package_that_cannot_be_imported_is_only_a_warning(tmp_path, monkeypatch, capsys):
+    tmp_path.joinpath("wandb.py").write_text("raise TypeError('descriptors of another protobuf')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    assert start(run_in(tmp_path, wandb="online"), first_step=1) == []
+    assert "continues without it: descriptors of another protobuf" in capsys.readouterr().out
+
+
 def test_a_tracker_gets_all_values_in_order_before_it_is_closed(tmp_path):
     recorder = Recorder(tmp_path)
     for step in range(100):

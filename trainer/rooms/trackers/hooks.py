@@ -75,6 +75,9 @@ class Tracker(Callback):
                 f"{key} needs the package {self.package} (an extra of pyproject.toml): {error}; "
                 f"pip install {self.package}, or set {self.off}"
             ) from None
+        except Exception as error:  # such as a protobuf of a version that it does not know
+            self._give_up(error)
+            return
         try:
             self._open(module, run, first_step)
         except Exception as error:
