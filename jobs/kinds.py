@@ -129,8 +129,7 @@ KINDS: dict[Kind, Row] = {
     Kind.STOPPED_IN_START_UP: Row(None, "a rank was asked to stop before its training loop"),
     # A failure of a rank.
     Kind.HANG: Row(
-        *(Cause.HANG, "a hang"),
-        *("look at the place where the named rank is, then resume", "logs"),
+        *(Cause.HANG, "a hang"), *("look at the place where the named rank is, then resume", "logs")
     ),
     Kind.COLLECTIVE: Row(
         *(_CRASH, "an exchange between the ranks failed (NCCL or gloo)"),

@@ -113,11 +113,7 @@ def open_next(
 
 
 def close_and_execute(
-    run_dir: RunDir,
-    me: run_lock.Owner,
-    attempt: int,
-    stops: Sequence[str] = (),
-    srun_exit: int = 0,
+    run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str] = (), srun_exit: int = 0
 ) -> int:
     """Close an attempt as `close` does, and execute the decision; return the exit code."""
     with _name_failure(run_dir, me):

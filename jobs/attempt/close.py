@@ -32,11 +32,7 @@ from .execute import end_run, format_for_log
 
 
 def close(
-    run_dir: RunDir,
-    me: run_lock.Owner,
-    attempt: int,
-    stops: Sequence[str] = (),
-    srun_exit: int = 0,
+    run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str] = (), srun_exit: int = 0
 ) -> tuple[Decision, AttemptFacts]:
     """Decide what follows an attempt that has ended, and record it before it is carried out.
 

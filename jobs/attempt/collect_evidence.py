@@ -14,11 +14,7 @@ from . import srun_step
 
 
 def of_ended(
-    run_dir: RunDir,
-    facts: AttemptFacts,
-    me: run_lock.Owner,
-    stops: tuple[str, ...],
-    srun_exit: int,
+    run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
 ) -> Evidence:
     """Return what ended the attempt; Slurm is not asked where the run is certainly complete."""
     state = "LOCAL" if me.is_local else "UNKNOWN"

@@ -163,10 +163,7 @@ def _after_cancel(facts: AttemptFacts, job: client.Job) -> Decision:
     """Return the decision about a job that was cancelled after the record of its attempt."""
     *earlier, last = facts.attempts
     found = replace(
-        last.evidence,
-        job_state=job.state,
-        job_reason=job.reason,
-        is_preempted=job.is_preempted,
+        last.evidence, job_state=job.state, job_reason=job.reason, is_preempted=job.is_preempted
     )
     return hooks.decide(replace(facts, attempts=tuple(earlier)), found, after_cancel(found))
 

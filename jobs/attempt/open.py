@@ -14,15 +14,7 @@ from ..errors import FailedError, UserError
 from ..node import interfaces, rendezvous
 from ..records.nodes import AttemptPlan, Chosen, Head
 from ..rundir import RunDir, relink
-from ..runs import (
-    code_snapshot,
-    fact_reader,
-    interpret,
-    lookup,
-    revision,
-    run_lock,
-    scratch_purge,
-)
+from ..runs import code_snapshot, fact_reader, interpret, lookup, revision, run_lock, scratch_purge
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, job_list, sbatch, site
 from ..spec import Launch, Slurm

@@ -12,15 +12,7 @@ from .. import records
 from ..console import BestEffort
 from ..errors import UserError
 from ..kinds import Kind
-from ..records.ended import (
-    ENDS,
-    Action,
-    AttemptRecord,
-    Cause,
-    Evidence,
-    Times,
-    Why,
-)
+from ..records.ended import ENDS, Action, AttemptRecord, Cause, Evidence, Times, Why
 from ..rundir import RunDir, Timeline
 from ..runs import interpret
 from ..runs.interpret import AttemptFacts
@@ -42,10 +34,7 @@ def record(
 
 
 def amend(
-    run_dir: RunDir,
-    facts: AttemptFacts,
-    decision: Decision,
-    requeued: RequeueResult | None = None,
+    run_dir: RunDir, facts: AttemptFacts, decision: Decision, requeued: RequeueResult | None = None
 ) -> AttemptFacts:
     """Append a record that corrects the newest one: its decision could not be carried out.
 

@@ -98,11 +98,7 @@ def run(run_dir: RunDir) -> Decision | None:
         print_line(f"warning: {here}, not {spec.slurm.nodes}")
     shares = gpu_shares(nodes, devices)
     me = run_lock.this_process(None)
-    with (
-        release_on_disk_error(run_dir, me),
-        stop_signals() as stops,
-        adopted_orphans(),
-    ):
+    with release_on_disk_error(run_dir, me), stop_signals() as stops, adopted_orphans():
         print_line(f"{installation.command('logs', run_dir.run_id)} shows the output")
         while True:
             plan = open_attempt(run_dir, me, ["localhost"] * len(shares))

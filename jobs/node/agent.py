@@ -70,12 +70,7 @@ class Agent:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take away exit codes
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 
-    def run(
-        self,
-        command: list[str],
-        env: dict[str, str],
-        stop: signal.Signals | None,
-    ) -> int:
+    def run(self, command: list[str], env: dict[str, str], stop: signal.Signals | None) -> int:
         """Run torchrun to its end; returns its exit code (-N: killed by signal N).
 
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.

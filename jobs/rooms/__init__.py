@@ -25,9 +25,7 @@ class Room(NamedTuple):
 
 # In the order in which their hooks are called.
 ROOMS: dict[str, Room] = {
-    "sites": Room(
-        hooks=("before_queue", "evidence", "decide", "begin", "successor", "end"),
-    ),
+    "sites": Room(hooks=("before_queue", "evidence", "decide", "begin", "successor", "end")),
     "scripts": Room(hooks=("problems", "freeze", "before_queue", "start", "begin", "evidence")),
     "check": Room(hooks=("problems", "before_queue")),
     "weights": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
@@ -51,9 +49,7 @@ ROOMS: dict[str, Room] = {
     "clean": Room(commands={"clean": "list, or delete, old runs that are over and unused code"}),
     "compare": Room(commands={"compare": "compare a run bit for bit with a reference run"}),
     "export": Room(commands={"export": "write a checkpoint's weights as safetensors"}),
-    "sweeps": Room(
-        commands={"sweep": "run many points of one spec, as a job array on Slurm"},
-    ),
+    "sweeps": Room(commands={"sweep": "run many points of one spec, as a job array on Slurm"}),
     "schema": Room(),
     "init": Room(
         commands={"init": "write a first spec, kit.mk and .gitignore lines into this folder"}

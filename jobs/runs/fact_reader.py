@@ -12,12 +12,7 @@ from ..node import silent_end
 from ..records.ended import read_attempts
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
-from ..records.training import (
-    Outcome,
-    Result,
-    read_events,
-    read_progress_steps,
-)
+from ..records.training import Outcome, Result, read_events, read_progress_steps
 from ..rundir import AttemptDir, RunDir
 from ..shared_files import names_in
 from . import checkpoint_lookup, interpret, scratch_purge
@@ -162,10 +157,7 @@ def _last_words(
 
 
 def _gone_ranks(
-    run_dir: RunDir,
-    attempt: int,
-    agents: Sequence[AgentRecord | None],
-    errors: Sequence[RankError],
+    run_dir: RunDir, attempt: int, agents: Sequence[AgentRecord | None], errors: Sequence[RankError]
 ) -> tuple[tuple[int, str], ...]:
     """Return (rank, host) of started ranks that left no error; () if a rank's own says why.
 

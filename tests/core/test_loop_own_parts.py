@@ -161,7 +161,7 @@ def test_without_held_out_samples_nothing_is_evaluated_and_there_is_no_best(tmp_
     assert evaluations(run) == [] and loop.state.best == {} and Scored.evaluations == 0
     assert not (run.checkpoints / "best").exists()
     assert set(read_json(run.attempt(1).outcome)["metrics"]) == {
-        *("train_loss", "train_score", "train_double"),
+        *("train_loss", "train_score", "train_double")
     }
     words = "checkpoint.best is eval_score, but .* no held-out metric: train.dataset returns no"
     with pytest.raises(UserError, match=words):

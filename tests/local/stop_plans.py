@@ -69,10 +69,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "bf16": {**ADAMW, **ACCUMULATION, "precision": "bf16"},
     # Scores so large that gradients overflow: steps are skipped, the scale is halved.
     "fp16_scaler": {**ACCUMULATION, "precision": "fp16", "model_args": {"gain": 30.0}},
-    "loader_workers": {
-        "dataset": "tests.local.stoppable:by_sample",
-        "transform": None,
-    },
+    "loader_workers": {"dataset": "tests.local.stoppable:by_sample", "transform": None},
     "ten_in_one_epoch": {"epochs": 1, "micro_batch_size": 1},
     "random_times": {**ADAMW, **ACCUMULATION},
     # Slow enough that every batch is agreed on; five batches of 256 samples on rank 0.
@@ -127,9 +124,7 @@ OWN_STATE = {
     "dataset": f"{KINDS}:tensor_stream",
     "eval_every_steps": 5,  # an evaluation gives all ranks the buffers of rank 0
 }
-SHARDED |= {
-    "fsdp_own_state": {**OWN_STATE, "strategy": "fsdp", "shard_modules": ["Conv2d"]},
-}
+SHARDED |= {"fsdp_own_state": {**OWN_STATE, "strategy": "fsdp", "shard_modules": ["Conv2d"]}}
 # Half of the ranks have all shards. For an even number of ranks.
 HYBRID: dict[str, dict[str, Any]] = {"hsdp": {**ADAMW, **FSDP, "strategy": "hsdp"}}
 # The parts of the room zoo.

@@ -16,12 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 from slurm_job_kit.jobs import console, hooks
-from slurm_job_kit.jobs.attempt import (
-    collect_evidence,
-    decision,
-    record_writer,
-    srun_step,
-)
+from slurm_job_kit.jobs.attempt import collect_evidence, decision, record_writer, srun_step
 from slurm_job_kit.jobs.attempt.decision import Budget, BudgetUsed, Decision
 from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name

@@ -38,10 +38,7 @@ class Writer(Generic[Done]):
         self._done: list[Done] = []
 
     def start(
-        self,
-        work: Callable[Arguments, Done],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
+        self, work: Callable[Arguments, Done], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> None:
         """Start `work(*args)` in the thread; no other work may be in flight."""
         assert self._in_flight is None

@@ -8,13 +8,7 @@ from typing import Any
 
 from ... import records
 from ...checkpoint.names import checkpoint_step
-from ...console import (
-    format_duration,
-    format_metric,
-    format_metrics,
-    number_ranges,
-    quantity,
-)
+from ...console import format_duration, format_metric, format_metrics, number_ranges, quantity
 from ...log_text import first_line
 from ...records.ended import FINAL, AttemptRecord, Cause, LeftOut
 from ...records.queued import Submission

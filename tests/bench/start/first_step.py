@@ -21,7 +21,7 @@ SPEC = {
         "model_args": {"channels": [16, 32], "blocks_per_stage": 1},
         "dataset": "digits",
         "max_steps": 1,
-    },
+    }
 }
 # The events of a rank, in their order; each phase is from the event before it.
 PHASES = ("start", "import", "rendezvous", "preflight", "init", "data", "model", "loaded")

@@ -13,13 +13,7 @@ from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.logging.reporter import open_cut
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from tests.core.checkpoint.checkpoint_kit import (
-    bits,
-    job_of,
-    loaded,
-    replica_of,
-    save,
-)
+from tests.core.checkpoint.checkpoint_kit import bits, job_of, loaded, replica_of, save
 from tests.core.two_hosts import TwoHosts, look
 
 pytestmark = pytest.mark.usefixtures("process_group")

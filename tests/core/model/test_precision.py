@@ -35,8 +35,7 @@ def test_tf32_is_on_for_products_and_convolutions_only_where_asked(name, is_on):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
 def test_autocast_computes_in_the_type_of_the_spec_and_the_loss_in_fp32(name, dtype):
     numbers = set_up(Train(precision=name))

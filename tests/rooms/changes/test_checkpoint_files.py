@@ -87,10 +87,7 @@ def test_nothing_is_put_aside_for_a_damaged_checkpoint(run, file, was, reason):
     path = run.checkpoints / "step-00000010" / file
     path.write_text(path.read_text().replace(was, was.replace("10", "11")))
     before = names(run)
-    with (
-        pytest.raises(UserError, match=f"damaged: {reason}"),
-        go_on_from(run, "step-00000010"),
-    ):
+    with pytest.raises(UserError, match=f"damaged: {reason}"), go_on_from(run, "step-00000010"):
         pass
     assert names(run) == before
 

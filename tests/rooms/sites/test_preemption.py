@@ -119,8 +119,7 @@ def test_lines_that_a_wrapper_prints_around_an_answer_are_skipped():
 
 
 @pytest.mark.parametrize(
-    ("restart", "hint"),
-    [("auto", "; a successor job waits"), ("requeue", "write auto")],
+    ("restart", "hint"), [("auto", "; a successor job waits"), ("requeue", "write auto")]
 )
 def test_a_site_that_cancels_preempted_jobs_is_a_problem_with_a_hint(restart, hint):
     sites = [Site(USUAL, replace(BATCH, preempt_mode="CANCEL"))]

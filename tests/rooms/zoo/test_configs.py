@@ -19,10 +19,7 @@ CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 @pytest.mark.parametrize(
     ("name", "dataset", "num_classes", "size"),
-    [
-        ("cifar10", image_files.cifar10, 10, 32),
-        ("imagenet", image_files.image_folder, 1000, 224),
-    ],
+    [("cifar10", image_files.cifar10, 10, 32), ("imagenet", image_files.image_folder, 1000, 224)],
 )
 def test_an_example_on_ones_own_images_fits_its_parts(name, dataset, num_classes, size):
     train = load(CONFIGS / f"{name}.yaml").spec.train

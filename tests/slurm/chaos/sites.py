@@ -32,15 +32,10 @@ SITES: dict[str, Site] = {
     # Slurm has requeued the job by then, and no longer shows the preemption. The batch shell may
     # die before it records the attempt.
     "no_grace": Site(
-        rows=(4,),
-        overrides=("slurm.partition=nograce",),
-        causes=("requeued", "lost"),
+        rows=(4,), overrides=("slurm.partition=nograce",), causes=("requeued", "lost")
     ),
     "cancels": Site(
-        rows=(5,),
-        preemption=Preemption("CANCEL", 0),
-        has_successor=True,
-        is_narrow=True,
+        rows=(5,), preemption=Preemption("CANCEL", 0), has_successor=True, is_narrow=True
     ),
     "no_requeue": Site(
         rows=(13,),

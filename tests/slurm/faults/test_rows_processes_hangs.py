@@ -15,8 +15,7 @@ from .scenario import ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 phases = pytest.importorskip(
-    "slurm_job_kit.trainer.rooms.health.phases",
-    reason="the room health is not here",
+    "slurm_job_kit.trainer.rooms.health.phases", reason="the room health is not here"
 )
 OFTEN = "checkpoint.every_steps=3"
 HANG_TIMEOUT_S = 10

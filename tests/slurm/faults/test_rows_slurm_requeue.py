@@ -49,11 +49,7 @@ def test_row_13_requeue_refused(kit: Kit, reference: ReferenceRuns, row: Row) ->
 
 def test_row_32_ten_preemptions_in_one_epoch(kit: Kit, row: Row, tmp_path: Path) -> None:
     micro_batch_size = 4  # 120 steps: a busy machine does many between a look and a preemption
-    words = (
-        "train.epochs=1",
-        f"train.micro_batch_size={micro_batch_size}",
-        data.RECORDED,
-    )
+    words = ("train.epochs=1", f"train.micro_batch_size={micro_batch_size}", data.RECORDED)
     folder, expected = tmp_path / "samples", tmp_path / "expected"
     folder.mkdir()
     expected.mkdir()

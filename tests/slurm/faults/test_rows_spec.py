@@ -25,10 +25,7 @@ NODES = (2, 3, 1)  # by attempt
 
 
 def trained_on(
-    run: Run,
-    folder: Path,
-    nodes_by_attempt: Sequence[int] = NODES,
-    size: int = GLOBAL_BATCH,
+    run: Run, folder: Path, nodes_by_attempt: Sequence[int] = NODES, size: int = GLOBAL_BATCH
 ) -> dict[int, list[int]]:
     """The samples of each global step, sorted, over all ranks and the last attempts.
 

@@ -31,15 +31,7 @@ from ....jobs.rundir import replacing, write_durable
 from ...checkpoint import digest, outline
 from ...checkpoint.outline import StoredTensor, tensors_of
 from ...checkpoint.share import in_buckets
-from ...contract import (
-    MANIFEST,
-    Manifest,
-    RunDir,
-    fsync_directory,
-    reader,
-    records,
-    shared_files,
-)
+from ...contract import MANIFEST, Manifest, RunDir, fsync_directory, reader, records, shared_files
 from ...errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 
 # What Hugging Face looks for in a directory.
@@ -109,11 +101,7 @@ def _write(contents: reader.Contents, out: Path, index: Path) -> Path:
     Source: huggingface_hub, "Serialization", split_torch_state_dict_into_shards().
     """
     manifest, model = contents.manifest, tensors_of(outline.read(contents)["model"])
-    metadata = {
-        "format": "pt",
-        "run_id": manifest.run_id,
-        "global_step": str(manifest.global_step),
-    }
+    metadata = {"format": "pt", "run_id": manifest.run_id, "global_step": str(manifest.global_step)}
     files, sha256, size, places = split(model), hashlib.sha256(), 0, dict[str, str]()
     stem = out.name.removesuffix(SUFFIX)
     for number, names in enumerate(files, 1):

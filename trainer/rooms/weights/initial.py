@@ -13,14 +13,7 @@ from ....jobs.checkpoint.part_file import SUFFIX
 from ...checkpoint import outline
 from ...checkpoint.saved_state import check_same_tensors, model_parts
 from ...checkpoint.share import BUCKET_BYTES, share
-from ...contract import (
-    MALFORMED,
-    MANIFEST,
-    RunDir,
-    checkpoint_names,
-    reader,
-    shared_files,
-)
+from ...contract import MALFORMED, MANIFEST, RunDir, checkpoint_names, reader, shared_files
 from ...errors import UserError
 from ...model.replica import Replica
 from ...process.run_handle import RankContext
