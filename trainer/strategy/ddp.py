@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import UserError
 from .interface import Strategy
 
 
@@ -29,7 +30,9 @@ class Ddp(Strategy):
         )
 
     def accumulate(self, wrapped: nn.Module, is_last: bool) -> AbstractContextManager[None]:
-        """Return DDP's `no_sync` for all micro batches but the last one."""
+        """Return DDP's `no_sync` for all micro batches but the last one. Raises: UserError."""
         if is_last or not isinstance(wrapped, DistributedDataParallel):
             return nullcontext()
+        if self._train.static_graph:  # DDP crashes then, or reduces no gradients (torch 2.13)
+            raise UserError("train.static_graph: DDP loses accumulated gradients: leave it out")
         return wrapped.no_sync()

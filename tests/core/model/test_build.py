@@ -82,7 +82,10 @@ def test_options_of_the_spec_reach_ddp(built):
     assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (3 * 2**20, True)
     assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, False)
     static = dataclasses.replace(MLP, static_graph=True, **options)
-    assert built(static, world_size=2)[1].wrapped.static_graph
+    replica = built(static, world_size=2)[1]
+    assert replica.wrapped.static_graph
+    with pytest.raises(UserError, match="DDP loses accumulated gradients"):
+        replica.strategy.accumulate(replica.wrapped, is_last=False)
 
 
 def test_the_throw_away_pass_changes_neither_weights_nor_buffers_nor_gradients(built):
