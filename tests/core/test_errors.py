@@ -299,8 +299,9 @@ def test_events_that_cannot_be_written_are_dropped(tmp_path):
     assert stopped["event"] == "stopped"
     run.timeline("rank-00002").parent.rename(tmp_path / "timeline")
     run.timeline("rank-00002").parent.write_text("a file is in the way")
-    events.open(run, 2)
-    events.event("import")
+    later = Events(2)
+    later.open(run, 2)
+    later.event("import")
 
 
 @pytest.mark.parametrize(

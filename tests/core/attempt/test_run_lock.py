@@ -168,15 +168,17 @@ def test_who_replaces_an_owner_right_now_is_left_alone(run, dead):
     assert run_lock.is_owned_by_start(run, dead)
 
 
-@pytest.mark.parametrize("name", ["link", "replace"])
-def test_a_call_whose_answer_was_lost_is_a_claim(run, request, monkeypatch, name):
-    if name == "replace":
+@pytest.mark.parametrize(
+    ("name", "has_owner"), [("link", False), ("link", True), ("replace", True)]
+)
+def test_a_call_whose_answer_was_lost_is_a_claim(run, request, monkeypatch, name, has_owner):
+    if has_owner:
         request.getfixturevalue("dead")
     call = getattr(os, name)
 
     def repeated(*args):
         call(*args)
-        if run.owner in args:
+        if name == "link" or run.owner in args:
             call(*args)
 
     monkeypatch.setattr(os, name, repeated)

@@ -152,6 +152,13 @@ def test_a_hidden_job_has_ended_where_the_accounting_shows_it(slurm, monkeypatch
     assert life(uid=4002).is_alive is is_alive
 
 
+def test_a_job_of_another_cluster_is_unknown_here(slurm):
+    see_nothing(slurm)
+    here = life(uid=os.getuid(), cluster="two")
+    assert here.is_alive is None and "cluster two" in here.why and "cluster one" in here.why
+    assert life(uid=os.getuid(), cluster="one").is_alive is False
+
+
 SHOWN = """\
 JobId=7 JobName=x
    UserId=other({uid}) GroupId=lab(2000) MCS_label=N/A

@@ -2,6 +2,7 @@
 
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -105,6 +106,12 @@ def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
 def test_an_error_of_the_connection_is_no_answer(text, is_answered):
     answer = subprocess.CompletedProcess(["scontrol"], 1, "", f"slurm_load_jobs error: {text}\n")
     assert client.is_answered(answer) is is_answered
+
+
+def test_a_call_that_has_ended_is_not_called_slow():
+    client.call(["true"])
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    assert all(each.finished.is_set() for each in timers if each.function is client.print_line)
 
 
 def test_a_command_that_hangs_returns_none(monkeypatch):
