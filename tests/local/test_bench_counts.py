@@ -7,6 +7,7 @@ from tests.bench.__main__ import main
 
 
 @pytest.mark.slow
+@pytest.mark.room("samples")
 def test_no_sample_comes_twice_or_is_missing_after_stops_at_any_step(tmp_path):
     path = tmp_path / "bench.json"
     assert main(["samples", "--json", str(path)]) == 0

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import read_json
-from tests.local.stop_plans import EVALUATION_BATCHES, SPECS
+from tests.local.stop_plans import EVALUATION_BATCHES, SPECS, WITH_WORKERS
 from tests.local.test_trainer import end, environment, start
 
 PROGRAM = "from tests.local import stop_plans; stop_plans.main()"
@@ -21,9 +21,9 @@ def findings(folder, ranks, names):
     return {name: read_json(folder / f"{name}.json") for name in names}
 
 
-STREAMS = ("stream_with_workers",) if "samples" in ROOMS else ()
-QUICK = ("every_step", "loader_workers", "slow_evaluation", *STREAMS)
-OTHERS = tuple(name for name in SPECS if name not in (*QUICK, "stream_with_workers"))
+LEFT_OUT = () if "samples" in ROOMS else (*WITH_WORKERS, "masks")
+QUICK = ("every_step", "slow_evaluation", *(name for name in WITH_WORKERS if name not in LEFT_OUT))
+OTHERS = tuple(name for name in SPECS if name not in (*QUICK, *LEFT_OUT))
 
 
 @pytest.fixture(scope="module")

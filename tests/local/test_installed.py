@@ -90,6 +90,7 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
 
 
 @pytest.mark.slow
+@pytest.mark.room("init")
 def test_init_makes_a_repository_ready_and_keeps_what_is_there(kit, kit_command, tmp_path):
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / ".gitignore").write_text("data/")

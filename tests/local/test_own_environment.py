@@ -14,6 +14,8 @@ import pytest
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 
+pytestmark = pytest.mark.room("scripts")
+
 SCRIPT = """import os, sys
 import torch
 print("interpreter", sys.executable, os.environ["PREPARED"], torch.ones(2).sum().item())

@@ -135,6 +135,7 @@ def test_a_raising_rank_ends_all_ranks_and_is_named(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.room("describe")
 def test_a_run_tells_its_batches_and_starts_by_hand(tmp_path):
     run = make_run(tmp_path, **TABLE, micro_batch_size=8, epochs=1)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -150,6 +151,7 @@ def test_a_run_tells_its_batches_and_starts_by_hand(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.room("health")
 def test_where_all_ranks_wait_the_one_that_is_not_in_the_collective_is_named(tmp_path):
     launch = {"hang_timeout_s": 5}
     run = make_run(tmp_path, launch, **TINY, model_args={"receive_at": 7})
