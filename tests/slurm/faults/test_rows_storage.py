@@ -71,7 +71,6 @@ def test_row_20_damaged_checkpoints(
     oracles.nothing_left(run)
 
 
-@pytest.mark.room("changes")
 def test_row_35_a_purge_takes_what_the_run_can_do_without(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
