@@ -65,6 +65,25 @@ def failed(slurm, submitted):
     return submitted
 
 
+def test_resume_queues_no_job_without_frozen_code_or_whole_spec(failed, slurm, capsys):
+    code, text = failed.code.resolve(), failed.spec.read_text()
+    failed.spec.write_text(text[:9])
+    assert main(["resume", "tiny"]) == 2
+    assert f"{failed.spec} is damaged" in capsys.readouterr().err
+    failed.spec.write_text(text)
+    code.rename(code.with_name("purged"))
+    assert main(["resume", "tiny"]) == 2
+    assert "the frozen code has lost or changed files" in capsys.readouterr().err
+    assert slurm.submitted == 1
+
+
+def test_resume_restores_the_setup_lines_that_a_purge_deleted(failed):
+    text = failed.setup.read_text()
+    failed.setup.unlink()
+    assert main(["resume", "tiny"]) == 0
+    assert failed.setup.read_text() == text
+
+
 SLOW_SBATCH = """
 case "$*" in *--version*) exit ;; esac
 echo submitted >>"$FAKE_SLURM/submitted"
