@@ -55,14 +55,28 @@ def end_at_stop_signals() -> None:
 
 
 def arrived(numbers: Sequence[signal.Signals], seconds: float) -> list[signal.Signals]:
-    """Wait for one of some blocked signals; returns those that came, each once."""
+    """Wait for one of some blocked signals, at most so long; returns those that came, each once."""
     came: list[signal.Signals] = []
     for _ in numbers:
-        info = signal.sigtimedwait(numbers, 0 if came else seconds)
-        if info is None:
+        if (number := _wait(numbers, 0 if came else seconds)) < 0:
             break
-        came.append(signal.Signals(info.si_signo))
+        came.append(signal.Signals(number))
     return came
+
+
+def _wait(numbers: Sequence[signal.Signals], seconds: float) -> int:
+    """Return the number of a signal that came; -1 for none, also if this process was suspended.
+
+    Not signal.sigtimedwait: if a suspended process continues after the time is over, Python returns
+    what was in memory, such as a SIGHUP that nobody has sent. Source: CPython,
+    Modules/signalmodule.c, signal_sigtimedwait_impl (3.11 to 3.14).
+    """
+    import ctypes  # not at the top: see above
+
+    mask = (ctypes.c_uint64 * 16)()  # sigset_t of glibc and musl
+    mask[0] = sum(1 << (number - 1) for number in numbers)
+    limit = (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 10**9))  # struct timespec
+    return int(ctypes.CDLL(None).sigtimedwait(mask, None, limit))
 
 
 def send(number: signal.Signals, pids: Iterable[int]) -> None:

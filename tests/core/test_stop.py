@@ -1,7 +1,9 @@
 """The stop signals of a rank, in separate processes: many signals, start-up, forked children."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
@@ -88,3 +90,27 @@ time.sleep(3 * stop.STARTUP_GRACE_S)
 print(request.requested)
 """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
+def test_a_process_that_was_suspended_got_no_signal():
+    """SIGSTOP, and SIGCONT after the time of the wait is over: as scontrol suspend and resume."""
+    text = """
+import signal
+from slurm_job_kit.jobs.stop_signals import AWAITED, arrived
+signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+print("waits", flush=True)
+while not (came := arrived(AWAITED, 0.1)):
+    pass
+print(came, flush=True)
+"""
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for _ in range(3):
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.2)  # longer than the wait, whose time runs on
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+        process.send_signal(signal.SIGUSR1)
+        assert process.communicate(timeout=100)[0] == f"{[signal.SIGUSR1]}\n"

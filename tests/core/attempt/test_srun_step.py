@@ -8,7 +8,6 @@ import sys
 import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -67,20 +66,23 @@ class Shell:
 
     def __init__(self):
         self.stops = srun_step.StopSignals()
-        self._came: queue.Queue[SimpleNamespace] = queue.Queue()
+        self._came: queue.Queue[signal.Signals] = queue.Queue()
 
     def write(self, name):
-        self._came.put(SimpleNamespace(si_signo=signal.Signals[f"SIG{name}"]))
+        self._came.put(signal.Signals[f"SIG{name}"])
 
-    def next(self, _, seconds):
+    def arrived(self, _, seconds):
+        came: list[signal.Signals] = []
         with suppress(queue.Empty):
-            return self._came.get(seconds > 0, seconds)
+            while True:
+                came.append(self._came.get(seconds > 0 and not came, seconds))
+        return came
 
 
 @pytest.fixture
 def shell(monkeypatch):
     shell = Shell()
-    monkeypatch.setattr(signal, "sigtimedwait", shell.next)
+    monkeypatch.setattr(srun_step, "arrived", shell.arrived)
     return shell
 
 

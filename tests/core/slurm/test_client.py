@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.console import print_line
 from slurm_job_kit.jobs.records.queued import RecordedJob, RequeueAnswer
 from slurm_job_kit.jobs.slurm import client, job_list
 from slurm_job_kit.jobs.slurm.client import Job
@@ -111,7 +112,7 @@ def test_an_error_of_the_connection_is_no_answer(text, is_answered):
 def test_a_call_that_has_ended_is_not_called_slow():
     client.call(["true"])
     timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
-    assert all(each.finished.is_set() for each in timers if each.function is client.print_line)
+    assert all(each.finished.is_set() for each in timers if each.function is print_line)
 
 
 def test_a_command_that_hangs_returns_none(monkeypatch):
