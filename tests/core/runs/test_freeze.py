@@ -53,6 +53,15 @@ def test_a_run_directory_has_all_that_a_job_reads(root, repository):
     assert run.rank_log(0).read_text() == "waiting for the job to start\n"  # it can be followed
 
 
+@pytest.mark.parametrize("name", ["", "..", "../elsewhere", "a/b", ".code"])
+def test_no_run_is_made_outside_of_the_folder_of_its_name(root, repository, name):
+    """The room check refuses such a name with its place in the spec."""
+    loaded = LoadedSpec(Spec(name=name), "")
+    with pytest.raises(UserError, match="^name: "), freeze(loaded, repository):
+        pass
+    assert not root.exists()
+
+
 def test_latest_is_the_newest_run_that_was_made(root, repository):
     with pytest.raises(KeyboardInterrupt), freeze(LOADED, repository):
         raise KeyboardInterrupt
