@@ -67,7 +67,7 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
             problems = build_parts(run_dir, spec, python)
         else:
             what, problems = "the syntax of your code", syntax(run_dir, spec)
-    except (NotChecked, OSError) as reason:
+    except (NotChecked, records.RecordError, OSError) as reason:
         print_line(f"not checked: {reason}")
         return
     placed = [loaded.placed(problem) for problem in problems]

@@ -152,6 +152,13 @@ def test_the_check_has_the_interpreter_of_submit_or_that_of_the_spec():
     assert check.ranks_python(Spec(launch=Launch(python="sh"))) == shutil.which("sh")
 
 
+def test_the_report_of_a_kit_that_writes_it_otherwise_refuses_nothing(frozen, interpreter, capfd):
+    """A resume without --code checks by the frozen kit of its run, which may be older."""
+    report = '{"key": ["train"], "what": "x"}'
+    checked(frozen(interpreter(f"""echo '{report}' >$4""")))
+    assert "the key path is missing" in capfd.readouterr().err
+
+
 SCRIPT = "name: x\nlaunch:\n  script: own.py\n"
 
 
