@@ -154,11 +154,11 @@ KINDS: dict[Kind, Row] = {
     Kind.IMPORT_ERROR: Row(
         *(_CRASH, "an import failed"),
         "install the module for launch.python, or correct the import, then resume",
-        flags=("code",),
+        flags=("code", *_YES),
     ),
     Kind.USER_CODE: Row(
         *(_CRASH, "the user's code failed", "correct the code, then resume with it"),
-        flags=("code",),
+        flags=("code", *_YES),
     ),
     Kind.SPEC_MISTAKE: Row(
         *(_CRASH, "the spec or the launch has a mistake"),

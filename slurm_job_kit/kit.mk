@@ -7,7 +7,7 @@ endif
 kit-help:
 	@awk $(KIT_HELP) $(KIT_MK) $(KIT_ROOMS)
 # Targets with the same heading stand together, in whichever file they are.
-KIT_HELP = -F ':.*\#\# ' '/^\#\#@/ {at = substr($$0, 5); if (!(at in text)) heads[++n] = at} \
+KIT_HELP = -F ':.*\#\# ' '/^\#\#@/ {at = substr($$0, 5); if (!(at in text)) heads[++n] = at; text[at] = text[at]} \
 	/^[a-z0-9-]+:.*\#\# / {text[at] = text[at] sprintf("  make %-14s %s\n", $$1, $$2)} \
 	/^\#\#:/ {notes = notes substr($$0, 5) "\n"} \
 	END {for (i = 1; i <= n; i++) printf "%s\n%s\n", heads[i], text[heads[i]]; printf "%s", notes}'
@@ -22,7 +22,6 @@ dry-run: ## Show what submit would do with CONFIG=...: sbatch command, script, r
 status: ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS=--all]
 why: ## Why a run waits, ended or is held, and what to do [RUN=...] [FLAGS=--json]
 logs: ## Rank 0's logs, all attempts [RUN=...] [FLAGS="-f --rank 1"] [FLAGS=--errors: the first error]
-explain: ## What keys mean [KEY=train.lr or train] and their values [CONFIG=... or RUN=...]
 
 ##@ Change
 cancel: ## Stop a run: RUN=...; only resume continues it
@@ -30,7 +29,7 @@ resume: ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CH
 
 ##@ Results
 
-KIT_TARGETS := submit dry-run status why logs explain cancel resume
+KIT_TARGETS := submit dry-run status why logs cancel resume
 include $(KIT_ROOMS)
 
 # Python reads which variables were typed, and refuses those that the target does not take.

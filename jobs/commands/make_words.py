@@ -92,10 +92,13 @@ def train(values: dict[str, str], environ: MutableMapping[str, str]) -> NoReturn
     from ..config.load import load
 
     config, given = os.path.expanduser(values["CONFIG"]), values.get("SET", "")
+    ranks = values.get("NPROC") or "1"
+    if not ranks.isdecimal() or int(ranks) < 1:
+        raise UserError(f"NPROC={ranks}: write a number of ranks, such as NPROC=2")
     if not Path(config).is_dir():
         load(Path(config), shlex.split(given))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    argv = [*torchrun, f"--nproc-per-node={values.get('NPROC') or 1}", "-m", "trainer", config]
+    argv = [*torchrun, f"--nproc-per-node={ranks}", "-m", "trainer", config]
     argv += [f"--set={given}"] if given else []
     own = {name: value for name, value in environ.items() if not name.startswith("PET_")}
     os.execve(argv[0], argv, own)

@@ -77,7 +77,8 @@ def choose_cluster(requested: str) -> str:
             "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"
         )
     if has_sbatch and not client.is_configured():
-        print("sbatch is installed, but configured for no cluster", file=sys.stderr)
+        what = "sbatch is installed, but configured for no cluster: this machine trains"
+        print(what, file=sys.stderr)
         return "local"
     return "slurm" if has_sbatch else "local"
 

@@ -151,14 +151,15 @@ def _answer_of(run: RunState, facts: AttemptFacts, attempts: list[AttemptRecord]
     if run.files.mark is not None:  # a job that starts then is refused: that is no cause of its own
         mark = run.files.mark.strip()
         return _of_kind(run, Kind.CANCELLED, f"the run was cancelled by cancel ({mark})")
-    if (refusal := _refusal(run, facts)) is not None:
+    # A result that is older than the job says nothing of the job.
+    is_cancelled = run.files.has_final_result and run.result and run.result.status == "cancelled"
+    if not is_cancelled and (refusal := _refusal(run, facts)) is not None:
         text = f"job {run.job_id} ended before it began an attempt: {refusal}"
         return _of_kind(run, Kind.REFUSED, text)
     if (missing := _missing(run)) is not None:
         return _of_kind(run, Kind.FILES_MISSING, missing)
     asks = last is None or last.cause is Cause.LOST or last.decision in _STARTS_AGAIN
     state = _end_state(run.job_id, run.job) if asks and run.job_id is not None else None
-    is_cancelled = run.result is not None and run.result.status == "cancelled"
     if is_cancelled or state == "CANCELLED":
         return _of_kind(run, Kind.CANCELLED, "the job was cancelled by scancel")
     if last is not None:

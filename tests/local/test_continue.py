@@ -64,7 +64,7 @@ def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_p
     config.write_text(SPEC)
     status, _, stderr = kit.run("submit", config, "--cluster", "local")
     run = newest(kit)
-    advice = f"correct the code, then resume with it: make resume RUN={run.run_id} CODE=1"
+    advice = f"correct the code, then resume with it: make resume RUN={run.run_id} CODE=1 YES=1"
     assert status == 1 and advice in stderr
     (crashed,) = read_jsonl(run.attempts)
     old = run.code.resolve().name

@@ -17,8 +17,8 @@ from ...spec import Train
 SCHEDULES = {
     "constant": "train.schedule constant: the learning rate stays as it is",
     "cosine": (
-        "train.schedule cosine: the curve now ends at the new last step. Steps after the saved one "
-        "get the rate of the longer curve, which is higher than the end of the old one"
+        "train.schedule cosine: the curve now ends at the new last step. If the run gets longer, "
+        "steps after the saved one have a higher rate than the end of the old curve"
     ),
     "step": "train.schedule step: train.lr_milestones stay; those in the new epochs take effect",
     "wsd": (

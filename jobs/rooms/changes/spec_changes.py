@@ -47,14 +47,15 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> Rev
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
     _refuse_fixed(weighty)
     _refuse_other_batch(run_dir, was, spec)
+    lines = format_changes(weighty, was.train, spec.train)
     if weighty and not is_confirmed:
         raise UserError(
-            "resume: this changes more than where and how long the run trains\n"
-            + "\n".join(f"  {line}" for line in format_changes(weighty, was.train, spec.train))
+            "resume: the result depends on what this changes\n"
+            + "\n".join(f"  {line}" for line in lines)
             + "\n  hint: repeat it with --yes (make: YES=1), or submit a new run"
         )
-    if note := extension.schedule_note(was.train, spec.train):
-        print_line(note)
+    if lines:
+        print_line("\n".join(lines))
     new: dict[Path, str | None] = {
         run_dir.spec: spec.to_json(),
         run_dir.overrides: records.text(Overrides(tuple(loaded.overrides))),

@@ -60,7 +60,9 @@ def _name(name: str) -> Iterator[Problem]:
         yield Problem(path, what, f"write 1 to {MAX_NAME_BYTES} bytes")
     elif wrong := next((char for char in name if char in "/:%" or not char.isprintable()), None):
         what = f"{format_value(name)} has {format_value(wrong)} in it"
-        yield Problem(path, what, "leave it out: a folder and the job get this name")
+        yield Problem(
+            path, what, f"leave out {format_value(wrong)}: a folder and the job get this name"
+        )
     elif name[0] in ".-" or name != name.strip():
         what = f"{format_value(name)} starts with . or -, or begins or ends with a space"
         yield Problem(path, what, "begin and end it with a letter or digit")

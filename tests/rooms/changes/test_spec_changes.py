@@ -93,7 +93,7 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
     with pytest.raises(UserError) as caught:
         change(run, words, is_confirmed=False)
     assert str(caught.value) == (
-        "resume: this changes more than where and how long the run trains\n"
+        "resume: the result depends on what this changes\n"
         "  slurm.nodes: 1 -> 4 (the same state, other bits from there on: the result is then "
         '"same samples")\n'
         "  train.model_args.depth: 2 -> 3 (a checkpoint fits only a model with tensors of the same "

@@ -124,7 +124,7 @@ def test_row_38_the_slurmstepd_of_one_node_dies(
     paced.finish()
     oracles.ended(paced.run, reference(), ["completed"])
     done = max(event["t"] for event in paced.run.events("completed"))
-    assert paced.run.attempts()[0]["stop"] - done < 120
+    assert paced.run.attempts()[0]["times"]["stop"] - done < 120
 
 
 # On all nodes of the cluster, so that no other one can take the place of the node that crashes.
