@@ -15,5 +15,6 @@ from tests.core.conftest import (  # noqa: F401
     run,
     slurm,
     spec_file,
+    submitted,
     take,
 )
