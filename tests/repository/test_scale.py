@@ -34,7 +34,9 @@ def test_every_second_is_useful_lost_queued_or_held():
         assert sums.useful_s < sums.allocated_s
 
 
-@pytest.mark.parametrize("action", [Action.HOLD, Action.RETRY])
+@pytest.mark.parametrize(
+    "action", [Action.HOLD, pytest.param(Action.RETRY, marks=pytest.mark.slow)]
+)
 def test_another_policy_reaches_less(action):
     """The simulator has no policy: with `decide` replaced nothing makes up for it."""
     always = Decision(action, Cause.CRASH, "always")
