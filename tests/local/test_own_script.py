@@ -193,7 +193,8 @@ def test_a_run_directory_that_vanishes_kills_no_script_and_is_told_in_one_line(
     kit, submit, tmp_path
 ):
     process = submit(PATIENT % (tmp_path / "may_end", tmp_path / "ended"), "none")
-    run, _ = log_with(kit, "there")
+    for rank in (0, 1):
+        run, _ = log_with(kit, "there", rank)
     shutil.rmtree(run.path)
     process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
