@@ -77,8 +77,9 @@ def _stat(old: Path, new: Path, name: str) -> list[str]:
         except FileNotFoundError:
             return []
     ours = ("__pycache__", code_snapshot.LIST)
-    lines = [x for x in printed.splitlines() if "|" in x and not any(map(x.count, ours))]
-    return lines[:MAX_LINES]  # not by git, which would count the bytecode of the old copy
+    lines = [x.split() for x in printed.splitlines() if "|" in x and not any(map(x.count, ours))]
+    # Not cut by git, which would count the bytecode of the old copy, and pads for its names.
+    return [f" {' '.join(words)}" for words in lines[:MAX_LINES]]
 
 
 def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> list[str]:
