@@ -6,8 +6,10 @@ the files. Standard library only; the trainer imports this module.
 """
 
 import contextlib
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -125,13 +127,41 @@ class AttemptDir:
         return self.path / f"rank-{rank:05d}.error.json"
 
 
+def no_link(path: str | Path, flags: int) -> int:
+    """Open a file to write to it, as `opener` of open(): a regular file, and through no link.
+
+    Who may write to the folder may have put a link there that leads to a file of this user.
+    Raises: OSError.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a FIFO that is not read
+            raise
+    raise OSError(errno.ELOOP, "it is a link or no file: nothing is written; delete it", str(path))
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder of a run unless it is there. Raises: OSError, also for another's link."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        trusted = (os.getuid(), path.parent.stat().st_uid)
+        if path.is_symlink() and path.lstat().st_uid not in trusted:
+            what = "it is a link of another user: nothing is written; delete it"
+            raise OSError(errno.ELOOP, what, str(path)) from None
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the same directory; rename it to `path` after the block.
+    """Yield a new path in the same directory; rename it to `path` after the block.
 
     If the block or the rename fails, the temporary file is removed and `path` stays as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)
@@ -149,11 +179,11 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def write_durable(path: Path, text: str) -> None:
-    """Write a file in place and its content durably; its name lasts from `fsync_directory` on.
+    """Write a new file and its content durably; its name lasts from `fsync_directory` on.
 
     For a file that no process reads before that.
     """
-    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+    with open(path, "x", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -184,7 +214,7 @@ def read_json(path: Path) -> Any:
 def append_jsonl(path: Path, record: object, durable: bool = False) -> None:
     """Append one record as one line in a single write; removes a line that a crash cut off."""
     line = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-    with open(path, "ab+") as file:
+    with os.fdopen(no_link(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+") as file:
         if (end := _end_of_lines(file)) < file.seek(0, os.SEEK_END):
             file.truncate(end)
         file.write(line)
@@ -216,7 +246,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def relink(link: Path, target: str) -> None:
     """Point a symbolic link at `target`, atomically."""
     with replacing(link) as temporary:
-        temporary.unlink(missing_ok=True)  # a killed process with this pid may have left it
         temporary.symlink_to(target)
 
 

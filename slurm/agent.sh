@@ -25,7 +25,8 @@ kit_code=$kit_run_dir/code:$kit_run_dir/kit
 
 kit_fail() { # REASON HINT
     printf '%(%F %T)T error: %s: %s\n  hint: %s\n' -1 "$kit_host" "$1" "$2" >&2
-    printf '%s: %s\n' "$kit_host" "$1" >"$kit_error" || true
+    # Not through a link that somebody has put there; so below, too.
+    { rm -f -- "$kit_error" && set -C && printf '%s: %s\n' "$kit_host" "$1" >"$kit_error"; } || true
     exit 1
 }
 
@@ -43,7 +44,7 @@ unset \
     OPENBLAS_NUM_THREADS GOTO_NUM_THREADS BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH CDPATH \
     POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t kit_builtins < <(compgen -b)
-unset -f "${kit_builtins[@]}" link grep # functions that the user's shell exports under these names
+unset -f "${kit_builtins[@]}" link grep rm # functions that the user's shell exports under these names
 mapfile -t kit_lines <"$kit_setup"
 case ${kit_lines[0]} in
 "export KIT_PYTHON=$kit_python" | "export KIT_PYTHON='$kit_python'") ;;
@@ -54,9 +55,12 @@ for kit_name in n u f v d t l; do ulimit -S "-$kit_name" hard 2>/dev/null || tru
 
 # --- the setup lines: the first line of setup.sh is the kit's ---------------------------------------
 [[ $((${#kit_lines[@]} + ${#kit_prefix[@]})) -gt 1 ]] || kit_log=/dev/null
+[[ $kit_log == /dev/null ]] || rm -f -- "$kit_log"
 kit_find_code
 mapfile -d '' -t kit_environment < <(
+    set -C
     exec 3>&1 >"$kit_log" 2>&1 </dev/null
+    set +C
     # conda and environment modules fail under -u, and their functions under -e. So only the lines of
     # setup.sh itself have to exit with 0.
     set +euo pipefail
@@ -89,7 +93,7 @@ kit_inside=$(cat <<'END'
 code=$1 error=$2 host=$3; shift 3
 fail() {
     printf '%s error: %s: %s\n  hint: %s\n' "$(date '+%F %T')" "$host" "$1" "$2" >&2
-    printf '%s: %s\n' "$host" "$1" >"$error"
+    rm -f -- "$error" && set -C && printf '%s: %s\n' "$host" "$1" >"$error"
     exit 1
 }
 cd "$code" ||

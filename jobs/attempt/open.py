@@ -13,7 +13,7 @@ from ..console import print_line, quantity
 from ..errors import FailedError, UserError
 from ..node import interfaces, rendezvous
 from ..records.nodes import AttemptPlan, Chosen, Head
-from ..rundir import RunDir, relink
+from ..rundir import RunDir, make_folder, relink
 from ..runs import code_snapshot, fact_reader, interpret, lookup, revision, run_lock, scratch_purge
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, job_list, sbatch, site
@@ -81,8 +81,7 @@ def _open(
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
         check_signal(facts, me.job_id)
     for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
-        if not shared_files.is_dir(folder):  # a scratch purge may have deleted it
-            folder.mkdir()
+        make_folder(folder)  # a scratch purge may have deleted it
     facts = close_lost(run_dir, facts, me, lookup.predecessor(run_dir))
     if not me.is_local:
         if facts.site is None:  # Slurm did not answer submit, or there was none
@@ -108,7 +107,7 @@ def _open(
         code=code.name,
         code_digest=f"{code.name} {kit.name}",
     )
-    run_dir.attempt(attempt).path.mkdir(exist_ok=True)
+    make_folder(run_dir.attempt(attempt).path)
     records.write(run_dir.attempt(attempt).plan, plan)
     if not me.is_local:
         hooks.successor(run_dir, facts, me, is_over=False)

@@ -104,7 +104,8 @@ def write_pointer(checkpoints: Path, pointer: str, name: str) -> None:
     """
     temporary = checkpoints / f"{TEMPORARY_PREFIX}{pointer}-{os.urandom(4).hex()}"
     try:
-        temporary.write_text(f"{name}\n", encoding="utf-8")
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(f"{name}\n")
         os.replace(temporary, checkpoints / pointer)
     except BaseException:
         with contextlib.suppress(OSError):

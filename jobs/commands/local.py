@@ -35,7 +35,7 @@ from ..procfs import children
 from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
 from ..records.training import Result
-from ..rundir import RunDir
+from ..rundir import RunDir, no_link
 from ..runs import fact_reader, run_lock
 from ..runs.run_lock import release_on_disk_error
 from ..slurm import client
@@ -97,6 +97,8 @@ def run(run_dir: RunDir) -> Decision | None:
         here = f"{quantity(len(devices), 'GPU')} here: {quantity(nodes, 'node')}"
         print_line(f"warning: {here}, not {spec.slurm.nodes}")
     shares = gpu_shares(nodes, devices)
+    if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
+        run_dir.job_log.unlink()
     me = run_lock.this_process(None)
     with release_on_disk_error(run_dir, me), stop_signals() as stops, adopted_orphans():
         print_line(f"{installation.command('logs', run_dir.run_id)} shows the output")
@@ -209,7 +211,7 @@ def start_agents(
         env |= {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
         if devices is not None:
             env["CUDA_VISIBLE_DEVICES"] = devices
-        with open(run_dir.job_log, "ab") as log:
+        with open(run_dir.job_log, "ab", opener=no_link) as log:
             agent = subprocess.Popen(
                 command,
                 cwd=run_dir.code,

@@ -38,8 +38,9 @@ def refuse_old_python(argv: "list[str]", version: "tuple[int, ...]") -> None:
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     reason = f"{host}: launch.python: {what}"
     name = f"agent-{int(argv[-1].rpartition('=')[2]):05d}.error"
-    with contextlib.suppress(OSError):
-        Path(argv[0], f"attempt-{argv[1]}", name).write_text(f"{reason}\n")
+    path = Path(argv[0], f"attempt-{argv[1]}", name)
+    with contextlib.suppress(OSError), open(path, "x") as file:
+        file.write(f"{reason}\n")
     hint = "set launch.python to a newer interpreter of the node or the image"
     sys.exit(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}\n  hint: {hint}")
 

@@ -21,7 +21,7 @@ from ..environment import Door
 from ..errors import HINT, FailedError, UserError
 from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
-from ..rundir import AttemptDir, RunDir, Timeline
+from ..rundir import AttemptDir, RunDir, Timeline, no_link, write_atomic
 from ..spec import Spec
 from ..stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
 from . import rendezvous
@@ -111,7 +111,7 @@ class Agent:
         """Start torchrun, with its output in a file; in the agent's output if the file fails."""
         path, log = self.attempt_dir.torchrun_log(self.node.rank), None
         with self.best_effort():
-            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            log = no_link(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         prepare = partial(prepare_torchrun, os.getpid())
         try:
             return subprocess.Popen(command, env=env, preexec_fn=prepare, stdout=log, stderr=log)
@@ -122,7 +122,7 @@ class Agent:
     def create_stop_file(self) -> None:
         """Create the file in which a user's own script can see the stop."""
         with self.best_effort():
-            os.close(os.open(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY, 0o666))
+            os.close(no_link(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY))
 
     def event(self, name: str, **fields: Any) -> None:
         """Append the event `name`, with the present time, to the timeline."""
@@ -250,7 +250,7 @@ def end_without_torchrun(attempt_dir: AttemptDir, rank: int, error: Exception) -
             record = AgentRecord(host, step_id=step_id, end=now, error=reason)
             records.write(attempt_dir.agent(rank), record)
         else:
-            attempt_dir.agent_error(rank).write_text(f"{reason}\n", encoding="utf-8")
+            write_atomic(attempt_dir.agent_error(rank), f"{reason}\n")
     sys.exit(with_time(f"error: {error}"))
 
 

@@ -25,6 +25,7 @@ from ..contract import (
     fsync_directory,
     read_pointer,
     records,
+    replacing,
     shared_files,
     with_retries,
 )
@@ -140,6 +141,6 @@ def quarantine(directory: Path, reason: str) -> Path:
     os.rename(directory, aside)
     fsync_directory(directory.parent)
     # It may be a file instead of a directory, or the disk may be full: the log has the reason, too.
-    with contextlib.suppress(OSError):
-        (aside / REASON).write_text(reason + "\n", encoding="utf-8", errors="backslashreplace")
+    with contextlib.suppress(OSError), replacing(aside / REASON) as temporary:
+        temporary.write_text(reason + "\n", encoding="utf-8", errors="backslashreplace")
     return aside

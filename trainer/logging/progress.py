@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..contract import replacing, training
+from ..contract import no_link, replacing, training
 
 # A write that took c seconds is followed by none for 100 c: at most 1 % of the time goes into it.
 REST_PER_WRITE = 100
@@ -68,7 +68,7 @@ def _open(path: Path, progress: training.Progress) -> BinaryIO | None:
     with contextlib.suppress(OSError):
         return open_new(path, training.progress_text(progress).encode())
     with contextlib.suppress(OSError):
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
+        return os.fdopen(no_link(path, os.O_WRONLY | os.O_CREAT), "wb")
     return None
 
 
@@ -79,7 +79,7 @@ def open_new(path: Path, content: bytes, is_durable: bool = False) -> BinaryIO:
     file, which has no name any more.
     """
     with replacing(path) as temporary:
-        file = open(temporary, "wb")  # noqa: SIM115 (open for the whole run)
+        file = open(temporary, "xb")  # noqa: SIM115 (open for the whole run)
         file.write(content)
         file.flush()
         if is_durable:

@@ -1,6 +1,7 @@
 """The command init: prepares a repository of the user for the installed kit."""
 
 import argparse
+import os
 from pathlib import Path
 
 from ... import installation
@@ -33,11 +34,12 @@ def init(folder: Path) -> int:
         )
     for name, text in files().items():
         path = folder / name
-        if path.exists():
+        if os.path.lexists(path):
             print(f"{path} exists and is kept")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
         print(f"wrote {path}")
     _ignore(folder / ".gitignore")
     print("next: kit submit configs/first.yaml")

@@ -311,3 +311,15 @@ def test_the_check_of_the_version_needs_no_module_of_the_kit():
         ast.parse(text, feature_version=(3, 6))
         head = text.partition("def main")[0]
         assert "from ." not in head
+
+
+@pytest.mark.parametrize("line", ["echo said; exit 3", "echo said"])
+def test_log_and_reason_replace_links_that_somebody_has_planted(node, line):
+    mine = node.run_dir.path / "mine"
+    mine.write_text("old")
+    for path in (node.attempt.setup_log(8), node.attempt.agent_error(8)):
+        path.symlink_to(mine)
+    node.python.unlink()  # the second reason, by the shell inside of the command prefix
+    assert node.run(line).returncode == 1
+    assert node.attempt.setup_log(8).read_text() == "said\n" and mine.read_text() == "old"
+    assert ("exit code 3" if "exit" in line else "no interpreter") in node.reason
