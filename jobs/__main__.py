@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from .commands.catalogue import load, parse
-from .console import discard_output, open_standard_streams, with_time
+from .console import discard_output, escape_output, open_standard_streams, with_time
 from .errors import FailedError, UserError
 
 EXIT_USER = 2
@@ -18,6 +18,7 @@ EXIT_FAILED = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 2 for a user's mistake, 1 for a failed action."""
     name = ""
+    escape_output()
     try:
         words = list(sys.argv[1:] if argv is None else argv)
         if words[:1] == ["make"]:  # kit.mk

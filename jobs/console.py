@@ -1,17 +1,20 @@
-"""Writes the kit's own lines to stderr. It never fails: the disk of a log may be full.
+"""Writes what the kit prints. Characters that could control a terminal are shown escaped.
 
 Standard library only.
 """
 
 import contextlib
+import io
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 STDERR = 2
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S "
+LAYOUT = "\n\t"
 _has_time = False
 
 
@@ -29,13 +32,56 @@ def with_time(text: str) -> str:
     return "\n".join(now + line for line in text.split("\n"))
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return a text with an escape for each character, not in `keep`, that a terminal may obey.
+
+    Also for a lone surrogate, which stands for a byte of a file's name, and which no codec writes.
+    """
+    rest = text
+    for char in keep:
+        rest = rest.replace(char, "")
+    if rest.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+class Escaped:
+    """A text stream that writes to another one, and escapes all but the ends of lines and tabs."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        if isinstance(stream, io.TextIOWrapper):  # LC_ALL=C or PYTHONIOENCODING may say ASCII
+            stream.reconfigure(errors="backslashreplace")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text; the name print() calls."""
+        return int(self._stream.write(printable(text, LAYOUT)))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts."""
+        self._stream.writelines(printable(line, LAYOUT) for line in lines)
+
+
+def escape_output() -> None:
+    """Escape what this process prints from now on: names, reasons and logs are of other users."""
+    for name in ("stdout", "stderr"):
+        if not isinstance(stream := getattr(sys, name), Escaped):
+            setattr(sys, name, Escaped(stream))
+
+
 def print_line(text: str) -> None:
-    """Write a line to stderr if possible.
+    """Write a line to stderr if possible: the disk of a log may be full.
 
     Bypasses Python's buffer: what stays in it fails once more at exit, with exit status 120.
     """
     with contextlib.suppress(OSError):
-        os.write(STDERR, f"{with_time(text)}\n".encode("utf-8", "backslashreplace"))
+        os.write(STDERR, printable(f"{with_time(text)}\n", LAYOUT).encode())
 
 
 def open_standard_streams() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .console import printable
 from .errors import UserError
 
 # The way to a key: names of mappings and positions in lists.
@@ -52,9 +53,9 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.place.where}: " if self.place.where else ""
         key = f"{dotted(self.path)}: " if self.path else ""
-        hint = f"\n  hint: {printable(self.hint)}" if self.hint else ""
-        frames = "".join(f"\n  {printable(frame)}" for frame in self.frames)
-        return printable(f"{where}{key}{self.what}") + frames + hint
+        hint = [f"  hint: {self.hint}"] if self.hint else []
+        lines = [f"{where}{key}{self.what}", *(f"  {frame}" for frame in self.frames), *hint]
+        return "\n".join(map(printable, lines))
 
     @property
     def in_one_line(self) -> str:
@@ -91,15 +92,8 @@ def _is_plain(text: str) -> bool:
 def format_value(value: Any, written: str | None = None) -> str:
     """Return a user's value for a message: shortened JSON; a number as in the file (`written`)."""
     is_number = written is not None and not isinstance(value, str)
-    text = str(written) if is_number else printable(json.dumps(value, ensure_ascii=False))
+    text = str(written) if is_number else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
-
-
-def printable(text: str) -> str:
-    """Return the text with an escape for every character that could control a terminal."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def expand_path(written: str) -> str:

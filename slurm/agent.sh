@@ -24,7 +24,7 @@ for kit_link in "$kit_run_dir"/{code,kit}; do link /proc/version "$kit_link" 2>/
 kit_code=$kit_run_dir/code:$kit_run_dir/kit
 
 kit_fail() { # REASON HINT
-    printf '%(%F %T)T error: %s: %s\n  hint: %s\n' -1 "$kit_host" "$1" "$2" >&2
+    printf '%(%F %T)T error: %s: %s\n  hint: %s\n' -1 "$kit_host" "${1//[^[:print:]]/?}" "$2" >&2
     # Not through a link that somebody has put there; so below, too.
     { rm -f -- "$kit_error" && set -C && printf '%s: %s\n' "$kit_host" "$1" >"$kit_error"; } || true
     exit 1

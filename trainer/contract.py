@@ -25,9 +25,11 @@ from ..jobs.checkpoint.names import (
 from ..jobs.checkpoint.part_file import BlockSink, Entry, header, part_name
 from ..jobs.checkpoint.reader import Contents, with_retries
 from ..jobs.console import (
+    LAYOUT,
     begin_lines_with_time,
     format_duration,
     format_metrics,
+    printable,
     quantity,
     with_time,
 )

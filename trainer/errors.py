@@ -16,6 +16,7 @@ from typing import NoReturn, TextIO
 
 from .contract import HINT as HINT
 from .contract import (
+    LAYOUT,
     PEER_TEXTS,
     REPEATED,
     TRANSIENT_ERRNOS,
@@ -28,6 +29,7 @@ from .contract import (
     known_cause,
     node_name,
     on_a_screen,
+    printable,
     records,
     shared_files,
     with_time,
@@ -234,7 +236,7 @@ def log(text: str, stream: TextIO | None = None) -> None:
 
     Errors are ignored: a full disk below a log ends no training.
     """
-    write_text(f"{with_time(text)}\n", sys.stdout if stream is None else stream)
+    write_text(printable(f"{with_time(text)}\n", LAYOUT), sys.stdout if stream is None else stream)
 
 
 def write_text(text: str, stream: TextIO) -> None:

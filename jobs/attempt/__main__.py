@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from ..console import begin_lines_with_time
+from ..console import begin_lines_with_time, escape_output
 from ..rundir import RunDir
 from ..runs import code_snapshot, run_lock
 from ..slurm import client
@@ -65,4 +65,5 @@ if __name__ == "__main__":
     # `run` reads them. Slurm also sends some because of our own requeue: they end no decision.
     block_stop_signals()
     begin_lines_with_time()
+    escape_output()
     sys.exit(main())

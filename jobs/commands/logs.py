@@ -2,6 +2,7 @@
 
 import argparse
 import codecs
+import io
 import os
 import re
 import sys
@@ -89,8 +90,13 @@ def lines_of(wanted: RankLog) -> Iterator[str]:
             yield seam(wanted.run_dir, number, before)
         with shared_files.open_binary(wanted.file(number)) as file:
             for line in file:  # the last one may have no line break yet
-                yield line.decode("utf-8", "replace").removesuffix("\n") + "\n"
+                yield newest_state(line.decode("utf-8", "replace").removesuffix("\n")) + "\n"
         before = number
+
+
+def newest_state(line: str) -> str:
+    """Return what follows a line's last carriage return: the newest state of a progress bar."""
+    return line.removesuffix("\r").rpartition("\r")[2]
 
 
 def no_log(wanted: RankLog) -> UserError:
@@ -207,8 +213,10 @@ class GrowingFile:
     path: Path
     offset: int = 0
     inode: int | None = None
-    _decoder: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    _decoder: io.IncrementalNewlineDecoder = field(
+        default_factory=lambda: io.IncrementalNewlineDecoder(  # it keeps \r\n together
+            codecs.getincrementaldecoder("utf-8")("replace"), translate=False
+        )
     )
 
     def read(self) -> Iterator[bytes]:
@@ -231,7 +239,9 @@ class GrowingFile:
                 yield block
 
     def copy_to(self, stream: TextIO) -> None:
-        """Write what is new to a stream."""
+        """Write what is new to a stream; of a progress bar only the newest state, in a new line."""
         for block in self.read():
-            stream.write(self._decoder.decode(block))
+            first, *others = self._decoder.decode(block).split("\n")
+            is_state = "\r" in first.removesuffix("\r")
+            stream.write("\n" * is_state + "\n".join(map(newest_state, [first, *others])))
         stream.flush()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import installation
-from ..problems import Place, Problem, SpecError, printable
+from ..problems import Place, Problem, SpecError
 from ..rooms import ROOMS
 from ..spec import Spec
 from . import overrides, validate, yaml_reader
@@ -54,7 +54,7 @@ def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> L
         if not is_point:
             hint = "this copy of the kit does not have the room sweeps: remove the section"
             if "sweeps" in ROOMS:
-                hint = f"{installation.with_config('sweep', printable(str(path)))} runs them"
+                hint = f"{installation.with_config('sweep', str(path))} runs them"
             what = "this file describes several runs, and this command takes one"
             problem = Problem((SWEEP,), what, hint, place=document.place((SWEEP,)))
             document.problems.append(problem)
@@ -67,8 +67,8 @@ def read(path: Path, arguments: Sequence[str] = ()) -> tuple[str, Document]:
 
     Raises: SpecError for a file that has no keys.
     """
-    name, text = printable(str(path)), _read(path)
-    document = yaml_reader.parse(text, lambda line: Place(f"{name}:{line}", (0, line)))
+    text = _read(path)
+    document = yaml_reader.parse(text, lambda line: Place(f"{path}:{line}", (0, line)))
     if not isinstance(document.values, dict):
         hint = "write keys and values, such as name: first-run"
         nothing = Problem((), "this is not a mapping of keys", hint, place=document.place(()))
@@ -98,7 +98,7 @@ def _read(path: Path) -> str:
     """
 
     def refuse(what: str, hint: str, line: int | None = None) -> SpecError:
-        where = printable(str(path)) + (f":{line}" if line else "")
+        where = f"{path}:{line}" if line else str(path)
         return SpecError([Problem((), what, hint, place=Place(where))])
 
     try:
@@ -130,9 +130,9 @@ def _other_files(path: Path) -> str:
         for name in _specs_in(place)
     }
     if guess := nearest(path.stem, places):
-        return f"did you mean {printable(str(places[guess] / guess))}.yaml?"
-    listed = printable(", ".join(_specs_in(folder)[:20]))
-    return f"{printable(str(folder))} has {listed}" if listed else "configs/ has examples"
+        return f"did you mean {places[guess] / guess}.yaml?"
+    listed = ", ".join(_specs_in(folder)[:20])
+    return f"{folder} has {listed}" if listed else "configs/ has examples"
 
 
 def _specs_in(folder: Path) -> list[str]:

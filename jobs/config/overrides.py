@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..problems import CONTROL, KeyPath, Place, Problem, printable
+from ..problems import CONTROL, KeyPath, Place, Problem
 from . import yaml_reader
 from .keys import is_text_item, keys, nearest
 from .yaml_reader import Document, YamlNode
@@ -42,13 +42,13 @@ def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
     number: the argument's position among all overrides; problems are sorted by it.
     """
     name, equals, written = argument.partition("=")
-    place = Place(f"override {printable(argument[:100])}", (1, number))
+    place = Place(f"override {argument[:100]}", (1, number))
     if not equals:
         known = [key.dotted for key in keys().values()]
         in_mapping = any(name.startswith(f"{key}.") for key in known)
         key = name if in_mapping else nearest(name, known)
         hint = "write KEY=VALUE without spaces, such as slurm.nodes=2"
-        hint = f"write {printable(key)}=VALUE" if key else hint
+        hint = f"write {key}=VALUE" if key else hint
         return Problem((), "is not KEY=VALUE", hint, place=place)
     path: KeyPath = tuple(name.split("."))
     if not all(path) or len(argument.encode(errors="replace")) > yaml_reader.MAX_BYTES:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ..problems import CONTROL, KeyPath, Place, Problem, format_value, printable
+from ..problems import CONTROL, KeyPath, Place, Problem, format_value
 
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
 MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit
@@ -85,7 +85,7 @@ def parse(text: str, place_of: Callable[[int], Place]) -> Document:
     except (yaml.YAMLError, ValueError) as error:  # SafeLoader: ValueError of "\\U00110000"
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         reason = getattr(error, "problem", None) or getattr(error, "reason", None)
-        what = f"this is not YAML: {printable(str(reason or 'it ends early'))}"
+        what = f"this is not YAML: {reason or 'it ends early'}"
         hint = "quote text that holds any of : # { } [ ] , & * ! | > % @ and indent with spaces"
         reader.report(mark.line + 1 if mark else 1, (), what, hint)
     return document
@@ -136,12 +136,12 @@ class _Reader:
         hint = "delete it, or quote the value if it is text that starts with "
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if isinstance(event, yaml.AliasEvent):
-            what = f"the alias *{printable(anchor or '')} is not allowed"
+            what = f"the alias *{anchor or ''} is not allowed"
             self.report(line, (), what, "repeat the value, or quote it if it is text")
         elif anchor is not None:
-            self.report(line, (), f"the anchor &{printable(anchor)} is not allowed", f"{hint}&")
+            self.report(line, (), f"the anchor &{anchor} is not allowed", f"{hint}&")
         if tag is not None:
-            self.report(line, (), f"the tag {printable(tag)} is not allowed", f"{hint}!")
+            self.report(line, (), f"the tag {tag} is not allowed", f"{hint}!")
 
     def value(self, node: yaml.Node, path: KeyPath, line: int | None = None) -> Any:
         """Return the value of a node and keep the nodes of its keys. line: of its own key."""

@@ -53,10 +53,11 @@ def main() -> int:
     from ..stop_signals import block_stop_signals
 
     block_stop_signals()
-    from ..console import begin_lines_with_time
+    from ..console import begin_lines_with_time, escape_output
     from .agent import main as run
 
     begin_lines_with_time()
+    escape_output()
     return run(sys.argv[1:])
 
 

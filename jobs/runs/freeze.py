@@ -19,7 +19,6 @@ from pathlib import Path
 from .. import hooks, records
 from ..config.load import LoadedSpec
 from ..errors import UserError
-from ..problems import printable
 from ..records.frozen import Overrides, PackageVersion, Provenance
 from ..rundir import RunDir, Timeline, relink
 from ..spec import Spec
@@ -69,7 +68,7 @@ def freeze_all(
     sources = {run: hooks.freeze(loaded.spec, repository) for run, loaded in runs.items()}
     first, (spec, *_) = next(iter(sources.items()))
     if spec.name[:1] in ("", ".") or "/" in spec.name:
-        raise UserError(f"name: {printable(spec.name)} cannot be the name of a folder of runs")
+        raise UserError(f"name: {spec.name} cannot be the name of a folder of runs")
     root, mode = first.path.parent.parent, int(spec.dir_mode, 8)
     check_writable(root)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.console import format_duration
+from slurm_job_kit.jobs.console import format_duration, print_line
 from slurm_job_kit.jobs.rundir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -76,3 +76,10 @@ def test_the_first_line_of_a_rank_begins_with_the_time(tmp_path):
 def test_a_duration_has_all_its_units_or_the_largest(seconds, text, short):
     assert format_duration(seconds) == text
     assert format_duration(seconds, 2) == short
+
+
+def test_a_line_of_the_kit_controls_no_terminal(capfd):
+    print_line("a reason\n  hint:\t\x1b[2J\r\x85\u2066\udcff\U000e0001")
+    assert capfd.readouterr().err == (
+        "a reason\n  hint:\t\\x1b[2J\\r\\x85\\u2066\\udcff\\U000e0001\n"
+    )

@@ -4,12 +4,15 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from ...console import printable
+
 Row = dict[str, str]  # the text of each column that the run has
 
 
 def text(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Return the rows as text for stdout: the columns that any row has, `-` for what one lacks."""
     used = [name for name in columns if any(row.get(name) for row in rows)]
+    rows = [{name: printable(cell) for name, cell in row.items()} for row in rows]
     lines = [used, *([row.get(name) or "-" for name in used] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) > shutil.get_terminal_size().columns:

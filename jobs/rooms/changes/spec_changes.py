@@ -12,7 +12,7 @@ from ...checkpoint import reader
 from ...checkpoint.names import checkpoint_names
 from ...console import print_line
 from ...errors import UserError
-from ...problems import KeyPath, dotted, printable
+from ...problems import KeyPath, dotted
 from ...records.frozen import KeyChange, Overrides, Revision, SpecChange
 from ...rundir import RunDir
 from ...runs import revision
@@ -118,7 +118,7 @@ def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:
     """Return a line for each key: `train.lr: 0.1 -> 0.05`; one more for another length."""
     lines = []
     for path, pair in changed.items():
-        old, new = (printable(json.dumps(value, ensure_ascii=False)) for value in pair)
+        old, new = (json.dumps(value, ensure_ascii=False) for value in pair)
         note = _OTHER_BITS if path in SHAPE + SHARING else ""
         note = _SAME_SHAPES if path[:2] in MODEL else note
         lines.append(f"{dotted(path)}: {old} -> {new}{note}")

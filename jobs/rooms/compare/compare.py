@@ -10,7 +10,7 @@ from ... import records, shared_files
 from ...commands import arguments
 from ...console import quantity
 from ...errors import UserError
-from ...problems import dotted, printable
+from ...problems import dotted
 from ...records.frozen import Provenance
 from ...records.training import Result
 from ...rundir import RunDir
@@ -138,4 +138,4 @@ def _step(line: bytes) -> Any:
 
 
 def _shown(line: bytes) -> str:
-    return printable(line.decode(errors="backslashreplace").rstrip("\n")) or "nothing"
+    return line.decode(errors="backslashreplace").rstrip("\n") or "nothing"

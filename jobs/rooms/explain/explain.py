@@ -10,9 +10,8 @@ from ...commands import arguments
 from ...commands.views import table
 from ...config.keys import Key, default_text, keys, sections, type_name, unknown_key_hint
 from ...config.load import LoadedSpec, load
-from ...console import display_path
+from ...console import display_path, printable
 from ...errors import UserError
-from ...problems import printable
 from ...runs import frozen_spec, lookup
 from ...spec import Scalar
 
@@ -62,7 +61,7 @@ def question_of(words: Iterable[str]) -> tuple[str, str, list[str]]:
             source = word
     if overrides and not source:
         hint = "also name the CONFIG or RUN, such as configs/resnet.yaml"
-        what = f"{printable(overrides[0])} changes a spec, but none is named"
+        what = f"{overrides[0]} changes a spec, but none is named"
         raise UserError(f"{what}\n  hint: {hint}")
     return topic, source, overrides
 
@@ -89,7 +88,7 @@ def spec_of(source: str, overrides: Sequence[str]) -> LoadedSpec:
         return frozen_spec.reload(lookup.find(source), overrides)
     except lookup.NoSuchRunError:
         hint = unknown_key_hint(tuple(source.split(".")))
-        what = f"{printable(source)} is no key, section, CONFIG or RUN"
+        what = f"{source} is no key, section, CONFIG or RUN"
         raise UserError(f"{what}\n  hint: {hint}") from None
 
 

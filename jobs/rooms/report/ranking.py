@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import records, shared_files
+from ...console import printable
 from ...records.training import Progress, Result
 from ...rundir import RunDir
 from ...spec import METRIC_MODES, FormatError, Spec
@@ -125,7 +126,7 @@ def bare(metric: str) -> str:
 def lines_of(ranked: Sequence[RankedValue], metric: str, labels: Mapping[RunDir, str]) -> list[str]:
     """Return the runs in order, with value and step; `labels`: for runs that differ in keys."""
     own = {r.run_dir: f"{r.run_dir.path.parent.name} {r.run_dir.run_id}" for r in ranked}
-    names = [labels.get(r.run_dir, own[r.run_dir]) for r in ranked]
+    names = [printable(labels.get(r.run_dir, own[r.run_dir])) for r in ranked]
     width = max(map(len, names), default=0)
     is_max = mode([each.run_dir for each in ranked], metric) == "max"
     lines = ["", f"{metric}, {'largest' if is_max else 'smallest'} first"]
@@ -133,4 +134,4 @@ def lines_of(ranked: Sequence[RankedValue], metric: str, labels: Mapping[RunDir,
         value = "-" if each.value is None else f"{each.value:.6g}"
         step = "" if each.step is None else f"  step {each.step}"
         lines.append(f"{place:>4}  {value:>12}  {name:<{width}}{step}".rstrip())
-    return ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
+    return lines

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ...console import printable
 from ...records.ended import FINAL, Action, AttemptRecord
 from ...records.training import Event, read_events
 from ...rundir import RunDir
@@ -73,9 +74,8 @@ class RunTimes:
 
     @property
     def name(self) -> str:
-        """Name and id of the run, with `?` for characters that no terminal shows."""
-        text = f"{self.run_dir.path.parent.name} {self.run_dir.run_id}"
-        return "".join(each if each.isprintable() else "?" for each in text)
+        """Name and id of the run, for a line and for the page."""
+        return printable(f"{self.run_dir.path.parent.name} {self.run_dir.run_id}")
 
     def node_hours(self, *uses: Use) -> float:
         """Return the hours of all nodes with these uses; with all of them by default."""

@@ -80,6 +80,16 @@ def test_bytes_that_are_no_text_are_replaced_and_text_is_not_cut_between_blocks(
         assert capsys.readouterr().out == "ä\ufffd\n"
 
 
+def test_of_a_progress_bar_the_newest_state_is_shown(here, capsys, monkeypatch):
+    begin(run := make_run(here), 1, "start\r\n\r 1%\r 50%\r100%\nepoch 1:  7%\r 8%")
+    end(run, 1)
+    assert main(["logs", "tiny"]) == 0
+    assert capsys.readouterr().out == "start\n100%\n 8%\n"
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 29)  # of a log that grows: to `epoch 1`
+    assert main(["logs", "tiny", "-f", "--attempt", "1"]) == 0
+    assert capsys.readouterr().out == "start\n100%\nepoch 1\n 8%"
+
+
 def test_a_rank_without_a_log_is_refused_with_those_that_have_one(run, capsys):
     begin(run, 2, "x", rank=1)
     assert main(["logs", "tiny", "--rank", "3"]) == 2

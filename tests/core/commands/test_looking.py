@@ -1,6 +1,7 @@
 """A command that looks at a run changes no file: of any run, also of another user's."""
 
 import contextlib
+import json
 import os
 
 import pytest
@@ -112,3 +113,34 @@ def test_a_command_that_looks_changes_no_file(here, slurm, capsys, kind, who):
             assert tree(runs) == before, words
     shown = capsys.readouterr().out
     assert ("nothing is wrong, the run is complete" in shown) == (kind == "complete")
+
+
+# A title of the window, a return, C1, text from right to left, another end of a line.
+HARMFUL = "\x1b]0;x\x07\r\x9b2J\u202e\u2028\x7f"
+
+
+def is_harmless(text):
+    return all(char.isprintable() or char in "\n\t" for char in text)
+
+
+def test_no_command_prints_what_controls_a_terminal(here, capfdbinary):
+    run = make_run(here)
+    began(run)
+    run_files.opened(run, nodes=[HARMFUL, "b"])
+    run_files.recorded(run, {"error": HARMFUL}, decision="hold", cause="crash", reason=HARMFUL)
+    run_files.failed(run.attempt(1), 0, 2.0, HARMFUL, traceback=HARMFUL)
+    write_json(run.result, {"status": "held", "reason": HARMFUL, "attempts": 1})
+    run.metrics.write_text(json.dumps({"step": 1, "global_step": 1, HARMFUL: 0.5}) + "\n")
+    run.attempt(1).rank_log(0).write_text(f"loss \xe9 {HARMFUL}\n")
+    (here / "runs/tiny").rename(here / f"runs/{HARMFUL}\udcff")  # a byte that is no text
+    of_run = [[run.run_id if word == "tiny" else word for word in words] for words in LOOKING]
+    for words in (*of_run, ["logs", "-f"], ["status", HARMFUL], ["submit", f"{HARMFUL}\udcff"]):
+        main(words)
+        out, err = (each.decode() for each in capfdbinary.readouterr())
+        assert is_harmless(out + err), (words, out, err)
+        if "--json" in words:
+            json.loads(out)
+        if words[0] == "logs" and len(words) == 2:
+            assert r"\x9b2J\u202e\u2028\x7f" in out
+    shown = run_files.kit("status", LC_ALL="C", PYTHONIOENCODING="ascii")  # no other characters
+    assert shown.returncode == 0 and r"\u2028\x7f\udcff" in shown.stdout

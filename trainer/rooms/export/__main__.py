@@ -26,6 +26,7 @@ import torch
 
 from ....jobs.checkpoint.names import find_checkpoint
 from ....jobs.checkpoint.part_file import SUFFIX
+from ....jobs.console import escape_output
 from ....jobs.records.training import Result
 from ....jobs.rundir import replacing, write_durable
 from ...checkpoint import digest, outline
@@ -151,4 +152,5 @@ def describe(manifest: Manifest, is_run_finished: bool) -> str:
 
 
 if __name__ == "__main__":
+    escape_output()
     sys.exit(main())
