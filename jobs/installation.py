@@ -45,6 +45,16 @@ def _is_by_make() -> bool:
 IS_BY_MAKE = _is_by_make()
 
 
+def python_m(module: str, *words: str) -> list[str]:
+    """Return the command of a module of the kit: `python -m`, without the working directory.
+
+    There may be a json.py or torch.py, also of another user, which Python would import.
+    """
+    search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    python = ["/usr/bin/env", f"PYTHONPATH={search_path}", sys.executable, "-P"]
+    return [*python, "-m", f"{NAME}.{module}", *words]
+
+
 def top_of(folder: Path) -> Path | None:
     """Return the top of a folder's git repository, found without git; None if it is in none."""
     return next((top for top in (folder, *folder.parents) if (top / ".git").exists()), None)

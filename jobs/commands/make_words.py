@@ -97,7 +97,7 @@ def train(values: dict[str, str], environ: MutableMapping[str, str]) -> NoReturn
         raise UserError(f"NPROC={ranks}: write a number of ranks, such as NPROC=2")
     if not Path(config).is_dir():
         load(Path(config), shlex.split(given))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
     argv = [*torchrun, f"--nproc-per-node={ranks}", "-m", "trainer", config]
     argv += [f"--set={given}"] if given else []
     own = {name: value for name, value in environ.items() if not name.startswith("PET_")}

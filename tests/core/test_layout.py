@@ -386,6 +386,29 @@ def test_only_jobs_slurm_runs_slurms_commands():
     assert not words, "a command's name as a value: give a module of jobs.slurm a function for it"
 
 
+# Without -P `python -m` imports a json.py of the working directory, also one of another user.
+STARTS_MODULES = {
+    "jobs.installation": "python_m, with -P, for all that does not stand here",
+    "jobs.node.torchrun": "torchrun and ranks, in the frozen code",
+    "jobs.commands.make_words": "make train, in a clone of the kit",
+    "jobs.commands.packages": "the line that a user may copy",
+    "jobs.rooms.check.hooks": "builds the parts of a run as a rank does, in the frozen code",
+    "jobs.rooms.rehearse.probe.launcher": "a user's module, as Python runs it",
+    "jobs.rooms.rehearse.subjects": "a user's command, in its copy; the kit as this process",
+    "jobs.rooms.scripts.command": "a user's module, in the frozen code",
+}
+
+
+def test_only_listed_modules_start_another_by_its_name():
+    found = {
+        module
+        for module in FILES
+        for node in nodes(module)
+        if isinstance(node, ast.Constant) and node.value == "-m"
+    }
+    assert found == present(STARTS_MODULES)
+
+
 MAX_FUNCTION_LINES = 50
 
 

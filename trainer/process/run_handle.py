@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +83,7 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
             raise UserError(f"{path} is not a run directory: it has no {RunDir(path).spec.name}")
         run_dir = RunDir(path.resolve())
     elif path.is_file():
-        frozen = json.loads(_python("slurm_job_kit.jobs", "freeze", *arguments))
+        frozen = json.loads(_python("jobs", "freeze", *arguments))
         run_dir = RunDir(Path(frozen["run_dir"]).resolve())
     else:
         raise UserError(f"{path}: no such run directory or config")
@@ -98,9 +97,7 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
 def _open_by_hand(run_dir: RunDir) -> int:
     """Open an attempt that this process owns, as the batch script does for a Slurm job."""
     owner = f"--pid={os.getpid()}"
-    opened = _python(
-        "slurm_job_kit.jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname()
-    )
+    opened = _python("jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname())
     if not opened:
         raise UserError(f"{run_dir.path} is complete: nothing to do")
     return int(opened.split()[0])  # the endpoint follows; torchrun has its own already
@@ -113,21 +110,13 @@ def close_by_hand(run: RunHandle) -> None:
     """
     command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
     # The close of a stopped run exits with 1.
-    _python("slurm_job_kit.jobs.attempt", *command, ignore_status=True)
+    _python("jobs.attempt", *command, ignore_status=True)
 
 
 def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
     """Return the output of a module of the kit, run in its own process to keep ranks small."""
-    search_path = os.pathsep.join(
-        filter(None, [str(installation.ROOT), os.environ.get("PYTHONPATH")])
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": search_path},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    command = installation.python_m(module, *arguments)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0 and not ignore_status:
         raise UserError(f"cannot start; see the error above (python -m {module} {arguments[0]})")
     return done.stdout.strip()

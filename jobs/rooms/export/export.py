@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 
 from ... import installation
 from ...attempt.close import write_missing_result
@@ -32,7 +31,7 @@ def command(args: argparse.Namespace) -> int:
     if not checkpoint_names(run_dir.checkpoints):
         hint = installation.command("status", run_dir.run_id) + " shows the progress"
         raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")
-    argv = [sys.executable, "-m", "slurm_job_kit.trainer.rooms.export", str(run_dir.path)]
-    argv += ["--checkpoint", args.checkpoint] if args.checkpoint else []
-    argv += ["--out", str(args.out)] if args.out else []
+    argv = installation.python_m("trainer.rooms.export", str(run_dir.path))
+    argv += [f"--checkpoint={args.checkpoint}"] if args.checkpoint else []
+    argv += [f"--out={args.out}"] if args.out else []
     os.execv(argv[0], argv)

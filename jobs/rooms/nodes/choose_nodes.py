@@ -1,6 +1,5 @@
 """The nodes of an attempt, chosen from those of its job, and where its agents meet."""
 
-import sys
 import time
 from collections.abc import Sequence
 
@@ -66,9 +65,10 @@ def silent_nodes(facts: AttemptFacts, nodes: Sequence[str]) -> Sequence[str]:
 
 def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -> Head | None:
     """Return where the agents meet, by the first of the nodes; None without its answer."""
-    module = f"{installation.NAME}.jobs.rooms.nodes.head"
-    words = [str(run_dir.path), str(attempt), *nodes]
-    answer = client.ask_node(job_id, nodes[0], [sys.executable, "-m", module, *words])
+    # Where Slurm cannot enter the working directory it takes /tmp, which all users can write.
+    words = (str(run_dir.path), str(attempt), *nodes)
+    command = installation.python_m("jobs.rooms.nodes.head", *words)
+    answer = client.ask_node(job_id, nodes[0], command)
     lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
     if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
         lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]

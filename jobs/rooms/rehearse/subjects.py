@@ -244,7 +244,10 @@ class SpecSubject(Subject):
         if number > 1:
             words = ["resume", str(self.home)]
             words += [] if ranks == self.ranks else [f"slurm.nodes={ranks}", "--yes"]
-        command = [sys.executable, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"]
+        # As this process: `python -m jobs` in a clone searches the working directory, kit does not.
+        safe = [] if sys.path[0] == os.getcwd() else ["-P"]
+        python = [sys.executable, *safe, "-m", "slurm_job_kit.jobs"]
+        command = [*python, *words, "--cluster", "local"]
         env = {**env, "KIT_RUNS": str(self.place)}
         self.process = _popen(command, self.started_in, env, log)
 

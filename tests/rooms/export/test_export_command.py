@@ -3,7 +3,9 @@
 import os
 import sys
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
+from tests.core import run_files
 from tests.core.run_files import make_run
 
 
@@ -16,11 +18,15 @@ def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, ca
     monkeypatch.setattr(os, "execv", lambda path, words: started.append([path, *words]))
     main(["export", "tiny", "--checkpoint", "best", "--out", "w.safetensors"])
     main(["export"])
-    command = [
-        sys.executable,
-        sys.executable,
-        "-m",
-        "slurm_job_kit.trainer.rooms.export",
-        str(run.path),
-    ]
-    assert started == [[*command, "--checkpoint", "best", "--out", "w.safetensors"], command]
+    command = installation.python_m("trainer.rooms.export", str(run.path))
+    command.insert(0, command[0])
+    assert started == [[*command, "--checkpoint=best", "--out=w.safetensors"], command]
+
+
+def test_export_imports_nothing_of_the_working_directory(here):
+    (make_run(here).checkpoints / "step-00000009").mkdir(parents=True)
+    for name in ("json", "torch", "random", "slurm_job_kit", "safetensors"):
+        (here / f"{name}.py").write_text("open('imported', 'w')\n")
+    # Without its own working directory, as the command kit, which pip has installed.
+    done = run_files.kit("export", "tiny", python=[sys.executable, "-P"])
+    assert "export: error: " in done.stderr and not (here / "imported").exists()
