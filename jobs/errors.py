@@ -21,6 +21,10 @@ class UserError(Exception):
     """A user's mistake, exit 2: the text says what, where, and the way out."""
 
 
+class RecordError(UserError, ValueError):
+    """A file of the run directory is not what it should be; names the file, and the key if any."""
+
+
 class FailedError(Exception):
     """An action that should have worked did not, exit 1: the text says what happened.
 

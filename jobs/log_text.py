@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from . import shared_files
+from .errors import RecordError
 
 BLOCK_BYTES = 1 << 16
 # The most that is read of the end of one file.
@@ -88,7 +89,7 @@ def read_end(path: Path, max_lines: int = 1000) -> list[str]:
                 blocks.append(file.read(position - begin))
                 num_lines += blocks[-1].count(b"\n")
                 position = begin
-    except OSError:
+    except (OSError, RecordError):
         return []
     lines = b"".join(reversed(blocks)).split(b"\n")
     if not lines[-1]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import shared_files
+from .errors import RecordError
 
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
@@ -203,10 +204,18 @@ def write_json(path: Path, value: object) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Return the value in a JSON file; None if the file is missing."""
+def parse_json(text: str | bytes, where: object) -> Any:
+    """Return the value in a JSON text. `where`: the file, for the error. Raises: RecordError."""
     try:
-        return json.loads(shared_files.read_text(path))
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{where} is not JSON: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file; None without the file. Raises: RecordError, OSError."""
+    try:
+        return parse_json(shared_files.read_text(path), path)
     except FileNotFoundError:
         return None
 
@@ -234,13 +243,16 @@ def _end_of_lines(file: BinaryIO) -> int:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a JSON-lines file; a last line that a crash cut off does not count."""
+    """Return the records of a JSON-lines file; a last line that a crash cut off does not count.
+
+    Raises: RecordError, OSError.
+    """
     try:
         # Not splitlines: it also ends a line at characters that JSON does not escape.
         *lines, _ = shared_files.read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in lines]
+    return [parse_json(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
 
 
 def relink(link: Path, target: str) -> None:

@@ -3,18 +3,27 @@
 A client of a network file system answers from its cache. By NFS's default options attributes may be
 3 to 60 s old; names, missing names and listings 30 to 60 s. open() of a name that exists asks the
 server. So the kit opens by its name what it knows by name, and believes a missing name or a listing
-only after `ask_again`. Standard library only; the trainer imports this module, too.
+only after `ask_again`.
+
+Nobody vouches for a file of a run: others may have put a FIFO, a link to a device or a file of any
+size in its place. Standard library only; the trainer imports this module, too.
 """
 
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
 
+from .errors import RecordError
+
+MAX_BYTES = 1 << 26  # of a file that is read as a whole, and of a line
+# What is in the way of a file, and stays there.
+_LASTING = (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 # link(2) from another file system fails and changes nothing, but the kernel first looks up the new
 # name: FUSE asks the server then. NFS does so for a name that it knows; the answer for a directory
 # makes it look up again the missing names in that directory. Source: Linux, fs/namei.c,
@@ -102,7 +111,7 @@ def forget(folder: Path) -> None:
     ask_again(folder)
     for path in (folder / name for name in listdir(folder)):
         ask_again(path)
-        with contextlib.suppress(OSError), open_binary(path) as file:
+        with contextlib.suppress(OSError, RecordError), open_binary(path) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -120,25 +129,59 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file. Raises: FileNotFoundError if the server has none, OSError."""
-    return _with_retry(Path.read_bytes, path)
+    """Return the content of a file.
+
+    Raises: FileNotFoundError if the server has none; RecordError if it is not a regular file of up
+    to MAX_BYTES; OSError.
+    """
+    content = _with_retry(_read, path)
+    if len(content) > MAX_BYTES:
+        raise RecordError(f"{path} is larger than {MAX_BYTES >> 20} MiB")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    with _open(path) as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
     """Return the content of a file as `read_bytes` does, decoded from UTF-8."""
-    return _with_retry(lambda each: each.read_text(encoding="utf-8", errors=errors), path)
+    content = read_bytes(path)
+    try:
+        return content.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path} is not UTF-8: {error}") from None
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file of any size, with their line breaks. Raises: as `read_bytes`."""
+    with open_binary(path) as file:
+        while line := file.readline(MAX_BYTES + 1):
+            if len(line) > MAX_BYTES:
+                raise RecordError(f"{path} has a line of more than {MAX_BYTES >> 20} MiB")
+            yield line
 
 
 def open_binary(path: Path) -> BufferedReader:
-    """Open a file to read its bytes. Raises: FileNotFoundError if the server has none, OSError.
-
-    Without blocking: a FIFO without a writer would block for ever.
-    """
-    return _with_retry(lambda each: open(each, "rb", opener=_without_waiting), path)
+    """Open a file of any size to read its bytes. Raises: as `read_bytes`."""
+    return _with_retry(_open, path)
 
 
-def _without_waiting(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NONBLOCK)
+def _open(path: Path) -> BufferedReader:
+    try:
+        # Without waiting: a FIFO without a writer would block for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _LASTING:
+            raise RecordError(f"{path}: {error.strerror}") from None
+        raise
+    except ValueError as error:  # text that cannot be a path
+        raise RecordError(f"{path}: {error}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RecordError(f"{path} is not a regular file")
+    return open(fd, "rb")
 
 
 @contextlib.contextmanager

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from . import shared_files
-from .errors import UserError
-from .rundir import FORMAT
+from . import records, shared_files
+from .errors import RecordError, UserError
+from .rundir import FORMAT, parse_json
 
 Scalar = str | int | float | bool
 
@@ -499,20 +499,30 @@ class Spec:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return the frozen spec of a run, from its `spec.json`. Raises: FormatError, OSError."""
+        """Return the frozen spec of a run, from its `spec.json`.
+
+        Raises: FormatError, RecordError, OSError.
+        """
         return cls.from_json(shared_files.read_text(path), str(path.parent))
 
     @classmethod
     def from_json(cls, text: str, run_dir: str = "the run directory") -> Self:
         """Return the spec of a `spec.json` that `to_json` wrote; `jobs.config.load` checked it.
 
-        Raises: FormatError.
+        Raises: FormatError, RecordError.
         """
-        values = json.loads(text)
-        check_format(values.pop("format", 0), run_dir)
-        for name, section in SECTIONS.items():
-            values[name] = section(**values[name])
-        return cls(**values)
+        where = f"{run_dir}/spec.json"
+        values = parse_json(text, where)
+        if isinstance(values, dict):
+            check_format(values.get("format", 0), run_dir)
+            for name in SECTIONS.keys() - values:
+                raise RecordError(f"{where}: the section {name} is missing")
+        spec = records.decode(cls, values, where)
+        try:
+            spec.slurm.job_nodes, spec.slurm.fewest_nodes, int(spec.dir_mode, 8)
+        except ValueError as error:
+            raise RecordError(f"{where}: {error}") from None
+        return spec
 
 
 class FormatError(UserError):

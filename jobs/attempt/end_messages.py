@@ -5,6 +5,7 @@ import math
 
 from .. import log_text, shared_files
 from ..console import print_line, quantity
+from ..errors import RecordError
 from ..records.ended import Evidence
 from ..rundir import RunDir
 from ..runs.interpret import (
@@ -21,7 +22,7 @@ def report_quarantine(run_dir: RunDir, facts: AttemptFacts) -> None:
     for name in newly_quarantined(facts):
         aside = run_dir.checkpoints / name
         reason = "the reason is in rank 0's log"
-        with contextlib.suppress(OSError):  # it may be no directory, or written on a full disk
+        with contextlib.suppress(OSError, RecordError):  # written on a full disk?
             text = shared_files.read_text(aside / "REASON", errors="replace")
             reason = next(iter(text.splitlines()), reason)
         what = f"attempt {facts.attempt}: a damaged checkpoint was put aside"

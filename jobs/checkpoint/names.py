@@ -89,7 +89,10 @@ def free_name(checkpoint: Path, prefix: str) -> Path:
 
 
 def read_pointer(checkpoints: Path, pointer: str) -> str | None:
-    """Return the name in the file `latest` or `best`; None without a file. Raises: OSError."""
+    """Return the name in the file `latest` or `best`; None without a file.
+
+    Raises: RecordError, OSError.
+    """
     try:
         return shared_files.read_text(checkpoints / pointer).strip()
     except FileNotFoundError:

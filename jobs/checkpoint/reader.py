@@ -10,7 +10,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from io import BufferedReader
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from .. import shared_files
+from ..errors import RecordError
 from . import manifest, part_file
 from .manifest import DamageError as DamageError
 from .manifest import FileDigest, Manifest
@@ -25,7 +25,7 @@ from .names import MANIFEST
 from .part_file import PartFile
 
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
-LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
+LASTING = {errno.ENOENT, errno.ENOTDIR}
 
 Value = TypeVar("Value")
 
@@ -166,7 +166,7 @@ def _bad_sectors_are_damage() -> Iterator[None]:
 def _manifest(directory: Path) -> Manifest:
     """Read and check a manifest. Raises: DamageError; UserError for another format version."""
     with _open(directory / MANIFEST) as file:
-        text = file.read()
+        text = file.read(shared_files.MAX_BYTES)
     try:
         return manifest.parse(text, directory)
     except (ValueError, RecursionError) as error:
@@ -202,12 +202,12 @@ def _check(path: Path, expected: FileDigest) -> None:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file to read; a lasting error becomes DamageError."""
+    """Open a file to read; a lasting error becomes DamageError."""
     try:
         with shared_files.open_binary(path) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DamageError(f"{path.name} is not a regular file")
             yield file
+    except RecordError as error:
+        raise DamageError(str(error).removeprefix(f"{path.parent}/")) from error
     except OSError as error:
         if error.errno in LASTING:
             raise DamageError(f"{path.name}: {error.strerror}") from error

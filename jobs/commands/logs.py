@@ -83,12 +83,17 @@ def show(wanted: RankLog) -> int:
 
 
 def lines_of(wanted: RankLog) -> Iterator[str]:
-    """Yield the lines of a rank's logs, with a seam between two attempts."""
+    """Yield the lines of a rank's logs, with a seam between two attempts; of each the end."""
     before = None
     for number in wanted.attempts():
         if before is not None:
             yield seam(wanted.run_dir, number, before)
-        with shared_files.open_binary(wanted.file(number)) as file:
+        log = wanted.file(number)
+        with shared_files.open_binary(log) as file:
+            left_out = os.fstat(file.fileno()).st_size - shared_files.MAX_BYTES
+            if left_out > 0:
+                yield f"---- {left_out} bytes before this are in {log} ----\n"
+            file.seek(max(0, left_out))
             for line in file:  # the last one may have no line break yet
                 yield newest_state(line.decode("utf-8", "replace").removesuffix("\n")) + "\n"
         before = number
@@ -195,8 +200,8 @@ def show_errors(wanted: RankLog) -> int:
 def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
     """Return the numbers of the attempts that have a log of this rank, oldest first."""
     newest = fact_reader.newest_opened(run_dir)
-    logs = {n: run_dir.attempt(n).rank_log(rank) for n in range(1, newest + 1)}
-    return [n for n, log in logs.items() if shared_files.exists(log)]
+    numbers = [n for n in fact_reader.attempt_numbers(run_dir) if n <= newest]
+    return [n for n in numbers if shared_files.exists(run_dir.attempt(n).rank_log(rank))]
 
 
 def ranks_of(run_dir: RunDir) -> list[int]:
@@ -220,7 +225,7 @@ class GrowingFile:
     )
 
     def read(self) -> Iterator[bytes]:
-        """Yield what is new. A file that is shorter now, or another one, is read from its begin.
+        """Yield what is new, of much the end. A file that is shorter now, or another one, is new.
 
         The file is opened again each time: a network file system shows new content only then.
         """
@@ -233,6 +238,7 @@ class GrowingFile:
             if status.st_size < self.offset or self.inode not in (None, status.st_ino):
                 self.offset = 0
             self.inode = status.st_ino
+            self.offset = max(self.offset, status.st_size - shared_files.MAX_BYTES)
             file.seek(self.offset)
             while block := file.read(BLOCK_BYTES):
                 self.offset += len(block)

@@ -24,13 +24,14 @@ import typing
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from ..errors import UserError
+from ..errors import RecordError as RecordError
 from ..rundir import append_jsonl, read_json, read_jsonl, write_atomic
 
 Record = TypeVar("Record")
 
+MAX_NUMBER = 1 << 64  # of whole numbers: those of a spec are smaller
 # Metadata of a field: a tuple of (name, value) records is written as one JSON object.
 AS_OBJECT = {"as_object": True}
 # Metadata of a field: the key is left out of the file while the value is None.
@@ -56,19 +57,12 @@ def with_room(rooms: Sequence[OfRoom], room: str, record: object) -> tuple[OfRoo
     return (*(each for each in rooms if each.room != room), OfRoom(room, record))
 
 
-class RecordError(UserError, ValueError):
-    """A file of the run directory has not the content that it should; names file and key."""
-
-
 def read(kind: type[Record], path: Path) -> Record | None:
     """Return the record in a file; None where there is no such file.
 
     Raises: RecordError for another content, OSError.
     """
-    try:
-        value = read_json(path)
-    except ValueError as error:
-        raise RecordError(f"{path} is not JSON: {error}") from error
+    value = read_json(path)
     return None if value is None else decode(kind, value, str(path))
 
 
@@ -79,7 +73,7 @@ def read_leniently(kind: type[Record], path: Path) -> Record | None:
     """
     try:
         return decode(kind, read_json(path), str(path), is_lenient=True)
-    except ValueError:
+    except RecordError:
         return None
 
 
@@ -98,16 +92,33 @@ def read_lines(kind: type[Record], path: Path) -> list[Record]:
 
     Raises: RecordError, OSError.
     """
-    try:
-        lines = read_jsonl(path)
-    except ValueError as error:
-        raise RecordError(f"{path} has a line that is not JSON: {error}") from error
-    return [decode(kind, line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
+    lines = enumerate(read_jsonl(path), 1)
+    return [decode(kind, line, f"{path}, line {number}") for number, line in lines]
 
 
 def append(path: Path, record: object) -> None:
     """Append the record durably, as one line in a single write."""
     append_jsonl(path, encode(record), durable=True)
+
+
+def is_time(value: float) -> bool:
+    """Return whether a number of seconds is one that a calendar has."""
+    return abs(value) < 1 << 53
+
+
+def is_pid(value: int) -> bool:
+    """Return whether a number can be that of a process."""
+    return 0 < value < 1 << 31
+
+
+def is_name(value: str) -> bool:
+    """Return whether a text can be a part of a path, and is no option of a command."""
+    return value.isprintable() and "/" not in value and not value.startswith("-")
+
+
+Seconds = Annotated[float, is_time]
+Pid = Annotated[int, is_pid]
+Name = Annotated[str, is_name]
 
 
 def decode(kind: type[Record], value: object, where: str, is_lenient: bool = False) -> Record:
@@ -141,7 +152,7 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
 @functools.cache
 def _hints(kind: type) -> list[tuple[dataclasses.Field[object], object]]:
     """Return the fields of a record with their types."""
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return [(each, hints[each.name]) for each in dataclasses.fields(kind)]
 
 
@@ -158,12 +169,17 @@ def _decoded(hint: object, value: object, where: str) -> object:
     if origin in (types.UnionType, typing.Union):
         if value is None and types.NoneType in options:
             return None
-        if type(value) in options:
-            return value
-        (hint,) = (each for each in options if each is not types.NoneType)
-        return _decoded(hint, value, where)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_decoded(options[0], item, f"{where}[{n}]") for n, item in enumerate(value))
+        *others, last = (each for each in options if each is not types.NoneType)
+        return _decoded(next((each for each in others if type(value) is each), last), value, where)
+    if origin is Annotated:
+        decoded, is_one = _decoded(options[0], value, where), options[1]
+        if is_one(decoded):
+            return decoded
+        raise RecordError(f"{where}: {_shown(value)} is no {is_one.__name__[3:]}")
+    if origin in (tuple, list) and isinstance(value, list):
+        return origin(_decoded(options[0], item, f"{where}[{n}]") for n, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {name: _decoded(options[1], value[name], f"{where}.{name}") for name in value}
     if origin is Literal and value in options:
         return value
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -172,9 +188,12 @@ def _decoded(hint: object, value: object, where: str) -> object:
         if isinstance(value, str) and value in list(hint):
             return hint(value)
         raise RecordError(f"{where}: expected one of {', '.join(hint)}, found {_shown(value)}")
-    if hint is float and type(value) is int:
+    if hint in (object, typing.Any):
+        return value
+    is_small = not isinstance(value, int) or abs(value) < MAX_NUMBER
+    if hint is float and type(value) is int and is_small:
         return float(value)
-    if hint is object or type(value) is hint:  # not isinstance: True is an int
+    if type(value) is hint and is_small:  # not isinstance: True is an int
         return value
     raise RecordError(f"{where}: expected {_type_name(hint)}, found {_shown(value)}")
 
@@ -184,7 +203,8 @@ def _type_name(hint: object) -> str:
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)[:60]
+    is_plain = value is None or isinstance(value, (str, int, float))
+    return json.dumps(value, ensure_ascii=False)[:60] if is_plain else f"a {type(value).__name__}"
 
 
 def encode(value: object) -> object:

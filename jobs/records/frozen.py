@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from . import AS_OBJECT, OMIT_NONE
+from . import AS_OBJECT, OMIT_NONE, Seconds
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class KeyChange:
 class SpecChange:
     """A line of changes.jsonl: a change of the spec that a user confirmed at a resume."""
 
-    time: float  # seconds since the epoch
+    time: Seconds  # since the epoch
     changes: tuple[KeyChange, ...] = field(metadata=AS_OBJECT)
     spec_sha256: str = ""  # of the changed spec.json
 

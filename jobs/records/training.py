@@ -3,6 +3,7 @@
 The trainer writes these files; a user's kit_stop.py writes some of them.
 """
 
+import contextlib
 import json
 import re
 import typing
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from .. import shared_files
-from . import AS_OBJECT, OMIT_NONE, decode, encode
+from ..rundir import parse_json
+from . import AS_OBJECT, OMIT_NONE, RecordError, Seconds, decode, encode
 
 
 @dataclass(frozen=True)
@@ -118,34 +120,29 @@ class SavedCheckpoint:
 class Event:
     """A line of timeline/<writer>.jsonl; each event name has fields of its own."""
 
-    t: float  # seconds since the epoch
+    t: Seconds  # since the epoch
     event: str
     attempt: int | None
     host: str | None = None
     pid: int | None = None
     step: int | None = None
-    seconds: float | None = None  # how long the evaluation, save or compilation took
-    stall_s: float | None = None  # of a save: how long the training waited for it
+    seconds: Seconds | None = None  # how long the evaluation, save or compilation took
+    stall_s: Seconds | None = None  # of a save: how long the training waited for it
     samples_per_s: float | None = None  # of all ranks, since the log line before
     memory_mib: int | None = None  # peak of rank 0: tensors on its GPU, else its process
     left: str | None = None  # of `exited`: the commands that a script left running
 
 
 def read_events(path: Path) -> list[Event]:
-    """Return the events of a timeline, without the lines that are none.
+    """Return the events of a timeline, without the lines that are none. Raises: RecordError.
 
     An attempt that was cut off may write into the middle of its successor's lines.
     """
-    try:
-        lines = shared_files.read_bytes(path).split(b"\n")
-    except FileNotFoundError:
-        return []
     events = []
-    for line in lines:
-        try:
-            events.append(decode(Event, json.loads(line), str(path), is_lenient=True))
-        except ValueError:
-            continue
+    with contextlib.suppress(FileNotFoundError):
+        for line in shared_files.lines_of(path):
+            with contextlib.suppress(RecordError):
+                events.append(decode(Event, parse_json(line, path), "", is_lenient=True))
     return events
 
 
@@ -153,8 +150,8 @@ def read_events(path: Path) -> list[Event]:
 # behind this text, the rest behind the step. JSON allows spaces around both.
 _BEFORE_STEP = '{"step": '
 PROGRESS_STEP_AT = len(_BEFORE_STEP)
-_STEP = re.compile(rb'"step": *(\d+)')
-_TOTAL = re.compile(rb'"total": *(\d+)')
+_STEP = re.compile(rb'"step": *(\d{1,18})')
+_TOTAL = re.compile(rb'"total": *(\d{1,18})')
 _PROGRESS_BYTES = 512
 
 
@@ -177,8 +174,7 @@ def read_progress_steps(path: Path) -> tuple[int | None, int | None]:
     The beginning of the file is enough for the step: the trainer may write the rest right now.
     """
     try:
-        with shared_files.open_binary(path) as file:
-            text = file.read()
+        text = shared_files.read_bytes(path)
     except FileNotFoundError:
         return None, None
     step, total = _STEP.search(text), _TOTAL.search(text)

@@ -24,11 +24,16 @@ MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
 
 def newest_opened(run_dir: RunDir) -> int:
     """Return the newest attempt's number by its folder's files, which are not read; 0 for none."""
+    numbers = reversed(attempt_numbers(run_dir))
+    return next((n for n in numbers if _is_opened(run_dir.attempt(n).path)), 0)
+
+
+def attempt_numbers(run_dir: RunDir) -> list[int]:
+    """Return the numbers of the attempts that have a folder, oldest first."""
     words = (name.partition("-") for name in names_in(run_dir.path))
     # A user's copy of such a folder may have any name.
     numbers = {int(number) for word, _, number in words if word == "attempt" and number.isdecimal()}
-    opened = (n for n in sorted(numbers, reverse=True) if _is_opened(run_dir.attempt(n).path))
-    return next(opened, 0)
+    return sorted(numbers)
 
 
 def _is_opened(attempt_dir: Path) -> bool:

@@ -8,6 +8,7 @@ Standard library only; it calls no Slurm command.
 
 import contextlib
 import difflib
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -98,11 +99,11 @@ def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDi
         folder / name for folder, name in links_of_roots if fnmatch(name, f"{cluster}-{job_id}")
     ]
     newest = max(
-        (link for link in links if shared_files.is_dir(link.resolve())),
+        (link for link in links if shared_files.is_dir(_real(link))),
         key=lambda link: link.lstat().st_mtime,
         default=None,
     )
-    return None if newest is None else RunDir(newest.resolve())
+    return None if newest is None else RunDir(_real(newest))
 
 
 def all_runs() -> list[RunDir]:
@@ -120,14 +121,20 @@ def _children() -> Iterator[Path]:
     root = runs_root()
     shared_files.renew_mount(root)
     for folder in (root / name for name in shared_files.names_in(root) if name[0] != "."):
-        if names := [name for name in shared_files.names_in(folder) if name != "latest"]:
+        try:
+            names = [name for name in shared_files.names_in(folder) if name != "latest"]
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.ELOOP):  # of another user, or a bad link
+                raise
+            continue
+        if names:
             real = folder.resolve()
             yield from (real / name for name in names)
 
 
 def _real(path: Path) -> Path:
     """Return the path to which a link in a real folder leads; any other path as it is."""
-    return path.resolve() if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def command_of(group: Path) -> str:
@@ -236,7 +243,7 @@ def find_group(text: str | None) -> Path | None:
 def points_of(group: Path) -> list[RunDir]:
     """Return the run directories of a group, in their order."""
     numbers = sorted(int(x) for x in shared_files.names_in(group / POINTS) if x.isdecimal())
-    return [RunDir((group / POINTS / str(number)).resolve()) for number in numbers]
+    return [RunDir(_real(group / POINTS / str(number))) for number in numbers]
 
 
 def _several_runs(group: Path) -> UserError:
@@ -258,9 +265,12 @@ def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:
 
 def local_ids(run_dir: RunDir) -> set[str]:
     """Return the ids `local-HOST-PID` under which a run trained or trains without Slurm."""
-    claim = records.read(Claim, run_dir.owner)
-    ids = {str(attempt.job_id) for attempt in read_attempts(run_dir)}
-    return ids if claim is None else ids | {claim.job_id}
+    ids: set[str] = set()
+    with contextlib.suppress(UserError, OSError):  # one damaged run hides no other
+        claim = records.read(Claim, run_dir.owner)
+        ids |= {claim.job_id} if claim is not None else set()
+        ids |= {str(attempt.job_id) for attempt in read_attempts(run_dir)}
+    return ids
 
 
 def newest_begun(runs: list[RunDir]) -> RunDir:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from .. import installation, shared_files
-from ..errors import UserError
+from ..errors import RecordError, UserError
 from ..rundir import RunDir, folder_of
 from ..spec import Spec
 from . import code_snapshot
@@ -27,12 +27,12 @@ def read_spec(run_dir: RunDir) -> tuple[Spec, UserError | None]:
     """Return the frozen spec and None; the defaults and the error where it cannot be read."""
     try:
         return Spec.read(run_dir.spec), None
-    except UserError as error:
-        return Spec(), error
     except FileNotFoundError:
         return Spec(), UserError(f"{run_dir.spec} is gone\n  hint: {HINT}")
-    except (ValueError, TypeError, KeyError) as error:
-        return Spec(), UserError(f"{run_dir.spec} is damaged: {error}\n  hint: {HINT}")
+    except RecordError as error:
+        return Spec(), UserError(f"{error}\n  hint: {HINT}")
+    except UserError as error:
+        return Spec(), error
 
 
 def check_code(run_dir: RunDir) -> tuple[Path, Path]:

@@ -24,7 +24,7 @@ from ..records.training import Progress, Result
 from ..rundir import RunDir
 from ..slurm import job_list, job_state
 from ..slurm.client import Job, Life
-from ..spec import FormatError, Spec
+from ..spec import Spec
 from . import checkpoint_lookup, fact_reader, interpret, lookup, run_lock
 
 ASK_AGAIN_S = 30
@@ -183,19 +183,17 @@ def read_files(run_dir: RunDir) -> RunFiles:
         return RunFiles(run_dir, Spec(), gone, is_gone=True)
     spec = Spec()
     try:
-        spec = Spec.read(run_dir.spec)
-    except FormatError as error:
-        return _unreadable(run_dir, error)
-    except (OSError, ValueError, TypeError, KeyError):
-        pass  # the other files show how the run ended
-    try:
+        with contextlib.suppress(FileNotFoundError):  # the other files show how the run ended
+            spec = Spec.read(run_dir.spec)
         with shared_files.one_look():
             return _read(run_dir, spec)
-    except RecordError as error:
-        return _unreadable(run_dir, error)
+    except UserError as error:
+        return _unreadable(run_dir, str(error))
+    except OSError as error:
+        return _unreadable(run_dir, f"{error.filename or run_dir.path}: {error.strerror}")
 
 
-def _unreadable(run_dir: RunDir, error: UserError) -> RunFiles:
+def _unreadable(run_dir: RunDir, problem: str) -> RunFiles:
     """Return a run that this kit does not read, with the jobs and owner that may live anyway."""
     submitted = owner = after = None
     with contextlib.suppress(RecordError, OSError):
@@ -206,12 +204,11 @@ def _unreadable(run_dir: RunDir, error: UserError) -> RunFiles:
         after = records.read(Successor, run_dir.successor)
     follows = after is not None and submitted is not None and after.after == submitted.job_id
     successor = after.job_id if after is not None and follows else None
-    problem = str(error)
     return RunFiles(run_dir, Spec(), problem, False, submitted, successor, owner)
 
 
 def _read(run_dir: RunDir, spec: Spec) -> RunFiles:
-    """Return `read_files` of a run whose files this version reads. Raises: RecordError."""
+    """Return `read_files` of a run whose files can be read. Raises: RecordError, OSError."""
     # First: nothing is asked then about what is missing in it.
     names = shared_files.names_in(run_dir.path)
     submitted = lookup.recorded_job(run_dir)
@@ -237,7 +234,7 @@ def _read(run_dir: RunDir, spec: Spec) -> RunFiles:
         result=result,
         mark=_mark(run_dir) if run_dir.cancelled.name in names else None,
         is_resumed=not is_complete and _is_newer(run_dir.submission, run_dir.result),
-        progress=read_progress(run_dir),
+        progress=records.read_leniently(Progress, run_dir.progress),
         attempts=attempts,
         newest=newest,
         plan=None if plan is None else records.read(AttemptPlan, plan),
@@ -280,18 +277,9 @@ def _newest_checkpoint(run_dir: RunDir, spec: Spec) -> tuple[str | None, float |
 
 def _mark(run_dir: RunDir) -> str | None:
     # Read, not looked for: a client of NFS may show the name for a minute after its deletion.
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return shared_files.read_text(run_dir.cancelled, errors="replace").strip()
-    except OSError:
-        return None
-
-
-def read_progress(run_dir: RunDir) -> Progress | None:
-    """Return progress.json's content; None before the first step, and while it is being written."""
-    try:
-        return records.read(Progress, run_dir.progress)
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 Ask = Callable[[Sequence[RecordedJob]], Mapping[str, Life]]  # as job_list.ask

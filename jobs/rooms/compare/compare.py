@@ -1,6 +1,7 @@
 """The command compare: whether two runs ended with equal bits, and if not, where and likely why."""
 
 import argparse
+import contextlib
 import json
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -121,20 +122,20 @@ def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
             return
 
 
-def _lines(run: RunDir, begin: int) -> list[bytes]:
-    """Return the lines of a run without those of steps up to `begin`."""
-    try:
-        lines = shared_files.read_bytes(run.metrics).splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [line for line in lines if not begin or (_step(line) or begin + 1) > begin]
+def _lines(run: RunDir, begin: int) -> Iterator[bytes]:
+    """Yield the lines of a run without those of steps up to `begin`."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in shared_files.lines_of(run.metrics):
+            if not begin or (_step(line) or begin + 1) > begin:
+                yield line
 
 
-def _step(line: bytes) -> Any:
+def _step(line: bytes) -> int | None:
     try:
-        return json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError):  # a line that was cut off
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError, RecursionError):  # a line that was cut off
         return None
+    return step if isinstance(step, int) else None
 
 
 def _shown(line: bytes) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 
 from ... import records, shared_files
 from ...console import printable
+from ...errors import UserError
 from ...records.training import Progress, Result
 from ...rundir import RunDir
-from ...spec import METRIC_MODES, FormatError, Spec
+from ...spec import METRIC_MODES, Spec
 
 HELD_OUT = "eval_"
 NO_METRICS = ("step", "epoch")  # keys of a line of metrics.jsonl that are no metrics
@@ -54,7 +55,7 @@ def default_metric(run_dirs: Sequence[RunDir]) -> str:
 def readable_specs(run_dirs: Sequence[RunDir]) -> Iterator[Spec]:
     """Yield the spec of each run that has one which this version of the kit reads."""
     for run_dir in run_dirs:
-        with contextlib.suppress(OSError, FormatError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(OSError, UserError):
             yield Spec.read(run_dir.spec)
 
 
@@ -106,13 +107,9 @@ def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]
     with_text: only lines that have it. Of a million lines it saves the time to read all others.
     """
     wanted = with_text.encode()
-    try:
-        file = shared_files.open_binary(path)  # closed below; the missing file is no error
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            with contextlib.suppress(ValueError):
+    with contextlib.suppress(FileNotFoundError):
+        for line in shared_files.lines_of(path):
+            with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(line) if wanted in line else None
                 if isinstance(value, dict):
                     yield value

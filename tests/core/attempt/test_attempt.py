@@ -242,11 +242,13 @@ def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(run, comm
 def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd, exit_code):
     assert command("open", "a") == 0
     close(run, exit_code)
-    run.attempts.mkdir()  # root can write to a read-only file
+    run.attempts.symlink_to("/dev/null/x")  # root can write to a read-only file
     capfd.readouterr()
     assert command("close", "1") == 1
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert said == [f"error: {run.attempts}: Is a directory; cannot record what happens to the run"]
+    assert said == [
+        f"error: {run.attempts}: Not a directory; cannot record what happens to the run"
+    ]
     assert not run.owner.exists()
 
 

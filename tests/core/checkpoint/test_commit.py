@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -224,9 +225,9 @@ class BadSector(io.FileIO):
 def open_bad_sectors(name):
     """An `open` whose files of this name cannot be read."""
 
-    def opened(path, *arguments, **options):
-        opener = BadSector if path.name == name else open
-        return opener(path, *arguments, **options)
+    def opened(fd, mode):
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        return (BadSector if path.name == name else open)(fd, mode)
 
     return opened
 

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.commands.views import words
+from slurm_job_kit.jobs.records import training
 from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
-from slurm_job_kit.jobs.runs.state import read_progress
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
 from slurm_job_kit.trainer.errors import StorageError
@@ -167,7 +168,7 @@ def test_progress_and_lines_on_a_full_disk_end_no_training(report, tmp_path, mon
 
 
 def live_line(path):
-    record = read_progress(RunDir(path))
+    record = records.read_leniently(training.Progress, RunDir(path).progress)
     assert record is not None
     return words.format_progress(record)
 
