@@ -1,5 +1,6 @@
 """Of make's variables only those on its command line count, in a clone and by the file of init."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -67,6 +68,11 @@ def test_what_is_typed_reaches_the_command_unchanged_but_not_the_run(make):
     assert not {"YES", "SET", "CONFIG", "FLAGS", "MAKEFLAGS"} & set(eval(left.partition(" ")[2]))
 
 
+def of_make():
+    """The commands that have a target of their name."""
+    return [name for name in all_commands() if hasattr(load(name), "MAKE")]
+
+
 def words_of(target, *typed):
     quoted = (word.replace(" ", "\\ ") for word in typed)
     return make_words.words_of(target, {"KIT_TYPED": " ".join(quoted)})
@@ -100,7 +106,6 @@ def test_a_target_becomes_a_command(target, typed, expected):
         ("submit", [], "CONFIG=... is missing, as in `make submit CONFIG=configs/NAME.yaml`"),
         ("submit", ["CONFIG="], "CONFIG=... is missing"),
         ("cancel", ["RUN="], "RUN=... is missing"),
-        ("cancel", ["RUN=--yes"], "RUN=--yes begins with `-`"),
         ("logs", ["FLAGS='"], "FLAGS=': No closing quotation"),
     ],
 )
@@ -108,6 +113,17 @@ def test_bad_input_is_refused(target, typed, text):
     with pytest.raises(UserError) as refused:
         words_of(target, *typed)
     assert text in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["--yes", "--help", "-rf"])
+def test_no_value_becomes_an_option(value):
+    for target in {*make_words.TARGETS, *of_make()}:
+        needed, taken = (names.split() for names in make_words.make_variables(target))
+        for name in {*needed, *taken} - {"FLAGS"}:
+            others = [f"{each}=x" for each in needed if each != name]
+            with contextlib.suppress(UserError):
+                name = name.removesuffix("...")
+                assert value not in words_of(target, *others, f"{name}={value}"), (target, name)
 
 
 def test_plain_torchrun_takes_nothing_of_the_shell(tmp_path, monkeypatch):
@@ -124,5 +140,4 @@ def test_plain_torchrun_takes_nothing_of_the_shell(tmp_path, monkeypatch):
 def test_each_command_with_variables_is_a_target():
     files = (KIT_MK, ROOT / "Makefile", *ROOT.glob("jobs/rooms/*/*.mk"))
     listed = {line.partition(":")[0] for file in files for line in file.read_text().splitlines()}
-    of_make = {name for name in all_commands() if hasattr(load(name), "MAKE")}
-    assert {*make_words.TARGETS, *of_make} <= listed
+    assert {*make_words.TARGETS, *of_make()} <= listed

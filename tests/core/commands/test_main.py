@@ -19,7 +19,7 @@ from tests.core.run_files import REPOSITORY, make_run
         (["submit", "tiny.yaml", "--set", "'"], "--set"),
         (["submit", "tiny.yaml", "--cluster", "slurm"], "no sbatch on PATH"),
         (["status", "nothing"], "no run 'nothing'"),
-        (["cancel", "nothing"], "no run 'nothing'"),
+        (["cancel", "--", "--yes"], "no run '--yes'"),
         (["logs"], "no runs in"),
         (["resume"], "no runs in"),
     ],
