@@ -43,6 +43,21 @@ def start(run_dir, cwd=None, **variables):
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=20)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_another_users_code_where_sbatch_was_called_is_not_run(fake_slurm, tmp_path):
+    for name in ("theirs", "own"):
+        (tmp_path / name / "jobs").mkdir(parents=True)
+        (tmp_path / name / "jobs/rundir.py").write_text("")
+    os.chown(tmp_path / "theirs/jobs/rundir.py", 65534, -1)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\npwd >&2\nexit 1\n")
+    python.chmod(0o755)
+    command = f"   Command={tmp_path}/own/slurm/ddp.sbatch\n"
+    fake_slurm.answer("scontrol", when="show job 7", output=command)
+    place = {"SLURM_SUBMIT_DIR": f"{tmp_path}/theirs", "KIT_PYTHON": str(python)}
+    assert start("x.yaml", **place).stderr == f"{tmp_path}/own\n"
+
+
 @pytest.mark.parametrize("end", ["", "/", "//"])
 def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
     """At a requeue `latest` may be another run."""
