@@ -57,6 +57,7 @@ _KNOWN_CAUSES = (
         ("PermissionError",),
     ),
     _KnownCause(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
+    _KnownCause(Kind.NODE_FAILURE, r"a state that this run did not sign"),
     _KnownCause(Kind.COLLECTIVE, names=("DistBackendError",)),
 )
 # The next attempt would only repeat these.

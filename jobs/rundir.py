@@ -100,6 +100,7 @@ class AttemptDir:
     path: Path
 
     plan = File("plan.json")  # nodes, endpoint, rendezvous id, by attempt.open for every agent
+    rendezvous_key = File("rendezvous.key")  # signs what the torchruns share
     outcome = File("outcome.json")  # how the training ended, by rank 0 as its last act
     stop_requested = File("stop_requested")  # by each agent that gets a stop signal
     hang = File("hang.json")  # created empty by the rank that finds a hang first; its conclusion

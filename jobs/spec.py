@@ -164,7 +164,7 @@ class Launch:
     )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(
-        False, "Allow a public address for the rendezvous; torchrun trusts all who can connect."
+        False, "Allow a public address for the rendezvous, whose store accepts all who can connect."
     )
     interface: str | None = key(
         None,

@@ -55,6 +55,7 @@ def close(
     if decision is COMPLETED and interpret.is_by_exit_code(facts):
         decision = replace(COMPLETED, reason="every rank exited with code 0")
     with BestEffort("attempt")():
+        run_dir.attempt(attempt).rendezvous_key.unlink(missing_ok=True)
         report_quarantine(run_dir, facts)
         for line in error_lines(run_dir, facts, evidence):
             print_line(line)

@@ -12,6 +12,7 @@ from .. import gpus, hooks, installation, records, shared_files
 from ..console import print_line, quantity
 from ..errors import FailedError, UserError
 from ..node import interfaces, rendezvous
+from ..node.signed_torchrun import KEY_BYTES
 from ..records.nodes import AttemptPlan, Chosen, Head
 from ..rundir import RunDir, make_folder, relink
 from ..runs import code_snapshot, fact_reader, interpret, lookup, revision, run_lock, scratch_purge
@@ -108,6 +109,7 @@ def _open(
         code_digest=f"{code.name} {kit.name}",
     )
     make_folder(run_dir.attempt(attempt).path)
+    write_key(run_dir.attempt(attempt).rendezvous_key)  # an agent that sees the plan reads it
     records.write(run_dir.attempt(attempt).plan, plan)
     if not me.is_local:
         hooks.successor(run_dir, facts, me, is_over=False)
@@ -115,6 +117,14 @@ def _open(
     where = f"{plan.head.endpoint} ({plan.head.how}){chosen.note}"
     print_line(f"attempt {attempt}: {quantity(len(plan.nodes), 'node')}, rendezvous at {where}")
     return plan
+
+
+def write_key(path: Path) -> None:
+    """Write a new key of the rendezvous, which this user alone can read."""
+    path.unlink(missing_ok=True)  # of a process that was killed before it wrote the plan
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(fd, "wb") as file:
+        file.write(os.urandom(KEY_BYTES))
 
 
 def link_job_log(run_dir: RunDir) -> None:

@@ -63,7 +63,7 @@ def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
 def _failure_of(facts: AttemptFacts, cause: Cause, evidence: Evidence) -> Kind:
     """Return the kind of an attempt that failed from inside, or ended without a record."""
     failed = interpret.first_error(facts.of_nodes.errors)
-    if evidence.kind in (Kind.HANG, *OF_MEMORY):
+    if evidence.kind in (Kind.HANG, Kind.NODE_FAILURE, *OF_MEMORY):
         return evidence.kind
     if facts.of_nodes.agent_errors or any(x.error for x in facts.of_nodes.known_agents):
         return evidence.kind or Kind.SPEC_MISTAKE

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..errors import UserError
+from ..node import signed_torchrun
 from . import catalogue
 
 # The targets that are no command of this name; MAKE of a command's module has its variables.
@@ -97,7 +98,7 @@ def train(values: dict[str, str], environ: MutableMapping[str, str]) -> NoReturn
         raise UserError(f"NPROC={ranks}: write a number of ranks, such as NPROC=2")
     if not Path(config).is_dir():
         load(Path(config), shlex.split(given))
-    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
+    torchrun = [sys.executable, "-P", signed_torchrun.__file__, "--standalone"]
     argv = [*torchrun, f"--nproc-per-node={ranks}", "-m", "trainer", config]
     argv += [f"--set={given}"] if given else []
     own = {name: value for name, value in environ.items() if not name.startswith("PET_")}

@@ -3,6 +3,7 @@
 - __main__: starts the node agent with stop signals blocked from its first line.
 - agent: starts torchrun, sends a stop to the ranks, writes the agent's record.
 - torchrun: the command line of torchrun and its environment.
+- signed_torchrun: torchrun whose rendezvous takes no state of other processes.
 - rank: gives each rank its log file, and a user's script its working directory.
 - silent_end: the ends of processes that wrote no record, from torchrun's output and the logs.
 - rendezvous: the address and the port at which the ranks meet.

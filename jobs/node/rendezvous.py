@@ -151,13 +151,12 @@ def _connect(host: str, port: int) -> str | None:
 def check_private(address: str, is_allowed: bool) -> None:
     """Raises RendezvousError for a public address, unless `is_allowed`.
 
-    torchrun's store listens on every interface, accepts every client and unpickles what clients
-    send.
+    torchrun's store, gloo and NCCL accept every client, who could break the job or change its data.
     """
     if ipaddress.ip_address(address).is_global and not is_allowed:
         raise RendezvousError(
-            f"the first node's address {address} is public, and any host that can connect to the "
-            "rendezvous there can run code in the job\n"
+            f"the first node's address {address} is public, and any host that can connect to it "
+            "can break the job or change what its ranks exchange\n"
             "  hint: if a firewall shields the nodes, set launch.allow_public_rendezvous: true"
         )
 

@@ -28,6 +28,7 @@ _FAILURE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
+UNSIGNED = "got a state that this run did not sign: another process writes to it"
 _EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
 _PEER_ERRORS = (*PEER_TEXTS, "DistBackendError", "DistNetworkError", "DistStoreError")
 
@@ -90,8 +91,13 @@ def format_exit(code: int) -> str:
 
 
 def torchrun_words(attempt_dir: AttemptDir, node_rank: int) -> str:
-    """Return the last line of a torchrun; "" where it only reports the failure of its ranks."""
+    """Return the last line of a torchrun; "" where it only reports the failure of its ranks.
+
+    UNSIGNED where the state of its rendezvous is not of this run.
+    """
     lines = log_text.last_lines(attempt_dir.torchrun_log(node_rank))
+    if any("RendezvousStateError" in line for line in lines):
+        return UNSIGNED
     is_of_ranks = any(each in line for line in lines for each in _CONSEQUENCES)
     return lines[-1] if lines and not is_of_ranks else ""
 

@@ -65,7 +65,7 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
     options.append(f"--log-dir={node.log_dir}")
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
-    torchrun = [sys.executable, "-u", "-m", "torch.distributed.run", *options]
+    torchrun = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.signed_torchrun", *options]
     trainer = [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path)]
     return [*torchrun, *wrapper, *trainer, *spec.launch.args]
 

@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from .. import records, shared_files
+from ..kinds import Kind
 from ..node import silent_end
 from ..records.ended import read_attempts
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
@@ -108,11 +109,16 @@ def _read_nodes(
         for path in map(attempt_dir.agent, range(len(plan.nodes) if plan else 0))
     )
     errors = _rank_errors(attempt_dir, names, agents)
-    failed = [] if any(not each.caused_by_peer for each in errors) else _failed_agents(agents)
+    stopped = Kind.STOPPED_IN_START_UP
+    is_own = any(not each.caused_by_peer and each.kind is not stopped for each in errors)
+    failed = [] if is_own else _failed_agents(agents)
+    words = _last_words(attempt_dir, failed)
+    if any(text == silent_end.UNSIGNED for _, text in words):
+        errors = []  # their torchrun ended these ranks
     recorded = [each.rank for each in errors]
     for node_rank, agent in failed:
         errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
-    own = interpret.causes(errors, agents)
+    own = interpret.causes(errors, agents, bool(words))
     return NodeFacts(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
@@ -121,7 +127,7 @@ def _read_nodes(
         events=tuple(x for x in read_events(run_dir.timeline(RANK_0)) if x.attempt == attempt),
         is_stop_requested=attempt_dir.stop_requested.name in known,
         hang=records.read_leniently(HangConclusion, attempt_dir.hang),
-        last_words=() if errors else _last_words(attempt_dir, failed),
+        last_words=() if own else words,
     )
 
 

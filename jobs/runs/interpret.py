@@ -11,6 +11,7 @@ from ..console import quantity
 from ..errors import HINT, UserError
 from ..kinds import OF_MEMORY, Kind
 from ..known_causes import REPEATED, known_cause
+from ..node.silent_end import UNSIGNED
 from ..records.ended import FINAL, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
@@ -136,14 +137,16 @@ def rank_evidence(
 
 
 def causes(
-    errors: Sequence[RankError], agents: Sequence[AgentRecord | None]
+    errors: Sequence[RankError], agents: Sequence[AgentRecord | None], has_torchrun_failed: bool
 ) -> tuple[RankError, ...]:
     """Return the error records without those of ranks that obeyed their agents' stop in start-up.
+
+    Or that of a torchrun that failed, and sent SIGTERM to its ranks.
 
     An agent passes on each signal, also that which srun sends after another agent has died: what
     the agents recorded decides what it was. A signal that no agent got was sent to a rank.
     """
-    is_passed_on = any(agent is None or agent.signals for agent in agents)
+    is_passed_on = has_torchrun_failed or any(agent is None or agent.signals for agent in agents)
     stopped = Kind.STOPPED_IN_START_UP
     return tuple(each for each in errors if each.kind is not stopped or not is_passed_on)
 
@@ -231,7 +234,9 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
         for node, agent in zip(facts.nodes, facts.of_nodes.agents, strict=True)
         if agent is None or (agent.torchrun_exit is None and not ended)
     ]
-    words = (words for _, words in facts.of_nodes.last_words)
+    words = [words for _, words in facts.of_nodes.last_words]
+    if UNSIGNED in words and facts.plan is not None:
+        return f"the rendezvous at {facts.plan.head.endpoint} {UNSIGNED}"
     return ": ".join(filter(None, ["; ".join(ended), *words])) or None
 
 
@@ -263,7 +268,10 @@ def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     if is_completed(facts):
         return "completed"
     if facts.outcome.status is not None or not exits_are_clean(facts):
-        return facts.outcome.status
+        # A torchrun that fails sends SIGTERM to its ranks: nobody asked them to stop.
+        has_failed = facts.of_nodes.last_words and not signals
+        is_stopped = facts.outcome.status == "stopped"
+        return None if is_stopped and has_failed else facts.outcome.status
     if signals or facts.of_nodes.is_stop_requested:
         return "stopped"
     return None if unfinished_steps(facts) else "completed"

@@ -40,6 +40,7 @@ def make_run(path, launch=None, **train):
     run = RunDir(path)
     for folder in (run.attempt(1).path, run.checkpoints, run.timeline("x").parent):
         folder.mkdir(parents=True)
+    run.attempt(1).rendezvous_key.write_bytes(b"k")
     spec = Spec(
         launch=Launch(stop_check_steps=1, **(launch or {})),
         train=Train(**train),

@@ -25,7 +25,7 @@ def start(
         end = words.index("--")  # OPTIONS -m -- slurm_job_kit.jobs.node.rank RUN_DIR COMMAND
         forked = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), words[end + 2]]
         words[end - 1 :] = [*forked, *spec.launch.args]
-    at = words.index("torch.distributed.run")
+    at = words.index("slurm_job_kit.jobs.node.signed_torchrun")
     words[at:at] = ["slurm_job_kit.jobs.rooms.fast_start.preload", ",".join(modules)]
     return words, variables
 

@@ -1,6 +1,6 @@
 """Runs torchrun in a process that imports what the ranks need, during the rendezvous.
 
-    python -m jobs.rooms.fast_start.preload [MODULE,...] torch.distributed.run OPTIONS...
+    python -m jobs.rooms.fast_start.preload [MODULE,...] TORCHRUN OPTIONS...
 
 torchrun forks the trainer's ranks out of this process (`--start-method=fork`), so a node imports
 torch and the trainer once, and not once for each rank.
@@ -69,14 +69,14 @@ def main(argv: Sequence[str]) -> None:
 
 
 def run_torchrun(arguments: Sequence[str]) -> NoReturn:
-    """Run `torch.distributed.run OPTIONS...` and end this process at once.
+    """Run `TORCHRUN OPTIONS...`, a module with `main`, and end this process at once.
 
     Python would first tear down all imported modules, which takes longer than the save of a stop,
     and the next attempt waits for it.
     """
     status = 0
     try:
-        if (error := _failed.get(arguments[0])) is not None:
+        if (error := _failed.get(TORCHRUN)) is not None:
             raise error
         importlib.import_module(arguments[0]).main(arguments[1:])
     except Exception:

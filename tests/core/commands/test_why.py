@@ -115,15 +115,17 @@ def test_a_killed_rank_is_named_although_its_peers_only_lost_it(story):
 
 
 @pytest.mark.parametrize(
-    ("agent", "cause"),
+    ("agent", "kind", "cause"),
     [
-        ({"torchrun_exit": -9, "end": 2.0}, "process_killed"),
-        ({"torchrun_exit": None, "end": None}, "process_killed"),
-        (None, "spec_mistake"),
+        ({"torchrun_exit": -9, "end": 2.0}, None, "process_killed"),
+        ({"torchrun_exit": None, "end": None}, None, "process_killed"),
+        # As a torchrun's that saw another process in the rendezvous: the others are then killed.
+        ({"torchrun_exit": -9, "end": 2.0}, "node_failure", "node_failure"),
+        (None, None, "spec_mistake"),
     ],
 )
-def test_a_torchrun_was_killed_or_not_started(story, agent, cause):
-    story.attempt(decision="hold", evidence={"error": "b: setup line 1: exit 3"})
+def test_a_torchrun_was_killed_or_not_started(story, agent, kind, cause):
+    story.attempt(decision="hold", evidence={"error": "b: setup line 1: exit 3", "kind": kind})
     if agent is None:
         story.run.attempt(1).agent_error(1).write_text("b: setup line 1: exit 3\n")
     else:

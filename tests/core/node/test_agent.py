@@ -84,7 +84,8 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
     spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
     options = node(node_rank, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x")
     assert torchrun_command(spec, RUN, options) == [
-        *(sys.executable, "-u", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=4"),
+        *(sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.signed_torchrun"),
+        *("--nnodes=2", "--nproc-per-node=4"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:15001", "--rdzv-id=7-2"),
         f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
         *("--local-addr=127.0.0.1", "--max-restarts=0", "--signals-to-handle=SIGRTMAX"),

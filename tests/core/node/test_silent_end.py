@@ -3,10 +3,12 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.decision import BudgetUsed, Cause, decide
+from slurm_job_kit.jobs.attempt.decision import Action, BudgetUsed, Cause, decide
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from tests.core import run_files
 
@@ -115,6 +117,52 @@ def test_a_torchrun_that_fails_by_itself_is_named_with_its_last_line(run):
         subprocess.run([sys.executable, "-c", code], stderr=log, check=False)
     ends = "a: torchrun exit 1; b: torchrun exit -9"
     assert evidence(run).error == f"{ends}: TimeoutError: no answer from the store"
+
+
+UNSIGNED = "api.RendezvousStateError: the state is not signed by this run"
+REFUSED = "the rendezvous at 10.0.0.1:15000 got a state that this run did not sign: "
+REFUSED += "another process writes to it"
+GONE = "api.RendezvousConnectionError: The connection to the C10d store has failed."
+SAVED = {"status": "stopped", "global_step": 5}
+PEER = {"error": "Connection closed by peer", "kind": "collective", "caused_by_peer": True}
+STOPPED = {"error": "stopped in start-up", "kind": "stopped_in_start_up"}
+
+
+@pytest.mark.parametrize(
+    ("last_lines", "left", "error"),
+    [
+        ((UNSIGNED, UNSIGNED), SAVED, REFUSED),
+        ((GONE, UNSIGNED), SAVED, REFUSED),  # the store ends with the first node's torchrun
+        ((f"{UNSIGNED}\n  frame #1", ""), {}, REFUSED),
+        ((UNSIGNED, ""), PEER, REFUSED),  # a rank that did not stop in time was killed
+        ((UNSIGNED, GONE), STOPPED, REFUSED),
+        ((GONE, ""), SAVED, f"a: torchrun exit 1; b: torchrun exit 1: {GONE}"),
+        ((GONE, ""), STOPPED, f"a: torchrun exit 1; b: torchrun exit 1: {GONE}"),
+        ((GONE, ""), PEER, "rank 1 on n1: Connection closed by peer"),
+    ],
+)
+def test_a_torchrun_that_fails_by_itself_has_not_been_stopped(run, last_lines, left, error):
+    """It sends SIGTERM to its ranks: they save, or lose a peer, because of it."""
+    agents(run, 1, 1)
+    for rank, text in enumerate(last_lines):
+        run.attempt(1).torchrun_log(rank).write_text(text and f"Traceback ...\n{text}\n")
+    if left is SAVED:
+        write_json(run.attempt(1).outcome, left)
+    elif left:
+        run_files.failed(run.attempt(1), 1, 8.0, **left)
+    seen = evidence(run)
+    assert (seen.outcome, seen.error) == (None, error)
+    assert (seen.kind == "node_failure") is (error == REFUSED)
+    for job_state in ("RUNNING", "LOCAL"):
+        decided = decide(replace(seen, job_state=job_state), BudgetUsed(0, 0, 0))
+        assert (decided.action, decided.cause) == (Action.RETRY, Cause.CRASH)
+
+
+def test_a_stop_of_which_torchrun_fails_later_is_a_stop(run):
+    run_files.node(run.attempt(1), 0, (2.0, "SIGTERM"), host="a", torchrun_exit=1)
+    run.attempt(1).torchrun_log(0).write_text(f"{GONE}\n")
+    write_json(run.attempt(1).outcome, SAVED)
+    assert evidence(run).outcome == "stopped"
 
 
 def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run):

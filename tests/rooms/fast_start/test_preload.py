@@ -131,6 +131,9 @@ def test_a_stop_ends_a_torchrun_whose_ranks_wait_for_the_imports(tmp_path):
     command[command.index("slurm_job_kit.trainer.run,torch._dynamo")] = "endless"
     command[command.index(str(FORKED_RANK))] = str(tmp_path / "rank.py")
     env = variables | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "WAITS": str(waits)}
+    env |= {"KIT_RUN_DIR": str(tmp_path), "KIT_ATTEMPT": "1"}
+    (tmp_path / "attempt-1").mkdir()
+    (tmp_path / "attempt-1/rendezvous.key").write_bytes(b"k")
     with open(tmp_path / "log", "w") as log:
         torchrun = subprocess.Popen(
             command, env=env, preexec_fn=partial(prepare_torchrun, os.getpid()), stderr=log

@@ -22,7 +22,7 @@ _MARKS = {  # text in the command line; the first match counts
     "slurm_script": "batch",
     "-m slurm_job_kit.jobs.attempt run": "batch",
     "srun --": "srun",
-    "torch.distributed.run": "torchrun",
+    "signed_torchrun": "torchrun",
     "-m slurm_job_kit.jobs.node ": "agent",
     "-m slurm_job_kit.trainer": "rank",
     "multiprocessing": "reader",

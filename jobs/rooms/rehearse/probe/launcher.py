@@ -31,16 +31,24 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NoReturn
 
-torchrun = importlib.import_module("torch.distributed.run")
+importlib.import_module("torch.distributed.run")
 # How torchrun starts a rank, up to torch 2.13 and without a public name.
 HANDLER = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 with contextlib.suppress(ImportError):  # the first optimizer imports it, which takes seconds
     importlib.import_module("torch._dynamo")
-# Under a name of its own: the interpreter may have a sitecustomize already.
-_spec = spec_from_file_location("kit_probe", Path(__file__).with_name("sitecustomize.py"))
-assert _spec is not None and _spec.loader is not None
-probe = module_from_spec(_spec)
-_spec.loader.exec_module(probe)
+
+
+def load(name: str, path: Path) -> Any:
+    """Import a file of the kit under a name that the training's interpreter does not use."""
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+probe = load("kit_probe", Path(__file__).with_name("sitecustomize.py"))
+signed = load("kit_signed", Path(__file__).resolve().parents[3] / "node/signed_torchrun.py")
 
 
 def run(become: Callable[[], Any]) -> NoReturn:
@@ -114,7 +122,7 @@ def run_torchrun(argv: Sequence[str]) -> None:
     """Be the torchrun of one start."""
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
-    torchrun.main(argv)
+    signed.main(argv)
 
 
 def main() -> None:

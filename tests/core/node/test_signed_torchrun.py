@@ -1,0 +1,74 @@
+"""torchrun unpickles no state of its rendezvous that its attempt did not sign."""
+
+import pickle
+
+import pytest
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.distributed.elastic.rendezvous.api import RendezvousStateError
+
+from slurm_job_kit.jobs.node import signed_torchrun
+from tests.checkout import REPOSITORY
+
+KEY = b"k" * signed_torchrun.KEY_BYTES
+
+
+class Planted:
+    """Creates a file in the process that unpickles it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def rendezvous(monkeypatch):
+    monkeypatch.setattr(dynamic_rendezvous, "pickle", pickle)
+    return dynamic_rendezvous
+
+
+def test_a_state_of_the_same_attempt_passes(rendezvous):
+    signed_torchrun.sign(KEY)
+    signed = rendezvous.pickle.dumps({"round": 3})
+    assert rendezvous.pickle.loads(signed) == {"round": 3} and KEY not in signed
+
+
+@pytest.mark.parametrize(
+    "of_other",
+    [
+        lambda evil, signed: evil,
+        lambda evil, signed: signed[: signed_torchrun.KEY_BYTES] + evil,
+        lambda evil, signed: bytes(signed_torchrun.KEY_BYTES) + evil,
+        lambda evil, signed: signed[:-1],
+        lambda evil, signed: signed[:5],
+        lambda evil, signed: b"",
+    ],
+)
+def test_any_other_state_is_refused_before_it_is_unpickled(rendezvous, tmp_path, of_other):
+    signed_torchrun.sign(KEY)
+    planted = Planted(tmp_path / "planted")
+    signed = rendezvous.pickle.dumps({"round": 3})
+    with pytest.raises(RendezvousStateError, match="not signed by this run"):
+        rendezvous.pickle.loads(of_other(pickle.dumps(planted), signed))
+    assert not planted.path.exists()
+
+
+def test_a_state_of_another_attempt_is_refused(rendezvous):
+    signed_torchrun.sign(b"o" * signed_torchrun.KEY_BYTES)
+    of_other = rendezvous.pickle.dumps({"round": 3})
+    signed_torchrun.sign(KEY)
+    with pytest.raises(RendezvousStateError):
+        rendezvous.pickle.loads(of_other)
+
+
+def test_a_torch_that_pickles_elsewhere_starts_no_ranks(rendezvous, monkeypatch):
+    monkeypatch.delattr(rendezvous, "pickle")
+    with pytest.raises(ImportError, match="cannot be signed"):
+        signed_torchrun.main(["--standalone", "--version"])
+
+
+def test_the_kit_starts_no_torchrun_that_does_not_sign():
+    texts = {path: path.read_text() for path in (REPOSITORY / "jobs").rglob("*.py")}
+    unsigned = '"-m", "torch.distributed.run"'
+    assert [path for path, text in texts.items() if unsigned in text] == []
