@@ -5,17 +5,16 @@ import hashlib
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from .. import environment, hooks, installation, shared_files
+from .. import installation, shared_files
 from ..console import print_line
-from ..environment import Door
 from ..errors import UserError
+from .git import ask_git
 
 MAX_MIB = 256
 MAX_MIB_WITHOUT_GIT = 64
@@ -128,20 +127,6 @@ def _listed_by_git(folder: Path) -> list[tuple[str, bool]] | None:
     if installation.top_of(folder) is None:
         return None
     raise UserError(f"git does not read {folder}, whose code is to be frozen:\n{done.stderr}")
-
-
-def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder. Raises: FileNotFoundError where git is not installed."""
-    argv = ["git", "-C", str(folder), *arguments]
-    argv, environ = hooks.start(Door.GIT, argv, environment.for_reading(os.environ))
-    return subprocess.run(
-        argv,
-        capture_output=True,
-        check=False,
-        encoding="utf-8",
-        errors="surrogateescape",
-        env=environ,
-    )
 
 
 def walk(folder: Path, skipped: Path | None = None) -> Iterator[str]:

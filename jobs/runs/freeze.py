@@ -23,6 +23,7 @@ from ..records.frozen import Overrides, PackageVersion, Provenance
 from ..rundir import RunDir, Timeline, relink
 from ..spec import Spec
 from . import code_snapshot
+from .git import ask_git
 from .lookup import runs_root
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
@@ -31,6 +32,8 @@ MIN_FREE_MIB = 64
 DIFF = (
     *("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff"),
     *("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
+    # In a submodule git would run what the configuration of that one names.
+    *("--ignore-submodules=dirty", "--submodule=short"),
 )
 
 
@@ -195,7 +198,7 @@ def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenanc
 def _printed_by_git(repository: Path, *arguments: str) -> str | None:
     """Return what git prints, without what is no UTF-8; None without git or a commit."""
     try:
-        done = code_snapshot.ask_git(repository, *arguments)
+        done = ask_git(repository, *arguments)
     except FileNotFoundError:
         return None
     text = done.stdout.strip("\n").encode("utf-8", "replace").decode("utf-8")

@@ -9,8 +9,8 @@ import pytest
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node import agent
-from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.freeze import provenance
+from slurm_job_kit.jobs.runs.git import ask_git
 from slurm_job_kit.jobs.slurm import client, job_list
 
 # Each would change what Slurm's clients print, or which jobs they show.
@@ -62,7 +62,7 @@ def test_no_program_gets_what_belongs_to_an_enclosing_job_or_torchrun(door, gone
 def test_git_keeps_the_users_configuration(tmp_path, monkeypatch):
     for name, value in {"COUNT": "1", "KEY_0": "kit.colour", "VALUE_0": "blue"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
-    assert code_snapshot.ask_git(tmp_path, "config", "kit.colour").stdout == "blue\n"
+    assert ask_git(tmp_path, "config", "kit.colour").stdout == "blue\n"
 
 
 @pytest.mark.parametrize(

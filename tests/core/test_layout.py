@@ -321,7 +321,7 @@ STARTS_PROCESSES = {
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
     "jobs.attempt.attempts": "srun, which starts the agents",
     "jobs.attempt.srun_step": "asks env(1) for --block-signal",
-    "jobs.runs.code_snapshot": "git, which lists the files to freeze",
+    "jobs.runs.git": "git, which lists the files to freeze",
     "jobs.commands.make_words": "becomes torchrun, for make train",
     "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
 }

@@ -11,6 +11,7 @@ from ...records.frozen import Part, Provenance, Revision
 from ...rundir import RunDir
 from ...runs import code_snapshot, revision
 from ...runs.freeze import provenance
+from ...runs.git import ask_git
 from ...spec import Spec
 
 MAX_LINES = 40  # of changed files that are shown
@@ -73,7 +74,7 @@ def _stat(old: Path, new: Path, name: str) -> list[str]:
         Path(folder, f"new-{name}").symlink_to(new)
         words = ("diff", "--no-index", "--stat=100", f"{name}/", f"new-{name}/")
         try:
-            printed = code_snapshot.ask_git(Path(folder), *words).stdout
+            printed = ask_git(Path(folder), *words).stdout
         except FileNotFoundError:
             return []
     ours = ("__pycache__", code_snapshot.LIST)

@@ -19,6 +19,7 @@ from ...records.frozen import Provenance
 from ...rundir import RunDir
 from ...runs import code_snapshot
 from ...runs.code_snapshot import MAX_SHOWN
+from ...runs.git import ask_git
 from ...spec import Launch, Spec
 
 
@@ -85,7 +86,7 @@ def warn_of_missing(run_dir: RunDir) -> None:
     repository = Path((known and known.repository) or ".")
     with contextlib.suppress(FileNotFoundError):  # without git all is copied
         options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
-        listed = code_snapshot.ask_git(repository, "ls-files", *options).stdout.split("\0")
+        listed = ask_git(repository, "ls-files", *options).stdout.split("\0")
         names = (each for each in listed if each and _may_be_read(repository, each, runs_root))
         left = [*itertools.islice((x for x in names if not _is_linked(x, inputs)), MAX_SHOWN + 1)]
         if left:

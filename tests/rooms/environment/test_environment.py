@@ -8,7 +8,7 @@ from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.rooms.environment.hooks import start
-from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.runs.git import ask_git
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 
@@ -68,9 +68,9 @@ def test_git_looks_at_the_repository_that_it_is_asked_about(tmp_path, monkeypatc
     }.items():
         monkeypatch.setenv(name, value)
     mine = tmp_path / "mine"
-    assert code_snapshot.ask_git(mine, "ls-files").stdout == "mine\n"
+    assert ask_git(mine, "ls-files").stdout == "mine\n"
     (mine / "mine").write_text("2\n")
-    assert "+2" in code_snapshot.ask_git(mine, "diff").stdout
+    assert "+2" in ask_git(mine, "diff").stdout
     assert not (tmp_path / "trace").exists()
 
 
