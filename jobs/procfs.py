@@ -3,6 +3,7 @@
 Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this module.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -29,6 +30,23 @@ def start_of(pid: int) -> str:
     """Return when a process started, in clock ticks since boot; empty if the process is gone."""
     fields = _stat(pid)
     return fields[19] if fields else ""
+
+
+def has_open(pid: int, folder: Path) -> bool | None:
+    """Return whether a process has a folder open; None where /proc does not show it to this user.
+
+    Only links are read: a file of the process may lie on a server that does not answer.
+    """
+    path = os.path.realpath(folder)
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return None
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{number}") == path:
+                return True
+    return False
 
 
 def is_hidden(pid: int) -> bool:

@@ -151,8 +151,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir()
     except FileExistsError:
-        trusted = (os.getuid(), path.parent.stat().st_uid)
-        if path.is_symlink() and path.lstat().st_uid not in trusted:
+        if not path.is_symlink():
+            return
+        if path.lstat().st_uid not in (os.getuid(), path.parent.stat().st_uid):
             what = "it is a link of another user: nothing is written; delete it"
             raise OSError(errno.ELOOP, what, str(path)) from None
 

@@ -248,8 +248,9 @@ def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
     the next one, which needs the same processors, can start.
     """
     # scancel without the name of a signal kills the whole step at once, and not the job.
-    for step_id in {agent.step_id for agent in left.values() if agent is not None} - {None}:
-        client.cancel(f"{job_id}.{step_id}")
+    for step_id in {agent.step_id for agent in left.values() if agent is not None}:
+        if step_id is not None and step_id.isdecimal():  # scancel takes a list, too
+            client.cancel(f"{job_id}.{step_id}")
 
 
 def unreachable_nodes(

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from .. import installation, shared_files
 from ..attempt.close import end_between_attempts, write_missing_result
 from ..attempt.decision import Action, Cause
-from ..console import BestEffort, quantity
+from ..console import BestEffort, print_line, quantity, user_name
 from ..errors import FailedError, UserError
+from ..procfs import has_open
 from ..records import RecordError
 from ..rundir import RunDir, write_atomic
 from ..runs import lookup, run_lock, state
@@ -43,7 +44,8 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     """Stop runs, which only a later resume continues; returns the exit code 0.
 
     name: of the run, or of the group that has these runs.
-    Raises: UserError where none is queued or runs; FailedError if scancel fails.
+    Raises: UserError where none is queued or runs, or a process is not stopped; FailedError if
+    scancel fails.
     """
     live_runs = [run for run in state.read_all(run_dirs) if run.phase is not RunPhase.GONE]
     for run in live_runs:
@@ -51,9 +53,10 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     runs = [run for run in live_runs if run.phase is not RunPhase.COMPLETED]
     if live_runs and not runs:
         raise UserError(f"{name} is complete, there is nothing to cancel")
+    for uid in {run.run_dir.path.stat().st_uid for run in runs} - {os.geteuid()}:
+        print_line(f"{name} is a run of user {user_name(uid)}")
     here = [run for run in runs if run.process is not None]
-    for run in here:
-        stop_local(run)
+    problems = [problem for run in here if (problem := stop_local(run)) is not None]
     queued = [run.run_dir for run in runs if run.process is None]
     record = BestEffort("cancel")  # a full disk must not keep a job alive
     with contextlib.ExitStack() as stack:
@@ -76,9 +79,14 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
                 end_pending(run, jobs[run.run_dir].values())
     is_group = name not in (run_dir.run_id for run_dir in run_dirs)
     if is_group:
-        print(f"{name}: {quantity(len(jobs) + len(here), 'point')} cancelled")
+        number = len(jobs) + len(here) - len(problems)
+        print(f"{name}: {quantity(number, 'point')} cancelled", flush=True)
     for ids in () if is_group else jobs.values():
         print(f"{name}: job {' and job '.join(ids)} cancelled")
+    for problem in problems[1:]:
+        print_line(str(problem))
+    if problems:
+        raise problems[0]
     return 0
 
 
@@ -96,14 +104,20 @@ def claim_patiently(
         print(f"cancel: continuing without the claim: {error}", file=sys.stderr)
 
 
-def stop_local(run: RunState) -> None:
-    """Ask the process that runs this run to stop and save. Raises: UserError on another host."""
-    owner, life = run.process, run.life
+def stop_local(run: RunState) -> UserError | FailedError | None:
+    """Ask the process that runs this run to stop and save; returns why it was not asked."""
+    owner, run_dir = run.process, run.run_dir
     assert owner is not None
-    if life is None or life.is_alive is None:
-        raise UserError(f"{run.run_dir.run_id} runs on {owner.host}: cancel it there")
+    life = run_lock.life_in_run(run_dir, owner)  # now: the pid may be another process's
+    if life.is_alive is None:
+        return state.unknown(run_dir, life)
+    if not life.is_alive or not has_open(owner.pid, run_dir.path):
+        what = f"process {owner.pid} has ended, or is of user {user_name(owner.uid)}"
+        hint = f"{installation.command('status')} shows whether it has; else ask that user"
+        return UserError(f"{run_dir.run_id}: {what}: nothing is stopped\n  hint: {hint}")
     os.kill(owner.pid, signal.SIGTERM)
-    print(f"{run.run_dir.run_id}: stopping after this step and saving")
+    print(f"{run_dir.run_id}: stopping after this step and saving")
+    return None
 
 
 def scancel(jobs: Mapping[RunDir, Iterable[str]], record: BestEffort) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..console import print_line
+from ..errors import FailedError, UserError
 from ..rundir import RunDir
 from ..runs import lookup, state
 from ..runs.state import RunState
@@ -14,26 +15,42 @@ from ..slurm.client import Job
 def live_jobs(runs: Sequence[RunState]) -> dict[RunDir, dict[str, Job | None]]:
     """Return the jobs of runs that are queued or run, or of which Slurm gives no answer.
 
-    By run, then by id. Prints which runs have no jobs but those that Slurm may hide.
-    Raises: UserError where no run has another job.
+    By run, then by id. Prints which runs have no jobs but those that Slurm may hide, and which jobs
+    are no run's that names them. Raises: UserError where no run has another job.
     """
     queued = in_queue([run.run_dir for run in runs]) or {} if runs else {}
     jobs_of: dict[RunDir, dict[str, Job | None]] = {}
-    hidden = []
+    left: list[UserError | FailedError] = []
     for run in runs:
-        living = (each for each in run.lives.items() if each[1].is_alive or each[1].is_silent)
-        jobs = {job_id: life.job for job_id, life in living}
-        jobs |= queued.get(run.run_dir, {})
+        of_run = queued.get(run.run_dir, {})
+        jobs: dict[str, Job | None] = {}
+        for job_id, life in run.lives.items():
+            if not (life.is_alive or life.is_silent):
+                continue
+            if job_id in of_run or lookup.is_job_of(run.run_dir, job_id, life.job):
+                jobs[job_id] = life.job
+            elif life.is_alive:
+                left.append(_foreign(run.run_dir, job_id, life.job))
+        jobs |= of_run
         if jobs:
             jobs_of[run.run_dir] = jobs
         else:
             unknown = (life for life in run.lives.values() if life.is_alive is None)
-            hidden += [state.unknown(run.run_dir, life) for life in unknown]
-    if hidden and not jobs_of:
-        raise hidden[0]
-    for error in hidden:
+            left += [state.unknown(run.run_dir, life) for life in unknown]
+    if left and not jobs_of:
+        raise left[0]
+    for error in left:
         print_line(str(error))
     return jobs_of
+
+
+def _foreign(run_dir: RunDir, job_id: str, job: Job | None) -> UserError:
+    """Return the error for a living job that a run names and that is not the run's."""
+    where = f", which works in {job.work_dir}" if job is not None and job.work_dir else ""
+    return UserError(
+        f"{run_dir.run_id}: its files name job {job_id}{where}: it is not this run's and stays\n"
+        f"  hint: squeue --me shows your jobs; scancel {job_id} if it is the run's all the same"
+    )
 
 
 def in_queue(run_dirs: Iterable[RunDir]) -> dict[RunDir, dict[str, Job]] | None:
@@ -57,5 +74,6 @@ def target_of(queue: job_list.Queue, job_id: str) -> Path | None:
     target = queue.targets[job_id]
     if target is not None:
         return target
-    recorded = lookup.recall(job_id)
-    return None if recorded is None else recorded.path.resolve()
+    recorded, job = lookup.recall(job_id), (queue.jobs or {})[job_id]
+    is_known = recorded is not None and lookup.is_job_of(recorded, job_id, job)
+    return recorded.path.resolve() if recorded is not None and is_known else None

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import installation, records, shared_files
 from ..console import print_line, user_name
@@ -21,6 +22,9 @@ from ..errors import UserError
 from ..records.ended import read_attempts
 from ..records.queued import Claim, RecordedJob, Submission
 from ..rundir import RunDir, relink
+
+if TYPE_CHECKING:
+    from ..slurm.client import Job
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
 # was killed before it could write successor.json.
@@ -91,19 +95,38 @@ def own_root(run_dir: RunDir) -> Path:
 
 def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDir | None:
     """Return a job id's run directory: `remember`'s last link in the default root or `roots`."""
-    folders = {root / ".jobs" for root in (runs_root(), *roots)}
-    links_of_roots = (
-        (folder, name) for folder in folders for name in shared_files.names_in(folder)
-    )
-    links = [
-        folder / name for folder, name in links_of_roots if fnmatch(name, f"{cluster}-{job_id}")
-    ]
     newest = max(
-        (link for link in links if shared_files.is_dir(_real(link))),
-        key=lambda link: link.lstat().st_mtime,
-        default=None,
+        _links(job_id, cluster, roots), key=lambda link: link.lstat().st_mtime, default=None
     )
     return None if newest is None else RunDir(_real(newest))
+
+
+def _links(job_id: str, cluster: str, roots: Iterable[Path]) -> list[Path]:
+    """Return the links of a job id in the default root and in `roots` that lead to a folder."""
+    folders = {root / ".jobs" for root in (runs_root(), *roots)}
+    links = (folder / name for folder in folders for name in shared_files.names_in(folder))
+    wanted = f"{cluster}-{job_id}"
+    named = (link for link in links if fnmatch(link.name, wanted))
+    return [link for link in named if shared_files.is_dir(_real(link))]
+
+
+def is_job_of(run_dir: RunDir, job_id: str, job: "Job | None") -> bool:
+    """Return whether a Slurm job is a run's; its files may name any job of this user.
+
+    It works in the directory of the run, or as a task of an array in that of the group. A job of
+    plain sbatch, and one of which Slurm shows nothing, has a link in `.jobs` by its own user.
+    """
+    array, _, task = job_id.partition("_")
+    if not (array.isdecimal() and (task.isdecimal() or array == job_id)):
+        return False  # scancel would take it for several jobs, or for an option
+    run = os.path.realpath(run_dir.path)
+    if job is not None and job.work_dir:
+        folders = (job.work_dir, os.path.join(job.work_dir, POINTS, task))
+        if run in map(os.path.realpath, folders):
+            return True
+    uid = os.getuid() if job is None or job.uid is None else job.uid
+    links = _links(job_id, "*", [own_root(run_dir)])
+    return any(link.lstat().st_uid == uid and os.path.realpath(link) == run for link in links)
 
 
 def all_runs() -> list[RunDir]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from .. import installation, records
 from ..console import user_name
 from ..errors import FailedError, UserError
-from ..procfs import is_hidden, start_of
+from ..procfs import has_open, is_hidden, start_of
 from ..records.queued import Claim
 from ..records.queued import Owner as Owner
 from ..rundir import RunDir, fsync_directory, write_durable
@@ -55,10 +55,33 @@ def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
         return Life(None, why, f"use {owner.host}")
     start = start_of(owner.pid)
     if start or owner.uid == os.getuid() or not is_hidden(owner.pid):
-        return Life(start == owner.pid_start)
+        return Life(start != "" and start == owner.pid_start and owner.pid > 1)
     user = user_name(owner.uid)
     why = f"process {owner.pid} here is hidden by /proc (hidepid): it may be the run's, of {user}"
     return Life(None, why, f"ask user {user}")
+
+
+def life_in_run(run_dir: RunDir, owner: Owner) -> Life:
+    """Return `life_of` a local owner: a live one has the run directory open, see `kept_open`.
+
+    Who may write to the run may have recorded any process, and after a reboot another one may have
+    the same pid and start.
+    """
+    life = life_of(owner)
+    if not life.is_alive or has_open(owner.pid, run_dir.path) is not False:
+        return life
+    why = f"process {owner.pid} here, which {run_dir.owner} names, does not show this run"
+    return Life(None, why, f"look at it (ps {owner.pid}); if it is not the run's, delete that file")
+
+
+@contextlib.contextmanager
+def kept_open(run_dir: RunDir) -> Iterator[None]:
+    """Run a block in which /proc shows that this process runs the run, with which agents or not."""
+    fd = os.open(run_dir.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield
+    finally:
+        os.close(fd)
 
 
 def read(run_dir: RunDir) -> Claim | None:

@@ -337,7 +337,9 @@ def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
     life, owner, process = lives.get(job_id or ""), files.owner, None
     of_owner = None
     if owner is not None:
-        of_owner = run_lock.life_of(owner) if owner.is_local else lives.get(owner.job_id)
+        of_owner = lives.get(owner.job_id)
+        if owner.is_local:
+            of_owner = run_lock.life_in_run(files.run_dir, owner)
     # Slurm may not tell whether an earlier job has ended; the process that lives here is known.
     is_here = owner is not None and owner.is_local and of_owner is not None and of_owner.is_alive
     if of_owner is not None and (is_here or not _may_live(life)):

@@ -178,6 +178,8 @@ def guarded(slurm, submitted, capsys):
     run = submitted
     write_json(run.successor, {"job_id": "4712", "after": "4711", "reason": "because"})
 
+    lookup.remember(run, "4712")
+
     def states(first, second):
         slurm.set_state("4711", first)
         slurm.set_state("4712", second)

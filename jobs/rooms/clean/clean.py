@@ -126,7 +126,7 @@ def why_busy(run: RunState, jobs: Squeue) -> str | None:
     if run.files.problem is not None:
         return run.files.problem.partition("\n")[0]
     if run.process is not None:
-        return f"it runs on {run.process.host}"
+        return run.life.why if run.life and run.life.why else f"it runs on {run.process.host}"
     if not jobs.is_known and run.files.submitted is not None:
         return "Slurm does not answer whether its job still runs"
     if any(life.is_alive for life in run.lives.values()) or run_dir.path in jobs.targets:

@@ -125,8 +125,8 @@ def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | No
     """
     present = waiting(facts, job_id)
     if present is not None:
-        recorded = lookup.as_recorded(run_dir, facts.submission, present)
-        if job_list.life_of(recorded).is_alive is not False:
+        life = job_list.life_of(lookup.as_recorded(run_dir, facts.submission, present))
+        if life.is_alive is not False and lookup.is_job_of(run_dir, present, life.job):
             return present, ""
     if facts.spec.slurm.restart == "requeue":
         return None, ""

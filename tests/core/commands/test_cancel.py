@@ -1,19 +1,24 @@
 """The command cancel: it ends all jobs of a run, and only a later resume continues the run."""
 
+import contextlib
 import errno
+import os
 import re
+import signal
+import subprocess
 from dataclasses import asdict
 from unittest import mock
 
 import pytest
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import procfs, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.commands import cancel
+from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import read_json, write_json
-from slurm_job_kit.jobs.runs import fact_reader, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock, state
 from slurm_job_kit.jobs.slurm import job_list
 from tests.core import run_files
 from tests.core.run_files import make_run
@@ -193,3 +198,94 @@ def test_a_cancel_that_is_interrupted_before_scancel_leaves_no_mark(slurm, submi
     assert main(["cancel", "tiny"]) == 130
     assert slurm.cancelled == []
     refuse_start(submitted, run_lock.this_process("4711"))
+
+
+@pytest.fixture
+def sleeper(here):
+    """`sleeper(*fds)`: a process of this user that has these files open."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*fds):
+            process = stack.enter_context(subprocess.Popen(["/bin/sleep", "60"], pass_fds=fds))
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def owned_by(run, pid, start):
+    """Record a process as the owner, as anybody could who may write to the run."""
+    claim = run_files.claim(job_id=f"local-x-{pid}", host=os.uname().nodename, uid=os.getuid())
+    write_json(run.owner, claim | {"pid": pid, "pid_start": start})
+
+
+def test_cancel_stops_the_process_that_has_the_run_open(here, sleeper):
+    run = make_run(here)
+    fd = os.open(run.path, os.O_RDONLY)
+    process = sleeper(fd)
+    os.close(fd)
+    owned_by(run, process.pid, procfs.start_of(process.pid))
+    assert main(["cancel", "tiny"]) == 0
+    assert process.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("command", [["cancel", "tiny"], ["clean", "tiny", "--yes"]])
+def test_no_process_of_this_user_is_taken_for_that_of_a_run_by_its_pid_and_start(
+    here, sleeper, capfd, command
+):
+    run, process = make_run(here), sleeper()
+    owned_by(run, process.pid, procfs.start_of(process.pid))
+    main(command)
+    error = capfd.readouterr().err
+    assert f"process {process.pid} here, which {run.owner} names, does not show this run" in error
+    assert process.poll() is None and run.spec.exists()
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1, 2**22])
+@pytest.mark.parametrize("uid", [os.getuid(), 12345])
+def test_a_recorded_pid_that_means_other_processes_is_never_signalled(here, monkeypatch, pid, uid):
+    run = make_run(here)
+    owned_by(run, pid, procfs.start_of(pid))
+    write_json(run.owner, read_json(run.owner) | {"uid": uid})
+    signals = mock.Mock(side_effect=PermissionError)
+    monkeypatch.setattr(os, "kill", signals)
+    assert main(["cancel", "tiny"]) == 2
+    assert all(call.args[1] == 0 for call in signals.mock_calls)
+    word = "unreadable" if pid < 1 else "unknown" if pid > 1 and uid != os.getuid() else "lost"
+    assert state.read(run).word == word
+
+
+@pytest.mark.parametrize(
+    "job_id", ["13", "13_0", "12,13", "13_[0-5]", "--user=root", "_", "", "-1", "*"]
+)
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_cancel_ends_no_other_job_of_this_user_that_the_files_of_a_run_name(
+    slurm, here, submitted, capfd, job_id, is_silent
+):
+    run, other = submitted, make_run(here, "20260102")
+    for each in ("13", "13_0"):
+        slurm.enqueue(each, other.path, f"{other.kit}/slurm/ddp.sbatch {other.path}")
+        lookup.remember(other, each)
+    write_json(run.submission, read_json(run.submission) | {"job_id": job_id})
+    if is_silent:
+        slurm.answer("squeue", error="Unable to contact slurm controller", status=1)
+    capfd.readouterr()
+    assert main(["cancel", run.run_id]) in (1, 2)
+    assert slurm.cancelled == [] and not run.cancelled.exists()
+    error = capfd.readouterr().err
+    if job_id in ("13", "13_0") and not is_silent:
+        assert f"{run.run_id}: its files name job {job_id}, which works in {other.path}" in error
+
+
+def test_cancel_ends_the_own_job_beside_one_that_is_not_the_runs(slurm, here, submitted, capfd):
+    write_json(submitted.successor, {"job_id": "13", "after": "4711", "reason": ""})
+    slurm.enqueue("13", here, "other.sh")
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4711"]
+    assert "name job 13, which works in" in capfd.readouterr().err
+
+
+def test_cancel_names_the_user_whose_run_it_is(slurm, submitted, monkeypatch, capfd):
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert main(["cancel", "tiny"]) == 0
+    assert f"is a run of user {user_name(os.getuid())}" in capfd.readouterr().err

@@ -50,6 +50,7 @@ def run(tmp_path):
     """A run directory whose attempt 1 was opened by job 7."""
     run_dir = run_files.frozen(tmp_path / "runs/x/2026", SPEC)
     opened(run_dir, 1, "7")
+    lookup.remember(run_dir, "8", root=lookup.own_root(run_dir))
     return run_dir
 
 
@@ -223,6 +224,12 @@ def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued
     assert len([call for call in slurm.calls if call.startswith("sbatch")]) == queued
     record = read_json(run.successor)
     assert (record["after"], record["job_id"]) == ("7", "9" if queued else "8")
+
+
+def test_the_end_of_a_run_cancels_no_other_job_that_its_file_names(run, slurm, me):
+    write_json(run.successor, {"job_id": "9", "after": "7", "reason": ""})
+    hooks.end(run, now(run), me)
+    assert not any("scancel" in call for call in slurm.calls)
 
 
 def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
