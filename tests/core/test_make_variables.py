@@ -133,7 +133,7 @@ def test_plain_torchrun_takes_nothing_of_the_shell(tmp_path, monkeypatch):
     environ = {"KIT_TYPED": f"NPROC=2 CONFIG={config}", "PET_STANDALONE": "1", "A": "b"}
     make_words.words_of("train", environ)
     ((_, argv, env),) = ran
-    assert argv[4:] == ["--standalone", "--nproc-per-node=2", "-m", "trainer", str(config)]
+    assert argv[3:] == ["--standalone", "--nproc-per-node=2", "-m", "trainer", str(config)]
     assert env == {"A": "b"}
 
 
