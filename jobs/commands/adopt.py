@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the run directory of this job; returns the exit code."""
-    print(adopt(args.config, arguments.overrides_of(args)).path)
+    path = adopt(args.config, arguments.overrides_of(args)).path
+    sys.stdout.buffer.write(os.fsencode(path) + b"\n")  # for the batch script, so not escaped
     return 0
 
 

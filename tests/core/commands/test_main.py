@@ -66,3 +66,11 @@ def test_overrides_may_stand_behind_options():
     assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
     with pytest.raises(SystemExit):
         parse(["submit", "x.yaml", "--clutser", "local"])
+
+
+def test_the_batch_script_gets_the_path_of_a_run_unescaped(slurm, here, monkeypatch, capfdbinary):
+    monkeypatch.setenv("KIT_RUNS", str(here / "a\xa0b\udcff"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    assert main(["adopt", "tiny.yaml"]) == 0
+    assert os.path.isfile(os.fsdecode(capfdbinary.readouterr().out.strip()) + "/spec.json")
