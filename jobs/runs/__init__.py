@@ -8,6 +8,7 @@
 - run_lock: which job may write into the run directory (owner.json).
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.
+- code_secrets: which files may be secrets, and are left out of it.
 - git: runs git, and no program that the configuration of a repository names.
 - revision: changes a run between two attempts, all of it or nothing.
 - scratch_purge: names what a scratch purge deleted.

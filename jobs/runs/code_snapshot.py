@@ -1,6 +1,7 @@
 """The frozen code: a read-only copy of the repository, shared by runs of equal code."""
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -8,12 +9,12 @@ import stat
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from .. import installation, shared_files
 from ..console import print_line
 from ..errors import UserError
+from .code_secrets import secret_in
 from .git import ask_git
 
 MAX_MIB = 256
@@ -21,7 +22,6 @@ MAX_MIB_WITHOUT_GIT = 64
 MAX_UNTRACKED_BYTES = 2**20
 DEFAULT_MODE = 0o700  # of a run directory
 LIST = ".frozen-files"  # in each copy, the names of its files
-SECRETS = (".env*", "*.pem", "*.key", "id_*", ".netrc")
 MAX_SHOWN = 5  # names in a line for the user
 
 
@@ -79,7 +79,7 @@ def source_files(
     """Return the files to freeze by their names: what git tracks or does not ignore.
 
     Without git, all but hidden files. Not what lies below runs_root or `inputs`, and no untracked
-    file with the name of a secret.
+    file that may be a secret.
 
     Raises: UserError for a repository that git does not read, a large untracked file, or too much.
     """
@@ -96,7 +96,7 @@ def source_files(
     if listed is not None:
         files = _refuse_large(list(files), repository)
     limit_mib = MAX_MIB_WITHOUT_GIT if listed is None else MAX_MIB
-    kept = _without_secrets([*_limited(files, limit_mib, repository)])
+    kept = _without_secrets([*_limited(files, limit_mib, repository)], repository)
     return {each.name: repository / each.name for each in kept}
 
 
@@ -148,10 +148,14 @@ def _files(folder: Path, names: Iterable[tuple[str, bool]]) -> Iterator[_File]:
     """Yield the files and links of the names, also of each repository among them.
 
     git lists a submodule or an inner repository as one folder. A FIFO is left out: reading it would
-    wait.
+    wait. So is what git tracks in a folder that is now a link: it may lead out of the repository.
     """
+    resolved = functools.cache(os.path.realpath)
+    top = Path(resolved(folder))
     for name, is_tracked in names:
         path = folder / name
+        if Path(resolved(path.parent)) != top / Path(name).parent:
+            continue
         try:
             status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):  # deleted, but still in git's index
@@ -191,20 +195,20 @@ def _limited(files: Iterable[_File], limit_mib: int, folder: Path) -> Iterator[_
         yield each
 
 
-def _without_secrets(files: list[_File]) -> list[_File]:
-    """Return the files but untracked ones with the name of a secret, which are printed."""
-    secrets = [each for each in files if not each.is_tracked and _is_secret(each.name)]
+def _without_secrets(files: list[_File], repository: Path) -> list[_File]:
+    """Return the files but untracked ones that may be secrets, which are printed."""
+    secrets = {
+        each.name: what
+        for each in files
+        if not each.is_tracked and (what := secret_in(each.name, repository / each.name))
+    }
     if secrets:
         print_line(
-            "left out of the frozen code, as the names are those of secrets: "
-            f"{', '.join(each.name for each in secrets)}\n  hint: git add a file that is no secret"
+            "left out of the frozen code, as the names or contents are those of secrets: "
+            f"{', '.join(sorted({*secrets.values()}))}\n"
+            "  hint: git add a file that is no secret (without git: git init first)"
         )
-    return [each for each in files if each not in secrets]
-
-
-def _is_secret(name: str) -> bool:
-    last = os.path.basename(name)
-    return not last.endswith(".py") and any(fnmatchcase(last, each) for each in SECRETS)
+    return [each for each in files if each.name not in secrets]
 
 
 def _some(files: list[_File]) -> str:

@@ -206,15 +206,61 @@ def test_a_large_file_that_git_neither_tracks_nor_ignores_is_refused(take, repos
     assert "new.bin" in files(take())
 
 
-def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_and_named(take, repository, capfd):
-    secrets = [".env", ".env.local", "deploy/server.pem", "id_rsa", ".netrc", "x.key"]
-    for name in (*secrets, "id_map.py", "tokenizer.json"):
-        write(repository, name, "x")
-    names = {*files(take())}
-    assert not {*secrets} & names and {"id_map.py", "tokenizer.json"} <= names
-    assert f"those of secrets: {', '.join(sorted(secrets))}\n" in capfd.readouterr().err
-    subprocess.run(["git", "-C", repository, "add", ".env"], check=True)
-    assert ".env" in files(take())
+def make_outside(folder):
+    """Make a folder beside the repository, which is a repository, too."""
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    write(folder, "b.py", "# of somebody else\n")
+    return folder
+
+
+@pytest.mark.parametrize("is_tracked", [False, True])
+@pytest.mark.parametrize("is_with_git", [False, True])
+def test_a_link_that_leads_out_of_the_repository_stays_a_link(
+    take, repository, tmp_path, is_tracked, is_with_git
+):
+    outside = make_outside(tmp_path / "outside")
+    inner = repository / "libs"
+    subprocess.run(["git", "init", "-q", inner], check=True)
+    for folder in (repository, inner):
+        os.symlink("/etc/shadow", folder / "shadow")
+        os.symlink("shadow", folder / "chain")
+        os.symlink(outside, folder / "folder")
+        os.symlink(os.path.relpath(outside / "b.py", folder), folder / "relative")
+        if is_tracked:
+            names = ("shadow", "chain", "folder", "relative")
+            subprocess.run(["git", "-C", folder, "add", *names], check=True)
+    if not is_with_git:
+        shutil.rmtree(repository / ".git")
+    code = take()
+    for folder in (code, code / "libs"):
+        to = {name: os.readlink(folder / name) for name in ("shadow", "chain", "folder")}
+        assert to == {"shadow": "/etc/shadow", "chain": "shadow", "folder": str(outside)}
+        assert os.path.realpath(folder / "relative") == str(outside / "b.py")
+    assert not any("folder/" in name for name in code_snapshot.files_of(code))
+    assert code_snapshot.damage(code) is None
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+@pytest.mark.parametrize("place", ["outside", "repository/pkg"])
+def test_a_folder_that_is_now_a_link_stays_a_link(take, repository, tmp_path, place, is_ignored):
+    """git still lists the files that it tracks there, and a copy would be of those elsewhere."""
+    make_outside(tmp_path / "outside")
+    write(repository, "old/b.py", "")
+    subprocess.run(["git", "-C", repository, "add", "."], check=True)
+    shutil.rmtree(repository / "old")
+    os.symlink(tmp_path / place, repository / "old")
+    if is_ignored:
+        (repository / ".gitignore").write_text("old\n*.pt\ndata/\n")
+    code = take()
+    assert os.path.lexists(code / "old") == os.path.islink(code / "old") != is_ignored
+    assert "old/b.py" not in code_snapshot.files_of(code)
+    assert (code / "pkg/b.py").read_text() == "# pkg/b.py\n"
+    assert (tmp_path / "outside/b.py").read_text() == "# of somebody else\n"
+
+
+def test_a_repository_behind_a_link_is_frozen(take, repository, tmp_path):
+    (tmp_path / "link").symlink_to(repository)
+    assert code_snapshot.take(tmp_path / "link", tmp_path / "root") == take()
 
 
 def test_a_runs_root_within_the_repository_is_left_out_and_one_around_it_is_not(repository):
