@@ -21,7 +21,8 @@ class Door(Enum):
         f"{client}_*"
         for client in ("SLURM", "SRUN", "SBATCH", "SQUEUE", "SINFO", "SACCT", "SCONTROL", "SCANCEL")
     )
-    GIT = ()  # whose output the kit reads, too
+    # Its output the kit reads, too. Not (): Python 3.11.2, that of Debian 12, makes it an object().
+    GIT = ("GIT_DIR",)
     # sbatch, and so the job: what belongs to an enclosing job, and the job that this one succeeds.
     SBATCH = ("SLURM*", "SRUN_*", "KIT_SUCCEEDS")
     SRUN = ("SRUN_*",)  # srun in the batch script
