@@ -5,14 +5,14 @@ Raises ImportError where matplotlib or jinja2 is missing.
 
 import datetime
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
 from matplotlib.figure import Figure
 
-from .ranking import NO_METRICS, bare, read_metrics
+from ...console import LAYOUT, printable
+from .ranking import NO_METRICS, bare, is_number, read_metrics
 from .uses import RunTimes
 
 MAX_CHARTS = 12
@@ -26,7 +26,7 @@ def page_of(times: Sequence[RunTimes], headings: Sequence[str], table: Sequence[
     charts = charts_of([curves_of(each) for each in times])
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(template).render(
+    page = environment.from_string(template).render(
         title=", ".join(each.name for each in times[:3]),
         now=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         runs=[(COLOURS[n % len(COLOURS)], text) for n, text in enumerate(headings)],
@@ -35,6 +35,7 @@ def page_of(times: Sequence[RunTimes], headings: Sequence[str], table: Sequence[
         table="\n".join(table[len(headings) :]).strip("\n"),
         attempts=[(each.name, [attempt_row(a.as_json()) for a in each.attempts]) for each in times],
     )
+    return printable(page, LAYOUT)
 
 
 def attempt_row(attempt: dict[str, object]) -> list[str]:
@@ -50,9 +51,8 @@ def curves_of(times: RunTimes) -> dict[str, Curve]:
     for line in read_metrics(times.run_dir.metrics):
         step = line.get("step")
         for name, value in line.items():
-            is_number = type(value) in (int, float) and type(step) is int
-            if is_number and name not in NO_METRICS and math.isfinite(value):  # type: ignore[arg-type]
-                curves.setdefault(name, []).append((step, value))  # type: ignore[arg-type]
+            if is_number(value) and is_number(step) and name not in NO_METRICS:
+                curves.setdefault(printable(name), []).append((step, value))
     return {name: curve[:: -(-len(curve) // MAX_POINTS)] for name, curve in curves.items()}
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ... import records, shared_files
 from ...console import printable
@@ -73,11 +73,11 @@ def value_of(run_dir: RunDir, metric: str, sign: float) -> RankedValue:
     best = RankedValue(run_dir, None, None)
     for line in read_metrics(run_dir.metrics, json.dumps(metric)):
         value, step = line.get(metric), line.get("step")
-        if type(value) not in (float, int) or type(step) is not int or not math.isfinite(value):  # type: ignore[arg-type]
+        if not is_number(value) or type(step) is not int:
             continue
-        is_better = best.value is None or sign * value < sign * best.value  # type: ignore[operator]
+        is_better = best.value is None or sign * value < sign * best.value
         if is_better or not metric.startswith(HELD_OUT):
-            best = RankedValue(run_dir, float(value), step)  # type: ignore[arg-type]
+            best = RankedValue(run_dir, float(value), step)
     return reported_value(run_dir, metric) if best.value is None else best
 
 
@@ -113,6 +113,11 @@ def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]
                 value = json.loads(line) if wanted in line else None
                 if isinstance(value, dict):
                     yield value
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value of a line is a number that a chart can show."""
+    return type(value) in (int, float) and abs(value) < 1e300  # type: ignore[arg-type]
 
 
 def bare(metric: str) -> str:

@@ -115,11 +115,12 @@ def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
 
 def test_hostile_names_are_shown_and_do_nothing(here, capsys):
     run = make_run(here, "20260101", "<b>x$")
-    run.metrics.write_text('{"step": 1, "train_<i>$^": 1.0, "train_nan": NaN}\n')
+    odd = f'"x\\u001b\\ud800": 2, "train_nan": NaN, "eval_loss": 1{"0" * 400}'
+    run.metrics.write_text(f'{{"step": 1, "train_<i>$^": 1.0, {odd}}}\n')
     assert main(["report"]) == 0
     page = (run.path / "report.html").read_text()
     assert "&lt;b&gt;x$" in page and "<b>x" not in page and "<i>" not in page
-    assert "NaN" not in page
+    assert "NaN" not in page and "\x1b" not in page
 
 
 def test_without_matplotlib_there_is_the_table_and_a_line_that_helps(requeued, capfd, monkeypatch):
