@@ -184,9 +184,10 @@ def write_atomic(path: Path, text: str) -> None:
 def write_durable(path: Path, text: str) -> None:
     """Write a new file and its content durably; its name lasts from `fsync_directory` on.
 
-    For a file that no process reads before that.
+    For a file that no process reads before that, and that others than its owner only replace.
     """
-    with open(path, "x", encoding="utf-8", errors="backslashreplace") as file:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

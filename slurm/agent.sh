@@ -19,8 +19,10 @@ kit_host=${SLURMD_NODENAME:-$(uname -n)}
 printf -v kit_node '%05d' "$kit_node_rank"
 kit_log=$kit_run_dir/attempt-$kit_attempt/setup-$kit_node.log
 kit_error=$kit_run_dir/attempt-$kit_attempt/agent-$kit_node.error
-# A resume may have replaced these links: let the file system's client ask the server about them.
-for kit_link in "$kit_run_dir"/{code,kit}; do link /proc/version "$kit_link" 2>/dev/null || true; done
+# A resume may have replaced these: let the file system's client ask the server about them.
+for kit_name in spec.json setup.sh code kit; do
+    link /proc/version "$kit_run_dir/$kit_name" 2>/dev/null || true
+done
 kit_code=$kit_run_dir/code:$kit_run_dir/kit
 
 kit_fail() { # REASON HINT
@@ -44,7 +46,16 @@ unset \
     OPENBLAS_NUM_THREADS GOTO_NUM_THREADS BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH CDPATH \
     POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t kit_builtins < <(compgen -b)
-unset -f "${kit_builtins[@]}" link grep rm # functions that the user's shell exports under these names
+unset -f "${kit_builtins[@]}" link grep find rm stat # functions of the user's shell
+# As in ddp.sbatch: nothing runs that another user made or may change, and whom dir_mode lets in may
+# change what this node writes.
+kit_others=$(cd "$kit_run_dir" && find spec.json setup.sh code kit code/ kit/ -maxdepth 0 \
+    \( ! -uid "$EUID" ! -uid 0 -o ! -type l -perm /022 -o -name '*.*' ! -type f \) \
+    -printf '%p of user %u (mode %m)' -quit 2>&1) ||
+    kit_fail "$kit_run_dir: $kit_others" "make resume, or kit resume, names what a purge has deleted"
+[[ -z $kit_others ]] || kit_fail "$kit_run_dir/$kit_others could be changed by others" \
+    "make resume RUN=$kit_run_dir (kit resume $kit_run_dir) asks, and makes it your own"
+umask "$(printf '%o' $((0$(umask) & ~(0$(stat -c %a "$kit_run_dir") & 070))))"
 mapfile -t kit_lines <"$kit_setup"
 case ${kit_lines[0]} in
 "export KIT_PYTHON=$kit_python" | "export KIT_PYTHON='$kit_python'") ;;

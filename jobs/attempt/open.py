@@ -15,7 +15,16 @@ from ..node import interfaces, rendezvous
 from ..node.signed_torchrun import KEY_BYTES
 from ..records.nodes import AttemptPlan, Chosen, Head
 from ..rundir import RunDir, make_folder, relink
-from ..runs import code_snapshot, fact_reader, interpret, lookup, revision, run_lock, scratch_purge
+from ..runs import (
+    code_snapshot,
+    fact_reader,
+    interpret,
+    lookup,
+    ownership,
+    revision,
+    run_lock,
+    scratch_purge,
+)
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, job_list, sbatch, site
 from ..spec import Launch, Slurm
@@ -77,6 +86,7 @@ def _open(
     resolved: str,
     checkout: Path | None,
 ) -> AttemptPlan | None:
+    ownership.check(run_dir)  # before notify.command or a successor is started
     attempt = interpret.newest_number(facts) + 1
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
@@ -105,8 +115,8 @@ def _open(
         code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
     plan = replace(
         plan_of(facts, me, attempt, chosen, resolved),
-        code=code.name,
-        code_digest=f"{code.name} {kit.name}",
+        code=code_snapshot.digest_in(code.name),
+        code_digest=" ".join(code_snapshot.digest_in(each.name) for each in (code, kit)),
     )
     make_folder(run_dir.attempt(attempt).path)
     write_key(run_dir.attempt(attempt).rendezvous_key)  # an agent that sees the plan reads it

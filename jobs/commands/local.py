@@ -36,7 +36,7 @@ from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
 from ..records.training import Result
 from ..rundir import RunDir, no_link
-from ..runs import fact_reader, run_lock
+from ..runs import fact_reader, ownership, run_lock
 from ..runs.run_lock import release_on_disk_error
 from ..slurm import client
 from ..spec import Launch, Spec
@@ -89,6 +89,7 @@ def run(run_dir: RunDir) -> Decision | None:
 
     Raises: LocalError, OwnedError, FailedError.
     """
+    ownership.share(run_dir)
     spec = Spec.read(run_dir.spec)
     devices = visible_gpus()
     check_machine(spec, len(devices))

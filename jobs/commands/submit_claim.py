@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ..console import user_name
 from ..errors import UserError
 from ..rundir import File, RunDir
-from ..runs import run_lock
+from ..runs import ownership, run_lock
 
 POLL_S = 0.2
 
@@ -46,6 +46,7 @@ def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
         except PermissionError as error:
             raise _read_only(run_dir) from error
         time.sleep(POLL_S)
+    ownership.share(run_dir)
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from .. import installation, shared_files
 from ..console import print_line
 from ..errors import UserError
+from . import ownership
 from .code_secrets import secret_in
 from .git import ask_git
 
@@ -22,6 +24,7 @@ MAX_MIB_WITHOUT_GIT = 64
 MAX_UNTRACKED_BYTES = 2**20
 DEFAULT_MODE = 0o700  # of a run directory
 LIST = ".frozen-files"  # in each copy, the names of its files
+NAME = re.compile(r"[0-9a-f]{64}(-[0-9]+){0,2}")  # of a copy: digest, user id, and another mode
 MAX_SHOWN = 5  # names in a line for the user
 
 
@@ -52,7 +55,7 @@ def repository() -> Path:
 def take(
     repository: Path, runs_root: Path, mode: int = DEFAULT_MODE, inputs: Collection[str] = ()
 ) -> Path:
-    """Copy a repository to `<runs_root>/.code/<sha>` unless it is there; return that folder.
+    """Copy a repository to `<runs_root>/.code/<sha>-<uid>` unless it is there; return the folder.
 
     mode: dir_mode of the run; runs share a copy only if it is the same. inputs: names of files and
     folders that are not frozen. Raises: OSError; UserError for what cannot be frozen.
@@ -71,6 +74,19 @@ def take_kit(runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
     if installation.IS_BY_MAKE:  # the jobs name the user's commands
         files["Makefile"] = installation.HOME / "Makefile"
     return _copy_of(files, runs_root, mode)
+
+
+def take_over(copy: Path, runs_root: Path, mode: int) -> Path:
+    """Return this user's own copy of another one. Raises: UserError if that is damaged; OSError."""
+    files = files_of(copy)
+    for path in files.values():  # its owner may have written any name into the list
+        is_inside = path.name != ".." and path.parent.resolve().is_relative_to(copy.resolve())
+        if not (is_inside and (path.is_symlink() or path.is_file())):
+            raise UserError(f"{path} is not a file of the frozen code")
+    own = _copy_of(files, runs_root, mode)
+    if digest_in(own.name) != digest_in(copy.name):
+        raise UserError(f"a file of {copy} was changed")
+    return own
 
 
 def source_files(
@@ -222,14 +238,15 @@ def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
     It then gets a new time: the command clean deletes none that was taken in the last hour.
     """
     target = runs_root / ".code" / _name(digest(files), mode)
+    ownership.make_shared(target.parent, mode)
+    ownership.check_open(target.parent)
     shared_files.ask_again(target)
     with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
-        with contextlib.suppress(PermissionError):  # another user's, whose clean looks at links
+        if ownership.problem_of(target) is None:
             os.utime(target)
-        if damage(target) is None:
-            return target
+            if damage(target) is None:
+                return target
         os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
-    target.parent.mkdir(exist_ok=True)
     copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
     try:
         _fill(copy, files, mode)
@@ -256,9 +273,9 @@ def _fill(copy: Path, files: Mapping[str, Path], mode: int) -> None:
     (copy / LIST).chmod(0o444)
     for root, _, names in os.walk(copy, topdown=False):
         if any(name.endswith(".py") for name in names):
-            os.mkdir(f"{root}/__pycache__", mode)  # Python keeps its bytecode there
-            os.chmod(f"{root}/__pycache__", mode)
-        os.chmod(root, mode & ~0o222)
+            os.mkdir(f"{root}/__pycache__", 0o700)  # Python keeps its bytecode there
+            ownership.set_mode(Path(root, "__pycache__"), mode & ~ownership.OTHERS_WRITE)
+        ownership.set_mode(Path(root), mode & ~0o222)
 
 
 def _link(name: str, path: Path) -> str:
@@ -275,7 +292,13 @@ def _file_mode(source: int, mode: int) -> int:
 
 
 def _name(sha: str, mode: int) -> str:
-    return sha if mode == DEFAULT_MODE else f"{sha}-{mode:o}"
+    own = f"{sha}-{os.geteuid()}"
+    return own if mode == DEFAULT_MODE else f"{own}-{mode:o}"
+
+
+def digest_in(name: str) -> str:
+    """Return the SHA-256 in the name of a copy: what two users run is the same code."""
+    return name.partition("-")[0]
 
 
 def digest(files: Mapping[str, Path]) -> str:
@@ -315,7 +338,7 @@ def damage(copy: Path) -> str | None:
 
 def _damage(copy: Path) -> str | None:
     try:
-        is_same = digest(files_of(copy)) == copy.name.partition("-")[0]
+        is_same = digest(files_of(copy)) == digest_in(copy.name)
     except FileNotFoundError as error:
         return f"{os.path.realpath(error.filename)} is missing"
     return None if is_same else f"a file of {copy} was changed"

@@ -20,9 +20,9 @@ from .. import hooks, records
 from ..config.load import LoadedSpec
 from ..errors import UserError
 from ..records.frozen import Overrides, PackageVersion, Provenance
-from ..rundir import RunDir, Timeline, relink
+from ..rundir import RunDir, Timeline, relink, write_durable
 from ..spec import Spec
-from . import code_snapshot
+from . import code_snapshot, ownership
 from .git import ask_git
 from .lookup import runs_root
 
@@ -73,12 +73,14 @@ def freeze_all(
     if spec.name[:1] in ("", ".") or "/" in spec.name:
         raise UserError(f"name: {spec.name} cannot be the name of a folder of runs")
     root, mode = first.path.parent.parent, int(spec.dir_mode, 8)
-    check_writable(root)
+    check_writable(root, mode)
+    for folder in (first.path.parent, root / ".jobs"):
+        ownership.check_open(folder)
 
     @functools.cache
     def frozen(home: Path, left_out: tuple[str, ...], interpreter: str) -> tuple[Path, Provenance]:
         code = code_snapshot.take(home, root, mode, left_out)
-        return code, provenance(home, code.name, interpreter)
+        return code, provenance(home, code_snapshot.digest_in(code.name), interpreter)
 
     with contextlib.ExitStack() as made:
         with _errors_of(first):
@@ -86,7 +88,8 @@ def freeze_all(
             for run_dir, (spec, home, left_out) in sources.items():
                 code, known = frozen(home, tuple(left_out), spec.interpreter)
                 # Outside of the clean-up: a directory that exists already is another run.
-                run_dir.path.mkdir(parents=True)
+                ownership.make_shared(run_dir.path.parent, mode)
+                run_dir.path.mkdir()
                 made.enter_context(_deleted_by_failure(run_dir))
                 _fill(run_dir, replace(runs[run_dir], spec=spec), code, kit)
                 records.write(run_dir.provenance, known)
@@ -101,7 +104,8 @@ def link_in_default_root(path: Path) -> None:
     default = runs_root() / path.parent.name
     if default != path.parent:  # the commands look for runs in the default root
         with contextlib.suppress(OSError):
-            default.mkdir(parents=True, exist_ok=True)
+            make_root(default.parent, mode := path.stat().st_mode & 0o777)
+            ownership.make_shared(default, mode)
             relink(default / path.name, str(path))
 
 
@@ -127,7 +131,13 @@ def _errors_of(run_dir: RunDir) -> Iterator[None]:
         raise UserError(f"{error.filename or run_dir.path}: {error.strerror}") from error
 
 
-def check_writable(root: Path) -> None:
+def make_root(root: Path, mode: int) -> None:
+    """Make a runs root, unless there is one. mode: dir_mode of a run. Raises: OSError."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    ownership.make_shared(root, mode)
+
+
+def check_writable(root: Path, mode: int) -> None:
     """Raises UserError for a runs root in which no run can be written, before a job is queued."""
     if "%" in str(root):
         raise UserError(
@@ -135,7 +145,7 @@ def check_writable(root: Path) -> None:
             "  hint: set runs_root in the spec, or KIT_RUNS, to a folder without one"
         )
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_root(root, mode)
         with tempfile.NamedTemporaryFile(dir=root, prefix=".probe-") as probe:
             probe.write(b"x" * 4096)
         free_mib = shutil.disk_usage(root).free // 2**20
@@ -153,14 +163,15 @@ def check_writable(root: Path) -> None:
 
 def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:
     spec = loaded.spec
-    run_dir.path.chmod(int(spec.dir_mode, 8))
+    ownership.set_mode(run_dir.path, int(spec.dir_mode, 8))
+    ownership.share(run_dir)
     for folder in (run_dir.checkpoints, run_dir.submitit, run_dir.attempt(1).path):
         folder.mkdir()
     run_dir.timeline("submit").parent.mkdir()
-    run_dir.spec.write_text(spec.to_json(), encoding="utf-8")
-    run_dir.spec_yaml.write_text(loaded.text, encoding="utf-8")
+    write_durable(run_dir.spec, spec.to_json())
+    write_durable(run_dir.spec_yaml, loaded.text)
     records.write(run_dir.overrides, Overrides(tuple(loaded.overrides)))
-    run_dir.setup.write_text(setup_script(sys.executable, spec.setup), encoding="utf-8")
+    write_durable(run_dir.setup, setup_script(sys.executable, spec.setup))
     run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
     run_dir.kit.symlink_to(os.path.relpath(kit, run_dir.path))
     # So that `tail -F` of the log works from submit on.
@@ -171,6 +182,7 @@ def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:
     Timeline(run_dir, "submit").event("freeze")
     if not (run_dir.code.is_dir() and run_dir.kit.is_dir()):
         raise UserError("the frozen code was deleted meanwhile\n  hint: try again")
+    ownership.check(run_dir)
 
 
 def setup_script(python: str, lines: Sequence[str]) -> str:

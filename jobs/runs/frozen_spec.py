@@ -14,6 +14,7 @@ from ..problems import KeyPath
 from ..records.frozen import Overrides, Provenance
 from ..rundir import RunDir, write_atomic
 from ..spec import Spec
+from . import ownership
 
 if TYPE_CHECKING:
     from ..config.load import LoadedSpec
@@ -96,7 +97,8 @@ def setup_script_of(run_dir: RunDir, lines: Sequence[str]) -> str:
     from .freeze import setup_script
 
     known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
-    return setup_script(sys.executable if known is None else known.interpreter, lines)
+    is_own = known is not None and ownership.problem(run_dir) is None
+    return setup_script(known.interpreter if known and is_own else sys.executable, lines)
 
 
 def mend_setup(run_dir: RunDir) -> None:

@@ -22,6 +22,7 @@ from ..errors import UserError
 from ..records.ended import read_attempts
 from ..records.queued import Claim, RecordedJob, Submission
 from ..rundir import RunDir, relink
+from . import ownership
 
 if TYPE_CHECKING:
     from ..slurm.client import Job
@@ -62,7 +63,8 @@ def remember(
     """
     folder = (root or runs_root()) / ".jobs"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        ownership.make_shared(folder, run_dir.path.stat().st_mode & 0o777)
         relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
     except OSError as error:
         own = own_root(run_dir)

@@ -14,6 +14,7 @@ from .. import records, shared_files
 from ..errors import UserError
 from ..records.frozen import Part, Revision
 from ..rundir import RunDir, relink, write_atomic
+from . import ownership
 
 
 @contextlib.contextmanager
@@ -40,6 +41,9 @@ def complete(run_dir: RunDir) -> None:
     revision = records.read(Revision, run_dir.revision)
     if revision is None:
         return
+    if (problem := ownership.problem_of(run_dir.revision)) is not None:
+        who = "only who began that resume may complete it, or delete the file"
+        raise UserError(f"a resume was interrupted: {problem}\n  hint: {who}")
     for move in revision.moves:
         shared_files.ask_again(run_dir.path / move.name)
         with contextlib.suppress(FileNotFoundError):  # it was renamed before the kill
@@ -76,6 +80,12 @@ def _text(path: Path) -> str | None:
         return shared_files.read_text(path)
     except FileNotFoundError:
         return None
+
+
+def of_links(run_dir: RunDir, folders: Mapping[Path, Path]) -> Revision:
+    """Return the change that lets links lead to these folders."""
+    parts = (Part(x.name, os.path.relpath(to, run_dir.path)) for x, to in folders.items())
+    return Revision(links=tuple(parts))
 
 
 def of_files(run_dir: RunDir, texts: Mapping[Path, str | None]) -> Revision:

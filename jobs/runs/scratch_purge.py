@@ -1,6 +1,5 @@
 """Names what a scratch purge deleted from a run directory. Standard library only."""
 
-import re
 from pathlib import Path
 
 from .. import installation, shared_files
@@ -44,7 +43,7 @@ def check_code(run_dir: RunDir) -> tuple[Path, Path]:
         shared_files.ask_again(link)  # a resume on another host may have replaced it
     code, kit = (folder_of(link) or link for link in (run_dir.code, run_dir.kit))
     for folder in dict.fromkeys((code, kit)):
-        is_copy = re.fullmatch("[0-9a-f]{64}(-[0-7]+)?", folder.name)
+        is_copy = code_snapshot.NAME.fullmatch(folder.name)
         if is_copy and (what := code_snapshot.damage(folder)) is not None:
             new = installation.command("resume", run_dir.run_id, "", "code")
             raise UserError(

@@ -175,7 +175,7 @@ def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
 
 
 def run_with_setup(folder, text):
-    for name in ("spec.json", "code", "kit/slurm_job_kit/jobs/rundir.py"):
+    for name in ("spec.json", "code/x", "kit/slurm_job_kit/jobs/rundir.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (folder / "setup.sh").write_text(text)

@@ -1,15 +1,14 @@
 """How the frozen code of a run differs from the checkout, and the change from one to the other."""
 
-import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ... import hooks, records
 from ...errors import UserError
-from ...records.frozen import Part, Provenance, Revision
+from ...records.frozen import Provenance, Revision
 from ...rundir import RunDir
-from ...runs import code_snapshot, revision
+from ...runs import code_snapshot, ownership, revision
 from ...runs.freeze import provenance
 from ...runs.git import ask_git
 from ...spec import Spec
@@ -60,7 +59,7 @@ def summary(run_dir: RunDir, new: NewCode) -> list[str]:
     """Return a line for each file in which the new code differs from that of the run, by git."""
     lines = []
     for link, fresh in ((run_dir.code, new.code), (run_dir.kit, new.kit)):
-        if link.resolve() != fresh:
+        if code_snapshot.digest_in(link.resolve().name) != code_snapshot.digest_in(fresh.name):
             lines.append(f"git diff --no-index {link.resolve()} {fresh}")
             lines += _stat(link.resolve(), fresh, link.name)
     return lines
@@ -98,10 +97,11 @@ def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> list[str]:
 def switch(run_dir: RunDir, new: NewCode) -> Revision:
     """Return the change that gives a run the new code."""
     known = records.read(Provenance, run_dir.provenance)
-    now = provenance(new.repository, new.code.name, Spec.read(run_dir.spec).interpreter)
-    names = ("code", "git_sha", "git_diff", "lock_sha256", "repository")
+    code = code_snapshot.digest_in(new.code.name)
+    now = provenance(new.repository, code, Spec.read(run_dir.spec).interpreter)
+    names = ["code", "git_sha", "git_diff", "lock_sha256", "repository"]
+    names += ["interpreter"] * (ownership.problem(run_dir) is not None)  # of another user
     updated = replace(known or now, **{name: getattr(now, name) for name in names})
-    folders = {run_dir.code: new.code, run_dir.kit: new.kit}
-    links = (Part(x.name, os.path.relpath(to, run_dir.path)) for x, to in folders.items())
     texts = {run_dir.provenance: records.text(updated)}
-    return revision.of_files(run_dir, texts) + Revision(links=tuple(links))
+    folders = {run_dir.code: new.code, run_dir.kit: new.kit}
+    return revision.of_files(run_dir, texts) + revision.of_links(run_dir, folders)

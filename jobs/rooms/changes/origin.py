@@ -11,7 +11,7 @@ from ...console import print_line
 from ...errors import UserError
 from ...records.frozen import Provenance, StateOrigin
 from ...rundir import RunDir
-from ...runs import lookup
+from ...runs import code_snapshot, lookup
 from ...runs.frozen_spec import FIXED, differences, is_free
 from ...spec import Spec
 from . import checkpoint_files, spec_changes
@@ -66,7 +66,7 @@ class Origin:
         where = self.run_dir
         known = records.read(Provenance, run_dir.provenance)
         if known is not None:
-            code = where.code.resolve().name
+            code = code_snapshot.digest_in(where.code.resolve().name)
             begun = StateOrigin(where.run_id, str(where.path), self.checkpoint, step, code)
             records.write(run_dir.provenance, replace(known, origin=begun))
         spec_changes.accept(run_dir, Spec.read(where.spec))

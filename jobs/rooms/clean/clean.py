@@ -30,7 +30,7 @@ DAYS = 30
 DELETED = ".deleted-"  # what a clean has renamed and not yet deleted
 MIN_CODE_AGE_S = 3600.0  # a submit may be using it before its run directory exists
 # Of code; unfinished or broken ones, too.
-_COPY = re.compile(rf"[0-9a-f]{{64}}(-[0-7]+)?|(\.copy-|\.broken-|{re.escape(DELETED)}).*")
+_COPY = re.compile(rf"{code_snapshot.NAME.pattern}|(\.copy-|\.broken-|{re.escape(DELETED)}).*")
 MAKE = ("", "RUN... YES FLAGS")
 
 

@@ -12,6 +12,7 @@ import subprocess
 from ...console import STDERR, print_line
 from ...records.training import Result
 from ...rundir import RunDir
+from ...runs import ownership
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
 from ...stop_signals import end_at_stop_signals
@@ -24,7 +25,9 @@ def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     command = facts.spec.notify.command
     if command is None or facts.result is None:
         return
-    problem = _run(command, run_dir, facts.result)
+    # The spec was read again since the attempt began.
+    if (problem := ownership.problem_of(run_dir.spec)) is None:
+        problem = _run(command, run_dir, facts.result)
     if problem:
         print_line(f"notify.command {problem}; the run is not affected")
 

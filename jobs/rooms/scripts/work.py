@@ -77,7 +77,8 @@ def follow_code(run_dir: RunDir) -> None:
     check_frozen(launch, run_dir)
     check_inputs(launch, Path(known.repository))
     before, code = records.read(Work, record_of(run_dir)), run_dir.code.resolve()
-    if before is None or before.code != code.name:
+    digest_in = code_snapshot.digest_in
+    if before is None or digest_in(before.code or "") != digest_in(code.name):
         if before is not None and before.code is not None:
             _leave(run_dir.work, code.with_name(before.code), code)
         records.write(record_of(run_dir), Work(code.name, before.newest_file if before else None))
@@ -128,7 +129,9 @@ def _fill(work: Path, code: Path) -> None:
         else:
             with replacing(target) as temporary:  # a kill leaves no half file
                 shutil.copyfile(source, temporary)
-                temporary.chmod(source.stat().st_mode | 0o200)
+                # Also for the group that may resume the run.
+                writers = 0o200 | work.parent.stat().st_mode & 0o020
+                temporary.chmod(source.stat().st_mode | writers)
 
 
 def _link(work: Path, inputs: Iterable[str], repository: Path) -> None:

@@ -20,7 +20,7 @@ from ...errors import FailedError, UserError
 from ...records.queued import Submission
 from ...rooms import ROOMS
 from ...rundir import JOB_LOG, RunDir
-from ...runs import lookup, state
+from ...runs import lookup, ownership, state
 from ...runs.freeze import link_in_default_root, new_run_id
 from ...runs.lookup import POINTS
 from ...runs.state import RunPhase
@@ -96,7 +96,7 @@ def new_sweep_dir(sweep: Path, loaded: LoadedSweep, run_dirs: Sequence[RunDir]) 
     """Run a block with a new, claimed sweep directory; delete it again if the block fails."""
     sweep.mkdir()
     try:
-        sweep.chmod(int(loaded.points[0].loaded.spec.dir_mode, 8))
+        ownership.set_mode(sweep, int(loaded.points[0].loaded.spec.dir_mode, 8))
         (sweep / POINTS).mkdir()
         (sweep / SUBMITIT).mkdir()
         named = []

@@ -35,6 +35,7 @@ class Node:
         self.attempt.path.mkdir(parents=True)
         self.run_dir.code.mkdir()
         self.run_dir.kit.symlink_to("code")
+        self.run_dir.spec.write_text("{}")
         self.python = path / "python"
         self.python.write_text(PYTHON)
         self.python.chmod(0o755)

@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs import freeze as module
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Spec
@@ -134,6 +135,6 @@ def test_no_value_of_the_environment_is_kept(root, repository, monkeypatch):
 def test_provenance_says_which_code_and_versions(root, repository):
     run = frozen(repository)
     known = read_json(run.provenance)
-    assert known["code"] == run.code.resolve().name
+    assert known["code"] == code_snapshot.digest_in(run.code.resolve().name)
     assert known["versions"] == {name: version(name) for name in module.PACKAGES}
     assert known["agent_interpreter"] == known["interpreter"] == sys.executable

@@ -80,7 +80,7 @@ def test_a_switch_leads_the_links_to_the_new_code_and_notes_it(run, checkout):
     assert (run.code / "model.py").read_text() == "a = 2\n"
     assert not os.path.isabs(os.readlink(run.code))
     known = records.read(Provenance, run.provenance)
-    assert known is not None and known.code == new.code.name
+    assert known is not None and known.code == code_snapshot.digest_in(new.code.name)
     assert run.kit.resolve() == new.kit
 
 

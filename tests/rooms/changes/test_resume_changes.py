@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import fact_reader, freeze, interpret, lookup
+from slurm_job_kit.jobs.runs import code_snapshot, fact_reader, freeze, interpret, lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 from tests.core.run_files import make_checkpoint, make_code, make_run
@@ -72,7 +72,7 @@ def test_resume_with_code_queues_the_run_with_the_checkouts_code(run, here, slur
     assert main(["resume", "tiny", "--code", "--yes"]) == 0
     assert (run.code / "model.py").read_text() == "x = 2\n"
     known = records.read(Provenance, run.provenance)
-    assert known is not None and known.code == run.code.resolve().name
+    assert known is not None and known.code == code_snapshot.digest_in(run.code.resolve().name)
 
 
 def test_before_the_first_checkpoint_other_code_needs_no_yes(run, here, slurm):
@@ -172,7 +172,7 @@ def test_a_submit_from_a_run_begins_with_a_copy_of_its_checkpoint(run, slurm, na
     known = records.read(Provenance, new.provenance)
     assert known is not None and known.origin is not None
     assert (known.origin.run_id, known.origin.checkpoint) == (run.run_id, copied)
-    assert known.origin.code == run.code.resolve().name
+    assert known.origin.code == code_snapshot.digest_in(run.code.resolve().name)
     (accepted,) = records.read_lines(SpecChange, new.changes)
     assert accepted.spec_sha256
     assert not new.metrics.exists()

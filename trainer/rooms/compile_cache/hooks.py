@@ -27,11 +27,15 @@ class CompileCache(Callback):
         """Keep compiled code in the run directory, unless the user has set the variable.
 
         Each rank has its own directory, because torch locks files in it and locks on NFS are not
-        reliable. By default torch uses /tmp. Triton's cache is inside this directory.
+        reliable. By default torch uses /tmp. Triton's cache is inside this directory. Each user has
+        another one, because torch executes what is in it.
         """
         if context.train.compile and context.run.dir.path.is_dir():
-            cache = context.run.dir.path / "compile-cache" / f"rank-{context.distributed.rank:05d}"
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+            name = f"rank-{context.distributed.rank:05d}-{os.geteuid()}"
+            cache = context.run.dir.path / "compile-cache" / name
+            cache.mkdir(0o700, parents=True, exist_ok=True)
+            if cache.stat().st_uid == os.geteuid():
+                os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         if context.distributed.is_first:
             _report_compilations(context.events)
 
