@@ -65,6 +65,8 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_p
     assert read_progress_steps(run.progress)[0] == read_json(run.result)["global_step"]
     if "export" in ROOMS:
         assert ".safetensors" in make.check("export", f"RUN={run.path}")
+    if "clean" in ROOMS:  # it knows all files of a run
+        assert "1 run and 0 copies of code; nothing is deleted" in make.check("clean", "RUN=table")
     if "compare" not in ROOMS:
         return
     other = shutil.copytree(run.path, make.root / "other", symlinks=True)

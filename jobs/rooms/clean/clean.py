@@ -9,26 +9,36 @@ import argparse
 import contextlib
 import os
 import re
+import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ... import installation, shared_files
 from ...commands import arguments, run_jobs
-from ...console import display_path, print_line, quantity
-from ...errors import FailedError
-from ...rundir import RunDir
+from ...console import display_path, print_line, quantity, user_name
+from ...errors import FailedError, UserError
+from ...rundir import File, RunDir
 from ...runs import code_snapshot, lookup, state
 from ...runs.state import RunFiles, RunPhase, RunState
 from ...shared_files import files_in
 from ...slurm import job_list
 from ...slurm.client import Life
+from ...spec import Spec
 
 OVER = (RunPhase.COMPLETED, RunPhase.HELD, RunPhase.CANCELLED, RunPhase.STOPPED, RunPhase.LOST)
 DAYS = 30
 DELETED = ".deleted-"  # what a clean has renamed and not yet deleted
 MIN_CODE_AGE_S = 3600.0  # a submit may be using it before its run directory exists
+_RUN = RunDir(Path())
+_LINKS = (_RUN.code.name, _RUN.kit.name, _RUN.job_log.name)  # that the kit makes
+_FILES = {getattr(_RUN, name).name for name, each in vars(RunDir).items() if isinstance(each, File)}
+# Beside these, at the top of a run: by attempts, by rooms, or for a moment.
+_MORE = re.compile(
+    r"attempt-\d+|logs|timeline|work\.json|preemption\.json|compile-cache|wandb|report\.html"
+    r"|weights.*\.safetensors(\.index\.json)?|\.(owner|submit-claim|nfs|.*\.tmp).*"
+)
 # Of code; unfinished or broken ones, too.
 _COPY = re.compile(rf"{code_snapshot.NAME.pattern}|(\.copy-|\.broken-|{re.escape(DELETED)}).*")
 MAKE = ("", "RUN... YES FLAGS")
@@ -51,7 +61,8 @@ def command(args: argparse.Namespace) -> int:
     named = [run for text in args.runs for run in lookup.find_all(text)]
     runs = [run for run in named or lookup.all_runs() if shared_files.is_dir(run.path)]
     files = {run_dir: state.read_files(run_dir) for run_dir in runs}  # before Slurm is asked
-    over = list(_over(files, days * 86400))
+    typed = {Path(text).expanduser().resolve() for text in args.runs}
+    over = list(_over(files, days * 86400, typed))
     code = [] if args.runs else list(_unused_code(lookup.runs_root(), over, days * 86400))
     for path in [*(run_dir.path for run_dir in over), *code]:
         print(f"{format_size(size_of(path)):>9}  {display_path(path)}")
@@ -72,14 +83,64 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _over(files: Mapping[RunDir, RunFiles], older_than_s: float) -> Iterator[RunDir]:
-    """Yield runs that are over and old enough; print which runs are left alone and why."""
+def _over(
+    files: Mapping[RunDir, RunFiles], older_than_s: float, typed: Collection[Path]
+) -> Iterator[RunDir]:
+    """Yield runs that are over and old enough; print which runs are left alone and why.
+
+    typed: the folders that the user gave.
+    """
     jobs = Squeue.of(list(files.values()))
     for run in (state.judge(each, jobs.lives) for each in files.values()):
-        if (reason := why_busy(run, jobs)) is not None:
-            print_line(f"{display_path(run.run_dir.path)} is left alone: {reason}")
-        elif run.phase in OVER and age_s(run.run_dir) >= older_than_s:
+        path, reason = run.run_dir.path, why_busy(run, jobs)
+        if reason is None:
+            if run.phase not in OVER or age_s(run.run_dir) < older_than_s:
+                continue
+            reason = why_no_run(path) or (None if path in typed else why_elsewhere(path))
+        if reason is None:
             yield run.run_dir
+        else:
+            print_line(f"{display_path(path)} is left alone: {reason}")
+
+
+def why_no_run(path: Path, is_left: bool = False) -> str | None:
+    """Return what a real folder of this user has that no run of the kit has; None for a run.
+
+    is_left: by a clean that was killed: spec.json is the last file that it deletes.
+    """
+    try:
+        spec = Spec.read(path / _RUN.spec) if not is_left or os.listdir(path) else None
+    except (OSError, UserError) as error:
+        return f"no spec is read, as of a run: {str(error).partition(chr(10))[0]}"
+    if spec is not None and spec.name != path.parent.name and not is_left:
+        return f"it is a run of {spec.name}, in a folder of another name: move it back"
+    with os.scandir(path) as entries:
+        return next(filter(None, map(_why_not_of_run, entries)), None)
+
+
+def _why_not_of_run(entry: os.DirEntry[str]) -> str | None:
+    """Return why a run with this entry stays."""
+    if entry.name not in _FILES and not _MORE.fullmatch(entry.name):
+        return f"the kit makes no {entry.name} in a run: move it out, or delete the run by hand"
+    if entry.is_symlink() and entry.name not in _LINKS:
+        return f"{entry.name} is a link, and the kit makes none there: delete the link"
+    is_closed = entry.is_dir(follow_symlinks=False) and not os.access(entry, os.W_OK | os.X_OK)
+    if is_closed and (uid := entry.stat().st_uid) != os.geteuid():
+        return f"{entry.name} is of user {user_name(uid)}, who must delete it"
+    return None
+
+
+def why_elsewhere(path: Path) -> str | None:
+    """Return why a run in another root is not one of the default root; None for one that is.
+
+    The kit lets links of this user in the default root lead to it.
+    """
+    link = lookup.runs_root() / path.parent.name / path.name
+    if os.path.realpath(link) == str(path):
+        links = [each for each in (link.parent, link) if each.is_symlink()]
+        if all(each.lstat().st_uid == os.geteuid() for each in links):
+            return None
+    return "it lies in another root, and no link of yours leads to it: clean it by its path"
 
 
 def age_s(run_dir: RunDir) -> float:
@@ -122,7 +183,7 @@ def why_busy(run: RunState, jobs: Squeue) -> str | None:
     """Return why a run must not be changed now; None for one without a job or process."""
     run_dir = run.run_dir
     if run_dir.path.stat().st_uid != os.geteuid():
-        return "it belongs to another user"
+        return f"it belongs to user {user_name(run_dir.path.stat().st_uid)}"
     if run.files.problem is not None:
         return run.files.problem.partition("\n")[0]
     if run.process is not None:
@@ -138,7 +199,16 @@ def why_busy(run: RunState, jobs: Squeue) -> str | None:
 
 def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Iterator[Path]:
     """Yield copies of code that no run of the root names, and what a killed clean left."""
-    yield from files_in(root, f"{DELETED}*")
+    for path in files_in(root, f"{DELETED}*"):
+        if not _is_own_folder(path):
+            continue
+        if (reason := why_no_run(path, is_left=True)) is None:
+            yield path
+        else:
+            print_line(f"{display_path(path)} is left alone: {reason}")
+    if (root / ".code").is_symlink():
+        print_line(f"all code is left alone: {root / '.code'} is a link")
+        return
     try:
         named = _named_code(root, {run_dir.path for run_dir in gone})
     except OSError as error:
@@ -148,8 +218,13 @@ def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Ite
         shared_files.ask_again(path)  # a submit on another host may be taking it
         is_old = time.time() - path.lstat().st_mtime >= max(MIN_CODE_AGE_S, older_than_s)
         is_copy = _COPY.fullmatch(path.name)
-        if is_copy and is_old and path.name not in named and path.lstat().st_uid == os.geteuid():
+        if is_copy and is_old and path.name not in named and _is_own_folder(path):
             yield path
+
+
+def _is_own_folder(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _named_code(root: Path, without: set[Path]) -> set[str]:
@@ -189,11 +264,12 @@ def _delete_run(run_dir: RunDir, before: RunFiles) -> bool:
 
 def _delete(path: Path, folder: Path) -> bool:
     """Rename a folder to a hidden one of `folder` and delete it; returns whether it could."""
+    aside, status = path, path.lstat()
     try:
-        aside = folder / f"{DELETED}{path.name.removeprefix(DELETED)}"
-        if path != aside:
+        if not path.name.startswith(DELETED):
+            aside = folder / f"{DELETED}{path.name}-{os.urandom(4).hex()}"
             os.rename(path, aside)
-        code_snapshot.delete(aside)  # frozen code is read-only
+        code_snapshot.delete(aside, status)  # frozen code is read-only
     except OSError as error:
         print_line(f"{display_path(path)} stays: {error}")
         return False

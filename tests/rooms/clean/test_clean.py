@@ -1,6 +1,7 @@
 """The command clean: what it deletes, and above all what it never deletes."""
 
 import os
+import shutil
 import subprocess
 import time
 
@@ -11,7 +12,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.records.queued import Submission, Successor
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rooms.clean import clean
-from slurm_job_kit.jobs.rundir import relink, write_json
+from slurm_job_kit.jobs.rundir import RunDir, relink, write_json
 from slurm_job_kit.jobs.runs import code_snapshot
 from tests.core import run_files
 from tests.core.run_files import make_checkpoint, make_code, make_run
@@ -79,7 +80,7 @@ def test_a_run_and_code_of_another_user_stay(here, monkeypatch, capfd):
     age(code, 40)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert main(["clean", "--yes"]) == 0
-    assert run.path.exists() and "belongs to another user" in capfd.readouterr().err
+    assert run.path.exists() and "it belongs to user " in capfd.readouterr().err
     assert code.exists()
 
 
@@ -157,23 +158,128 @@ def test_code_that_no_run_names_goes(here):
     fresh = [here / "runs/.code" / name for name in ("1" * 64, ".broken-y")]
     for used in fresh:
         used.mkdir()
+    planted = here / "runs/.code" / ("2" * 64)
+    planted.symlink_to(checkout)
+    os.utime(planted, (0, 0), follow_symlinks=False)
     assert main(["clean", "--yes"]) == 0
-    assert {*(here / "runs/.code").iterdir()} == {named, *fresh}
+    assert {*(here / "runs/.code").iterdir()} == {named, planted, *fresh}
 
 
 def test_the_next_clean_ends_one_that_was_killed(here, monkeypatch):
     run = ended(here)
 
-    def killed(_):
+    def killed(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(code_snapshot, "delete", killed)
         assert main(["clean", "--yes"]) == 130
-    assert not run.path.exists() and (here / "runs/.deleted-20260101").is_dir()
-    age(here / "runs/.deleted-20260101", 40)
+    (left,) = (here / "runs").glob(".deleted-20260101-*")
+    assert not run.path.exists()
+    shutil.rmtree(left / "checkpoints")
+    age(left, 40)
     assert main(["clean", "--yes"]) == 0
-    assert not (here / "runs/.deleted-20260101").exists()
+    assert not left.exists()
+
+
+@pytest.fixture
+def precious(here):
+    """A folder of this user, and what it holds; a clean must neither delete nor change it."""
+    folder = here / "precious"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner/thesis").write_text("x")
+    for each in (folder, folder / "inner"):
+        each.chmod(0o555)
+    yield folder
+    assert (folder / "inner/thesis").read_text() == "x"
+    for each in (folder, folder / "inner"):
+        assert each.stat().st_mode & 0o777 == 0o555
+        each.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("standby", "the kit makes no standby in a run"),
+        ("checkpoints", "checkpoints is a link, and the kit makes none there"),
+        ("timeline", "timeline is a link"),
+        ("attempt-1", "attempt-1 is a link"),
+        ("notes.txt", "the kit makes no notes.txt in a run: move it out"),
+        ("spec.json", "spec.json is not JSON"),
+        ("name", "it is a run of tiny, in a folder of another name"),
+    ],
+)
+def test_clean_leaves_alone_what_no_run_of_the_kit_has(here, precious, name, line, capfd):
+    run = ended(here)
+    if name == "notes.txt":
+        (run.path / name).write_text("x")
+    elif name == "spec.json":
+        run.spec.write_text("{")
+    elif name == "name":
+        run = RunDir(run.path.parent.rename(here / "runs/thesis") / run.run_id)
+    else:
+        shutil.rmtree(run.path / name, ignore_errors=True)
+        (run.path / name).symlink_to(precious)
+    age(run.path, 40)
+    before = everything(run)
+    assert main(["clean", "--yes"]) == 0
+    assert f"{run.path.parent.name}/20260101 is left alone: " in (err := capfd.readouterr().err)
+    assert line in err and everything(run) == before
+
+
+def test_clean_deletes_links_and_nothing_behind_them(here, precious):
+    run = ended(here)
+    (run.checkpoints / "newest").symlink_to(precious)
+    run.job_log.symlink_to(precious / "inner/thesis")
+    age(run.path, 40)
+    assert main(["clean", "--yes"]) == 0
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize("swapped", ["link", "folder"])
+def test_clean_deletes_no_other_folder_that_gets_the_name_meanwhile(here, precious, swapped):
+    run = ended(here)
+    judged = run.path.lstat()
+    run.path.rename(here / "moved")
+    if swapped == "link":
+        run.path.symlink_to(precious)
+    else:
+        precious.rename(run.path)
+    with pytest.raises(OSError, match=r"Not a directory|another folder"):
+        code_snapshot.delete(run.path, judged if swapped == "folder" else None)
+    if swapped == "folder":
+        run.path.rename(precious)
+
+
+def test_a_link_in_the_root_leads_a_clean_to_a_run_of_another_root_only_if_it_is_ones_own(
+    here, monkeypatch, capfd
+):
+    run = make_run(here, root="elsewhere")
+    records.write(run.result, Result("completed", global_step=30))
+    age(run.path, 40)
+    for link in (here / "runs/x/y", here / "runs/tiny/20260101"):
+        assert run.path.exists()
+        link.parent.mkdir(parents=True)
+        link.symlink_to(run.path)
+        capfd.readouterr()
+        assert main(["clean", "--yes"]) == 0
+        if link.parent.name == "x":
+            assert "lies in another root" in capfd.readouterr().err
+            link.unlink()
+    assert not run.path.exists()
+
+
+def test_what_looks_like_the_rest_of_a_clean_stays_unless_it_is_one(here, precious, capfd):
+    root = here / "runs"
+    (root / ".deleted-x").mkdir(parents=True)
+    (root / ".deleted-x/thesis").write_text("x")
+    (root / ".deleted-y").symlink_to(precious)
+    (root / ".code").symlink_to(precious)
+    age(root, 40)
+    assert main(["clean", "--yes"]) == 0
+    assert (root / ".deleted-x/thesis").exists() and (root / ".deleted-y").is_symlink()
+    assert ".deleted-x is left alone: no spec is read" in (err := capfd.readouterr().err)
+    assert f"all code is left alone: {root / '.code'} is a link" in err
 
 
 def test_an_unknown_run_is_refused(here, capfd):
