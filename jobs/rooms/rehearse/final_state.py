@@ -23,7 +23,8 @@ class Difference:
     """How the final files of a run differ from those of the undisturbed run.
 
     tensors: how many differ; most: the one that differs most, and by how much; values: the keys of
-    others that differ; missing: the first file that it did not write.
+    others that differ; missing: the first file that it did not write; uncompared: the first that
+    has objects which are not loaded, and why. That is no difference, and no equality.
     """
 
     tensors: int = 0
@@ -31,6 +32,7 @@ class Difference:
     by: float = 0.0
     values: frozenset[str] = frozenset()
     missing: str = ""
+    uncompared: str = ""
 
     def __bool__(self) -> bool:
         """Return whether there is any difference."""

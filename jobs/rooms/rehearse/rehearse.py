@@ -187,6 +187,7 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         tried=tried,
         untried={run.name: run.untried for run in runs if run.untried},
         repeats=repeats,
+        uncompared=again.difference.uncompared,
         metrics=metrics.compare(first, again, [run for run in tried if run.is_comparable]),
         seconds=time.monotonic() - begun,
         notes=notes,

@@ -42,13 +42,15 @@ class Reply(NamedTuple):
 class Verdict:
     """All answers, the runs behind them, and what was noticed beside.
 
-    untried: why, by the names of scenarios. repeats: how the second undisturbed run differs.
+    untried: why, by the names of scenarios. repeats: how the second undisturbed run differs;
+    uncompared: the file in which that cannot be seen, and why.
     """
 
     reference: Tried
     tried: Sequence[Tried]
     untried: Mapping[str, str]
     repeats: str
+    uncompared: str
     metrics: Compared | None
     seconds: float
     notes: Sequence[str]
@@ -134,6 +136,7 @@ def _scenario(shown: Tried) -> dict[str, Any]:
         "continued_after_step": [each.position for each in shown.continuations],
         "steps_redone": shown.redone,
         "differs": str(difference) if difference else None,
+        "not_compared": difference.uncompared or None,
         "differs_from_step": shown.divergence.step if difference and shown.divergence else None,
         "causes": [cause.name for cause in recognised(shown)],
     }
@@ -161,6 +164,8 @@ def _no(question: str, detail: str, bad: Sequence[Tried], unknown: tuple[str, ..
 
 
 def _repeats(seen: Verdict) -> Reply:
+    if not seen.repeats and seen.uncompared:
+        return Reply(REPEATS, NOT_TRIED, f"not compared: {seen.uncompared}")
     if not seen.repeats:
         return Reply(REPEATS, YES, f"{len(seen.reference.course().steps)} steps, twice")
     return Reply(REPEATS, NO, seen.repeats, (SEED,))
@@ -230,6 +235,10 @@ def _bits(seen: Verdict) -> Reply:
     if other:
         why = "the files are the same, but the last step ended with other weights: see --final"
         return Reply(BITS, NO, f"{other[0].name}: {why}")
+    unknown = [each for each in seen.comparable if each.difference.uncompared]
+    if unknown:
+        why = f"{unknown[0].name}: not compared: {unknown[0].difference.uncompared}"
+        return Reply(BITS, NOT_TRIED, why)
     return Reply(BITS, YES, ", ".join(map(visible_name, seen.reference.final)))
 
 

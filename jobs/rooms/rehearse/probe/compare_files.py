@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+PICKLES = (".pkl", ".pickle")
+# How a pickle, a file of torch or of NumPy begins.
+WITH_OBJECTS = (b"\x80", b"PK", b"\x93NUMPY")
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -33,22 +38,30 @@ def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def load(path: Path) -> dict[str, Any]:
     """Return tensors and values of a file by their keys. Raises: whatever its reader raises.
 
-    The training of the user has just written the file, so its pickles may be loaded.
+    Nothing that a file has is run: only tensors, arrays and plain values are read.
     """
     if path.suffix == ".safetensors":
         return dict(import_module("safetensors.torch").load_file(path))
     if path.suffix in (".npz", ".npy"):
         state = import_module("numpy").load(path)
         state = dict(state) if path.suffix == ".npz" else state
-    elif path.suffix in (".pkl", ".pickle"):
-        state = pickle.loads(path.read_bytes())
+    elif path.suffix in PICKLES:
+        raise pickle.UnpicklingError("reading a pickle could run any code")
     else:
-        read = partial(import_module("torch").load, path, map_location="cpu")
-        try:
-            state = read(weights_only=True)
-        except pickle.UnpicklingError:
-            state = read(weights_only=False)
+        torch = import_module("torch")
+        with torch.serialization.safe_globals(parts_of_arrays()):
+            state = torch.load(path, map_location="cpu", weights_only=True)
     return {key: as_tensor(each) for key, each in flat(state)}
+
+
+def parts_of_arrays() -> list[Any]:
+    """Return what torch needs to load arrays of NumPy, such as a state of its random numbers."""
+    if find_spec("numpy") is None:
+        return []
+    numpy = import_module("numpy")
+    made_by = (each.__reduce__()[0] for each in (numpy.zeros(1), numpy.float64()))
+    kinds = {type(numpy.dtype(each)) for each in numpy.typecodes["All"]}
+    return [*made_by, numpy.ndarray, numpy.dtype, *kinds]
 
 
 def as_tensor(value: Any) -> Any:
@@ -75,17 +88,30 @@ def difference(ours: Any, theirs: Any) -> float | None:
     return float("inf") if by != by else float(by)
 
 
-def compare(path: Path, reference: Path) -> tuple[list[tuple[bool, float, str]], list[str]]:
-    """Return the tensors in which a file differs, and the keys of other values.
+def why_unread(path: Path, error: Exception) -> str:
+    """Return why the objects in a file cannot be compared; empty for a file without objects."""
+    if path.suffix not in PICKLES and not path.read_bytes().startswith(WITH_OBJECTS):
+        return ""
+    if not isinstance(error, (pickle.UnpicklingError, ValueError)):
+        return ""
+    if name := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it has an object of {name[1]}, which torch.load(weights_only=True) refuses"
+    return str(error).partition(". ")[0]
+
+
+def compare(path: Path, reference: Path) -> tuple[list[tuple[bool, float, str]], list[str], str]:
+    """Return the tensors in which a file differs, the keys of other values, and why not compared.
 
     Of each tensor whether it has fractions: what differs most is no check sum in a tensor of bytes.
     """
     if path.read_bytes() == reference.read_bytes():
-        return [], []
+        return [], [], ""
     try:
         ours, theirs = load(path), load(reference)
-    except Exception:  # then the bytes are compared
-        return [(True, float("inf"), "the bytes")], []
+    except Exception as error:
+        if why := why_unread(path, error):
+            return [], [], why
+        return [(True, float("inf"), "the bytes")], [], ""
     tensors, values = [], []
     for key in {**ours, **theirs}:
         mine: Any = ours.get(key)
@@ -95,17 +121,19 @@ def compare(path: Path, reference: Path) -> tuple[list[tuple[bool, float, str]],
                 tensors.append((mine.is_floating_point(), by, key))
         elif repr(mine) != repr(other):
             values.append(key)
-    return tensors, values
+    return tensors, values, ""
 
 
 def compare_run(files: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     """Return how the files of a run differ."""
     found: dict[str, Any] = {"tensors": 0, "most": "", "by": 0.0, "values": [], "missing": ""}
+    found["uncompared"] = ""
     for name, (path, reference) in files.items():
         if not Path(path).exists():
             found["missing"] = found["missing"] or name
             continue
-        tensors, values = compare(Path(path), Path(reference))
+        tensors, values, why = compare(Path(path), Path(reference))
+        found["uncompared"] = found["uncompared"] or (why and f"{name}: {why}")
         found["values"] += [f"{name}: {key}" for key in values]
         _, by, most = max(tensors, default=(False, 0.0, ""))
         if tensors and (by > found["by"] or not found["tensors"]):

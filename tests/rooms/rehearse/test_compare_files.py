@@ -1,0 +1,108 @@
+"""The comparison of final files runs nothing that a file has."""
+
+import os
+import pickle
+import types
+
+import numpy
+import pytest
+import torch
+
+from slurm_job_kit.jobs.rooms.rehearse.probe.compare_files import compare_run
+
+
+class Evil:
+    """Makes a folder in the process that unpickles it."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def compared(tmp_path, name, write, *values):
+    """How files differ that `write` has made of two values."""
+    paths = [tmp_path / folder / name for folder in ("ours", "theirs")]
+    for path, value in zip(paths, values, strict=True):
+        path.parent.mkdir()
+        write(value, path)
+    return compare_run({name: (str(paths[0]), str(paths[1]))})
+
+
+def dump(value, path):
+    path.write_bytes(pickle.dumps(value))
+
+
+def dump_as_text(value, path):
+    path.write_bytes(pickle.dumps(value, protocol=0))
+
+
+def save_legacy(value, path):
+    torch.save(value, path, _use_new_zipfile_serialization=False)
+
+
+def savez(value, path):
+    numpy.savez(path, state=numpy.array([value], dtype=object))
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.pt", torch.save),
+        ("a.state", torch.save),
+        ("a.ckpt", save_legacy),
+        ("a.bin", dump),
+        ("a.pkl", dump),
+        ("a.pickle", dump_as_text),
+        ("a.npz", savez),
+        ("a.npy", dump),
+    ],
+)
+def test_a_file_with_objects_is_not_compared_and_nothing_in_it_runs(tmp_path, name, write):
+    marks = [Evil(tmp_path / "mark"), Evil(tmp_path / "mark2")]
+    found = compared(tmp_path, name, write, *marks)
+    assert {each.name for each in tmp_path.iterdir()} == {"ours", "theirs"}
+    assert found["uncompared"].startswith(f"{name}: ")
+    assert (found["tensors"], found["values"], found["missing"]) == (0, [], "")
+
+
+def test_the_refused_object_is_named(tmp_path):
+    values = [{"w": torch.ones(2), "args": types.SimpleNamespace(lr=each)} for each in (1, 2)]
+    found = compared(tmp_path, "a.pt", torch.save, *values)
+    assert found["uncompared"].startswith("a.pt: it has an object of types.SimpleNamespace, ")
+
+
+def test_a_file_with_objects_and_the_same_bytes_does_not_differ(tmp_path):
+    found = compared(tmp_path, "a.pkl", dump, {1}, {1})
+    assert (found["tensors"], found["uncompared"]) == (0, "")
+
+
+def state(number):
+    """What trainings save: also arrays and random states of NumPy."""
+    random = numpy.random.RandomState(number)
+    values = {
+        "weights": torch.full((2,), 1.0),
+        "numpy": random.get_state(),
+        "array": numpy.full(3, number),
+        "seconds": numpy.float64(number),
+        "half": numpy.full(3, 0.5, dtype="float16"),
+        "flags": numpy.array([True]),
+    }
+    return {"nested": [values]}
+
+
+def test_tensors_and_arrays_are_compared(tmp_path):
+    found = compared(tmp_path, "a.pt", torch.save, state(1), state(2))
+    assert found["uncompared"] == "" and found["tensors"] == 1
+    assert found["values"] == [f"a.pt: nested[0].{name}" for name in ("numpy[1]", "seconds")]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [("a.txt", ("1", "2")), ("a.bin", ("1", "2")), ("a.pt", ("PK\x03\x04", "PK\x03\x04\x01"))],
+)
+def test_other_and_broken_files_are_compared_byte_by_byte(tmp_path, name, texts):
+    found = compared(tmp_path, name, lambda text, path: path.write_text(text), *texts)
+    assert (found["tensors"], found["most"]) == (1, f"{name}: the bytes")
