@@ -4,6 +4,7 @@ from pathlib import Path
 
 from .. import installation, shared_files
 from ..errors import RecordError, UserError
+from ..rooms import ROOMS
 from ..rundir import RunDir, folder_of
 from ..spec import Spec
 from . import code_snapshot
@@ -46,8 +47,9 @@ def check_code(run_dir: RunDir) -> tuple[Path, Path]:
         is_copy = code_snapshot.NAME.fullmatch(folder.name)
         if is_copy and (what := code_snapshot.damage(folder)) is not None:
             new = installation.command("resume", run_dir.run_id, "", "code")
+            other = f"; {new} takes today's code" if "changes" in ROOMS else ""
             raise UserError(
                 f"the frozen code has lost or changed files: {what}\n"
-                f"  hint: a submit from the same checkout restores it; {new} takes today's code"
+                f"  hint: a submit from the same checkout restores it{other}"
             )
     return code, kit

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -16,6 +17,7 @@ from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write
 from slurm_job_kit.jobs.runs import code_snapshot, fact_reader, freeze, interpret, lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
+from tests.core.fake_slurm import SBATCH
 from tests.core.run_files import make_checkpoint, make_code, make_run
 
 
@@ -176,6 +178,18 @@ def test_a_submit_from_a_run_begins_with_a_copy_of_its_checkpoint(run, slurm, na
     (accepted,) = records.read_lines(SpecChange, new.changes)
     assert accepted.spec_sha256
     assert not new.metrics.exists()
+
+
+def test_no_command_queues_a_run_that_a_submit_from_another_still_fills(run, slurm):
+    """Its checkpoint is copied before sbatch: a resume would find no job, and begin without it."""
+    slurm.install("sbatch", SBATCH)
+    environ = f"PATH={os.environ['PATH']} PYTHONPATH={run_files.REPOSITORY}"
+    resume = f'{environ} {sys.executable} -m slurm_job_kit.jobs resume "$run"'
+    once = f'[ -e "$FAKE_SLURM/resume" ] || {resume} >"$FAKE_SLURM/resume" 2>&1'
+    slurm.install("sbatch", f"for run; do :; done\n{once}\n{SBATCH}", when="*ddp.sbatch*")
+    assert main(["submit", "tiny.yaml", "slurm.nodes=1", "--from", "tiny"]) == 0
+    assert "is submitting or cancelling it" in (slurm.folder / "resume").read_text()
+    assert slurm.submitted == 1
 
 
 def test_a_submit_from_a_run_of_another_spec_wants_a_yes(run, slurm, capsys):
