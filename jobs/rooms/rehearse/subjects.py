@@ -247,8 +247,7 @@ class SpecSubject(Subject):
             words += [] if ranks == self.ranks else [f"slurm.nodes={ranks}", "--yes"]
         # As this process: `python -m jobs` in a clone searches the working directory, kit does not.
         safe = [] if sys.path[0] == os.getcwd() else ["-P"]
-        python = [sys.executable, *safe, "-m", "slurm_job_kit.jobs"]
-        command = [*python, *words, "--cluster", "local"]
+        command = [sys.executable, *safe, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"]
         env = {**env, "KIT_RUNS": str(self.place)}
         self.process = _popen(command, self.started_in, env, log)
 

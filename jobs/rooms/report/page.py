@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
+import matplotlib
 from matplotlib.figure import Figure
 
 from ...console import LAYOUT, printable
 from .ranking import NO_METRICS, bare, is_number, read_metrics
 from .uses import RunTimes
 
+matplotlib.rcdefaults()  # not what a matplotlibrc of the working directory says: it may run latex
 MAX_CHARTS = 12
 MAX_POINTS = 400  # of one curve: a chart is 400 pixels wide
 COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#9333ea", "#b45309", "#0e7490", "#be185d", "#4d7c0f")

@@ -113,11 +113,13 @@ def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
     assert not any(word in page for word in (' src="', "@import", 'href="http'))
 
 
-def test_hostile_names_are_shown_and_do_nothing(here, capsys):
+def test_hostile_names_and_files_do_nothing(here):
     run = make_run(here, "20260101", "<b>x$")
     odd = f'"x\\u001b\\ud800": 2, "train_nan": NaN, "eval_loss": 1{"0" * 400}'
     run.metrics.write_text(f'{{"step": 1, "train_<i>$^": 1.0, {odd}}}\n')
-    assert main(["report"]) == 0
+    (here / "matplotlibrc").write_text("text.usetex: True\n")  # would run latex
+    done = run_files.kit("report", python=[sys.executable, "-P"])
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     page = (run.path / "report.html").read_text()
     assert "&lt;b&gt;x$" in page and "<b>x" not in page and "<i>" not in page
     assert "NaN" not in page and "\x1b" not in page
