@@ -105,4 +105,5 @@ def share(run_dir: RunDir) -> None:
     Not what is replaced as a whole, such as spec.json: `rundir.write_durable`.
     """
     before = os.umask(0o077)
-    os.umask(before & ~(run_dir.path.stat().st_mode & stat.S_IRWXG))
+    with contextlib.suppress(FileNotFoundError):  # the next reader of the run names it
+        os.umask(before & ~(run_dir.path.stat().st_mode & stat.S_IRWXG))
