@@ -107,7 +107,7 @@ def create(data: DataFacts) -> Objective:
 class _Users:
     """An objective of the user, called with its arguments; what it returns is checked."""
 
-    def __init__(self, name: str, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, function: Callable[..., Sums], args: Mapping[str, Any]) -> None:
         self._name = name
         self._function = function
         self._args = dict(args)
@@ -116,7 +116,7 @@ class _Users:
     def __call__(self, model: nn.Module, batch: Any) -> Sums:
         sums = self._function(model, batch, **self._args)
         check_sums(sums, self._name)
-        return sums  # type: ignore[no-any-return]
+        return sums
 
     def derive(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return what the user's `derive` returns, if there is one. Raises: UserError."""

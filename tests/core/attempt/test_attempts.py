@@ -182,7 +182,8 @@ def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
     job = begin()
     job.srun(1)
     job.end(1, 0)
-    while job.shell.poll() is None:
+    deadline = time.monotonic() + 60
+    while job.shell.poll() is None and time.monotonic() < deadline:
         os.kill(job.shell.pid, signal.SIGTERM)
         time.sleep(0.001)
     code, log = job.wait()
