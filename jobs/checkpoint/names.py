@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .. import shared_files
-from ..errors import UserError
 
 TEMPORARY_PREFIX = ".tmp-"  # of a file or directory that is not whole; removed at the next start
 QUARANTINE_PREFIX = "quarantined-"
@@ -39,27 +38,6 @@ def checkpoint_names(checkpoints: Path) -> list[str]:
     Raises: OSError.
     """
     return newest_first(shared_files.names_in(checkpoints))
-
-
-def find_checkpoint(checkpoints: Path, text: str) -> str:
-    """Return the name of the checkpoint `latest`, `best`, `step-00000012`, `step-12` or `12`.
-
-    checkpoints: the folder in a run directory. Raises: UserError if it has no such checkpoint.
-    """
-    names = checkpoint_names(checkpoints)
-    if text == "latest":
-        name = names[0] if names else text
-    elif text == "best":
-        name = read_pointer(checkpoints, BEST) or text
-    else:
-        number = text.removeprefix("step-")
-        name = checkpoint_name(int(number)) if number.isdecimal() else text
-    is_name = checkpoint_step(name) is not None  # by its name: the listing may be old
-    if name not in names and not (is_name and shared_files.is_dir(checkpoints / name)):
-        has = ", ".join(names) or "none"
-        run = checkpoints.parent.name
-        raise UserError(f"{run} has no checkpoint {text}\n  hint: it has {has}")
-    return name
 
 
 def newest_first(names: Iterable[str]) -> list[str]:

@@ -101,12 +101,7 @@ def run(run_dir: RunDir) -> Decision | None:
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
     me = run_lock.this_process(None)
-    with (
-        run_lock.kept_open(run_dir),
-        release_on_disk_error(run_dir, me),
-        stop_signals() as stops,
-        adopted_orphans(),
-    ):
+    with release_on_disk_error(run_dir, me), stop_signals() as stops, adopted_orphans():
         print_line(f"{installation.command('logs', run_dir.run_id)} shows the output")
         while True:
             plan = open_attempt(run_dir, me, ["localhost"] * len(shares))

@@ -27,6 +27,9 @@ from ..rundir import RunDir, fsync_directory, write_durable
 from ..slurm import client, job_list
 from ..slurm.client import Life
 
+# By owner.json: the descriptors by which /proc shows that this process runs these runs.
+_kept_open: dict[Path, int] = {}
+
 
 class OwnedError(UserError):
     """Another job owns the run directory; the text names the job and has a hint."""
@@ -62,7 +65,7 @@ def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
 
 
 def life_in_run(run_dir: RunDir, owner: Owner) -> Life:
-    """Return `life_of` a local owner: a live one has the run directory open, see `kept_open`.
+    """Return `life_of` a local owner: a live one has the run directory open, from `claim` on.
 
     Who may write to the run may have recorded any process, and after a reboot another one may have
     the same pid and start.
@@ -72,16 +75,6 @@ def life_in_run(run_dir: RunDir, owner: Owner) -> Life:
         return life
     why = f"process {owner.pid} here, which {run_dir.owner} names, does not show this run"
     return Life(None, why, f"look at it (ps {owner.pid}); if it is not the run's, delete that file")
-
-
-@contextlib.contextmanager
-def kept_open(run_dir: RunDir) -> Iterator[None]:
-    """Run a block in which /proc shows that this process runs the run, with which agents or not."""
-    fd = os.open(run_dir.path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield
-    finally:
-        os.close(fd)
 
 
 def read(run_dir: RunDir) -> Claim | None:
@@ -94,6 +87,8 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
 
     Raises: OwnedError if another job, or a later start of this one, may write.
     """
+    if attempt and me.is_local and me.pid == os.getpid() and run_dir.owner not in _kept_open:
+        _kept_open[run_dir.owner] = os.open(run_dir.path, os.O_RDONLY)
     mine, current = _new_claim(me, attempt), read(run_dir)
     if current is None:
         with _file_of(run_dir, mine) as file:
@@ -153,6 +148,8 @@ def release(run_dir: RunDir, me: Owner) -> None:
         with contextlib.suppress(OwnedError), _change_lock(run_dir, current, mine) as lock:
             run_dir.owner.unlink()
             lock.unlink(missing_ok=True)
+    if (fd := _kept_open.pop(run_dir.owner, None)) is not None:
+        os.close(fd)
 
 
 def _new_claim(me: Owner, attempt: int) -> Claim:

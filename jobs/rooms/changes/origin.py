@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ... import records
-from ...checkpoint.names import checkpoint_step, find_checkpoint
+from ...checkpoint.names import checkpoint_step
+from ...checkpoint.reader import find_checkpoint
 from ...commands.submit_claim import hold_claim
 from ...console import print_line
 from ...errors import UserError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ... import installation, records
-from ...checkpoint.names import find_checkpoint
+from ...checkpoint.reader import find_checkpoint
 from ...commands import arguments, resume
 from ...console import print_line
 from ...errors import UserError

@@ -292,6 +292,7 @@ def test_a_name_is_given_to_what_is_on_the_disk_and_is_on_the_disk_itself(tmp_pa
 
 def test_retention_keeps_the_newest_multiples_and_the_best(tmp_path):
     for step in range(5, 45, 5):
+        (tmp_path / "best").write_text("step-00000005\n")  # damaged: it decides nothing
         save(tmp_path, step, keep=Retention(2, keep_every_steps=(20,), best_step=15))
     kept = ["step-00000040", "step-00000035", "step-00000020", "step-00000015"]
     assert checkpoint_names(tmp_path) == kept

@@ -50,8 +50,7 @@ def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
         write_json(run.result, {"status": result, "reason": "stopped on request"})
     values = {"step": 42, "total": 50, "samples_per_s": 93.0, "time_left": "1 s"}
     write_json(run.progress, values)
-    with run_lock.kept_open(run):
-        assert main(["status"]) == 0
+    assert main(["status"]) == 0
     shown = capsys.readouterr().out
     assert "step 42/50" in shown
     assert ("step 42/50  93 samples/s  1 s left" in shown) == (result == "running")
@@ -88,8 +87,7 @@ def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(here, result,
 def test_a_local_run_is_running_while_its_process_lives(here):
     run = make_run(here)
     run_lock.claim(run, run_lock.this_process(None), 1)
-    with run_lock.kept_open(run):
-        assert state.read(run).word == "running"
+    assert state.read(run).word == "running"
     record = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
     write_json(run.owner, record)
     assert state.read(run).word == "lost"

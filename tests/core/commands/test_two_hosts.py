@@ -8,7 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.checkpoint.names import find_checkpoint
+from slurm_job_kit.jobs.checkpoint.reader import find_checkpoint
 from slurm_job_kit.jobs.commands import cancel, resume
 from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.commands.logs import GrowingFile, attempts_with, ranks_of

@@ -76,9 +76,8 @@ def test_a_process_that_lives_here_is_the_run_whatever_is_unknown_of_an_earlier_
     """Job 7 ended in another cluster; `resume --cluster local` continues the run here."""
     write_json(run.submission, {"argv": None, "job_id": "7", "uid": os.getuid(), "cluster": "b"})
     slurm.answer("scontrol", CONFIG, when="show config")
-    write_json(run.owner, asdict(run_lock.this_process(None)) | {"attempt": 2})
-    with run_lock.kept_open(run):
-        run_state = state.read(run)
+    run_lock.claim(run, run_lock.this_process(None), 2)
+    run_state = state.read(run)
     assert run_state.phase is RunPhase.RUNNING and run_state.process is not None
 
 

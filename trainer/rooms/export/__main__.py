@@ -24,8 +24,8 @@ import safetensors
 import safetensors.torch
 import torch
 
-from ....jobs.checkpoint.names import find_checkpoint
 from ....jobs.checkpoint.part_file import SUFFIX
+from ....jobs.checkpoint.reader import find_checkpoint
 from ....jobs.console import escape_output
 from ....jobs.records.training import Result
 from ....jobs.rundir import replacing, write_durable
