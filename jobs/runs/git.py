@@ -43,7 +43,8 @@ def _own_filters(where: tuple[str, ...]) -> Iterator[str]:
 
 
 def _filters(*where: str) -> dict[str, str]:
-    listed = _run(*where, "config", "-z", "--get-regexp", r"^filter\.").stdout.split("\0")
+    named = r"^(filter|lfs\.extension)\."  # git-lfs runs its extensions in its filter
+    listed = _run(*where, "config", "-z", "--get-regexp", named).stdout.split("\0")
     return {key: value for key, _, value in (each.partition("\n") for each in listed if each)}
 
 

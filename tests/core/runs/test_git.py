@@ -184,6 +184,18 @@ def test_a_filter_of_the_user_works_such_as_that_of_git_lfs(tmp_path, monkeypatc
     assert not (tmp_path / "mark").exists()
 
 
+def test_git_lfs_runs_no_extension_that_the_repository_names(tmp_path, monkeypatch, script):
+    """Its part is played by a filter of the user that asks git as git-lfs does."""
+    (tmp_path / "lfs").write_text('#!/bin/sh\neval "$(git config lfs.extension.x.clean)"\ncat\n')
+    (tmp_path / "lfs").chmod(0o755)
+    (tmp_path / "config").write_text(f'[filter "x"]\nclean = {tmp_path}/lfs\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    folder = make(tmp_path / "code")
+    git(folder, "config", "lfs.extension.x.clean", str(script))
+    assert "+2" in freeze(folder)[1]
+    assert not (tmp_path / "mark").exists()
+
+
 def test_a_filter_that_git_cannot_be_asked_to_leave_out_is_refused(tmp_path, script):
     folder = make(tmp_path / "code")
     (folder / ".gitattributes").write_text("*.py filter=x=y\n")
