@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from .kinds import Kind
 
+# What is wrong with a rendezvous whose state another process wrote.
+UNSIGNED = "got a state that this run did not sign: another process writes to it"
+
 
 class _KnownCause(NamedTuple):
     """How to know a cause: its kind, and what an error of it has.
@@ -57,7 +60,7 @@ _KNOWN_CAUSES = (
         ("PermissionError",),
     ),
     _KnownCause(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
-    _KnownCause(Kind.NODE_FAILURE, r"a state that this run did not sign"),
+    _KnownCause(Kind.NODE_FAILURE, UNSIGNED),
     _KnownCause(Kind.COLLECTIVE, names=("DistBackendError",)),
 )
 # The next attempt would only repeat these.

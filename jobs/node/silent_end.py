@@ -15,7 +15,7 @@ from pathlib import Path
 from .. import log_text
 from ..errors import PEER_TEXTS
 from ..kinds import Kind
-from ..known_causes import REPEATED, known_cause
+from ..known_causes import REPEATED, UNSIGNED, known_cause
 from ..records.nodes import RankError
 from ..rundir import AttemptDir
 
@@ -28,7 +28,6 @@ _FAILURE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
-UNSIGNED = "got a state that this run did not sign: another process writes to it"
 _EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
 _PEER_ERRORS = (*PEER_TEXTS, "DistBackendError", "DistNetworkError", "DistStoreError")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .. import records, shared_files
 from ..kinds import Kind
+from ..known_causes import UNSIGNED
 from ..node import silent_end
 from ..records.ended import read_attempts
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
@@ -113,7 +114,7 @@ def _read_nodes(
     is_own = any(not each.caused_by_peer and each.kind is not stopped for each in errors)
     failed = [] if is_own else _failed_agents(agents)
     words = _last_words(attempt_dir, failed)
-    if any(text == silent_end.UNSIGNED for _, text in words):
+    if any(text == UNSIGNED for _, text in words):
         errors = []  # their torchrun ended these ranks
     recorded = [each.rank for each in errors]
     for node_rank, agent in failed:

@@ -10,8 +10,7 @@ from ..checkpoint.names import checkpoint_step, is_newer
 from ..console import quantity
 from ..errors import HINT, UserError
 from ..kinds import OF_MEMORY, Kind
-from ..known_causes import REPEATED, known_cause
-from ..node.silent_end import UNSIGNED
+from ..known_causes import REPEATED, UNSIGNED, known_cause
 from ..records.ended import FINAL, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
@@ -141,10 +140,9 @@ def causes(
 ) -> tuple[RankError, ...]:
     """Return the error records without those of ranks that obeyed their agents' stop in start-up.
 
-    Or that of a torchrun that failed, and sent SIGTERM to its ranks.
-
     An agent passes on each signal, also that which srun sends after another agent has died: what
-    the agents recorded decides what it was. A signal that no agent got was sent to a rank.
+    the agents recorded decides what it was. A torchrun that fails by itself sends SIGTERM, too. A
+    signal that neither sent was sent to a rank.
     """
     is_passed_on = has_torchrun_failed or any(agent is None or agent.signals for agent in agents)
     stopped = Kind.STOPPED_IN_START_UP
@@ -268,10 +266,9 @@ def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     if is_completed(facts):
         return "completed"
     if facts.outcome.status is not None or not exits_are_clean(facts):
-        # A torchrun that fails sends SIGTERM to its ranks: nobody asked them to stop.
-        has_failed = facts.of_nodes.last_words and not signals
-        is_stopped = facts.outcome.status == "stopped"
-        return None if is_stopped and has_failed else facts.outcome.status
+        # A torchrun that fails by itself sends SIGTERM to its ranks.
+        is_failure = facts.of_nodes.last_words and not signals
+        return None if is_failure and facts.outcome.status == "stopped" else facts.outcome.status
     if signals or facts.of_nodes.is_stop_requested:
         return "stopped"
     return None if unfinished_steps(facts) else "completed"
