@@ -68,9 +68,7 @@ def test_overrides_may_stand_behind_options():
         parse(["submit", "x.yaml", "--clutser", "local"])
 
 
-def test_the_batch_script_gets_the_path_of_a_run_unescaped(slurm, here, monkeypatch, capfdbinary):
-    monkeypatch.setenv("KIT_RUNS", str(here / "a\xa0b\udcff"))
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
-    assert main(["adopt", "tiny.yaml"]) == 0
-    assert os.path.isfile(os.fsdecode(capfdbinary.readouterr().out.strip()) + "/spec.json")
+def test_the_batch_script_gets_the_path_of_a_run_unescaped(slurm, here):
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
+    done = run_files.kit("adopt", "tiny.yaml", KIT_RUNS=str(here / "a\xa0b"), **job)
+    assert os.path.isfile(done.stdout.strip() + "/spec.json"), done.stderr
