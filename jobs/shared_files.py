@@ -22,6 +22,7 @@ from typing import TypeVar
 from .errors import RecordError
 
 MAX_BYTES = 1 << 26  # of a file that is read as a whole, and of a line
+_SMALL_BYTES = 1 << 16
 # What is in the way of a file, and stays there.
 _LASTING = (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 # link(2) from another file system fails and changes nothing, but the kernel first looks up the new
@@ -141,8 +142,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    with _open(path) as file:
-        return file.read(MAX_BYTES + 1)
+    with _open(path) as file:  # usually a small one: Python allocates what read() may return
+        head = file.read(_SMALL_BYTES)
+        is_whole = len(head) < _SMALL_BYTES
+        return head if is_whole else head + file.read(MAX_BYTES + 1 - _SMALL_BYTES)
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
