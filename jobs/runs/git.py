@@ -19,7 +19,7 @@ _NO_FETCH = {"GIT_ALLOW_PROTOCOL": ""}
 
 
 def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder; a diff also needs --no-ext-diff, --no-textconv and --submodule.
+    """Run git in a folder; a diff with a patch also needs the options of `freeze.DIFF`.
 
     Filters that the user has for all repositories, such as git-lfs, work.
 
