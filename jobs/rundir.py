@@ -88,9 +88,13 @@ def folder_of(link: Path) -> Path | None:
     """
     try:
         target = link.parent / os.readlink(link)
+        if target.parent != link.parent:
+            return target
     except OSError:
         return None
-    return (folder_of(target) or target) if target.parent == link.parent else target
+    with contextlib.suppress(OSError):  # it is no link
+        return link.parent / os.readlink(target)
+    return target
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ def parse_json(text: str | bytes, where: object) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{where} is not JSON: {error}") from error
+        raise RecordError(f"{where}: not JSON: {error}") from error
 
 
 def read_json(path: Path) -> Any:
@@ -255,7 +259,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         *lines, _ = shared_files.read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
-    return [parse_json(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
+    return [parse_json(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def relink(link: Path, target: str) -> None:

@@ -137,7 +137,7 @@ def read_bytes(path: Path) -> bytes:
     """
     content = _with_retry(_read, path)
     if len(content) > MAX_BYTES:
-        raise RecordError(f"{path} is larger than {MAX_BYTES >> 20} MiB")
+        raise RecordError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
     return content
 
 
@@ -154,7 +154,7 @@ def read_text(path: Path, errors: str = "strict") -> str:
     try:
         return content.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        raise RecordError(f"{path} is not UTF-8: {error}") from None
+        raise RecordError(f"{path}: not UTF-8: {error}") from None
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
@@ -162,7 +162,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
     with open_binary(path) as file:
         while line := file.readline(MAX_BYTES + 1):
             if len(line) > MAX_BYTES:
-                raise RecordError(f"{path} has a line of more than {MAX_BYTES >> 20} MiB")
+                raise RecordError(f"{path}: a line of more than {MAX_BYTES >> 20} MiB")
             yield line
 
 
@@ -183,7 +183,7 @@ def _open(path: Path) -> BufferedReader:
         raise RecordError(f"{path}: {error}") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise RecordError(f"{path} is not a regular file")
+        raise RecordError(f"{path}: not a regular file")
     return open(fd, "rb")
 
 

@@ -175,7 +175,7 @@ def _decoded(hint: object, value: object, where: str) -> object:
         decoded, is_one = _decoded(options[0], value, where), options[1]
         if is_one(decoded):
             return decoded
-        raise RecordError(f"{where}: {_shown(value)} is no {is_one.__name__[3:]}")
+        raise RecordError(f"{where}: {_shown(value)} is no {is_one.__name__[3:].replace('_', ' ')}")
     if origin in (tuple, list) and isinstance(value, list):
         return origin(_decoded(options[0], item, f"{where}[{n}]") for n, item in enumerate(value))
     if origin is dict and isinstance(value, dict):

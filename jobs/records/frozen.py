@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from . import AS_OBJECT, OMIT_NONE, Seconds
 
@@ -31,11 +32,16 @@ class SpecChange:
     spec_sha256: str = ""  # of the changed spec.json
 
 
+def is_inner_path(path: str) -> bool:
+    """Return whether a relative path leads to nothing above its folder."""
+    return not path.startswith("/") and ".." not in path.split("/")
+
+
 @dataclass(frozen=True)
 class Part:
     """A path in the run directory, and what a revision makes of it."""
 
-    name: str
+    name: Annotated[str, is_inner_path]
     value: str | None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,8 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     from ..config.load import load
 
     arguments = [*_frozen_overrides(run_dir), *overrides]
+    with contextlib.suppress(FileNotFoundError), shared_files.open_binary(run_dir.spec_yaml):
+        pass  # it is a file, and no FIFO: the user's own may be one
     loaded = load(run_dir.spec_yaml, arguments, is_point=True)
     known = records.read(Provenance, run_dir.provenance)
     spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script

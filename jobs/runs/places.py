@@ -1,5 +1,6 @@
 """Finds the file and the line of the user's code that a traceback shows."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -20,8 +21,9 @@ def users_frame(trace: str, run_dir: RunDir, checkout: Path | None) -> str | Non
     for name, line in reversed(_FRAME.findall(trace)):
         if name.startswith("<"):  # `python -c`, or code of no file
             continue
-        if (path := _users_file(Path(name), run_dir, checkout)) is not None:
-            return f"{path}:{line}"
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # what is no path
+            if (path := _users_file(Path(name), run_dir, checkout)) is not None:
+                return f"{path}:{line}"
     return None
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .. import records, shared_files
-from ..errors import UserError
-from ..records.frozen import Part, Revision
+from ..errors import RecordError, UserError
+from ..records.frozen import Part, Revision, is_inner_path
 from ..rundir import RunDir, relink, write_atomic
 from . import ownership
 
@@ -44,6 +44,8 @@ def complete(run_dir: RunDir) -> None:
     if (problem := ownership.problem_of(run_dir.revision)) is not None:
         who = "only who began that resume may complete it, or delete the file"
         raise UserError(f"a resume was interrupted: {problem}\n  hint: {who}")
+    if not all(is_inner_path(str(move.value)) for move in revision.moves):
+        raise RecordError(f"{run_dir.revision}: a move leads out of the run directory")
     for move in revision.moves:
         shared_files.ask_again(run_dir.path / move.name)
         with contextlib.suppress(FileNotFoundError):  # it was renamed before the kill

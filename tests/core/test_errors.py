@@ -192,7 +192,7 @@ def test_a_damaged_file_of_the_run_directory_is_worth_another_attempt(tmp_path):
     done = fail_with(read, tmp_path)
     assert done.returncode == errors.EXIT_FAILED and "Traceback" not in done.stderr
     record = read_json(AttemptDir(tmp_path).rank_error(3))
-    assert "owner.json is not JSON" in record["error"] and not record["would_repeat"]
+    assert "owner.json: not JSON" in record["error"] and not record["would_repeat"]
 
 
 @pytest.mark.parametrize("name", ["ValueError", "errors.NotFinite", "DistBackendError"])

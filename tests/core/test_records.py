@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.records.queued import Claim, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm.client import Job
+from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 
 PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
@@ -60,6 +61,12 @@ def test_a_result_has_the_keys_of_what_has_ended(tmp_path):
         ({"nodes": "a,b"}, "nodes: expected tuple"),
         ({"nodes": ["a", 1]}, r"nodes\[1\]: expected str"),
         ({"deadline": "soon"}, "deadline: expected float"),
+        ({"attempt": 10**30}, "attempt: expected int"),
+        ({"start": float("nan")}, "start: NaN is no time"),
+        ({"deadline": 1e300}, "deadline: 1e\\+300 is no time"),
+        ({"job_id": "--help"}, 'job_id: "--help" is no name'),
+        ({"job_id": "../x"}, "job_id: .* is no name"),
+        ({"head": {"address": "a", "how": "b", "port": [1]}}, "head: port: expected int"),
     ],
 )
 def test_a_wrong_type_is_named_with_its_file_and_key(tmp_path, changed, named):
@@ -76,11 +83,33 @@ def test_a_missing_key_is_named_and_an_unknown_one_is_ignored(tmp_path):
     with pytest.raises(RecordError, match=r"plan\.json: the key job_id is missing"):
         records.read(AttemptPlan, path)
     path.write_text("{")
-    with pytest.raises(RecordError, match=r"plan\.json is not JSON"):
+    with pytest.raises(RecordError, match=r"plan\.json: not JSON"):
         records.read(AttemptPlan, path)
     path.write_text("[1]")
     with pytest.raises(RecordError, match=r"plan\.json: expected a JSON object"):
         records.read(AttemptPlan, path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, '"\\ud800"', "\0"])
+def test_json_that_python_does_not_read_or_that_is_no_object_is_named(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(RecordError, match=r"plan\.json"):
+        records.read(AttemptPlan, tmp_path / "plan.json")
+
+
+def test_a_spec_of_a_wrong_type_is_named_with_its_key(tmp_path):
+    path = tmp_path / "spec.json"
+    text = Spec().to_json()
+    assert Spec.from_json(text) == Spec()
+    for old, new, what in [
+        ('"nodes": 1', '"nodes": [1]', "slurm: nodes: expected str"),
+        ('"nodes": 1', '"nodes": "many"', "many"),
+        ('"epochs"', '"epochs": null, "x"', "train: epochs: expected int"),
+        ('"train"', '"x"', "the section train is missing"),
+    ]:
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(RecordError, match=rf"spec\.json: .*{what}"):
+            Spec.read(path)
 
 
 def test_a_wrong_line_is_named_by_its_number(tmp_path):

@@ -1,10 +1,12 @@
 """What a host sees of files that another host has just written, replaced or removed."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs import records, shared_files
+from slurm_job_kit.jobs.errors import RecordError
 from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, relink, write_json
 from tests.core.two_hosts import look
@@ -120,3 +122,25 @@ def test_lines_of_two_hosts_do_not_overwrite_each_other(hosts):
     append_jsonl(hosts.there / "x", {"n": 3})
     for host in hosts:
         assert read_jsonl(host / "x") == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, ": not a regular file"),
+        (os.mkdir, ": not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), ": not a regular file"),
+        (lambda path: path.symlink_to(path.name), ": Too many levels of symbolic links"),
+        (lambda path: path.write_bytes(bytes(shared_files.MAX_BYTES + 1)), ": larger than 64 MiB"),
+        (lambda path: path.write_bytes(b"\xff"), ": not UTF-8"),
+    ],
+)
+def test_what_is_no_file_of_a_run_is_one_error_with_its_path(tmp_path, make, what):
+    make(tmp_path / "x")
+    with pytest.raises(RecordError, match=f"{tmp_path}/x{what}"):
+        shared_files.read_text(tmp_path / "x")
+
+
+def test_a_text_that_is_no_path_is_an_error_of_the_file():
+    with pytest.raises(RecordError):
+        shared_files.read_text(Path("a\0b"))

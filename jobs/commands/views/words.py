@@ -1,5 +1,6 @@
 """States, causes, nodes, times and progress of a run in plain words."""
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -124,7 +125,10 @@ def node_list(names: Sequence[str]) -> str:
 
 def date(seconds: float) -> str:
     """Return a time, in seconds since the epoch, as local date and minute."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # the number is too large
+        return "no date"
 
 
 def last_end(files: RunFiles) -> str | None:
@@ -191,9 +195,10 @@ def left_out_of(files: RunFiles) -> list[dict[str, Any]]:
 
     `until`: seconds since the epoch. Raises: RecordError.
     """
-    rooms = () if files.last is None else files.last.evidence.rooms
-    shown = [records.decode(_Shown, records.encode(each.value), each.room) for each in rooms]
-    found = [each for of_room in shown for each in of_room.left_out]
+    found: list[LeftOut] = []
+    for each in () if files.last is None else files.last.evidence.rooms:
+        with contextlib.suppress(records.RecordError):  # a list goes on
+            found += records.decode(_Shown, records.encode(each.value), each.room).left_out
     if not found:
         return []
     submission = records.read(Submission, files.run_dir.submission) or Submission()

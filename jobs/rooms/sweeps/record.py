@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import records
-from ...errors import UserError
+from ...errors import RecordError, UserError
+from ...runs import lookup
 
 NAME = "sweep.json"
 
@@ -35,4 +36,6 @@ def read(sweep: Path) -> SweepRecord:
     if record is None:
         hint = "each point is a run with its own run id"
         raise UserError(f"{sweep / NAME} is gone\n  hint: {hint}")
+    if len(record.points) != len(lookup.points_of(sweep)):
+        raise RecordError(f"{sweep / NAME} has other points than {sweep / lookup.POINTS}")
     return record

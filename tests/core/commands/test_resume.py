@@ -69,7 +69,7 @@ def test_resume_queues_no_job_without_frozen_code_or_whole_spec(failed, slurm, c
     code, text = failed.code.resolve(), failed.spec.read_text()
     failed.spec.write_text(text[:9])
     assert main(["resume", "tiny"]) == 2
-    assert f"{failed.spec} is not JSON" in capsys.readouterr().err
+    assert f"{failed.spec}: not JSON" in capsys.readouterr().err
     failed.spec.write_text(text)
     code.rename(code.with_name("purged"))
     assert main(["resume", "tiny"]) == 2

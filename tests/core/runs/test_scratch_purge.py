@@ -44,7 +44,7 @@ IN_CODE = "the frozen code has lost or changed files"
     ("lose", "words"),
     [
         (lambda run: run.spec.unlink(), "spec.json is gone"),
-        (lambda run: run.spec.write_text(run.spec.read_text()[:40]), "spec.json is not JSON: "),
+        (lambda run: run.spec.write_text(run.spec.read_text()[:40]), "spec.json: not JSON: "),
         (lambda run: harm_code(run, lambda code: shutil.rmtree(code.resolve())), IN_CODE),
         (lambda run: harm_code(run, lambda code: (code / "jobs/local.py").unlink()), IN_CODE),
         (lambda run: harm_code(run, lambda code: (code / "jobs/local.py").write_text("")), IN_CODE),

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
+from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.runs.state import RunPhase
@@ -104,3 +105,17 @@ def test_no_result_is_written_for_a_run_that_was_queued_meanwhile(run, slurm):
     write_json(run.submission, {"argv": None, "job_id": "8"})
     write_missing_result(run_state)
     assert run_state.phase is RunPhase.CANCELLED and not run.result.exists()
+
+
+def test_a_list_shows_the_runs_beside_one_whose_file_is_none(here, capsys):
+    first, second = make_run(here, "1"), make_run(here, "2")
+    for harm in (os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")):
+        for path in (first.result, first.attempts, first.owner):
+            harm(path)
+            assert main(["status"]) == 0
+            shown = capsys.readouterr().out
+            assert f"unreadable: {path.name}: not a regular file" in shown
+            assert second.run_id in shown
+            assert main(["why", "1"]) == 2
+            assert f"error: {path}: not a regular file" in capsys.readouterr().err
+            path.rmdir() if path.is_dir() else path.unlink()

@@ -205,7 +205,7 @@ def precious(here):
         ("timeline", "timeline is a link"),
         ("attempt-1", "attempt-1 is a link"),
         ("notes.txt", "the kit makes no notes.txt in a run: move it out"),
-        ("spec.json", "spec.json is not JSON"),
+        ("spec.json", "spec.json: not JSON"),
         ("name", "it is a run of tiny, in a folder of another name"),
     ],
 )
