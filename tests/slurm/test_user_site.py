@@ -1,16 +1,22 @@
 """The second shape of the cluster is a site as users have it, and runs survive its preemptions."""
 
+import os
+import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from .cluster import Cluster
 from .faults import oracles
-from .faults.scenario import ReferenceRuns, start
+from .faults.scenario import AT_ONCE, ReferenceRuns, start
 from .host import IS_SITE
-from .kit import Kit
+from .kit import JOB_TIMEOUT_S, Kit
+from .user_cluster import UserCluster
+from .user_site import GROUP_ID, OTHER, STUDENT, User
 
 pytestmark = pytest.mark.skipif(
     not IS_SITE, reason="for the site's shape: make test-on-slurm SITE=1"
@@ -82,3 +88,61 @@ def test_preempted_twice_and_back_on_its_first_nodes_a_run_ends_with_the_same_bi
     oracles.causes(paced.run, ["preemption", "preemption", "completed"])
     nodes = [attempt["nodes"] for attempt in paced.run.attempts()]
     assert nodes == [["n1", "n2"], ["n3", "n4"], ["n1", "n2"]]
+
+
+@dataclass(frozen=True)
+class UserKit(Kit):
+    """The kit's commands of one of the users, with an umask of that user's shell."""
+
+    user: User = STUDENT
+    umask: str = "0022"
+
+    def run(
+        self, *argv: str | Path, check: bool = True, timeout_s: float = JOB_TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the repository."""
+        words = 'umask "$1"; export KIT_RUNS=$2 KIT_PYTHON=$3; cd "$4"; shift 4; exec "$@"'
+        settings = (self.umask, self.runs_root, sys.executable, self.repository)
+        shell = cast(UserCluster, self.cluster).shell(self.user)
+        command = [*shell, "-c", words, "bash", *map(str, (*settings, *argv))]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=check, timeout=timeout_s
+        )
+
+
+def test_two_users_submit_into_one_root_and_continue_each_others_run(
+    cluster: Cluster, tmp_path: Path, reference: ReferenceRuns
+) -> None:
+    """With the usual umask and with that of a group, and at the second time, too."""
+    root = tmp_path / "shared"
+    root.mkdir()
+    os.chown(root, STUDENT.id, GROUP_ID)
+    root.chmod(0o2770)
+    mine, theirs = UserKit(cluster, root), UserKit(cluster, root, user=OTHER, umask="0002")
+    expected = reference(*TWO_BY_TWO)
+    words = (*TWO_BY_TWO, "checkpoint.every_steps=5", "dir_mode='0770'")
+    paced = start(mine, *words)
+    quick = start(theirs, *TWO_BY_TWO, pace=AT_ONCE).run
+    assert quick.dir.path.parent == paced.run.dir.path.parent
+    assert quick.dir.code.resolve() != paced.run.dir.code.resolve()
+    run = paced.run
+    for step, kit, successor in ((6, mine, theirs), (12, theirs, mine), (18, mine, theirs)):
+        run.wait_for_step(step)
+        kit.jobs("cancel", run.dir.path)
+        run.wait("CANCELLED")
+        refused = successor.jobs("resume", run.dir.path, check=False)
+        assert refused.returncode == 2 and f"belongs to user {kit.user.name}" in refused.stderr
+        run = successor.resume(run, "--yes")
+    replace(paced, run=run).finish()
+    quick.wait()
+    oracles.bitwise(run, expected)
+    assert {path.lstat().st_gid for path in root.rglob("*")} == {GROUP_ID}
+    # A colleague changes the code of a run that is queued.
+    held = start(mine, *words, "slurm.sbatch_args.hold=true").run
+    theirs.run("cp", "-r", f"{held.dir.code}/", root / "evil")
+    theirs.run("ln", "-sfn", root / "evil", held.dir.code)
+    cluster.run("scontrol", "release", held.job_id)
+    held.wait("FAILED")
+    text = held.dir.job_log.read_text()
+    assert f"{held.dir.code} of user other" in text and "resume" in text
+    assert not held.dir.attempts.exists()

@@ -25,8 +25,10 @@ def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     command = facts.spec.notify.command
     if command is None or facts.result is None:
         return
-    # The spec was read again since the attempt began.
-    if (problem := ownership.problem_of(run_dir.spec)) is None:
+    # The spec was read again since the attempt began, or its user did not begin one.
+    if others := ownership.problem_of(run_dir.spec):
+        problem = f"is not run: {others}"
+    else:
         problem = _run(command, run_dir, facts.result)
     if problem:
         print_line(f"notify.command {problem}; the run is not affected")

@@ -10,9 +10,10 @@ import pytest
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Part, Provenance, Revision
-from slurm_job_kit.jobs.runs import code_snapshot, lookup, ownership, revision
+from slurm_job_kit.jobs.runs import code_snapshot, lookup, ownership, revision, run_lock
 from tests.core.run_files import frozen, make_kit, unlock
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root to give files away")
@@ -64,8 +65,10 @@ def frozen_run(submitted, tmp_path):
 
 
 def ask_python(run):
+    me = run_lock.process(os.getpid())
     with pytest.raises(UserError) as caught:
-        ownership.check(run)
+        open_attempt(run, me, ["localhost"])
+    assert not run.owner.exists() and not run.attempt(1).plan.exists()
     return str(caught.value)
 
 
