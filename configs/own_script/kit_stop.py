@@ -106,7 +106,9 @@ class Stop:
         attempt = int(Path(str(self.file)).parent.name.partition("-")[2])
         event = {"t": time.time(), "event": "first_step", "attempt": attempt, "step": int(step)}
         try:
-            with open(self._run_dir() / "timeline/rank-00000.jsonl", "a") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+            path = self._run_dir() / "timeline/rank-00000.jsonl"
+            with open(os.open(path, flags, 0o666), "a") as file:
                 file.write(json.dumps(event) + "\n")
         except OSError as error:  # a full disk ends no training
             print(f"kit_stop: {error}", file=sys.stderr, flush=True)
@@ -130,10 +132,8 @@ class Stop:
             self.written, self.next_write = step, now + WRITE_S
 
     def _write(self, path: Path, value: dict[str, Any]) -> None:
-        temporary = path.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps(value))
-            os.replace(temporary, path)
+            replace(path, value)
         except OSError as error:  # a full disk ends no training
             print(f"kit_stop: {error}", file=sys.stderr, flush=True)
 
@@ -149,9 +149,18 @@ class Stop:
         self._report(is_last=True)
         if self.file is not None and self.rank == 0:
             marker = Path(self.file).with_name("outcome.json")
-            temporary = marker.with_suffix(".tmp")
-            temporary.write_text(json.dumps({"status": status, "global_step": self.step}))
-            os.replace(temporary, marker)
+            replace(marker, {"status": status, "global_step": self.step})
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # Python's tear-down of DDP over gloo may hang for ever (torch 2.13)
+
+
+def replace(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file as a whole; first under a name that is new, and that nobody knows."""
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        with open(temporary, "x") as file:
+            file.write(json.dumps(value))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ _FILES = {getattr(_RUN, name).name for name, each in vars(RunDir).items() if isi
 # Beside these, at the top of a run: by attempts, by rooms, or for a moment.
 _MORE = re.compile(
     r"attempt-\d+|logs|timeline|work\.json|preemption\.json|compile-cache|wandb|report\.html"
-    r"|weights.*\.safetensors(\.index\.json)?|\.(owner|submit-claim|nfs|.*\.tmp).*"
+    r"|weights.*\.safetensors(\.index\.json)?|(progress|saved)\.tmp|\.(owner|submit-claim|nfs|.*\.tmp).*"
 )
 # Of code; unfinished or broken ones, too.
 _COPY = re.compile(rf"{code_snapshot.NAME.pattern}|(\.copy-|\.broken-|{re.escape(DELETED)}).*")
@@ -75,8 +75,8 @@ def command(args: argparse.Namespace) -> int:
     else:
         failed = sum(not _delete_run(run_dir, files[run_dir]) for run_dir in over)
         fresh = time.time() - MIN_CODE_AGE_S  # a submit touches the copy that it takes
-        unused = [path for path in code if path.lstat().st_mtime < fresh]
-        failed += sum(not _delete(path, path.parent) for path in unused)
+        unused = [(path, judged) for path in code if (judged := path.lstat()).st_mtime < fresh]
+        failed += sum(not _delete(path, path.parent, judged) for path, judged in unused)
         if failed:
             raise FailedError(f"{failed} of {found} could not be deleted, see above")
         print(f"{found} deleted")
@@ -253,10 +253,11 @@ def _named_code(root: Path, without: set[Path]) -> set[str]:
 
 def _delete_run(run_dir: RunDir, before: RunFiles) -> bool:
     """Delete a run and the folder of its name, if that is empty then; returns whether it could."""
+    judged = run_dir.path.lstat()
     if state.read_files(run_dir) != before:
         print_line(f"{display_path(run_dir.path)} stays: the run was started meanwhile")
         return False
-    if not _delete(run_dir.path, lookup.own_root(run_dir)):
+    if not _delete(run_dir.path, lookup.own_root(run_dir), judged):
         return False
     latest = run_dir.path.with_name("latest")
     with contextlib.suppress(OSError):
@@ -266,14 +267,20 @@ def _delete_run(run_dir: RunDir, before: RunFiles) -> bool:
     return True
 
 
-def _delete(path: Path, folder: Path) -> bool:
-    """Rename a folder to a hidden one of `folder` and delete it; returns whether it could."""
-    aside, status = path, path.lstat()
+def _delete(path: Path, folder: Path, judged: os.stat_result) -> bool:
+    """Rename a folder to a hidden one of `folder` and delete it; returns whether it could.
+
+    judged: the folder that may be deleted; another one that has its name now stays.
+    """
+    aside = path
     try:
         if not path.name.startswith(DELETED):
             aside = folder / f"{DELETED}{path.name}-{os.urandom(4).hex()}"
             os.rename(path, aside)
-        code_snapshot.delete(aside, status)  # frozen code is read-only
+            if not os.path.samestat(aside.lstat(), judged):
+                os.rename(aside, path)
+                aside = path
+        code_snapshot.delete(aside, judged)  # frozen code is read-only
     except OSError as error:
         print_line(f"{display_path(path)} stays: {error}")
         return False

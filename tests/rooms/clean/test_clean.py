@@ -237,16 +237,20 @@ def test_clean_deletes_links_and_nothing_behind_them(here, precious):
 
 
 @pytest.mark.parametrize("swapped", ["link", "folder"])
-def test_clean_deletes_no_other_folder_that_gets_the_name_meanwhile(here, precious, swapped):
-    run = ended(here)
-    judged = run.path.lstat()
-    run.path.rename(here / "moved")
-    if swapped == "link":
-        run.path.symlink_to(precious)
-    else:
-        precious.rename(run.path)
-    with pytest.raises(OSError, match=r"Not a directory|another folder"):
-        code_snapshot.delete(run.path, judged if swapped == "folder" else None)
+def test_clean_deletes_no_other_folder_that_gets_the_name_meanwhile(
+    here, precious, swapped, monkeypatch, capfd
+):
+    run, rename = ended(here), os.rename
+
+    def swap_and_rename(path, aside):
+        monkeypatch.setattr(os, "rename", rename)
+        rename(run.path, here / "moved")
+        run.path.symlink_to(precious) if swapped == "link" else rename(precious, run.path)
+        os.rename(path, aside)
+
+    monkeypatch.setattr(os, "rename", swap_and_rename)
+    assert main(["clean", "--yes"]) == 1
+    assert f"{run.run_id} stays: " in capfd.readouterr().err and (here / "moved/spec.json").exists()
     if swapped == "folder":
         run.path.rename(precious)
 

@@ -197,7 +197,7 @@ def test_only_rank_0_looks_for_the_file_reports_and_leaves_the_marker(
 
 
 def test_a_disk_that_takes_no_report_ends_no_training(kit_stop, attempt, at_exit, capsys):
-    (attempt.path.parent / "saved.tmp").mkdir()
+    (attempt.path.parent / "saved.json").mkdir()
     stop = kit_stop.Stop()
     stop.progress(1)  # there is no folder timeline
     stop.saved(1)
@@ -214,3 +214,19 @@ def test_the_stop_file_of_another_host_is_seen(hosts, kit_stop, monkeypatch):
     (hosts.here / "attempt-1/stop_requested").write_text("")
     stop.next_look = 0.0
     assert stop.should_stop(2)
+
+
+def test_reports_and_marker_are_written_through_no_planted_link(kit_stop, attempt, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("old")
+    (tmp_path / "timeline").mkdir()
+    names = ("progress.tmp", "saved.tmp", "attempt-1/outcome.tmp", "timeline/rank-00000.jsonl")
+    for name in names:
+        (tmp_path / name).symlink_to(mine)
+    stop = kit_stop.Stop(every=1)
+    stop.progress(1, 1)
+    stop.saved(1)
+    with pytest.raises(SystemExit):
+        stop.completed()
+    assert mine.read_text() == "old" and read_json(attempt.outcome)["status"] == "completed"
+    assert not [*tmp_path.rglob(".*.tmp")]
