@@ -142,10 +142,15 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    with _open(path) as file:  # usually a small one: Python allocates what read() may return
-        head = file.read(_SMALL_BYTES)
-        is_whole = len(head) < _SMALL_BYTES
-        return head if is_whole else head + file.read(MAX_BYTES + 1 - _SMALL_BYTES)
+    with _open(path) as file:
+        return begin_of(file)
+
+
+def begin_of(file: BufferedReader) -> bytes:
+    """Return the content of an open file, of a large one MAX_BYTES and a byte more."""
+    head = file.read(_SMALL_BYTES)  # Python allocates what read() may return
+    is_whole = len(head) < _SMALL_BYTES
+    return head if is_whole else head + file.read(MAX_BYTES + 1 - _SMALL_BYTES)
 
 
 def read_text(path: Path, errors: str = "strict") -> str:

@@ -212,7 +212,7 @@ def _bad_sectors_are_damage() -> Iterator[None]:
 def _manifest(directory: Path) -> Manifest:
     """Read and check a manifest. Raises: DamageError; UserError for another format version."""
     with _open(directory / MANIFEST) as file:
-        text = file.read(shared_files.MAX_BYTES)
+        text = shared_files.begin_of(file)
     try:
         return manifest.parse(text, directory)
     except (ValueError, RecursionError) as error:
