@@ -128,16 +128,19 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
     """
     if not isinstance(value, Mapping):
         raise RecordError(f"{where}: expected a JSON object, found {_shown(value)}")
-    fields = {}
-    for each, hint in _hints(typing.cast(type, kind)):
+    fields: dict[str, object] = {}
+    for each, hint, as_they_are in _hints(typing.cast(type, kind)):
+        item = value.get(each.name, ...)
+        if type(item) in as_they_are and (type(item) is not int or abs(item) < MAX_NUMBER):
+            fields[each.name] = item  # most are
+            continue
         is_required = (
             each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
         )
-        if each.name not in value:
+        if item is ...:
             if is_required:
                 raise RecordError(f"{where}: the key {each.name} is missing")
             continue
-        item = value[each.name]
         if each.metadata.get("as_object") and isinstance(item, Mapping):
             names = [inner.name for inner in dataclasses.fields(_item_of(hint))]
             item = [dict(zip(names, pair, strict=True)) for pair in item.items()]
@@ -150,10 +153,20 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
 
 
 @functools.cache
-def _hints(kind: type) -> list[tuple[dataclasses.Field[object], object]]:
-    """Return the fields of a record with their types."""
+def _hints(kind: type) -> list[tuple[dataclasses.Field[object], object, set[object]]]:
+    """Return the fields of a record with their types, and the types that `_decoded` returns."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    return [(each, hints[each.name]) for each in dataclasses.fields(kind)]
+    plain = {str, bool, int, float, types.NoneType}
+    return [
+        (each, hint, {hint, *_options(hint)} & plain)
+        for each in dataclasses.fields(kind)
+        for hint in [hints[each.name]]
+    ]
+
+
+def _options(hint: object) -> tuple[object, ...]:
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if is_union else ()
 
 
 def _item_of(hint: object) -> type:
