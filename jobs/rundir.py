@@ -142,6 +142,7 @@ def no_link(path: str | Path, flags: int) -> int:
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.set_blocking(fd, True)
             return fd
         os.close(fd)
     except OSError as error:

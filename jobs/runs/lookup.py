@@ -104,12 +104,21 @@ def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDi
 
 
 def _links(job_id: str, cluster: str, roots: Iterable[Path]) -> list[Path]:
-    """Return the links of a job id in the default root and in `roots` that lead to a folder."""
+    """Return the links of a job id in the default root and in `roots` that lead to a folder.
+
+    Of this user, or of the user whose folder it is: another one may have planted a link.
+    """
     folders = {root / ".jobs" for root in (runs_root(), *roots)}
     links = (folder / name for folder in folders for name in shared_files.names_in(folder))
     wanted = f"{cluster}-{job_id}"
     named = (link for link in links if fnmatch(link.name, wanted))
-    return [link for link in named if shared_files.is_dir(_real(link))]
+    found = ((link, _real(link)) for link in named)
+    return [
+        link
+        for link, folder in found
+        if shared_files.is_dir(folder)
+        and link.lstat().st_uid in (os.geteuid(), folder.stat().st_uid)
+    ]
 
 
 def is_job_of(run_dir: RunDir, job_id: str, job: "Job | None") -> bool:

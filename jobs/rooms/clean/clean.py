@@ -61,7 +61,7 @@ def command(args: argparse.Namespace) -> int:
     named = [run for text in args.runs for run in lookup.find_all(text)]
     runs = [run for run in named or lookup.all_runs() if shared_files.is_dir(run.path)]
     files = {run_dir: state.read_files(run_dir) for run_dir in runs}  # before Slurm is asked
-    typed = {Path(text).expanduser().resolve() for text in args.runs}
+    typed = {Path(os.path.realpath(os.path.expanduser(text))) for text in args.runs}
     over = list(_over(files, days * 86400, typed))
     code = [] if args.runs else list(_unused_code(lookup.runs_root(), over, days * 86400))
     for path in [*(run_dir.path for run_dir in over), *code]:
@@ -110,12 +110,13 @@ def why_no_run(path: Path, is_left: bool = False) -> str | None:
     """
     try:
         spec = Spec.read(path / _RUN.spec) if not is_left or os.listdir(path) else None
+        with os.scandir(path) as entries:
+            reason = next(filter(None, map(_why_not_of_run, entries)), None)
     except (OSError, UserError) as error:
         return f"no spec is read, as of a run: {str(error).partition(chr(10))[0]}"
     if spec is not None and spec.name != path.parent.name and not is_left:
         return f"it is a run of {spec.name}, in a folder of another name: move it back"
-    with os.scandir(path) as entries:
-        return next(filter(None, map(_why_not_of_run, entries)), None)
+    return reason
 
 
 def _why_not_of_run(entry: os.DirEntry[str]) -> str | None:
