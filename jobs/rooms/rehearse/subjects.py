@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ... import installation
 from ...errors import UserError
+from ...rundir import read_json
 from ...runs import code_snapshot
 from ...stop_signals import send
 from .traces import Process
@@ -284,7 +285,6 @@ def _popen(
 
 
 def _status(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["status"])
-    except (OSError, ValueError, KeyError):
-        return ""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(read_json(path)["status"])
+    return ""

@@ -298,8 +298,8 @@ def test_some_damages_are_told_in_a_line_and_harm_nothing(runs, tmp_path):
 
 @pytest.mark.slow
 def test_every_damage_is_told_in_a_line_and_harms_nothing(runs, tmp_path):
-    """KIT_FUZZ: another seed, and which share of the 8,000 damages is tried."""
-    seed, share = os.environ.get("KIT_FUZZ", "1:1").split(":")
+    """FUZZ: another seed, and which share of the 8,000 damages is tried."""
+    seed, share = os.environ.get("FUZZ", "1:1").split(":")
     chance = random.Random(int(seed))
     everything = runs.damages(chance, 6)
     chosen = chance.sample(everything, int(len(everything) * float(share)))
