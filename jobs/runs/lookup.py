@@ -104,21 +104,24 @@ def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDi
 
 
 def _links(job_id: str, cluster: str, roots: Iterable[Path]) -> list[Path]:
-    """Return the links of a job id in the default root and in `roots` that lead to a folder.
-
-    Of this user, or of the user whose folder it is: another one may have planted a link.
-    """
+    """Return the links of a job id in the default root and in `roots` that lead to a folder."""
     folders = {root / ".jobs" for root in (runs_root(), *roots)}
     links = (folder / name for folder in folders for name in shared_files.names_in(folder))
     wanted = f"{cluster}-{job_id}"
     named = (link for link in links if fnmatch(link.name, wanted))
-    found = ((link, _real(link)) for link in named)
-    return [
-        link
-        for link, folder in found
-        if shared_files.is_dir(folder)
-        and link.lstat().st_uid in (os.geteuid(), folder.stat().st_uid)
-    ]
+    return [link for link in named if shared_files.is_dir(_real(link)) and _is_followed(link)]
+
+
+def _is_followed(path: Path) -> bool:
+    """Return whether a path is no link, or one of this user, or of the user whose it leads to.
+
+    Who may write to a shared root must not choose which run of a user a name or a job id means.
+    """
+    with contextlib.suppress(OSError):
+        if not path.is_symlink():
+            return True
+        return path.lstat().st_uid in (os.geteuid(), path.stat().st_uid)
+    return False
 
 
 def is_job_of(run_dir: RunDir, job_id: str, job: "Job | None") -> bool:
@@ -146,7 +149,8 @@ def all_runs() -> list[RunDir]:
     A run that lies in another root has a link here. Its real directory is returned: the batch
     script refuses a link, which may lead elsewhere at a requeue.
     """
-    runs = {RunDir(_real(path)) for path in _children() if _is_run(path)}
+    paths = (path for path in _children() if _is_run(path) and _is_followed(path))
+    runs = {RunDir(_real(path)) for path in paths}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
 
 
@@ -161,7 +165,7 @@ def _children() -> Iterator[Path]:
             if error.errno not in (errno.EACCES, errno.ELOOP):  # of another user, or a bad link
                 raise
             continue
-        if names:
+        if names and _is_followed(folder):
             real = folder.resolve()
             yield from (real / name for name in names)
 
