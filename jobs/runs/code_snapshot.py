@@ -86,7 +86,9 @@ def take_over(copy: Path, runs_root: Path, mode: int) -> Path:
             raise UserError(f"{path} is not a file of the frozen code")
     own = _copy_of(files, runs_root, mode)
     if digest_in(own.name) != digest_in(copy.name):
-        raise UserError(f"a file of {copy} was changed")
+        raise UserError(
+            f"a file of {copy} was changed\n  hint: resume with --code (make: CODE=1) takes today's"
+        )
     return own
 
 
