@@ -15,6 +15,8 @@ from typing import Any
 STDERR = 2
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S "
 LAYOUT = "\n\t"
+# Spaces, and joiners of scripts and emoji: isprintable() denies them, and no terminal obeys them.
+HARMLESS = "\xa0\u202f\u3000\u200c\u200d"
 _has_time = False
 
 
@@ -37,13 +39,13 @@ def printable(text: str, keep: str = "") -> str:
 
     Also for a lone surrogate, which stands for a byte of a file's name, and which no codec writes.
     """
-    rest = text
-    for char in keep:
+    rest, kept = text, keep + HARMLESS
+    for char in kept:
         rest = rest.replace(char, "")
     if rest.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        char if char.isprintable() or char in kept else char.encode("unicode_escape").decode()
         for char in text
     )
 

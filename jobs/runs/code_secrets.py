@@ -11,8 +11,7 @@ NAMES = (
     *("*credential*", "*.jwt", "*kubeconfig*", ".pypirc"),
 )
 FOLDERS = (".ssh", ".aws", ".kube", ".docker", ".gnupg")
-# Python code, and the files of a tokenizer.
-NO_SECRETS = ("*.py", "*tokeni[sz]*", "special_tokens_map.json", "added_tokens.json")
+NO_TOKENS = re.compile("tokeni[sz]|(special|added)_tokens")  # in names of a tokenizer's files
 MAX_BYTES = 64 * 2**10  # of a file whose content is looked at
 
 # How tokens and keys begin, and what follows: so much that `sk-learn` and `hf_model` are none.
@@ -38,16 +37,14 @@ def secret_in(name: str, path: Path) -> str | None:
     for number, part in enumerate(parts[:-1], 1):
         if part.lower() in FOLDERS:
             return f"{os.path.join(*parts[:number])}/"
-    if _matches(name, NAMES) and not _matches(name, NO_SECRETS):
+    text = NO_TOKENS.sub("", parts[-1].lower())
+    is_code = text.endswith(".py")  # without which others may fail; its content is looked at
+    if not is_code and any(fnmatchcase(text, each) for each in NAMES):
         return name
     if path.is_symlink() or path.stat().st_size >= MAX_BYTES:
         return None
     begins = _token_in(path.read_bytes())
     return begins and f"{name} ({begins}...)"
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(os.path.basename(name).lower(), each) for each in patterns)
 
 
 def _token_in(content: bytes) -> str | None:

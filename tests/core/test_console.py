@@ -83,3 +83,9 @@ def test_a_line_of_the_kit_controls_no_terminal(capfd):
     assert capfd.readouterr().err == (
         "a reason\n  hint:\t\\x1b[2J\\r\\x85\\u2066\\udcff\\U000e0001\n"
     )
+
+
+def test_a_line_shows_all_scripts_as_they_are(capfd):
+    line = "Müller: 日本語\u3000行, perte\xa0: 12\u202f345, می\u200cخواهم, 👩\u200d💻 ❤️"
+    print_line(line)
+    assert capfd.readouterr().err == f"{line}\n"

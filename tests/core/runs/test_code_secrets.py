@@ -51,6 +51,7 @@ def test_a_file_with_the_name_of_a_secret_is_left_out_unless_git_tracks_it(repos
     secrets = [
         *(".env", ".env.local", ".ENVRC", "deploy/server.pem", "server.KEY", "id_rsa", ".netrc"),
         *(".bash_history", "hf_token", "HF_TOKEN.txt", "my-secret.yaml", "client_secret.json"),
+        *("tokenizer.key", "tokenizer_secret", "token_tokenizer.txt"),
         *("aws_credentials", ".git-credentials", ".jwt", "x.jwt", "kubeconfig", ".pypirc"),
     ]
     others = [
