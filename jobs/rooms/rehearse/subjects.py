@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ... import installation
+from ... import installation, records
 from ...errors import UserError
-from ...rundir import read_json
 from ...runs import code_snapshot
 from ...stop_signals import send
 from .traces import Process
@@ -284,7 +283,15 @@ def _popen(
         )
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """The one key of outcome.json and of result.json that both have."""
+
+    status: str
+
+
 def _status(path: Path) -> str:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(read_json(path)["status"])
+    with contextlib.suppress(OSError):
+        ended = records.read_leniently(_Ended, path)
+        return "" if ended is None else ended.status
     return ""
