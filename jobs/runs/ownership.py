@@ -38,8 +38,9 @@ def problem(run_dir: RunDir) -> str | None:
 
 
 def texts_of(run_dir: RunDir) -> tuple[Path, ...]:
-    """Return the files with what the run executes; a resume makes the spec of two of them."""
-    return (run_dir.spec, run_dir.setup, run_dir.spec_yaml, run_dir.overrides)
+    """Return the files with what the run executes, and those of which a resume makes them."""
+    made_of = (run_dir.spec_yaml, run_dir.overrides, run_dir.provenance)  # it has the interpreter
+    return (run_dir.spec, run_dir.setup, *made_of)
 
 
 def _executed(run_dir: RunDir) -> tuple[Path, ...]:

@@ -4,6 +4,8 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,24 @@ def test_code_that_a_colleague_has_changed_is_not_made_the_users_own(frozen_run,
     assert main(["resume", "tiny", "--yes"]) == 2
     assert "was changed" in capsys.readouterr().err
     assert run.spec.stat().st_uid == COLLEAGUE
+
+
+def test_an_interpreter_that_a_colleague_named_is_not_put_into_a_setup_script(
+    frozen_run, slurm, capsys
+):
+    run = frozen_run
+    continued(run, slurm)
+    known = records.read(Provenance, run.provenance)
+    assert known is not None
+    records.write(run.provenance, replace(known, interpreter="/evil/python"))
+    give(run.provenance)
+    run.setup.unlink()
+    assert main(["resume", "tiny"]) == 2
+    assert f"{run.provenance} belongs to user {COLLEAGUE}" in capsys.readouterr().err
+    assert not run.setup.exists()
+    assert main(["resume", "tiny", "--yes"]) == 0
+    assert ownership.problem(run) is None
+    assert run.setup.read_text().splitlines()[0] == f"export KIT_PYTHON={sys.executable}"
 
 
 @pytest.mark.parametrize("name", ["../../../x", "/tmp/x", "link/x", ".."])
