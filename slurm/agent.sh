@@ -103,7 +103,8 @@ cd "$kit_run_dir/code" # `python -m` searches the working directory first
 kit_inside=$(cat <<'END'
 code=$1 error=$2 host=$3; shift 3
 fail() {
-    printf '%s error: %s: %s\n  hint: %s\n' "$(date '+%F %T')" "$host" "$1" "$2" >&2
+    printf '%s error: %s: %s\n  hint: %s\n' "$(date '+%F %T')" "$host" "$1" "$2" |
+        LC_ALL=C tr -c '\n -~' '?' >&2
     rm -f -- "$error" && set -C && printf '%s: %s\n' "$host" "$1" >"$error"
     exit 1
 }

@@ -208,6 +208,12 @@ def test_a_line_of_the_batch_script_begins_with_the_time(tmp_path):
     assert re.match(rf"{TIME}{tmp_path}/spec.json is missing", done.stderr)
 
 
+def test_an_error_of_the_batch_script_controls_no_terminal(tmp_path):
+    (tmp_path / "\x1b[2J/checkpoints").mkdir(parents=True)
+    shown = start(tmp_path / "\x1b[2J").stderr
+    assert "/?[2J/spec.json is missing" in shown and "\x1b" not in shown
+
+
 def test_a_job_whose_interpreter_is_gone_ends_for_good(fake_slurm, tmp_path):
     """Slurm would hold or repeat an expedited job that ends with the shell's 127."""
     run_with_setup(tmp_path, "KIT_PYTHON=/no/such/python\n")

@@ -326,3 +326,8 @@ def test_events_that_cannot_be_written_are_dropped(tmp_path):
 )
 def test_an_error_that_only_reports_a_dead_peer_is_known(error, expected):
     assert errors.is_caused_by_peer(error) is expected
+
+
+def test_a_line_of_a_rank_controls_no_terminal(capsys):
+    errors.log("loss\x1b[2J 0.1\n\tMüller")
+    assert capsys.readouterr().out.endswith("loss\\x1b[2J 0.1\n\tMüller\n")

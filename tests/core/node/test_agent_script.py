@@ -285,6 +285,18 @@ def test_a_missing_program_is_named_with_its_node(node, prefix, python, reason):
     assert "hint: " in done.stderr
 
 
+@pytest.mark.parametrize("is_inside", [False, True])  # of the command prefix
+def test_the_reason_of_a_node_controls_no_terminal(tmp_path, is_inside):
+    node = Node(tmp_path / "\x1b[2Jü")
+    if is_inside:
+        node.python = node.run_dir.path / "gone"
+    else:
+        node.run_dir.code.rename(tmp_path / "code")
+    shown = node.run().stderr
+    assert "/?[2J" in shown and "\x1b" not in shown and "\n  hint: " in shown
+    assert "\x1b[2Jü" in node.reason  # which Python escapes when it shows it
+
+
 def test_code_that_a_container_does_not_mount_is_named(node, tmp_path):
     hide = f"mv '{node.run_dir.code}' '{tmp_path}/hidden'; cd /; exec \"$@\""
     node.prefix = ["sh", "-c", hide, "sh"]

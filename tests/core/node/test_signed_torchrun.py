@@ -72,3 +72,5 @@ def test_the_kit_starts_no_torchrun_that_does_not_sign():
     texts = {path: path.read_text() for path in (REPOSITORY / "jobs").rglob("*.py")}
     unsigned = '"-m", "torch.distributed.run"'
     assert [path for path, text in texts.items() if unsigned in text] == []
+    called = [path.name for path, text in texts.items() if 'distributed.run").main(' in text]
+    assert called == ["signed_torchrun.py"]

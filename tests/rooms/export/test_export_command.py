@@ -28,5 +28,7 @@ def test_export_imports_nothing_of_the_working_directory(here):
     for name in ("json", "torch", "random", "slurm_job_kit", "safetensors"):
         (here / f"{name}.py").write_text("open('imported', 'w')\n")
     # Without its own working directory, as the command kit, which pip has installed.
-    done = run_files.kit("export", "tiny", python=[sys.executable, "-P"])
+    words = ("export", "tiny", "--checkpoint", "step-\x1b[2J")
+    done = run_files.kit(*words, python=[sys.executable, "-P"])
     assert "export: error: " in done.stderr and not (here / "imported").exists()
+    assert r"step-\x1b[2J" in done.stderr  # which is printed by the trainer's part
