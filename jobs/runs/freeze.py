@@ -18,6 +18,7 @@ from pathlib import Path
 
 from .. import hooks, records
 from ..config.load import LoadedSpec
+from ..console import print_line
 from ..errors import UserError
 from ..records.frozen import Overrides, PackageVersion, Provenance
 from ..rundir import RunDir, Timeline, relink, write_durable
@@ -28,6 +29,7 @@ from .lookup import runs_root
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
 MIN_FREE_MIB = 64
+MAX_DIFF_MIB = 8  # as JSON up to six times that; a reader takes 64 MiB
 # The plain form, whatever the user's configuration shows people: another program, colours, words.
 DIFF = (
     *("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff"),
@@ -208,12 +210,15 @@ def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenanc
 
 
 def _printed_by_git(repository: Path, *arguments: str) -> str | None:
-    """Return what git prints, without what is no UTF-8; None without git or a commit."""
+    """Return what git prints, without what is no UTF-8; None without git, a commit, if large."""
     try:
         done = ask_git(repository, *arguments)
     except FileNotFoundError:
         return None
     text = done.stdout.strip("\n").encode("utf-8", "replace").decode("utf-8")
+    if len(text) > MAX_DIFF_MIB * 2**20:
+        print_line(f"what git calls changed is above {MAX_DIFF_MIB} MiB: the diff is not recorded")
+        return None
     return text if done.returncode == 0 else None
 
 

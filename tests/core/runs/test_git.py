@@ -208,3 +208,11 @@ def test_a_filter_that_git_cannot_be_asked_to_leave_out_is_refused(tmp_path, scr
     with pytest.raises(UserError, match=r"filter.x=y.clean\n  hint: "):
         freeze(folder)
     assert not (tmp_path / "mark").exists()
+
+
+def test_a_diff_that_no_reader_of_the_record_would_take_is_not_recorded(tmp_path, capfd):
+    folder = make(tmp_path / "code")
+    (folder / "a.py").write_text("\x01\n" * 6_000_000)
+    known = provenance(folder, "c", "python3")
+    assert known.git_sha and known.git_diff is None
+    assert "the diff is not recorded" in capfd.readouterr().err
