@@ -1,6 +1,8 @@
 """The comparison of final files runs nothing that a file has."""
 
+import argparse
 import os
+import pathlib
 import pickle
 import types
 
@@ -25,7 +27,7 @@ def compared(tmp_path, name, write, *values):
     """How files differ that `write` has made of two values."""
     paths = [tmp_path / folder / name for folder in ("ours", "theirs")]
     for path, value in zip(paths, values, strict=True):
-        path.parent.mkdir()
+        path.parent.mkdir(parents=True)
         write(value, path)
     return compare_run({name: (str(paths[0]), str(paths[1]))})
 
@@ -72,6 +74,16 @@ def test_the_refused_object_is_named(tmp_path):
     values = [{"w": torch.ones(2), "args": types.SimpleNamespace(lr=each)} for each in (1, 2)]
     found = compared(tmp_path, "a.pt", torch.save, *values)
     assert found["uncompared"].startswith("a.pt: it has an object of types.SimpleNamespace, ")
+
+
+def test_arguments_of_a_training_are_loaded_but_nothing_in_them_runs(tmp_path):
+    args = argparse.Namespace(lr=0.1, out=pathlib.Path("/x"), more=argparse.Namespace(a=[1]))
+    values = [{"w": torch.full((2,), each), "args": args} for each in (1.0, 2.0)]
+    found = compared(tmp_path, "a.pt", torch.save, *values)
+    assert (found["tensors"], found["uncompared"]) == (1, "")
+    args.evil = Evil(tmp_path / "mark")
+    found = compared(tmp_path / "b", "a.pt", torch.save, *values)
+    assert "refuses" in found["uncompared"] and not (tmp_path / "mark").exists()
 
 
 def test_a_file_with_objects_and_the_same_bytes_does_not_differ(tmp_path):

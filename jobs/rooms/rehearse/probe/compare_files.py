@@ -12,13 +12,16 @@ import json
 import pickle
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 PICKLES = (".pkl", ".pickle")
+# The arguments of a training, which many save, as timm does; to make one runs nothing.
+PLAIN = (Namespace, PosixPath)
 # How a pickle, a file of torch or of NumPy begins.
 WITH_OBJECTS = (b"\x80", b"PK", b"\x93NUMPY")
 
@@ -49,7 +52,7 @@ def load(path: Path) -> dict[str, Any]:
         raise pickle.UnpicklingError("reading a pickle could run any code")
     else:
         torch = import_module("torch")
-        with torch.serialization.safe_globals(parts_of_arrays()):
+        with torch.serialization.safe_globals([*PLAIN, *parts_of_arrays()]):
             state = torch.load(path, map_location="cpu", weights_only=True)
     return {key: as_tensor(each) for key, each in flat(state)}
 
