@@ -9,7 +9,12 @@ import pytest
 
 from slurm_job_kit.jobs import gpus, installation, records
 from slurm_job_kit.jobs.attempt import __main__
-from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, open_attempt
+from slurm_job_kit.jobs.attempt.open import (
+    AllocationError,
+    check_allocation,
+    open_attempt,
+    write_key,
+)
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -197,3 +202,15 @@ def test_job_log_leads_to_the_log_that_plain_sbatch_has_chosen(run, tmp_path):
     run.job_log.touch()  # a job of the kit had it
     start(tmp_path / "slurm-9.out")
     assert not run.job_log.is_symlink()
+
+
+def test_a_key_of_an_open_that_was_killed_or_a_planted_link_is_replaced(tmp_path):
+    path, outside = tmp_path / "rendezvous.key", tmp_path / "outside"
+    outside.write_text("x")
+    path.symlink_to(outside)
+    keys = set()
+    for _ in range(2):
+        write_key(path)
+        keys.add(path.read_bytes())
+    assert len(keys) == 2 and path.stat().st_mode & 0o777 == 0o600
+    assert outside.read_text() == "x" and not path.is_symlink()
