@@ -23,6 +23,7 @@ from .errors import RecordError
 # this kit can no longer read the files of an older one, or an older kit those of this one.
 FORMAT = 5
 JOB_LOG = "job.log"
+_NOT_WRITTEN = "it is a link or no file: nothing is written; delete it"
 
 
 class File:
@@ -148,7 +149,7 @@ def no_link(path: str | Path, flags: int) -> int:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a FIFO that is not read
             raise
-    raise OSError(errno.ELOOP, "it is a link or no file: nothing is written; delete it", str(path))
+    raise OSError(errno.ELOOP, _NOT_WRITTEN, str(path))
 
 
 def make_folder(path: Path) -> None:
@@ -275,8 +276,13 @@ class Timeline:
     def __init__(self, run_dir: RunDir, writer: str, attempt: int | None = None) -> None:
         self._path = run_dir.timeline(writer)
         self._attempt = attempt
+        self._is_folder = False  # looked at once: one operation, not one for each event
 
     def event(self, name: str, **fields: Any) -> None:
-        """Append `{"t": seconds since the epoch, "event": name, ...}`."""
+        """Append `{"t": seconds since the epoch, "event": name, ...}`. Raises: OSError."""
+        if not self._is_folder:
+            if self._path.parent.is_symlink():
+                raise OSError(errno.ELOOP, _NOT_WRITTEN, str(self._path.parent))
+            self._is_folder = True
         record = {"t": round(time.time(), 3), "event": name, "attempt": self._attempt, **fields}
         append_jsonl(self._path, record)

@@ -73,7 +73,7 @@ def crashed(run, attempt):
 
 # Where each takes 5 ms, both commands together wait 0.3 s for the run directory.
 @pytest.mark.parametrize(
-    ("end", "decision", "most"), [(stopped, "requeue", 67), (crashed, "retry", 79)]
+    ("end", "decision", "most"), [(stopped, "requeue", 71), (crashed, "retry", 82)]
 )
 def test_the_end_of_an_attempt_and_the_start_of_the_next_take_few_file_operations(
     run, job, end, decision, most

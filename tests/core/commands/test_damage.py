@@ -138,8 +138,6 @@ class Runs:
             found.append((name, run, ("an attempt of a giant number", giant_attempt)))
             for path in sorted([run, *run.rglob("*")]):
                 of_path = [*damage.types(self.outside)]
-                if path.name == "timeline":  # open: its events go where the link leads
-                    of_path = [each for each in of_path if each[0] != "link to a folder"]
                 if path.is_file() and not path.is_symlink():
                     text, is_lines = path.read_bytes(), path.suffix == ".jsonl"
                     of_path += damage.contents(text)
@@ -295,13 +293,13 @@ def test_undamaged_runs_have_no_fault(runs, tmp_path):
 @pytest.mark.long
 def test_some_damages_are_told_in_a_line_and_harm_nothing(runs, tmp_path):
     chance = random.Random(42)
-    assert search(runs, chance.sample(runs.damages(chance, 2), 20), tmp_path) == []
+    assert search(runs, chance.sample(runs.damages(chance, 2), 12), tmp_path) == []
 
 
 @pytest.mark.slow
 def test_every_damage_is_told_in_a_line_and_harms_nothing(runs, tmp_path):
-    """FUZZ: another seed, and which share of the 8,000 damages is tried."""
-    seed, share = os.environ.get("FUZZ", "1:1").split(":")
+    """FUZZ=SEED:SHARE draws another share of the 8,000 damages; all of them take hours."""
+    seed, share = os.environ.get("FUZZ", "1:0.02").split(":")
     chance = random.Random(int(seed))
     everything = runs.damages(chance, 6)
     chosen = chance.sample(everything, int(len(everything) * float(share)))
