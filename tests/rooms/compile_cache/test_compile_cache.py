@@ -9,6 +9,9 @@ import pytest
 
 from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.rooms.compile_cache import hooks
+from tests.core.ranks import context_of, place_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMPILED = """
@@ -39,6 +42,30 @@ os._exit(0)  # Python's end may abort after a group over gloo (torch 2.13)
 """
 
 
+def open_to_group(folder):
+    folder.mkdir(parents=True)
+    folder.chmod(0o770)
+
+
+def link(folder):
+    folder.parent.mkdir()
+    (folder.parent / "else").mkdir()
+    folder.symlink_to("else")
+
+
+@pytest.mark.parametrize(("harm", "is_used"), [(None, True), (open_to_group, False), (link, False)])
+def test_no_cache_is_used_that_a_colleague_may_have_put_there(tmp_path, monkeypatch, harm, is_used):
+    """Who may write to a run may move another folder of its user there."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    cache = tmp_path / "compile-cache" / f"rank-00001-{os.geteuid()}"
+    if harm is not None:
+        harm(cache)
+    spec = Spec(train=Train(compile=True))
+    hooks.CompileCache().opened(context_of(tmp_path, spec, place_of(1, 2)))
+    assert (os.environ.get("TORCHINDUCTOR_CACHE_DIR") == str(cache)) is is_used
+
+
 @pytest.mark.slow
 def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
     seconds, hits = [], []
@@ -55,7 +82,7 @@ def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
         seconds.append(float(values[0]))
         hits.append(int(values[1]))
     assert hits[0] == 0 < hits[1]
-    assert any((tmp_path / "compile-cache" / "rank-00000").iterdir())
+    assert any((tmp_path / "compile-cache" / f"rank-00000-{os.geteuid()}").iterdir())
     compiled = read_events(RunDir(tmp_path).timeline("rank-00000"))
     assert {each.event for each in compiled} == {"compile"}
     took = [each.seconds for each in compiled if each.seconds is not None]

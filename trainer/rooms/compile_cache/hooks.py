@@ -34,7 +34,8 @@ class CompileCache(Callback):
             name = f"rank-{context.distributed.rank:05d}-{os.geteuid()}"
             cache = context.run.dir.path / "compile-cache" / name
             cache.mkdir(0o700, parents=True, exist_ok=True)
-            if cache.stat().st_uid == os.geteuid():
+            status = cache.lstat()  # of a link, others may write it
+            if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
                 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         if context.distributed.is_first:
             _report_compilations(context.events)
