@@ -159,7 +159,7 @@ def make_folder(path: Path) -> None:
     except FileExistsError:
         if not path.is_symlink():
             return
-        if path.lstat().st_uid not in (os.getuid(), path.parent.stat().st_uid):
+        if path.lstat().st_uid not in (0, os.getuid(), path.parent.stat().st_uid):
             what = "it is a link of another user: nothing is written; delete it"
             raise OSError(errno.ELOOP, what, str(path)) from None
 

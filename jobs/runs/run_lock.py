@@ -10,6 +10,7 @@ change a claim, and it can change only the claim that it has read.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -258,9 +259,10 @@ def release_on_disk_error(run_dir: RunDir, me: Owner) -> Iterator[None]:
     except OSError as error:
         with contextlib.suppress(OSError):
             release(run_dir, me)
+        way_out = "delete the link" if error.errno == errno.ELOOP else "repair the disk"
         raise FailedError(
             f"{error.filename or run_dir.path}: {error.strerror or error}; cannot record what "
             "happens to the run\n"
-            f"  hint: repair the disk; then {installation.command('resume')} continues from the "
+            f"  hint: {way_out}; then {installation.command('resume')} continues from the "
             "last checkpoint"
         ) from error

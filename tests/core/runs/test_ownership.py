@@ -296,6 +296,19 @@ def test_the_agent_and_all_that_it_starts_write_for_whom_dir_mode_lets_in(run, t
     assert (run.code / "made").stat().st_mode & 0o070 == 0o070
 
 
+@pytest.mark.parametrize("name", [".code", "tiny"])
+def test_no_run_is_made_behind_a_link_of_a_colleague(here, tmp_path, capsys, name):
+    root, outside = lookup.runs_root(), tmp_path / "home"
+    root.mkdir()
+    outside.mkdir()
+    (root / name).symlink_to(outside)
+    give(root / name)
+    assert main(["freeze", "tiny.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert f"{root / name}: it is a link of another user: nothing is written; delete it" in said
+    assert not any(outside.iterdir())
+
+
 def test_a_closed_folder_of_a_colleague_is_named_with_the_way_out(here, monkeypatch, capsys):
     folder = lookup.runs_root() / "tiny"
     folder.mkdir(parents=True)
