@@ -114,7 +114,8 @@ KINDS: dict[Kind, Row] = {
         "resume queues another job; with slurm.restart=auto a successor waits in the queue",
     ),
     Kind.NODE_FAILURE: Row(
-        Cause.NODE, "a node failed", "report the node to the site if it repeats, then resume"
+        *(Cause.NODE, "a node failed"),
+        "report the node, or who writes to the rendezvous, to the site if it repeats, then resume",
     ),
     Kind.BAD_NODE: Row(
         Cause.NODE, "a node failed the preflight", "report the node to the site, then resume"

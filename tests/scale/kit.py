@@ -119,7 +119,7 @@ class Run:
 
 
 def _agents(plan: AttemptPlan, end: End | None) -> tuple[AgentRecord | None, ...]:
-    step_id = f"{plan.job_id}.0"
+    step_id = "0"
     if end is None:
         return (AgentRecord("x", step_id=step_id),) * len(plan.nodes)
     if end.signal:

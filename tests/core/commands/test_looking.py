@@ -120,7 +120,8 @@ HARMFUL = "\x1b]0;x\x07\r\x9b2J\u202e\u2028\x7f"
 
 
 def is_harmless(text):
-    return all(char.isprintable() or char in "\n\t" for char in text)
+    spaces = "\n\t\xa0\u202f\u3000\u200c\u200d"  # and joiners, of texts in many languages
+    return all(char.isprintable() or char in spaces for char in text)
 
 
 def test_no_command_prints_what_controls_a_terminal(here, capfdbinary):

@@ -180,7 +180,7 @@ def only_rank_1(folder, rank, world_size, kind):
         if not str(name).endswith(f"{checkpoint_name(NEWEST)}/{shard(1)}"):
             return really(name, flags, *more, **options)
         if kind == "other bytes":
-            return really(name.replace(checkpoint_name(NEWEST), checkpoint_name(OLDER)), flags)
+            return really(str(name).replace(checkpoint_name(NEWEST), checkpoint_name(OLDER)), flags)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), name)
 
     if rank == 1:
