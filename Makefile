@@ -88,7 +88,7 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 
 .venv/.ready: requirements.lock
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
-	@python3 -m venv .venv >&2 && $(PIP) -r $< >&2 && touch $@
+	@python3 -m venv .venv >&2 && $(PIP) -r $< >&2 && touch $@ || { echo "  $(OFFLINE)" >&2; exit 1; }
 .venv/.ready-dev: requirements-dev.lock .venv/.ready
 	@$(PIP) -r $< >&2 && touch $@
 .venv/.ready-libraries: requirements-bench.lock .venv/.ready-dev
@@ -98,6 +98,7 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 	    --disable-pip-version-check -r requirements-torchx.lock >&2 && touch $@
 PIP := .venv/bin/python -m pip install --disable-pip-version-check
 OLD := Python 3.11 or newer is needed, python3 is
+OFFLINE := hint: if PyPI cannot be reached, activate an environment with torch and requirements.lock
 
 help: ## Print this list
 	@awk $(KIT_HELP) $(KIT_MK) $(KIT_ROOMS) Makefile

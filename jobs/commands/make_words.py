@@ -45,7 +45,7 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
     for name in needed:
         if not values.get(name):
             example = f"make {target} {name}={'configs/NAME.yaml' if name == 'CONFIG' else '...'}"
-            raise UserError(f"{name}=... is missing, as in `{example}`")
+            raise UserError(f"{name}=... is missing\n  hint: {example}")
     given = [name for name in (*needed, *taken) if values.get(name)]
     if target == "train":
         train(values, environ)

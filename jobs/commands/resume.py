@@ -41,6 +41,7 @@ from .submit import choose_cluster, go_on
 from .submit_claim import hold_claim
 
 ENDING_WAIT_S = 30.0
+_WAIT = "wait until it ends, or cancel it first"
 MAKE = ("", "RUN YES FLAGS")
 
 
@@ -173,7 +174,7 @@ def taken_over(run_dir: RunDir, is_confirmed: bool, has_new_code: bool = False) 
     words = [*map(os.path.normpath, folders.values()), *spec.setup]
     launched = (*spec.launch.command_prefix, spec.launch.python, spec.notify.command)
     words += [each for each in launched if each]
-    lines = [f"  it executes as you: {each}" for each in words]
+    lines = [f"  it would run as you: {each}" for each in words]
     if not is_confirmed:
         listed = "\n".join([f"resume: {problem}", *lines])
         raise UserError(f"{listed}\n  hint: if you trust it, repeat it with --yes (make: YES=1)")
@@ -201,7 +202,7 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
         if life.is_alive:
             which = f"queued as job {job_id}, which continues it"
             what = which if job_id == run.files.successor else f"queued or running as job {job_id}"
-            raise UserError(f"{run_dir.run_id} is {what}")
+            raise UserError(f"{run_dir.run_id} is {what}\n  hint: {_WAIT}")
         if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
             raise state.unknown(run_dir, life)
     queued = run_jobs.in_queue([run_dir])
@@ -209,12 +210,11 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
         text = f"{run_dir.run_id}: squeue does not answer whether a job of it is queued already"
         raise FailedError(f"{text}\n  hint: try again")
     if queued:
-        raise UserError(
-            f"{run_dir.run_id} is queued or running as job {next(iter(queued[run_dir]))}"
-        )
+        what = f"{run_dir.run_id} is queued or running as job {next(iter(queued[run_dir]))}"
+        raise UserError(f"{what}\n  hint: {_WAIT}")
     if run.process is not None and run.life is not None:
         if run.life.is_alive:
-            raise UserError(f"{run_dir.run_id} is running as {run.process.job_id}")
+            raise UserError(f"{run_dir.run_id} is running as {run.process.job_id}\n  hint: {_WAIT}")
         hint = f"{run.life.hint}; if it has ended, delete {run_dir.owner}"
         raise state.unknown(run_dir, replace(run.life, hint=hint))
 

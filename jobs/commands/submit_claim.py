@@ -58,7 +58,7 @@ def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
 def _read_only(run_dir: RunDir) -> UserError:
     """Return the error for a run whose directory this user may not change."""
     user = user_name(run_dir.path.stat().st_uid)
-    own = "submit with --from copies its newest checkpoint into a run of your own"
+    own = "begin a run of your own from its newest checkpoint: submit ... --from RUN"
     what = f"{run_dir.path} is read-only for you: user {user} owns it"
     return UserError(f"{what}\n  hint: ask user {user}, or {own}")
 

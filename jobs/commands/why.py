@@ -150,7 +150,7 @@ def _answer_of(run: RunState, facts: AttemptFacts, attempts: list[AttemptRecord]
         return _of_unknown(run, run.life)
     if run.files.mark is not None:  # a job that starts then is refused: that is no cause of its own
         mark = run.files.mark.strip()
-        return _of_kind(run, Kind.CANCELLED, f"the run was cancelled by cancel ({mark})")
+        return _of_kind(run, Kind.CANCELLED, f"the command cancel ended the run ({mark})")
     # A result that is older than the job says nothing of the job.
     is_cancelled = run.files.has_final_result and run.result and run.result.status == "cancelled"
     if not is_cancelled and (refusal := _refusal(run, facts)) is not None:

@@ -44,7 +44,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
 }
 _HINTS: dict[KeyPath, str] = {
     ("slurm", "mem"): 'write a unit, such as 64G; "{}" in quotes is MiB',
-    ("dir_mode",): 'quote the octal digits: "0700"',
+    ("dir_mode",): """quote the octal digits: "0700"; in SET twice: SET="dir_mode='\\"0700\\"'\"""",
 }
 
 

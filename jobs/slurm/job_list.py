@@ -71,7 +71,7 @@ def _lives_of_ended(
         elif job.job_id in absent and job.job_id in foreign and state not in _FINAL:
             user = user_name(job.uid)
             why = f"Slurm shows no job {job.job_id}, and may hide it as one of user {user}"
-            own = "or submit with --from copies its newest checkpoint into a run of your own"
+            own = "or begin a run of your own from its newest checkpoint: submit ... --from RUN"
             life = Life(None, f"{why}: {unknown}", f"ask user {user}, {own}")
         else:
             ended = Job(state) if state in job_state.ENDED else shown.get(job.job_id)

@@ -103,7 +103,7 @@ def test_a_target_becomes_a_command(target, typed, expected):
         pytest.param("resume", ["YES=maybe"], "YES=maybe: write YES=1 or YES=0", marks=CHANGES),
         ("submit", ["CONFIG=x", "CODE=1"], "make submit takes no CODE=..."),
         ("submit", ["CONFIG=x", "STE=a=1"], "it takes CONFIG, SET, "),
-        ("submit", [], "CONFIG=... is missing, as in `make submit CONFIG=configs/NAME.yaml`"),
+        ("submit", [], "CONFIG=... is missing\n  hint: make submit CONFIG=configs/NAME.yaml"),
         ("submit", ["CONFIG="], "CONFIG=... is missing"),
         ("cancel", ["RUN="], "RUN=... is missing"),
         ("logs", ["FLAGS='"], "FLAGS=': No closing quotation"),

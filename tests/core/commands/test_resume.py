@@ -38,7 +38,7 @@ def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, c
 
 def test_resume_of_a_running_job_is_a_users_error(submitted, capsys):
     assert main(["resume", "4711"]) == 2
-    assert "is queued or running as job 4711" in capsys.readouterr().err
+    assert "as job 4711\n  hint: wait until it ends, or cancel it" in capsys.readouterr().err
 
 
 def test_resume_waits_for_the_end_of_the_job_that_held_the_run(slurm, submitted):

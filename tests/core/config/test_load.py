@@ -107,6 +107,7 @@ nodes: 3
         ("train: {lr_milestones: 30}", "a list of whole numbers, not 30\n  hint: write [30]"),
         ("dir_mode: 0700", 'must be text, not 0700\n  hint: quote the octal digits: "0700"'),
         ("dir_mode: '0800'", 'not "0800"\n  hint: quote the octal digits: "0700"'),
+        ("dir_mode: 0770", """in SET twice: SET="dir_mode='\\"0700\\"'\""""),
         ("5", "this is not a mapping of keys"),
     ],
 )
