@@ -174,7 +174,7 @@ def taken_over(run_dir: RunDir, is_confirmed: bool, has_new_code: bool = False) 
     words = [*map(os.path.normpath, folders.values()), *spec.setup]
     launched = (*spec.launch.command_prefix, spec.launch.python, spec.notify.command)
     words += [each for each in launched if each]
-    lines = [f"  it would run as you: {each}" for each in words]
+    lines = [f"  runs as you: {each}" for each in words]
     if not is_confirmed:
         listed = "\n".join([f"resume: {problem}", *lines])
         raise UserError(f"{listed}\n  hint: if you trust it, repeat it with --yes (make: YES=1)")
