@@ -229,6 +229,17 @@ def test_cancel_stops_the_process_that_has_the_run_open(here, sleeper):
     assert process.wait(10) == -signal.SIGTERM
 
 
+def test_a_process_that_proc_does_not_show_is_not_stopped(here, sleeper, monkeypatch, capfd):
+    """One of another user has no descriptors to look at."""
+    run, process = make_run(here), sleeper()
+    owned_by(run, process.pid, procfs.start_of(process.pid))
+    for module in (cancel, run_lock):
+        monkeypatch.setattr(module, "has_open", lambda pid, folder: None)
+    assert main(["cancel", "tiny"]) == 2
+    assert f"process {process.pid} has ended, or is of user" in capfd.readouterr().err
+    assert process.poll() is None
+
+
 @pytest.mark.parametrize("command", [["cancel", "tiny"], ["clean", "tiny", "--yes"]])
 def test_no_process_of_this_user_is_taken_for_that_of_a_run_by_its_pid_and_start(
     here, sleeper, capfd, command
