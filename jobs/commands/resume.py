@@ -160,7 +160,7 @@ def check_spec(run_dir: RunDir) -> None:
 def taken_over(run_dir: RunDir, is_confirmed: bool, has_new_code: bool = False) -> Revision:
     """Return the change after which what a run executes is this user's own.
 
-    Nothing changes where it is already. has_new_code: its code is replaced anyway.
+    Nothing changes where it is already. has_new_code: its repository is frozen again instead.
     Raises: UserError without a confirmation, or for damaged code.
     """
     if (problem := ownership.problem(run_dir)) is None:
@@ -173,14 +173,16 @@ def taken_over(run_dir: RunDir, is_confirmed: bool, has_new_code: bool = False) 
     folders = {link: folder_of(link) or link for link in (run_dir.code, run_dir.kit)}
     words = [*map(os.path.normpath, folders.values()), *spec.setup]
     launched = (*spec.launch.command_prefix, spec.launch.python, spec.notify.command)
-    words += [each for each in launched if each]
+    known = records.read(Provenance, run_dir.provenance)
+    repository = known.repository if known is not None and has_new_code else None
+    words += [each for each in (*launched, repository) if each]
     lines = [f"  runs as you: {each}" for each in words]
     if not is_confirmed:
         listed = "\n".join([f"resume: {problem}", *lines])
         raise UserError(f"{listed}\n  hint: if you trust it, repeat it with --yes (make: YES=1)")
     print_line("\n".join([f"{problem}: the run becomes your own", *lines]))
     texts[run_dir.setup] = setup_script(sys.executable, spec.setup)
-    if (known := records.read(Provenance, run_dir.provenance)) is not None:
+    if known is not None:
         texts[run_dir.provenance] = records.text(replace(known, interpreter=sys.executable))
     if has_new_code:
         return revision.of_files(run_dir, texts)

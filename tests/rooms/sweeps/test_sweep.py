@@ -55,6 +55,7 @@ def test_the_points_are_one_array_with_a_limit_and_each_has_its_own_run(made, sl
     runs = lookup.points_of(made)
     assert [Spec.read(run.spec).train.seed for run in runs] == [0, 1, 2]
     assert len({run.code.resolve() for run in runs}) == 1 and len(set(runs)) == 3
+    assert made.stat().st_mode & 0o777 == 0o700  # dir_mode, whatever the umask
     assert lookup.find("4711_1") == runs[1]
     # The successor of a point must not queue the whole array again.
     record = records.read(Submission, runs[1].submission)
