@@ -242,10 +242,7 @@ def test_a_process_that_proc_does_not_show_is_not_stopped(here, sleeper, monkeyp
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["cancel", "tiny"],
-        pytest.param(["clean", "tiny", "--yes"], marks=pytest.mark.room("clean")),
-    ],
+    [["cancel", "tiny"], pytest.param(["clean", "tiny", "--yes"], marks=pytest.mark.room("clean"))],
 )
 def test_no_process_of_this_user_is_taken_for_that_of_a_run_by_its_pid_and_start(
     here, sleeper, capfd, command
