@@ -106,6 +106,6 @@ def share(run_dir: RunDir) -> None:
 
     Not what is replaced as a whole, such as spec.json: `rundir.write_durable`.
     """
-    before = os.umask(0o077)
     with contextlib.suppress(FileNotFoundError):  # the next reader of the run names it
-        os.umask(before & ~(run_dir.path.stat().st_mode & stat.S_IRWXG))
+        let_in = run_dir.path.stat().st_mode & stat.S_IRWXG
+        os.umask(os.umask(0o077) & ~let_in)

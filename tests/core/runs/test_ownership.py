@@ -15,6 +15,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Part, Provenance, Revision
+from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot, lookup, ownership, revision, run_lock
 from tests.core.run_files import frozen, make_kit, unlock
 
@@ -281,6 +282,11 @@ def test_whom_dir_mode_lets_in_may_write_what_is_written_in_place(here, umask):
     own = (run.spec, run.setup, run.spec_yaml, run.overrides, run.provenance)
     assert not any(path.stat().st_mode & 0o022 for path in own)
     ownership.check(run)
+
+
+def test_a_run_directory_that_is_missing_leaves_the_umask(tmp_path, umask):
+    ownership.share(RunDir(tmp_path / "gone"))
+    assert os.umask(umask) == umask
 
 
 def test_the_agent_and_all_that_it_starts_write_for_whom_dir_mode_lets_in(run, tmp_path, umask):
