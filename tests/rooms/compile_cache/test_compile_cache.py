@@ -53,7 +53,15 @@ def link(folder):
     folder.symlink_to("else")
 
 
-@pytest.mark.parametrize(("harm", "is_used"), [(None, True), (open_to_group, False), (link, False)])
+def no_folder(folder):
+    """As where the disk is full, or a colleague's folder is closed: mkdir fails."""
+    folder.parent.write_text("")
+
+
+HARMS = (open_to_group, link, no_folder)
+
+
+@pytest.mark.parametrize(("harm", "is_used"), [(None, True), *((harm, False) for harm in HARMS)])
 def test_no_cache_is_used_that_a_colleague_may_have_put_there(tmp_path, monkeypatch, harm, is_used):
     """Who may write to a run may move another folder of its user there."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -33,10 +34,11 @@ class CompileCache(Callback):
         if context.train.compile and context.run.dir.path.is_dir():
             name = f"rank-{context.distributed.rank:05d}-{os.geteuid()}"
             cache = context.run.dir.path / "compile-cache" / name
-            cache.mkdir(0o700, parents=True, exist_ok=True)
-            status = cache.lstat()  # of a link, others may write it
-            if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
-                os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+            with contextlib.suppress(OSError):  # a full disk; a colleague's folder may be closed
+                cache.mkdir(0o700, parents=True, exist_ok=True)
+                status = cache.lstat()  # of a link, others may write it
+                if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+                    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         if context.distributed.is_first:
             _report_compilations(context.events)
 
