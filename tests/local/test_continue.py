@@ -4,6 +4,7 @@ import pytest
 
 from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.runs.code_snapshot import digest_in
 from tests.checkout import copy_checkout
 
 SPEC = """
@@ -67,7 +68,7 @@ def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_p
     advice = f"correct the code, then resume with it: make resume RUN={run.run_id} CODE=1 YES=1"
     assert status == 1 and advice in stderr
     (crashed,) = read_jsonl(run.attempts)
-    old = run.code.resolve().name
+    old = digest_in(run.code.resolve().name)
     assert (crashed["why"]["kind"], crashed["code"]) == ("user_code", old)
 
     model.write_text(MODEL % MENDED)
@@ -96,7 +97,7 @@ def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_p
 
 def check_code(run, old):
     """Which code did which steps stands in the files of the run."""
-    new, result = run.code.resolve().name, read_json(run.result)
+    new, result = digest_in(run.code.resolve().name), read_json(run.result)
     assert read_json(run.provenance)["code"] == new
     step = result["code"][0]["last_step"]
     assert step in (5, 10)
