@@ -15,7 +15,7 @@ from .. import installation
 from ..problems import Place, Problem, SpecError
 from ..rooms import ROOMS
 from ..spec import Spec
-from . import overrides, validate, yaml_reader
+from . import foreign, overrides, validate, yaml_reader
 from .keys import nearest
 from .yaml_reader import Document
 
@@ -69,6 +69,8 @@ def read(path: Path, arguments: Sequence[str] = ()) -> tuple[str, Document]:
     """
     text = _read(path)
     document = yaml_reader.parse(text, lambda line: Place(f"{path}:{line}", (0, line)))
+    if (other := foreign.of_keys(path, text, document.values)) is not None:
+        raise _refused(path, *other)
     if not isinstance(document.values, dict):
         hint = "write keys and values, such as name: first-run"
         nothing = Problem((), "this is not a mapping of keys", hint, place=document.place(()))
@@ -96,26 +98,27 @@ def _read(path: Path) -> str:
 
     Raises: SpecError if it is unreadable, over 64 KiB or not UTF-8.
     """
-
-    def refuse(what: str, hint: str, line: int | None = None) -> SpecError:
-        where = f"{path}:{line}" if line else str(path)
-        return SpecError([Problem((), what, hint, place=Place(where))])
-
     try:
         with open(path, "rb") as file:
             data = file.read(yaml_reader.MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         hint = "" if isinstance(error, (PermissionError, ValueError)) else _other_files(path)
-        raise refuse(f"cannot be read: {reason}", hint) from None
+        raise _refused(path, f"cannot be read: {reason}", hint) from None
+    if (other := foreign.of_script(path, data)) is not None:
+        raise _refused(path, *other)
     if len(data) > yaml_reader.MAX_BYTES:
-        raise refuse("is larger than 64 KiB", "is it a spec? configs/ has examples")
+        raise _refused(path, "is larger than 64 KiB", "is it a spec? configs/ has examples")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         what = f"is not UTF-8: byte 0x{data[error.start]:02x}"
-        raise refuse(what, "save it as UTF-8; is it a spec at all?", line) from None
+        raise _refused(f"{path}:{line}", what, "save it as UTF-8; is it a spec at all?") from None
+
+
+def _refused(where: object, what: str, hint: str) -> SpecError:
+    return SpecError([Problem((), what, hint, place=Place(str(where)))])
 
 
 def _other_files(path: Path) -> str:
