@@ -450,7 +450,7 @@ class Spec:
         "./runs (for the command kit: runs at the top of the repository).",
     )
     dir_mode: str = key(
-        "0700", "Permissions of the run directory, in octal.", pattern="^0[0-7]{3}$"
+        "0700", "Permissions of the run directory, in octal.", pattern="^(0o?)?[0-7]{3}$"
     )
     slurm: Slurm = dataclasses.field(default_factory=Slurm)
     launch: Launch = dataclasses.field(default_factory=Launch)

@@ -1,8 +1,11 @@
 """The keys of a spec, from the dataclasses: types, names of types, and the nearest known name."""
 
+import contextlib
 import dataclasses
 import difflib
 import json
+import re
+import shlex
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -101,6 +104,14 @@ def fits(value: Any, annotation: Any) -> bool:
     return type(value) in kinds or is_whole or value in choices(annotation)
 
 
+def as_whole(value: Any, annotation: Any) -> Any:
+    """Return 1e5 and 32.0 as whole numbers where a type takes no others; any other value as is."""
+    if not isinstance(value, float) or not value.is_integer() or abs(value) >= 2**63:
+        return value
+    is_meant = is_one_of(int, annotation) and not is_one_of(float, annotation)
+    return int(value) if is_meant else value
+
+
 def choices(annotation: Any) -> list[str]:
     """Return the literal values of a type: auto of int | Literal["auto"]."""
     literals = [part for part in alternatives(annotation) if typing.get_origin(part) is Literal]
@@ -136,6 +147,32 @@ def _plain_name(annotation: Any) -> str:
 def is_text_item(path: KeyPath) -> bool:
     """Return whether this is an item of a list or mapping of text: there `1` may stand for "1"."""
     return len(path) > 1 and path not in keys() and type_at(path) in (str, Scalar)
+
+
+def is_text(path: KeyPath, is_override: bool) -> bool:
+    """Return whether a number stands for its text: on the command line, where shells drop quotes.
+
+    In a file only if the text has digits by its pattern. A slurm.mem without a unit is refused.
+    """
+    key = keys().get(path)
+    if key is None or path == ("slurm", "mem") or str not in (kinds := alternatives(key.type)):
+        return False
+    return int not in kinds and (is_override or "pattern" in key.limits)
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words that a shell makes of a text; after `-c` the rest is one word."""
+    words = text.split(maxsplit=1)
+    if words[:1] != ["-c"]:
+        with contextlib.suppress(ValueError):  # a quote that is not closed
+            return shlex.split(text)
+    return words
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return a list of texts as YAML has it: [--lr, 0.1]."""
+    is_plain = re.compile(r"(?!null$)[-\w./=+]*[\w/]").fullmatch
+    return f"[{', '.join(x if is_plain(x) else json.dumps(x, ensure_ascii=False) for x in words)}]"
 
 
 def is_dotted(name: str) -> bool:

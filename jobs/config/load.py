@@ -75,7 +75,7 @@ def read(path: Path, arguments: Sequence[str] = ()) -> tuple[str, Document]:
         hint = "write keys and values, such as name: first-run"
         nothing = Problem((), "this is not a mapping of keys", hint, place=document.place(()))
         raise SpecError(document.problems or [nothing])
-    document.values = overrides.as_written(document.values, (), document.nodes)
+    document.values = overrides.as_meant(document.values, (), document.nodes)
     overrides.apply(document, arguments)
     return text, document
 

@@ -1,13 +1,13 @@
 """`KEY=VALUE` arguments of the command line: each is parsed and merged into a document."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..problems import CONTROL, KeyPath, Place, Problem
 from . import yaml_reader
-from .keys import is_text_item, keys, nearest
+from .keys import as_whole, is_text, is_text_item, keys, nearest, type_at
 from .yaml_reader import Document, YamlNode
 
 _QUOTE = "quote the value for YAML as well: KEY='\"VALUE\"'"
@@ -17,11 +17,30 @@ _CONTROL = re.compile(f"[{CONTROL}]")
 
 def apply(document: Document, arguments: Sequence[str]) -> None:
     """Merge each `KEY=VALUE` into the document; a wrong one becomes one of its problems."""
-    for number, argument in enumerate(arguments):
+    for number, (argument, *rest) in enumerate(_grouped(arguments)):
         parsed = parse(argument, number)
+        if rest:
+            place = Place(f"override {' '.join([argument, *rest])[:100]}", (1, number))
+            hint = f"write {''.join([argument, *rest])}"
+            parsed = Problem((), "has a space beside its =", hint, place=place)
         problem = parsed if isinstance(parsed, Problem) else merge(document, *parsed)
         if problem is not None:
             document.problems.append(problem)
+
+
+def _grouped(arguments: Iterable[str]) -> Iterator[list[str]]:
+    """Yield each argument, with what a shell has cut off at the spaces around its `=`."""
+    group: list[str] = []
+    for each in arguments:
+        key, equals, value = "".join(group).partition("=")
+        is_value = bool(equals) and not value and "=" not in each
+        is_rest = is_value or (bool(key) and not equals and each.startswith("="))
+        if group and not is_rest:
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
 
 
 def newest(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -65,7 +84,7 @@ def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
         hint = _QUOTED_MAPPING.format(name) if is_cut else _QUOTE
         return replace(document.problems[0], path=path, hint=hint)
     nodes = {path + at: node for at, node in {(): YamlNode(place), **document.nodes}.items()}
-    return path, Document(as_written(document.values, path, nodes), nodes)
+    return path, Document(as_meant(document.values, path, nodes, is_override=True), nodes)
 
 
 def _has_comment(written: str, document: Document) -> bool:
@@ -81,15 +100,26 @@ def _value(written: str, place: Place) -> Document:
     return yaml_reader.parse(written, lambda _line: place) if written.strip() else Document()
 
 
-def as_written(value: Any, path: KeyPath, nodes: dict[KeyPath, YamlNode]) -> Any:
-    """Return the value, with `1e-3` as the text "1e-3" where a list or mapping of text holds it."""
+def as_meant(
+    value: Any, path: KeyPath, nodes: dict[KeyPath, YamlNode], is_override: bool = False
+) -> Any:
+    """Return the value with its numbers as their keys take them: 1e5 for a whole one is 100000.
+
+    `1e-3` is the text "1e-3" where text is meant, as in a list or mapping of text.
+    """
     if isinstance(value, dict):
-        return {name: as_written(item, (*path, name), nodes) for name, item in value.items()}
+        return {
+            name: as_meant(item, (*path, name), nodes, is_override) for name, item in value.items()
+        }
     if isinstance(value, list):
-        return [as_written(item, (*path, at), nodes) for at, item in enumerate(value)]
+        return [as_meant(item, (*path, at), nodes, is_override) for at, item in enumerate(value)]
     written = nodes[path].written if path in nodes else None
-    if value is None or written is None or not is_text_item(path):
+    if value is None or written is None:
         return value
+    if is_text(path, is_override) and not isinstance(value, bool):
+        return written
+    if not is_text_item(path):
+        return as_whole(value, type_at(path))
     is_sbatch_arg = path[:2] == ("slurm", "sbatch_args")
     keeps_meaning = isinstance(value, bool) or str(value) == written
     return value if is_sbatch_arg and keeps_meaning else written

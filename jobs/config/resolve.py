@@ -74,7 +74,7 @@ def _absolute(path: str) -> str:
 
 
 def canonical(spec: Spec) -> Spec:
-    """Return the spec with times in canonical form and sbatch's options in sbatch's spelling."""
+    """Return the spec with times, mode and sbatch's options in their canonical form."""
     sbatch_args = {}
     for name, value in spec.slurm.sbatch_args.items():
         option = name.replace("_", "-")
@@ -85,4 +85,4 @@ def canonical(spec: Spec) -> Spec:
             )
     time = duration.canonical(duration.parse(spec.slurm.time))
     slurm = dataclasses.replace(spec.slurm, time=time, sbatch_args=sbatch_args)
-    return dataclasses.replace(spec, slurm=slurm)
+    return dataclasses.replace(spec, slurm=slurm, dir_mode=f"{int(spec.dir_mode, 8):04o}")

@@ -1,5 +1,6 @@
 """Checks a parsed document: returns its spec, or raises every problem with its place."""
 
+import contextlib
 import dataclasses
 import math
 import operator
@@ -16,23 +17,27 @@ from ..spec import SECTIONS, Spec
 from . import resolve
 from .keys import (
     Key,
+    as_whole,
     choices,
     fits,
     is_one_of,
     keys,
     list_hint,
+    listed,
     nearest,
     type_at,
     type_name,
     unknown_key_hint,
+    words_in,
 )
-from .yaml_reader import Document
+from .yaml_reader import Document, scalar
 
 _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")
 _NODES: KeyPath = ("slurm", "nodes")
 _RANGE = re.compile("([1-9][0-9]*)-([1-9][0-9]*)")
 _CONTROL = re.compile(f"[{CONTROL}]")
+_LISTS_OF_WORDS = ("args", "command_prefix", "srun_args")
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
 # For each limit of a key in jobs.spec: whether a value keeps it, and its words.
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
@@ -44,7 +49,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
 }
 _HINTS: dict[KeyPath, str] = {
     ("slurm", "mem"): 'write a unit, such as 64G; "{}" in quotes is MiB',
-    ("dir_mode",): """quote the octal digits: "0700"; in SET twice: SET="dir_mode='\\"0700\\"'\"""",
+    ("dir_mode",): "write the octal digits, such as 0700",
 }
 
 
@@ -166,15 +171,16 @@ def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
 def _nodes(document: Document, value: Any) -> Iterator[Problem]:
     """Refuse what is neither a whole number nor a range of two."""
     node = document.nodes.get(_NODES)
-    written = format_value(value, node.written if node else None)
+    unquoted = node.written if node else None
+    written = format_value(value, unquoted)
     bounds = _RANGE.fullmatch(value) if isinstance(value, str) else None
     if type(value) is int:
         if value < 1:
             yield Problem(_NODES, f"must be at least 1, not {written}")
     elif bounds is None:
         text = value if isinstance(value, str) else ""
-        hint = f"write {text} without quotes" if text.isdecimal() else "write a range as 6-8"
-        hint = list_hint(text, str.isdecimal) or hint
+        hint = list_hint(text, str.isdecimal) or _number_hint(int, text, unquoted)
+        hint = hint or "write a range as 6-8"
         yield Problem(_NODES, f"must be a whole number, not {written}", hint)
     elif int(bounds[1]) > int(bounds[2]):
         yield Problem(_NODES, f"{written} ends below its begin", f"write {bounds[2]}-{bounds[1]}")
@@ -251,19 +257,19 @@ def _spec(values: dict[str, Any]) -> Spec:
     )
 
 
-def _is_number_of(wanted: Any, value: str) -> bool:
-    if is_one_of(int, wanted) and value.isdigit():
-        return True
-    if not is_one_of(float, wanted):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except ValueError:
-        return False
+def _number_hint(wanted: Any, text: str, written: str | None) -> str:
+    """Return how to write a text that is a number of a type, such as 1_000; else ""."""
+    plain = re.sub("(?<=[0-9])_(?=[0-9])", "", text)
+    with contextlib.suppress(ValueError):
+        number = as_whole(scalar(plain), wanted)
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if is_number and math.isfinite(number) and fits(number, wanted):
+            return f"write {plain}" + ("" if written else " without quotes")
+    return ""
 
 
 def _is_value_of(wanted: Any, value: str) -> bool:
-    return _is_number_of(wanted, value) or value in choices(wanted)
+    return bool(_number_hint(wanted, value, None)) or value in choices(wanted)
 
 
 def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
@@ -276,9 +282,11 @@ def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
             return f'quote it: "{format_value(value, written)}"'
         return 'quote the whole text: ": " makes a mapping of it' if isinstance(value, dict) else ""
     if is_one_of(list, wanted) and isinstance(value, (str, int, float)):
+        if isinstance(value, str) and path[-1] in _LISTS_OF_WORDS:
+            return f"write {listed(words_in(value))}"
         return f"write [{format_value(value, written)}]"
-    if isinstance(value, str) and _is_number_of(wanted, value):
-        return f"write {value} without quotes"
+    if isinstance(value, str) and (hint := _number_hint(wanted, value, written)):
+        return hint
     if isinstance(value, str) and (hint := list_hint(value, partial(_is_value_of, wanted))):
         return hint
     if value is False and "off" in choices(wanted):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...config.keys import listed, words_in
 from ...config.reserved import BOTH, EXPEDITE, GPUS, PER_NODE, SBATCH
 from ...problems import KeyPath, Problem, format_value
 from ...slurm import duration
@@ -24,6 +25,7 @@ _SRUN: Mapping[str, str] = {
     "jobid": "srun runs in its own job",
     "het-group": "write slurm.nodes; all nodes of a run have the same resources",
 }
+_TWO_WORDS = re.compile(r"--?[A-Za-z][^\s=]*\s+\S")  # --name=a b is one
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 # A name of at most 15 bytes. Source: the kernel's dev_valid_name(); NCCL gives , = ^ a meaning.
 _INTERFACE = re.compile(r"[^\s/:,=^]{1,15}", re.ASCII)
@@ -121,6 +123,7 @@ def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
             yield Problem(path, f"{format_value(option)} is not an srun option", hint)
         else:
             yield from _reserved(path, name, _SRUN)
+    yield from _words(("launch", "command_prefix"), prefix)
     for index, argument in enumerate(prefix):
         if argument == ":" or (index == 0 and (not argument or argument.startswith("-"))):
             path = ("launch", "command_prefix", index)
@@ -141,7 +144,18 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         )
         what = f"{format_value(launch.interface)} is not the name of a network interface"
         yield Problem(("launch", "interface"), what, hint)
+    yield from _words(("launch", "args"), launch.args)
     yield from _python(launch.python)
+
+
+def _words(path: KeyPath, words: list[str]) -> Iterator[Problem]:
+    """Refuse `--lr 0.1` as one word, and a command with its arguments as the first of a prefix."""
+    for index, word in enumerate(words):
+        is_command = index == 0 and path[-1] == "command_prefix"
+        if _TWO_WORDS.match(word) or (is_command and re.match(r"[^\s/]+\s+\S", word)):
+            parts = words_in(word)
+            what = f"{format_value(word)} is {'two' if len(parts) == 2 else 'several'} words"
+            yield Problem((*path, index), what, f"write them one by one: {listed(parts)}")
 
 
 def _python(python: str | None) -> Iterator[Problem]:

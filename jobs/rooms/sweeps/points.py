@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import overrides, yaml_reader
-from ...config.keys import nearest
+from ...config.keys import as_whole, nearest
 from ...config.load import SWEEP, LoadedSpec, read, resolve_document
 from ...config.yaml_reader import Document
 from ...problems import KeyPath, Problem, SpecError
@@ -127,7 +127,7 @@ class _Section:
                 guess = nearest(name, KEYS)
                 hint = f"did you mean {guess}?" if guess else f"known: {', '.join(KEYS)}"
                 self.refuse((name,), "unknown key", hint)
-        self.max_parallel = self._section.get("max_parallel")
+        self.max_parallel = as_whole(self._section.get("max_parallel"), int)
         if self.max_parallel is not None and not (
             type(self.max_parallel) is int and self.max_parallel > 0
         ):

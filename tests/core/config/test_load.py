@@ -84,7 +84,13 @@ nodes: 3
         ("epoch: 3", "epoch: unknown key\n  hint: did you mean train.epochs?"),
         ("launch: {run_root: x}", "unknown key\n  hint: did you mean runs_root?"),
         ("lr: 1", "lr: unknown key\n  hint: did you mean train.lr?"),
-        ("launch: {args: x}", 'must be a list of text, not "x"\n  hint: write ["x"]'),
+        ("launch: {args: --lr 0.1}", 'not "--lr 0.1"\n  hint: write [--lr, 0.1]'),
+        ("setup: module load x", 'must be a list of text, not "module load x"\n  hint: write ["m'),
+        ("train: {max_steps: 1_000}", 'not "1_000"\n  hint: write 1000'),
+        ("train: {lr: '1_0.5'}", 'not "1_0.5"\n  hint: write 10.5 without quotes'),
+        ("slurm: {nodes: 1_0}", 'a whole number, not "1_0"\n  hint: write 10'),
+        ("train: {max_steps: 1.5}", "train.max_steps: must be a whole number, not 1.5"),
+        ("train: {max_steps: 1e300}", "train.max_steps: must be a whole number, not 1e300"),
         ("launch: {env: {A: null}}", "launch.env.A: must be text, not null"),
         ("launch: {nproc_per_node: atuo}", 'not "atuo"\n  hint: did you mean auto?'),
         (
@@ -105,9 +111,8 @@ nodes: 3
         ("train: {lr: .nan}", "train.lr: must be a finite number"),
         ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
         ("train: {lr_milestones: 30}", "a list of whole numbers, not 30\n  hint: write [30]"),
-        ("dir_mode: 0700", 'must be text, not 0700\n  hint: quote the octal digits: "0700"'),
-        ("dir_mode: '0800'", 'not "0800"\n  hint: quote the octal digits: "0700"'),
-        ("dir_mode: 0770", """in SET twice: SET="dir_mode='\\"0700\\"'\""""),
+        ("dir_mode: 0800", 'not "0800"\n  hint: write the octal digits, such as 0700'),
+        ("dir_mode: true", "dir_mode: must be text, not true\n  hint: write the octal digits"),
         ("5", "this is not a mapping of keys"),
     ],
 )
@@ -116,6 +121,31 @@ def test_a_wrong_value_is_named_with_its_line_and_a_hint(refuse, value, message)
     assert errors.startswith("x.yaml:1: ")
     assert message in errors
     assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+@pytest.mark.parametrize("written", ["1e5", "100000.0", "1.0e+5", "1000e2", "100000"])
+def test_a_whole_number_may_be_written_with_a_point_or_an_exponent(take, written):
+    for spec in (
+        take(f"train: {{max_steps: {written}}}"),
+        take("{}", f"train.max_steps={written}"),
+    ):
+        assert spec.train.max_steps == 100_000
+        assert type(spec.train.max_steps) is int
+    spec = take("slurm: {nodes: 2.0}\nlaunch: {hang_timeout_s: 6e1}\nprofile: {steps: [2e1, 25.0]}")
+    assert repr((spec.slurm.nodes, spec.launch.hang_timeout_s)) == "(2, 60)"
+    assert repr(spec.profile.steps) == "[20, 25]"
+
+
+def test_a_number_whose_type_the_kit_does_not_know_stays_as_it_is(take):
+    spec = take("train: {lr: 1.0, model_args: {a: 32.0, b: [1e2]}}\nlaunch: {args: [1e5, 32.0]}")
+    assert repr(spec.train.model_args) == "{'a': 32.0, 'b': [100.0]}"
+    assert spec.launch.args == ["1e5", "32.0"]
+
+
+@pytest.mark.parametrize("written", ["0770", "0o770", "770", "'0770'", "'770'", '"0o770"'])
+def test_a_mode_is_octal_however_it_is_written(take, written):
+    assert take(f"dir_mode: {written}").dir_mode == "0770"
+    assert take("{}", f"dir_mode={written}").dir_mode == "0770"
 
 
 def test_own_models_and_datasets_are_named_by_import_path(take):

@@ -50,6 +50,30 @@ def test_a_wrong_override_is_named_as_it_was_typed(refuse, argument, message):
     assert errors.startswith(f"override {argument[:90]}")
 
 
+@pytest.mark.parametrize(
+    "words", [("train.lr", "=", "0.1"), ("train.lr=", "0.1"), ("train.lr", "=0.1")]
+)
+def test_a_space_beside_the_sign_of_an_override_is_one_mistake(refuse, words):
+    found = refuse("name: x", "slurm.nodes=2", *words, "train.epochs=2", "slrum.nodes=3")
+    assert found.split("\n")[:2] == [
+        f"override {' '.join(words)}: has a space beside its =",
+        "  hint: write train.lr=0.1",
+    ]
+    assert found.count("override") == 2, "and the other mistakes"
+
+
+def test_an_empty_value_is_null_also_before_another_override(take):
+    spec = take("slurm: {partition: a}", "slurm.partition=", "name=y")
+    assert (spec.slurm.partition, spec.name) == (None, "y")
+
+
+def test_a_number_is_text_on_the_command_line_where_a_key_takes_text(take, refuse):
+    spec = take("name: x", "name=2024", "slurm.account=0123", "slurm.qos=1e3")
+    assert (spec.name, spec.slurm.account, spec.slurm.qos) == ("2024", "0123", "1e3")
+    assert "write a unit" in refuse("name: x", "slurm.mem=64")
+    assert "name: must be text, not 2024" in refuse("name: 2024")
+
+
 def test_the_users_file_is_frozen_unchanged_beside_the_last_override_of_each_key(spec_file):
     text = "# my run\nname: x   # the name\ntrain: {lr: 0.5}\n"
     loaded = load(spec_file(text), ["train.lr=1", "train={epochs: 3}", "train.lr=1e-3"])

@@ -1,5 +1,6 @@
 """Names, options, numbers and variables of a spec that no run could use are refused at load."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,34 @@ def test_srun_options_cannot_smuggle_a_command_or_change_the_layout(refuse, item
 @pytest.mark.parametrize("wrap", ["[a, ':']", "[--nodes=3]", "['']", "[-n]"])
 def test_a_command_prefix_cannot_become_an_option_or_a_second_srun_step(refuse, wrap):
     assert "launch.command_prefix[" in refuse(f"launch: {{command_prefix: {wrap}}}")
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "parts"),
+    [
+        ("args", "--lr 0.1", "two words\n  hint: write them one by one: [--lr, 0.1]"),
+        (
+            "args",
+            "--lr 0.1 --name 'a b'",
+            "several words\n  hint: write them one by one: [--lr, 0.1",
+        ),
+        ("args", "-m pkg.train", "[-m, pkg.train]"),
+        ("args", "--name it's", '[--name, "it\'s"]'),
+        ("command_prefix", "-c exec x", '[-c, "exec x"]'),
+        ("command_prefix", "apptainer exec x.sif", "several words"),
+    ],
+)
+def test_two_words_in_one_are_refused_with_both(mistake, key, word, parts):
+    first = [] if word[0] == "a" else ["a"]
+    problem = mistake(f"launch: {{{key}: {json.dumps([*first, word])}}}")
+    assert problem.path == ("launch", key, len(first))
+    assert parts in f"{problem.what}\n  hint: {problem.hint}"
+
+
+def test_a_word_with_a_space_may_be_one_argument(take):
+    words = ["--name=a b", "a b", "- a", "-1 2", "--x ", "-"]
+    launch = take(f"launch: {{args: {words}, command_prefix: [/my dir/wrap, a b]}}").launch
+    assert (launch.args, launch.command_prefix) == (words, ["/my dir/wrap", "a b"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The editor's schema and the generated tables of the docs match the code."""
 
 import json
+import re
 from functools import lru_cache
 
 import pytest
@@ -51,6 +52,13 @@ def test_the_schema_knows_each_default_and_refuses_unknown_keys():
 def test_the_schema_takes_the_numbers_that_load_takes_as_text():
     args = property_of(keys()[("launch", "args")])
     assert args["items"] == {"type": ["string", "number", "boolean"]}
+
+
+def test_the_schema_takes_a_mode_without_quotes():
+    mode = property_of(keys()[("dir_mode",)])
+    assert mode["type"] == ["string", "integer"]
+    assert all(re.search(mode["pattern"], text) for text in ("0770", "0o770", "770"))
+    assert not re.search(mode["pattern"], "0800")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)

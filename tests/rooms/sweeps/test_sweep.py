@@ -22,7 +22,7 @@ GRID = ("sweep", "tiny.yaml", "train.seed=0,1,2")
 @pytest.fixture
 def made(slurm, capsys):
     """A sweep of three points, whose tasks wait; and a function for the state of a task."""
-    assert main([*GRID, "sweep.max_parallel=2"]) == 0
+    assert main([*GRID, "sweep.max_parallel=2.0"]) == 0
     (sweep,) = lookup.all_groups()
     for number in range(3):
         slurm.set_state(f"4711_{number}", "PENDING")
