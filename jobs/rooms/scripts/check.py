@@ -1,11 +1,26 @@
-"""What is wrong with the keys of a user's script or module: pure functions."""
+"""What is wrong with the keys of a user's script or module, and with launchers in them."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ...config.keys import is_dotted
 from ...problems import Problem, format_value
 from ...spec import Launch
+
+# Programs that start ranks, each of which would start all ranks of the job once more, and modules
+# that do. `accelerate` and `colossalai` have other commands, too, which are no training either.
+_LAUNCHERS = (
+    *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "horovodrun", "colossalai"),
+    *("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "srun"),
+)
+_MODULES = (
+    *(f"torch.distributed.{name}" for name in ("run", "launch", "launcher", "elastic")),
+    *("accelerate.commands", "deepspeed.launcher", "horovod.runner", "colossalai.cli"),
+    *("lightning.fabric.cli", "lightning_fabric.cli", "composer.cli"),
+)
+_RANKS = "; launch.nproc_per_node is the number of ranks of a node"
 
 
 def problems_of(launch: Launch) -> Iterator[Problem]:
@@ -21,6 +36,7 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
         what, hint = f"{format_value(launch.script)} is not a path", f"write ./{launch.script}"
         yield Problem(("launch", "script"), what, hint)
     is_of_trainer = "is for your own script or module, not for the trainer"
+    yield from launchers_in(launch)
     for index, name in enumerate(launch.inputs):
         path = ("launch", "inputs", index)
         if launch.is_trainer:
@@ -33,6 +49,43 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
         own = (("launch", "script"), ("launch", "module"))
         what = f"{launch.stop_signal} {is_of_trainer}"
         yield Problem(("launch", "stop_signal"), what, "leave it out", own)
+
+
+def launchers_in(launch: Launch) -> Iterator[Problem]:
+    """Yield each program that would start ranks, where the kit starts one rank or one agent."""
+    by_path = (launch.script or "").removesuffix(".py").replace("/", ".")
+    in_path = any(by_path.endswith(f".{module}") for module in _MODULES)
+    for key, name, is_wrong in (
+        ("module", launch.module, _is_launcher(launch.module)),
+        ("script", launch.script, in_path or Path(launch.script or "").name in _LAUNCHERS),
+    ):
+        if is_wrong:
+            what = f"{format_value(name)} starts ranks, and each rank would start all of them"
+            yield Problem(("launch", key), what, f"the kit starts the ranks: {_without(launch)}")
+    prefix = launch.command_prefix
+    for index, word in enumerate(prefix):
+        # Behind the first word a path may be that of an image, or of a folder.
+        name = Path(word).name if index == 0 or "/bin/" in word else word
+        is_module = prefix[index - 1 : index] == ["-m"] and _is_launcher(word)
+        if is_module or (name in _LAUNCHERS and word not in prefix[:index]):
+            what = f"{format_value(word)} starts ranks: each would be an agent of its own"
+            hint = "the kit starts the ranks: leave out the launcher and its options"
+            yield Problem(("launch", "command_prefix", index), what, hint)
+
+
+def _is_launcher(module: str | None) -> bool:
+    return any(f"{module}.".startswith(f"{each}.") for each in _MODULES)
+
+
+def _without(launch: Launch) -> str:
+    """Return the keys that stand for a launcher: the first Python file or module of its options."""
+    words: Sequence[str] = launch.args
+    for index, word in enumerate(words):
+        if word in ("-m", "--module") or word.endswith(".py"):
+            key, at = ("script", index) if word.endswith(".py") else ("module", index + 1)
+            args = json.dumps(words[at + 1 :], ensure_ascii=False)
+            return f"write launch.{key}={''.join(words[at : at + 1])} launch.args={args}{_RANKS}"
+    return f"write launch.script=YOUR_SCRIPT.py, and only its own options into launch.args{_RANKS}"
 
 
 def is_inside(path: str) -> bool:

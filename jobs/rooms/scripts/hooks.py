@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...console import print_line
 from ...environment import Door
 from ...rundir import RunDir
 from ...spec import Spec
@@ -40,16 +41,19 @@ def freeze(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
-    """Fill the working directories; name what a new run has no copy of."""
+    """Fill the working directories; name what a new run has no copy of, or what may go wrong."""
     specs = {run_dir: loaded.spec for run_dir, loaded in runs.items() if run_dir.path.is_dir()}
     scripts = [run_dir for run_dir, spec in specs.items() if not spec.launch.is_trainer]
     if not scripts:
         return
     from .code import warn_of_missing
+    from .text import warnings_of
     from .work import follow_code
 
     if not scripts[0].work.exists():
         warn_of_missing(scripts[0])
+        for line in warnings_of(Spec.read(scripts[0].spec).launch, scripts[0].code):
+            print_line(line)
     for run_dir in scripts:
         follow_code(run_dir)
 

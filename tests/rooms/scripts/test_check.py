@@ -43,3 +43,43 @@ def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
     script = ["launch.script=configs/own_script/train.py", "launch.inputs=[gone]"]
     assert main(["submit", "tiny.yaml", *script, "--dry-run"]) == 2
     assert "launch.inputs: " in capsys.readouterr().err
+
+
+LAUNCHERS = {
+    "module: torch.distributed.run, args: [--standalone, inner.py, --lr, '1']": (
+        'launch.script=inner.py launch.args=["--lr", "1"];'
+    ),
+    "module: torch.distributed.launch, args: ['--nproc_per_node=2', -m, pkg.train]": (
+        "launch.module=pkg.train launch.args=[];"
+    ),
+    "module: accelerate.commands.launch, args: [--multi_gpu]": "launch.script=YOUR_SCRIPT.py",
+    "module: accelerate.commands.accelerate_cli, args: [launch, x.py]": "launch.script=x.py",
+    "module: deepspeed.launcher.runner": "launch.args; launch.nproc_per_node",
+    "script: /opt/env/bin/torchrun, args: [x.py]": "launch.script=x.py launch.args=[]",
+    "script: env/lib/torch/distributed/run.py, args: [x.py]": "launch.script=x.py launch.args=[]",
+    "command_prefix: [apptainer, exec, i.sif, torchrun]": "leave out the launcher and its options",
+    "command_prefix: [/usr/bin/srun, -n1]": "leave out the launcher and its options",
+    "command_prefix: [python, -m, torch.distributed.run]": "leave out the launcher",
+    "script: x.py, command_prefix: [accelerate, launch]": "leave out the launcher",
+}
+
+
+@pytest.mark.parametrize("text", LAUNCHERS)
+def test_a_program_that_starts_ranks_is_refused_with_what_to_write(refuse, text):
+    errors = refuse(f"launch: {{{text}}}")
+    assert "starts ranks" in errors and LAUNCHERS[text] in errors
+    assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "script: my/torchrun.py",
+        "module: torch_distributed.run",
+        "module: mine.accelerate",
+        "command_prefix: [apptainer, exec, --bind, /opt/deepspeed, /images/accelerate]",
+        "command_prefix: [numactl, --localalloc]",
+    ],
+)
+def test_a_name_like_that_of_a_launcher_is_taken(take, text):
+    take(f"launch: {{{text}}}")

@@ -320,3 +320,9 @@ def test_all_new_names_in_a_folder_are_seen_once_the_server_is_asked(hosts):
     work.ask_for_all(hosts.there)
     found = [(hosts.there / name).exists() for name in ("x", "old/y", "folder/z")]
     assert found == [True] * 3
+
+
+def test_a_submit_names_what_a_script_reads_that_changes_with_the_job(repository, capfd):
+    (repository / "mine/run.py").write_text("import os\nprint(1)\nx = os.getenv('SLURM_JOB_ID')\n")
+    frozen(repository)
+    assert "warning: mine/run.py:3 reads SLURM_JOB_ID: it changes" in capfd.readouterr().err

@@ -1,0 +1,60 @@
+"""What the text of a script shows that may go wrong in a job."""
+
+import pytest
+
+from slurm_job_kit.jobs.rooms.scripts.text import warnings_of
+from slurm_job_kit.jobs.spec import Launch
+
+FOUND = {
+    "import os\nout = f\"runs/{os.environ['SLURM_JOB_ID']}\"": "2 reads SLURM_JOB_ID",
+    "import os\nos.path.expandvars('out/$SLURM_JOBID')": "2 reads SLURM_JOB_ID",
+    "import os\nx = os.getenv('SLURM_JOB_ID') if 'SLURM_JOB_ID' in os.environ else 0": "2 reads",
+    "import os\nos.environ['MASTER_ADDR'] = 'localhost'": "2 sets MASTER_ADDR",
+    "from os import environ as e\ne.update(MASTER_ADDR='n1')": "2 sets MASTER_ADDR",
+    "import os\nos.environ.update({'MASTER_ADDR': 'n1'})": "2 sets MASTER_ADDR",
+    "import os\nif 'SLURM_JOB_ID' in os.environ:\n  os.putenv('MASTER_ADDR', 'n1')": "3 sets",
+    "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)": "2 starts ranks of its own",
+    "from torch.multiprocessing import spawn\nspawn(print)": "2 starts ranks of its own",
+    "import torch\ntorch.multiprocessing.spawn(print)": "2 starts ranks of its own",
+}
+NOTHING = [
+    '"""Set MASTER_ADDR, or SLURM_JOB_ID."""',
+    "import os\n# os.environ['MASTER_ADDR'] = SLURM_JOB_ID\nx = os.environ['MASTER_ADDR']",
+    "import os\nos.environ.setdefault('MASTER_ADDR', 'localhost')",
+    "import os\nif 'MASTER_ADDR' not in os.environ:\n  os.environ['MASTER_ADDR'] = 'localhost'",
+    "import os\nis_on_slurm = 'SLURM_JOB_ID' in os.environ",
+    "import os\nif os.environ.get('SLURM_JOB_ID'):\n  print('a job')",
+    "import os\nprint('job', os.environ.get('SLURM_JOB_ID'))",
+    "import torch.multiprocessing as mp\nif 'RANK' in e:\n  x = 1\nelse:\n  mp.spawn(1)",
+    "import numpy\nnumpy.random.SeedSequence(1).spawn(2)",
+    "import torch.multiprocessing as mp\nmp.set_start_method('spawn')",
+    "this is no Python",
+]
+
+
+def lines(folder, text, name="train.py", **launch):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return [*warnings_of(Launch(**(launch or {"script": "train.py"})), folder)]
+
+
+@pytest.mark.parametrize("text", FOUND)
+def test_a_line_names_what_may_go_wrong_and_its_place(tmp_path, text):
+    (line,) = lines(tmp_path, text)
+    assert line.startswith(f"warning: train.py:{FOUND[text]}")
+
+
+@pytest.mark.parametrize("text", NOTHING)
+def test_what_goes_well_under_torchrun_and_texts_are_not_named(tmp_path, text):
+    assert lines(tmp_path, text) == []
+
+
+def test_a_module_of_ones_own_and_what_it_imports_are_read_too(tmp_path):
+    lines(tmp_path, "import os\nos.environ['MASTER_ADDR'] = 'n1'", "mine/ranks.py")
+    lines(tmp_path, "import os\nfolder = os.environ['SLURM_JOB_ID']", "names.py")
+    text = "from . import ranks\nimport names, mine.train\n"
+    found = lines(tmp_path, text, "mine/train.py", module="mine.train")
+    assert sorted(each.split()[1] for each in found) == ["mine/ranks.py:2", "names.py:2"]
+    (tmp_path / "mine/train.py").rename(tmp_path / "mine/__main__.py")
+    assert len([*warnings_of(Launch(module="mine"), tmp_path)]) == 2
+    assert [*warnings_of(Launch(module="not.here"), tmp_path)] == []
