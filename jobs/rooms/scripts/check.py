@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from ...spec import Launch
 
 # Programs that start ranks, each of which would start all ranks of the job once more, and modules
 # that do. `accelerate` and `colossalai` have other commands, too, which are no training either.
-_LAUNCHERS = (
-    *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "horovodrun", "colossalai"),
-    *("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "srun"),
+_LAUNCHERS = re.compile(
+    "torchrun|accelerate(-launch)?|deepspeed|horovodrun|colossalai|mpirun|mpiexec(.hydra)?|orterun|srun"
 )
+_MODULE = re.compile("-m|--module")  # the option before a module
 _MODULES = (
     *(f"torch.distributed.{name}" for name in ("run", "launch", "launcher", "elastic")),
     *("accelerate.commands", "deepspeed.launcher", "horovod.runner", "colossalai.cli"),
@@ -57,7 +58,7 @@ def launchers_in(launch: Launch) -> Iterator[Problem]:
     in_path = any(by_path.endswith(f".{module}") for module in _MODULES)
     for key, name, is_wrong in (
         ("module", launch.module, _is_launcher(launch.module)),
-        ("script", launch.script, in_path or Path(launch.script or "").name in _LAUNCHERS),
+        ("script", launch.script, in_path or _LAUNCHERS.fullmatch(Path(launch.script or "").name)),
     ):
         if is_wrong:
             what = f"{format_value(name)} starts ranks, and each rank would start all of them"
@@ -66,8 +67,8 @@ def launchers_in(launch: Launch) -> Iterator[Problem]:
     for index, word in enumerate(prefix):
         # Behind the first word a path may be that of an image, or of a folder.
         name = Path(word).name if index == 0 or "/bin/" in word else word
-        is_module = prefix[index - 1 : index] == ["-m"] and _is_launcher(word)
-        if is_module or (name in _LAUNCHERS and word not in prefix[:index]):
+        is_module = _MODULE.fullmatch(prefix[max(0, index - 1)]) and _is_launcher(word)
+        if is_module or (_LAUNCHERS.fullmatch(name) and word not in prefix[:index]):
             what = f"{format_value(word)} starts ranks: each would be an agent of its own"
             hint = "the kit starts the ranks: leave out the launcher and its options"
             yield Problem(("launch", "command_prefix", index), what, hint)
@@ -81,7 +82,7 @@ def _without(launch: Launch) -> str:
     """Return the keys that stand for a launcher: the first Python file or module of its options."""
     words: Sequence[str] = launch.args
     for index, word in enumerate(words):
-        if word in ("-m", "--module") or word.endswith(".py"):
+        if _MODULE.fullmatch(word) or word.endswith(".py"):
             key, at = ("script", index) if word.endswith(".py") else ("module", index + 1)
             args = json.dumps(words[at + 1 :], ensure_ascii=False)
             return f"write launch.{key}={''.join(words[at : at + 1])} launch.args={args}{_RANKS}"
