@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ MAX_UNTRACKED_BYTES = 2**20
 DEFAULT_MODE = 0o700  # of a run directory
 LIST = ".frozen-files"  # in each copy, the names of its files
 NAME = re.compile(r"[0-9a-f]{64}(-[0-9]+){0,2}")  # of a copy: digest, user id, and another mode
+RENEW_S = 86400.0  # the age from which on a copy that is used again gets new times
 MAX_SHOWN = 5  # names in a line for the user
 
 
@@ -238,7 +240,8 @@ def _some(files: list[_File]) -> str:
 def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
     """Return a copy of the files; an equal one is used again, unless it is damaged.
 
-    It then gets a new time: the command clean deletes none that was taken in the last hour.
+    It then gets new times: the command clean deletes none that was taken in the last hour, and a
+    scratch purge what is old.
     """
     target = runs_root / ".code" / _name(digest(files), mode)
     ownership.make_shared(target.parent, mode)
@@ -248,6 +251,7 @@ def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
         if ownership.problem_of(target) is None:
             os.utime(target)
             if damage(target) is None:
+                _renew(target)
                 return target
         os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
     copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
@@ -264,14 +268,16 @@ def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
 
 
 def _fill(copy: Path, files: Mapping[str, Path], mode: int) -> None:
+    now = time.time()  # of all: a build by time finds no source that is newer than what it made
     for name, path in files.items():
         target = copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink():
             target.symlink_to(_link(name, path))
         else:
-            shutil.copy2(path, target)
+            shutil.copyfile(path, target)
             target.chmod(_file_mode(path.stat().st_mode, mode))
+            os.utime(target, (now, now))
     (copy / LIST).write_bytes(b"\0".join(map(os.fsencode, files)))
     (copy / LIST).chmod(0o444)
     for root, _, names in os.walk(copy, topdown=False):
@@ -279,6 +285,24 @@ def _fill(copy: Path, files: Mapping[str, Path], mode: int) -> None:
             os.mkdir(f"{root}/__pycache__", 0o700)  # Python keeps its bytecode there
             ownership.set_mode(Path(root, "__pycache__"), mode & ~ownership.OTHERS_WRITE)
         ownership.set_mode(Path(root), mode & ~0o222)
+
+
+def _renew(copy: Path) -> None:
+    """Give the files of a copy that is older than a day the time of now, and keep bytecode valid.
+
+    Bytecode has the time of its source in it. Source: PEP 552.
+    """
+    now = int(time.time())
+    if now - (copy / LIST).stat().st_mtime < RENEW_S:
+        return
+    for folder, _, names in os.walk(copy):
+        for path in (Path(folder, name) for name in sorted(names, key=LIST.__eq__)):
+            with contextlib.suppress(OSError):  # Python renames new bytecode; some may be root's
+                if path.suffix == ".pyc":
+                    with path.open("r+b") as file:
+                        if file.read(8)[4:] == bytes(4):
+                            file.write(now.to_bytes(4, "little"))
+                os.utime(path, (now, now), follow_symlinks=False)
 
 
 def _link(name: str, path: Path) -> str:

@@ -1,7 +1,9 @@
 """Freezes a spec and the code into a new run directory; every job of the run reads only these."""
 
+import calendar
 import contextlib
 import functools
+import glob
 import hashlib
 import os
 import platform
@@ -29,6 +31,7 @@ from .lookup import runs_root
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
 MIN_FREE_MIB = 64
+ID_TIME = "%Y%m%d-%H%M%S"
 MAX_DIFF_MIB = 8  # as JSON up to six times that; a reader takes 64 MiB
 # The plain form, whatever the user's configuration shows people: another program, colours, words.
 DIFF = (
@@ -39,16 +42,27 @@ DIFF = (
 )
 
 
-def new_run_id() -> str:
-    """Return a new run id: the local time, by which ids sort, then 65536ths of a second in hex."""
+def new_run_id(root: Path) -> str:
+    """Return a new run id: the time in UTC, then 65536ths of a second in hex.
+
+    The newest run is that of the greatest id. So it is greater than those of `root` and the default
+    root: a host's clock may be ahead, and an older kit took the local time.
+    """
     seconds, fraction = divmod(time.time_ns(), 10**9)
-    part = fraction * 2**16 // 10**9
-    return time.strftime("%Y%m%d-%H%M%S-", time.localtime(seconds)) + f"{part:04x}"
+    ending = f"-{fraction * 2**16 // 10**9:04x}"
+    run_id = time.strftime(ID_TIME, time.gmtime(seconds)) + ending
+    for path in (x for each in {root, runs_root()} for x in glob.iglob("*/*-*-*", root_dir=each)):
+        if (name := os.path.basename(path)) >= run_id:
+            with contextlib.suppress(ValueError):  # it is no id
+                after = calendar.timegm(time.strptime(name[:15], ID_TIME)) + 1
+                run_id = time.strftime(ID_TIME, time.gmtime(after)) + ending
+    return run_id
 
 
 def planned_run_dir(spec: Spec) -> RunDir:
     """Return the run directory that `freeze` would make for this spec now; nothing is written."""
-    return RunDir(runs_root(spec.runs_root) / spec.name / new_run_id())
+    root = runs_root(spec.runs_root)
+    return RunDir(root / spec.name / new_run_id(root))
 
 
 @contextlib.contextmanager

@@ -74,8 +74,10 @@ def make(loaded: LoadedSweep, cluster: str, is_checked: bool, as_json: bool) -> 
 
     Returns the exit code. Raises: UserError, FailedError; then there is no sweep.
     """
-    first, run_id = loaded.points[0].loaded.spec, new_run_id()
-    sweep = lookup.runs_root(first.runs_root) / first.name / f"sweep-{run_id}"
+    first = loaded.points[0].loaded.spec
+    root = lookup.runs_root(first.runs_root)
+    run_id = new_run_id(root)
+    sweep = root / first.name / f"sweep-{run_id}"
     width = len(str(len(loaded.points) - 1))
     runs = {
         RunDir(sweep.with_name(f"{run_id}-p{number:0{width}}")): point.loaded

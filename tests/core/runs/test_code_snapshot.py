@@ -99,7 +99,7 @@ def test_frozen_files_are_read_only_and_executables_stay_so(take, repository):
 def test_a_file_that_grows_while_it_is_copied_makes_no_damaged_snapshot(
     take, repository, monkeypatch
 ):
-    copy = shutil.copy2
+    copy = shutil.copyfile
 
     def copy_grown(path, *args, **kwargs):
         if Path(path).name == "a.py":  # as the output of the command that submits
@@ -107,7 +107,7 @@ def test_a_file_that_grows_while_it_is_copied_makes_no_damaged_snapshot(
                 file.write("# one line more\n")
         return copy(path, *args, **kwargs)
 
-    monkeypatch.setattr(shutil, "copy2", copy_grown)
+    monkeypatch.setattr(shutil, "copyfile", copy_grown)
     code = take()
     assert (code / "a.py").read_text() == "# a.py\n# one line more\n"
     assert code_snapshot.damage(code) is None
@@ -300,7 +300,7 @@ def test_too_much_code_is_an_error_that_names_the_largest_file(
 
 def test_a_copy_that_fails_leaves_nothing(take, tmp_path, monkeypatch):
     full = mock.Mock(side_effect=OSError(28, "No space left on device"))
-    monkeypatch.setattr(shutil, "copy2", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(OSError, match="No space"):
         take()
     assert os.listdir(tmp_path / "root/.code") == []

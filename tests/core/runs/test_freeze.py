@@ -1,8 +1,11 @@
 """A freeze makes a whole run directory or none, and keeps no secret."""
 
 import os
+import py_compile
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from slurm_job_kit.jobs.config.load import LoadedSpec
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.runs import code_snapshot, lookup
 from slurm_job_kit.jobs.runs import freeze as module
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Spec
@@ -75,6 +78,62 @@ def test_latest_is_the_newest_run_that_was_made(root, repository):
     assert (root / "first/latest").resolve() == newest.path
 
 
+@pytest.mark.parametrize("zones", [("Asia/Tokyo", "America/Los_Angeles"), ("UTC", "UTC")])
+def test_the_newest_run_is_the_one_that_was_frozen_last_in_any_time_zone(
+    root, repository, monkeypatch, zones
+):
+    made = []
+    for zone in zones:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        made.append(frozen(repository))
+        assert datetime.now(UTC).strftime("%Y%m%d-%H") == made[-1].run_id[:11]
+    monkeypatch.undo()
+    time.tzset()
+    monkeypatch.setenv("KIT_RUNS", str(root))
+    assert lookup.find("first") == lookup.find(None) == made[1]
+    assert (root / "first/latest").resolve() == made[1].path
+
+
+@pytest.mark.parametrize("ending", ["", "-p07"])
+@pytest.mark.parametrize("is_same_name", [True, False])
+def test_a_run_is_newer_than_those_of_a_clock_that_was_ahead(
+    root, repository, is_same_name, ending
+):
+    ahead = datetime.now(UTC) + timedelta(hours=9)
+    older = frozen(repository).path
+    (older.parents[1] / "other").mkdir()
+    folder = older.parent if is_same_name else older.parents[1] / "other"
+    older.rename(folder / f"{ahead:%Y%m%d-%H%M%S}-ffff{ending}")
+    (root / "first/zz-notes-zz").mkdir(parents=True)
+    newest = [frozen(repository) for _ in range(3)]
+    assert lookup.find(None) == lookup.find("first") == newest[2]
+    assert lookup.all_runs()[:3] == newest[::-1]
+
+
+def test_all_times_of_a_new_run_are_those_of_the_submit(root, repository):
+    (repository / "link").symlink_to("a.py")
+    for path in (repository / "a.py", repository / "link"):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    before = int(time.time())
+    frozen(repository)
+    assert oldest(root) >= before
+    everything = [path for path in root.rglob("*") if ".code" in path.parts]
+    bytecode = next(root.glob(".code/*/__pycache__")) / "a.pyc"
+    for path in everything:
+        os.utime(path, (0, 0), follow_symlinks=False)
+    source = next(root.glob(".code/*/a.py"))
+    py_compile.compile(str(source), str(bytecode), doraise=True)
+    os.utime(bytecode, (0, 0))
+    frozen(repository)
+    assert oldest(root) >= before
+    assert bytecode.read_bytes()[8:12] == int(source.stat().st_mtime).to_bytes(4, "little")
+
+
+def oldest(root):
+    return min(path.lstat().st_mtime for path in root.rglob("*") if not path.is_dir())
+
+
 def test_moving_the_runs_root_breaks_no_run(root, repository):
     run = frozen(repository)
     moved = root.rename(root.with_name("moved"))
@@ -82,7 +141,7 @@ def test_moving_the_runs_root_breaks_no_run(root, repository):
 
 
 def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
-    monkeypatch.setattr(module, "new_run_id", lambda: "20260101-000000-abcd")
+    monkeypatch.setattr(module, "new_run_id", lambda _: "20260101-000000-abcd")
     run = frozen(repository)
     with pytest.raises(UserError, match="File exists"):
         frozen(repository)
