@@ -52,6 +52,7 @@ class Kind(StrEnum):
     IMPORT_ERROR = "import_error"
     USER_CODE = "user_code"
     SPEC_MISTAKE = "spec_mistake"
+    OTHER_DATA = "other_data"
     PORT = "port"
     NOT_FINITE = "not_finite"
     # The disk.
@@ -165,6 +166,11 @@ KINDS: dict[Kind, Row] = {
         *(_CRASH, "the spec or the launch has a mistake"),
         *("correct the key that the error names", "resume", "KEY=VALUE"),
         flags=_YES,
+    ),
+    Kind.OTHER_DATA: Row(
+        *(_CRASH, "the samples are not those of an earlier start, or of rank 0"),
+        "bring the files back, or take the samples as they are now",
+        flags=("code",),
     ),
     Kind.PORT: Row(
         *(_CRASH, "a port is in use by another process of the node"),
