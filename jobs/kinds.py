@@ -39,6 +39,7 @@ class Kind(StrEnum):
     NODE_FAILURE = "node_failure"
     BAD_NODE = "bad_node"
     BATCH_SCRIPT_KILLED = "batch_script_killed"
+    NOT_SAVED = "not_saved"  # a time limit ended the attempt before its save was done
     REFUSED = "refused"  # the job ended before it began an attempt
     # A rank was asked to stop before it reached its training loop.
     STOPPED_IN_START_UP = "stopped_in_start_up"
@@ -51,15 +52,17 @@ class Kind(StrEnum):
     GPU_FAULT = "gpu_fault"  # of the hardware, whatever the program does
     IMPORT_ERROR = "import_error"
     USER_CODE = "user_code"
+    KIT_FAULT = "kit_fault"
     SPEC_MISTAKE = "spec_mistake"
-    OTHER_DATA = "other_data"
     PORT = "port"
+    PROCESS_LIMIT = "process_limit"
     NOT_FINITE = "not_finite"
     # The disk.
     PERMISSION = "permission"
     DISK_FULL = "disk_full"
     QUOTA = "quota"
     DISK_ERROR = "disk_error"
+    STALE_FILE = "stale_file"
     FILES_MISSING = "files_missing"
     # A budget that turned a retry into a hold.
     MAX_CRASHES = "max_crashes"
@@ -124,6 +127,10 @@ KINDS: dict[Kind, Row] = {
     Kind.BATCH_SCRIPT_KILLED: Row(
         Cause.LOST, "the batch script was killed, or could not write the record of the attempt"
     ),
+    Kind.NOT_SAVED: Row(
+        *(None, "the time limit came before the save was done"),
+        *("give a save more time before the limit", "resume", "slurm.signal_lead_s=..."),
+    ),
     Kind.REFUSED: Row(
         *(None, "the job ended before it began an attempt"),
         "remove what the reason names; if no other job runs the run, resume",
@@ -162,19 +169,24 @@ KINDS: dict[Kind, Row] = {
         *(_CRASH, "the user's code failed", "correct the code, then resume with it"),
         flags=("code", *_YES),
     ),
+    Kind.KIT_FAULT: Row(
+        *(_CRASH, "the kit itself failed, not your code"),
+        *("report the traceback in this log to those who maintain the kit", "logs"),
+    ),
     Kind.SPEC_MISTAKE: Row(
         *(_CRASH, "the spec or the launch has a mistake"),
-        *("correct the key that the error names", "resume", "KEY=VALUE"),
+        "correct the key that the error names (of a script's own options: launch.args)",
+        *("resume", "KEY=VALUE"),
         flags=_YES,
-    ),
-    Kind.OTHER_DATA: Row(
-        *(_CRASH, "the samples are not those of an earlier start, or of rank 0"),
-        "bring the files back, or take the samples as they are now",
-        flags=("code",),
     ),
     Kind.PORT: Row(
         *(_CRASH, "a port is in use by another process of the node"),
         "let the script choose a free port (0), then resume; torchrun sets MASTER_PORT",
+    ),
+    Kind.PROCESS_LIMIT: Row(
+        *(_CRASH, "a further process or thread was refused, or a lock (EAGAIN)"),
+        "use fewer data workers and threads, or have the limit raised (ulimit -u, pids.max), "
+        "then resume",
     ),
     Kind.NOT_FINITE: Row(
         *(_CRASH, "the training diverged"),
@@ -186,14 +198,24 @@ KINDS: dict[Kind, Row] = {
         *(_CRASH, "the file system refuses the access"),
         "correct the permissions (ls -l, chmod), or name another file, then resume",
     ),
-    Kind.DISK_FULL: Row(_CRASH, "the disk is full", "free space on that disk, then resume"),
+    Kind.DISK_FULL: Row(
+        *(_CRASH, "the disk is full: no space (df), or no inodes for further files (df -i)"),
+        "delete files on that disk, then resume",
+    ),
     Kind.QUOTA: Row(
-        *(_CRASH, "the quota of the disk is used up"),
-        "free space there or ask for more quota, then resume",
+        *(_CRASH, "the quota of the disk is used up, of space or of files"),
+        "delete files there or ask for more quota, then resume",
     ),
     Kind.DISK_ERROR: Row(
         *(_CRASH, "the file server did not answer, or another host replaced the file"),
         "resume; if it repeats, ask the site about that file system",
+    ),
+    Kind.STALE_FILE: Row(
+        *(_CRASH, "a file on a shared disk was replaced or deleted while it was in use (ESTALE)"),
+        "keep caches on each node's own disk (launch.env: TRITON_CACHE_DIR, "
+        "TORCHINDUCTOR_CACHE_DIR, ...), then resume",
+        *("resume", "launch.env.TRITON_CACHE_DIR=/tmp/..."),
+        flags=_YES,
     ),
     Kind.FILES_MISSING: Row(
         _CRASH, "a file is missing", "bring it back, or correct its path, then resume"

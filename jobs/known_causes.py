@@ -45,6 +45,17 @@ _KNOWN_CAUSES = (
         (errno.ENOMEM,),
         ("MemoryError",),
     ),
+    _KnownCause(
+        Kind.STALE_FILE,
+        r"[Ss]tale (?:NFS )?file handle|\bESTALE\b|\b(?:[Ee]rrno|os error) 116\b",
+        (errno.ESTALE,),
+    ),
+    _KnownCause(
+        Kind.PROCESS_LIMIT,
+        # Behind a lock that another process holds there are the same words.
+        r"can't start new thread|pthread_create|^(?!.*[Ll]ock\b).*Resource temporarily unavailable",
+        (errno.EAGAIN,),
+    ),
     _KnownCause(Kind.PORT, r"[Aa]ddress already in use|EADDRINUSE", (errno.EADDRINUSE,)),
     _KnownCause(Kind.QUOTA, r"Disk quota exceeded", (errno.EDQUOT,)),
     _KnownCause(Kind.DISK_FULL, r"[Nn]o space left on device", (errno.ENOSPC,)),
@@ -62,6 +73,12 @@ _KNOWN_CAUSES = (
     _KnownCause(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
     _KnownCause(Kind.NODE_FAILURE, UNSIGNED),
     _KnownCause(Kind.COLLECTIVE, names=("DistBackendError",)),
+    _KnownCause(
+        Kind.SPEC_MISTAKE,
+        # Options that a parser refused with another exit code than 2.
+        r"HfArgumentParser|^[\w.]*(?:Validation|Config\w*|Argument\w*|Usage|Flags?\w*)"
+        r"(?:Error|Exception)\b",
+    ),
 )
 # The next attempt would only repeat these.
 REPEATED = (Kind.IMPORT_ERROR,)

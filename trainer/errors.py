@@ -56,8 +56,8 @@ HINTS = {
 }
 # Errors of the run directory that repeat until a person has removed the cause, with the remedy.
 STORAGE_HINTS = {
-    Kind.DISK_FULL: "free space there",
-    Kind.QUOTA: "free space there or ask for more quota",
+    Kind.DISK_FULL: "free space there (df), or inodes (df -i)",
+    Kind.QUOTA: "free space or files there, or ask for more quota",
     Kind.PERMISSION: "make it writable",
     Kind.FILES_MISSING: "move the run directory back to its place",
 }
@@ -74,12 +74,6 @@ exit_lock = threading.RLock()
 
 class NoSamples(UserError):
     """A part of the data set is empty, perhaps only on this host."""
-
-
-class OtherData(UserError):
-    """The samples are others than on rank 0, or than at a start before."""
-
-    kind = Kind.OTHER_DATA
 
 
 class NotFinite(UserError):

@@ -1,6 +1,7 @@
 """Names what ended an attempt: its kind, the place in the user's code, the log that shows more."""
 
 import contextlib
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ BY_STATE = {
     "OUT_OF_MEMORY": Kind.OUT_OF_MEMORY,
     "CANCELLED": Kind.CANCELLED,
 }
+_NO_MODULE = re.compile(r"No module named '?([\w.]+)")
 
 
 def with_reason(
@@ -34,27 +36,36 @@ def with_reason(
 
     facts: of the same attempt. kind: where the decision knew it. Raises: RecordError, OSError.
     """
-    kind, place, log = kind or kind_of(facts, record), None, None
+    kind = kind or kind_of(run_dir, facts, record)
+    place = log = None
     if record.cause in (*CRASHES, Cause.NODE, Cause.LOST):
         attempt_dir, hang = run_dir.attempt(facts.attempt), facts.of_nodes.hang
         failed = interpret.first_error(facts.of_nodes.errors)
-        log = run_dir.job_log
+        log = attempt_dir.rank_log(0) if kind is Kind.HANG else run_dir.job_log
         if kind is Kind.HANG and hang is not None and hang.waited_for:
             place, log = hang.place, attempt_dir.rank_log(hang.waited_for[0])
         elif failed is not None:
             place = places.users_frame(failed.traceback, run_dir, _checkout_of(run_dir))
             log = attempt_dir.rank_log(failed.rank)
-    why = replace(record.why, kind=kind, place=place, log=None if log is None else str(log))
+    advice = _of_module(run_dir, facts, record) if kind is Kind.IMPORT_ERROR else None
+    log_name = None if log is None else str(log)
+    why = replace(record.why, kind=kind, place=place, log=log_name, advice=advice)
     return replace(record, why=why)
 
 
-def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
+def kind_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> Kind:
     """Return the kind of what ended an attempt."""
     evidence = record.evidence
     if record.cause in (*CRASHES, Cause.LOST):
-        return _failure_of(facts, record.cause, evidence)
+        kind = _failure_of(facts, record.cause, evidence)
+        failed = interpret.first_error(facts.of_nodes.errors)
+        is_kits = failed is not None and places.is_kits_fault(failed.traceback, run_dir)
+        return Kind.KIT_FAULT if is_kits and kind in (Kind.USER_CODE, Kind.UNKNOWN) else kind
     if record.cause is Cause.NODE:
         return Kind.NODE_FAILURE
+    is_killed = evidence.outcome is None and bool(interpret.nodes_without_end(facts))
+    if record.cause is Cause.TIME_LIMIT and is_killed:
+        return Kind.NOT_SAVED
     if record.cause is Cause.REQUEUED and evidence.job_state in BY_STATE:
         return BY_STATE[evidence.job_state]
     return Kind(record.cause)  # the others have the same names
@@ -63,9 +74,14 @@ def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
 def _failure_of(facts: AttemptFacts, cause: Cause, evidence: Evidence) -> Kind:
     """Return the kind of an attempt that failed from inside, or ended without a record."""
     failed = interpret.first_error(facts.of_nodes.errors)
-    if evidence.kind in (Kind.HANG, Kind.NODE_FAILURE, *OF_MEMORY):
+    if evidence.kind in (Kind.HANG, Kind.NODE_FAILURE, Kind.SPEC_MISTAKE, *OF_MEMORY):
         return evidence.kind
-    if facts.of_nodes.agent_errors or any(x.error for x in facts.of_nodes.known_agents):
+    is_of_prefix = not facts.of_nodes.known_agents and bool(facts.of_nodes.last_words)
+    if (
+        is_of_prefix
+        or facts.of_nodes.agent_errors
+        or any(x.error for x in facts.of_nodes.known_agents)
+    ):
         return evidence.kind or Kind.SPEC_MISTAKE
     if failed is not None and not failed.caused_by_peer:
         return failed.kind
@@ -96,14 +112,34 @@ def _checkout_of(run_dir: RunDir) -> Path | None:
     return None
 
 
+def _of_module(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> str | None:
+    """Return what to do about a module that lies in the checkout; None where it does not."""
+    missing = _NO_MODULE.search(record.evidence.error or "")
+    checkout, runs_root = _checkout_of(run_dir), run_dir.path.parent.parent
+    found = missing and checkout and places.find_module(missing[1], checkout, runs_root)
+    if not missing or not found or not checkout:
+        return None
+    path = found.relative_to(checkout)
+    if (run_dir.code / path).exists():
+        folder = path.parents[missing[1].count(".")]
+        return (
+            f"{path} lies where Python does not look: resume with "
+            f"setup='[export PYTHONPATH={folder}]', or import it by its package"
+        )
+    named = "git add -f it" if facts.spec.launch.is_trainer else "name it in launch.inputs"
+    return f"{found} is not in the frozen code, because git ignores it: {named}, then submit again"
+
+
 def remedy_of(why: Why, run_id: str) -> tuple[str, str]:
     """Return what a person does after an attempt that ended a run, and the command for it.
 
     The budget decides where the cause itself is no mistake.
     """
-    by_budget = (Kind.MAX_RESTARTS, Kind.NO_PROGRESS, Kind.NOT_REQUEUED)
+    by_budget = [Kind.MAX_RESTARTS, Kind.NO_PROGRESS, Kind.NOT_REQUEUED]
+    if why.kind in (Kind.NOT_SAVED, Kind.HANG):
+        by_budget.remove(Kind.NO_PROGRESS)
     row = KINDS[why.budget if why.budget in by_budget else why.kind]
-    return row.advice, command(row.command, run_id, row.change, *row.flags)
+    return why.advice or row.advice, command(row.command, run_id, row.change, *row.flags)
 
 
 def hold_hint(why: Why, run_id: str) -> str:

@@ -9,7 +9,7 @@ import re
 import signal
 import textwrap
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from .. import log_text
@@ -28,6 +28,15 @@ _FAILURE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
+_FRAME = re.compile(r'^\s*File ".*", line \d+')
+# Lines that only say where there is more, and the borders of a box around the words.
+_POINTER = re.compile(r"--help|helptext|HYDRA_FULL_ERROR|errors\.pydantic\.dev")
+_REFUSAL = re.compile(
+    r"error|unrecogni[sz]ed|unknown|invalid|missing|required|unexpected|no such|not ", re.IGNORECASE
+)
+_BORDER = " \t|─━═│┃║╭╮╰╯┌┐└┘┏┓┗┛╔╗╚╝"
+# Lines of the kit and of Slurm in job.log.
+_NOT_PREFIX = re.compile(r"\d{4}-\d\d-\d\d \d\d:|(?:srun|slurmstepd)\S*: ")
 _EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
 _PEER_ERRORS = (*PEER_TEXTS, "DistBackendError", "DistNetworkError", "DistStoreError")
 
@@ -51,11 +60,12 @@ def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError
     lines = [line.removeprefix(f"[rank{rank}]: ") for line in log]  # torch puts it there
     if end["error_file"] != "<N/A>":
         lines = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
-    words = lines[-1] if lines else ""
+    words, is_refusal = _words_of(lines, code)
     is_peers = code == -signal.SIGTERM or any(each in words for each in _PEER_ERRORS)
     cause = None if is_peers else known_cause(words)
     # A shell shows the end of a program by signal N as 128 + N.
     of_exit = Kind.PROCESS_KILLED if code < 0 or code > 128 else Kind.USER_CODE
+    of_exit = Kind.SPEC_MISTAKE if is_refusal else of_exit
     kind = cause or (Kind.COLLECTIVE if is_peers else of_exit)
     between = ": " if code > 0 else "; its last line: "
     return RankError(
@@ -70,6 +80,26 @@ def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError
         would_repeat=cause in REPEATED,
         exit_code=code,
     )
+
+
+def _words_of(lines: Sequence[str], code: int) -> tuple[str, bool]:
+    """Return what a log says of a rank's end, and whether a parser refused an option.
+
+    That is the error behind the last frame of a traceback, else the last line: of a parser (exit
+    code 2, by convention) the last one that names what it refused.
+    """
+    last_frame = max((n for n, line in enumerate(lines) if _FRAME.match(line)), default=None)
+    if last_frame is not None and code == 1:  # else Python has not ended by it
+        behind = lines[last_frame + 1 :]
+        head = next((n for n, line in enumerate(behind) if line[:1].strip()), len(behind))
+        if error := [line for line in behind[head:] if not _POINTER.search(line)]:
+            return "\n".join(error), False
+    shown = [text for line in lines if re.search(r"\w", text := line.strip(_BORDER))]
+    own = [text for text in shown if not _POINTER.search(text)]
+    is_refusal = code == 2 or (code > 0 and any("HYDRA_FULL_ERROR" in text for text in shown[-1:]))
+    if is_refusal:
+        own = [text for text in own if _REFUSAL.search(text)] or own
+    return (own or shown or [""])[-1], is_refusal
 
 
 def _seconds(when: str) -> float:
@@ -105,3 +135,9 @@ def setup_words(reason: str, setup_log: Path) -> str:
     """Return the reason of setup lines that failed, with the last line of their output."""
     lines, head = log_text.last_lines(setup_log), _EXIT_CODE.match(reason)
     return f"{head[1]}: {lines[-1]}" if head and lines else reason
+
+
+def prefix_words(job_log: Path) -> list[str]:
+    """Return the last line of a command prefix that began no agent; [] where it wrote nothing."""
+    lines = (line for line in log_text.last_lines(job_log) if not _NOT_PREFIX.match(line))
+    return [f"launch.command_prefix ended with: {line}" for line in [*lines][-1:]]

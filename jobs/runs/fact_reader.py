@@ -17,6 +17,7 @@ from ..records.queued import SlurmSite, Submission, Successor
 from ..records.training import Outcome, Result, read_events, read_progress_steps
 from ..rundir import AttemptDir, RunDir
 from ..shared_files import names_in
+from ..spec import Launch
 from . import checkpoint_lookup, interpret, scratch_purge
 from .interpret import AttemptFacts, NodeFacts, Saved, Steps
 
@@ -80,7 +81,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
-        of_nodes=NodeFacts() if is_left_out else _read_nodes(run_dir, attempt, plan, is_users),
+        of_nodes=NodeFacts() if is_left_out else _read_nodes(run_dir, attempt, plan, spec.launch),
         steps=Steps(*read_progress_steps(run_dir.progress)),
         saved=Saved(
             checkpoint_lookup.newest(run_dir, is_users, names),
@@ -99,7 +100,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
 
 
 def _read_nodes(
-    run_dir: RunDir, attempt: int, plan: AttemptPlan | None, is_users: bool
+    run_dir: RunDir, attempt: int, plan: AttemptPlan | None, launch: Launch
 ) -> NodeFacts:
     attempt_dir = run_dir.attempt(attempt)
     names = names_in(attempt_dir.path)
@@ -114,6 +115,8 @@ def _read_nodes(
     is_own = any(not each.caused_by_peer and each.kind is not stopped for each in errors)
     failed = [] if is_own else _failed_agents(agents)
     words = _last_words(attempt_dir, failed)
+    if launch.command_prefix and not any(agents) and not errors:
+        words = tuple(("", text) for text in silent_end.prefix_words(run_dir.job_log))
     if any(text == UNSIGNED for _, text in words):
         errors = []  # their torchrun ended these ranks
     recorded = [each.rank for each in errors]
@@ -124,7 +127,7 @@ def _read_nodes(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
         errors=own,
-        gone=() if is_users else _gone_ranks(run_dir, attempt, agents, own),
+        gone=() if not launch.is_trainer else _gone_ranks(run_dir, attempt, agents, own),
         events=tuple(x for x in read_events(run_dir.timeline(RANK_0)) if x.attempt == attempt),
         is_stop_requested=attempt_dir.stop_requested.name in known,
         hang=records.read_leniently(HangConclusion, attempt_dir.hang),

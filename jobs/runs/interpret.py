@@ -119,7 +119,8 @@ def rank_evidence(
     if error is None and outcome is None and (error := unfinished_steps(facts)) is None:
         error = of_agent = format_agent_exits(facts)
     cause = None if of_agent is None else known_cause(of_agent)
-    kind = cause or kind_of(failed)
+    is_of_prefix = bool(facts.of_nodes.last_words) and not facts.of_nodes.known_agents
+    kind = cause or kind_of(failed) or (Kind.SPEC_MISTAKE if is_of_prefix else None)
     if killed and kind not in OF_MEMORY:  # perhaps the reason of what the ranks recorded
         kind = Kind.OUT_OF_MEMORY
     return Evidence(
@@ -233,6 +234,8 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
         if agent is None or (agent.torchrun_exit is None and not ended)
     ]
     words = [words for _, words in facts.of_nodes.last_words]
+    if words and not agents:
+        return f"{facts.nodes[0]}: {words[0]}"
     if UNSIGNED in words and facts.plan is not None:
         return f"the rendezvous at {facts.plan.head.endpoint} {UNSIGNED}"
     return ": ".join(filter(None, ["; ".join(ended), *words])) or None
@@ -408,6 +411,12 @@ def times_of(facts: AttemptFacts, is_warned: bool, now: float) -> tuple[float | 
 def first_event(facts: AttemptFacts, name: str) -> Event | None:
     """Return rank 0's first timeline event of a name in the attempt."""
     return next((event for event in facts.of_nodes.events if event.event == name), None)
+
+
+def is_without_step(facts: AttemptFacts) -> bool:
+    """Return whether the attempt did no step, in a run whose steps the kit knows."""
+    is_known = facts.spec.launch.is_trainer or facts.steps.done is not None
+    return is_known and facts.plan is not None and first_event(facts, "first_step") is None
 
 
 def reached_step(facts: AttemptFacts) -> int | None:

@@ -1,4 +1,4 @@
-"""Finds the file and the line of the user's code that a traceback shows."""
+"""Finds files of the user's code: the line that a traceback shows, and a missing module."""
 
 import contextlib
 import os
@@ -10,6 +10,9 @@ from ..rundir import RunDir
 
 # A frame of a Python traceback.
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
+# The last frame of a traceback: its file, and the statement below it.
+_LAST = re.compile(r'.*^\s*File "([^"]+)", line \d+[^\n]*\n\s*([^\n]*)', re.MULTILINE | re.DOTALL)
+MAX_FOLDERS = 1000  # that are searched for a module
 
 
 def users_frame(trace: str, run_dir: RunDir, checkout: Path | None) -> str | None:
@@ -31,15 +34,45 @@ def _users_file(path: Path, run_dir: RunDir, checkout: Path | None) -> Path | No
     """Return the user's file of a path; None for a file of the kit or of a package."""
     folders = (run_dir.code.resolve(), run_dir.work.resolve())
     path = Path(os.path.normpath(folders[0] / path)).resolve()
-    kits = [
-        folder / part
-        for folder in (run_dir.kit.resolve() / installation.NAME, installation.HOME)
-        for part in installation.PARTS
-    ]
-    if "site-packages" in path.parts or any(path.is_relative_to(each) for each in kits):
+    if "site-packages" in path.parts or _is_kits(path, run_dir):
         return None
     folder = next((each for each in folders if path.is_relative_to(each)), None)
     if folder is None:
         return path if checkout is not None and path.is_relative_to(checkout) else None
     original = None if checkout is None else checkout / path.relative_to(folder)
     return original if original is not None and original.is_file() else path
+
+
+def _is_kits(path: Path, run_dir: RunDir) -> bool:
+    """Return whether a resolved path is a file of the kit, also of a run's copy of it."""
+    kit = run_dir.kit.resolve()
+    homes = (kit / installation.NAME, kit, run_dir.work.resolve(), installation.HOME)
+    folders = [home / part for home in homes for part in installation.PARTS]
+    return any(path.is_relative_to(each) for each in folders)
+
+
+def is_kits_fault(trace: str, run_dir: RunDir) -> bool:
+    """Return whether a traceback ends in the kit, at a statement that does not raise on purpose.
+
+    Where the kit raises an error itself, the code that called it is at fault.
+    """
+    last = _LAST.match(trace)
+    if last is None or last[2].startswith("raise "):
+        return False
+    path = Path(last[1])
+    return path.name == "kit_stop.py" or _is_kits(path.resolve(), run_dir)
+
+
+def find_module(name: str, top: Path, runs_root: Path) -> Path | None:
+    """Return the file or folder of a module below a folder, the nearest one; None without one."""
+    inner, folders = Path(*name.split(".")), [top]
+    for folder in folders:  # which grows
+        for found in (folder / f"{inner}.py", folder / inner):
+            if found.exists():
+                return found
+        with contextlib.suppress(OSError):
+            below = sorted(each for each in folder.iterdir() if each.is_dir())
+            own = [each for each in below if not each.name.startswith((".", "__"))]
+            own = [x for x in own if x != runs_root and not (x / "pyvenv.cfg").exists()]
+            folders += own[: MAX_FOLDERS - len(folders)]
+    return None

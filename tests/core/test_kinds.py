@@ -49,6 +49,18 @@ def test_each_kind_has_one_line_and_each_cause_a_kind():
         ("CUDA error: uncorrectable ECC error encountered", (), None, "gpu_fault"),
         ("CUDA error: device-side assert triggered", (), None, None),
         ("ValueError: out of memory", ["ValueError", "Exception"], None, None),
+        ("OSError: [Errno 116] Stale file handle: '/net/k.so'", (), None, "stale_file"),
+        ("tar: data/0001: Cannot read: Stale NFS file handle", (), None, "stale_file"),
+        ("thread 'main' panicked: stale file handle (os error 116)", (), None, "stale_file"),
+        ("ImportError: /c/k.so: cannot open: Stale file handle", (), None, "stale_file"),
+        ("OSError: x", ["OSError"], errno.ESTALE, "stale_file"),
+        ("OSError: [Errno 122] Disk quota exceeded", (), None, "quota"),
+        ("RuntimeError: can't start new thread", (), None, "process_limit"),
+        ("bash: fork: retry: Resource temporarily unavailable", (), None, "process_limit"),
+        ("OSError: x", ["BlockingIOError", "OSError"], errno.EAGAIN, "process_limit"),
+        ("unable to lock file, 'Resource temporarily unavailable'", (), None, None),
+        ("omegaconf.errors.ConfigKeyError: Key 'x' not in 'C'", (), None, "spec_mistake"),
+        ("ValueError: Some keys are not used by the HfArgumentParser", (), None, "spec_mistake"),
     ],
 )
 def test_a_known_cause_is_found_by_class_number_or_words(text, names, number, kind):

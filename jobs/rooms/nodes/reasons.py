@@ -29,7 +29,7 @@ OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
 OF_THE_RUN = (
     *OF_MEMORY,
     *(Kind.NOT_FINITE, Kind.STOPPED_IN_START_UP, Kind.PERMISSION, Kind.QUOTA, Kind.DISK_FULL),
-    *(Kind.DISK_ERROR, Kind.FILES_MISSING),
+    *(Kind.DISK_ERROR, Kind.FILES_MISSING, Kind.SPEC_MISTAKE),
 )
 # Source: scontrol(1), show node. A * behind a state: the node does not respond.
 _DOWN = re.compile(r"DOWN|FAIL|NOT_RESPONDING|\*")
@@ -136,6 +136,8 @@ def _of_error(facts: AttemptFacts, error: RankError) -> Reason:
     failure = "" if known is None else f"{known}, from step {interpret.loaded_step(facts)}"
     if error.kind is Kind.COLLECTIVE:  # it may fail twice in the same words, of different nodes
         failure = ""
+    if error.kind is Kind.STALE_FILE:  # of a cache of any program, on its way through any code
+        failure = error.kind
     return Reason(error.host, error.kind, first_line(interpret.format_error(error)), False, failure)
 
 

@@ -1,5 +1,6 @@
 """Exactly one job may write to a run directory, and another one once that job is dead."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.runs.run_lock import OwnedError
@@ -204,3 +206,18 @@ def test_a_superseded_attempt_does_not_own_the_run_any_more(run):
     assert not run_lock.is_owned_by_attempt(run, me, 1)
     run_lock.release(run, me)
     assert not run_lock.is_owned_by_attempt(run, me, 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        (errno.EAGAIN, "ulimit -u"),
+        (errno.EDQUOT, "more quota"),
+        (errno.ENOSPC, "delete files on that disk;"),
+        (errno.EIO, "repair the disk"),
+    ],
+)
+def test_what_keeps_the_record_from_the_disk_has_its_own_way_out(run, number, way):
+    me = run_lock.this_process("7")
+    with pytest.raises(FailedError, match=way), run_lock.release_on_disk_error(run, me):
+        raise OSError(number, os.strerror(number))

@@ -10,6 +10,7 @@ import pytest
 from slurm_job_kit.jobs.attempt.decision import Action, BudgetUsed, Cause, decide
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
+from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 
 # Printed by torchrun (torch 2.13).
@@ -83,6 +84,71 @@ def test_the_rank_that_failed_first_is_named_with_the_last_line_of_its_log(
     run.attempt(1).rank_log(1).write_text(log)
     seen = evidence(run)
     assert (seen.error, seen.kind) == (f"rank 1 on a {words}", kind)
+
+
+FRAME = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n    f()\n'
+BOX = """╭─ Unrecognized options ─────────────╮
+│ Unrecognized options: --foo        │
+│ ────────────────────────────────── │
+│ For full helptext, run a.py --help │
+╰────────────────────────────────────╯
+"""
+TYPER = """Usage: a.py [OPTIONS]
+Try 'a.py --help' for help.
+╭─ Error ──────────────────╮
+│ No such option: --foo    │
+╰──────────────────────────╯
+"""
+HYDRA = """Could not override 'foo'.
+Key 'foo' is not in struct
+    full_key: foo
+    object_type=dict
+
+Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.
+"""
+MODEL = """pydantic_core._pydantic_core.ValidationError: 1 validation error for Config
+lr
+  Input should be a valid number [type=float_parsing, input_value='x']
+    For further information visit https://errors.pydantic.dev/2.11/v/float_parsing
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "words", "kind"),
+    [
+        (2, "usage: a.py [-h]\na.py: error: unrecognized arguments: --foo\n", "a.py: error", 0),
+        (2, BOX, "Unrecognized options: --foo", 0),
+        (2, TYPER, "No such option: --foo", 0),
+        (2, "ERROR: Could not consume arg: --foo\nUsage: a.py\n", "ERROR: Could not consume", 0),
+        (1, HYDRA, "Key 'foo' is not in struct", 0),
+        (1, FRAME + MODEL, MODEL.splitlines()[0], 0),
+        (1, FRAME + f"ValueError: x\n\n{HYDRA.splitlines()[-1]}\n", "ValueError: x", "user_code"),
+        (1, FRAME + "ValueError: x\nwandb: synced\n", "ValueError: x", "user_code"),
+        (3, FRAME + "ValueError: x, tried again\nno shard left\n", "no shard left", "user_code"),
+        (7, "error 0.3\nstep 9\n", "step 9", "user_code"),
+    ],
+)
+def test_the_words_of_a_refused_option_and_of_an_error_with_more_behind_it(
+    run, code, log, words, kind
+):
+    agents(run, 1, 1)
+    torchrun(run, code)
+    run.attempt(1).rank_log(1).write_text(log)
+    seen = evidence(run)
+    assert seen.error.startswith(f"rank 1 on a exited with code {code}: {words}")
+    assert seen.kind == (kind or "spec_mistake")
+
+
+def test_a_command_prefix_that_begins_no_agent_is_named_with_its_last_line(run):
+    run.spec.write_text(Spec(launch=Launch(command_prefix=["apptainer"])).to_json())
+    run.job_log.write_text(
+        "2026-01-01 00:00:00 attempt 1\nFATAL: no image x.sif\nsrun: error: n1\n"
+    )
+    seen = evidence(run)
+    assert seen.error == "a: launch.command_prefix ended with: FATAL: no image x.sif"
+    assert seen.kind == "spec_mistake"
+    agents(run, 0)
+    assert evidence(run).error != "a: launch.command_prefix ended with: FATAL: no image x.sif"
 
 
 TRACE = """Traceback (most recent call last):

@@ -6,7 +6,9 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, HangConclusion, RankError
+from slurm_job_kit.jobs.rooms.nodes import suspects
 from slurm_job_kit.jobs.rooms.nodes.reasons import reasons_of
+from slurm_job_kit.jobs.rooms.nodes.records import Past
 from slurm_job_kit.jobs.rundir import Timeline
 from slurm_job_kit.jobs.runs import fact_reader
 from tests.core.run_files import opened
@@ -41,6 +43,7 @@ SIGNS = {
         [("n2", "gpu_fault", True)],
     ),
     "a full disk of all nodes": ([error("n2", Kind.DISK_FULL), PEER], {}, []),
+    "a refused option": ([error("n2", Kind.SPEC_MISTAKE), PEER], {}, []),
     "no memory": ([error("n2", Kind.OUT_OF_MEMORY), PEER], {}, []),
     "a mistake": ([error("n2", Kind.USER_CODE, would_repeat=True), PEER], {}, []),
     "the first to crash": ([error("n2"), PEER], {}, [("n2", "unknown", False)]),
@@ -143,3 +146,22 @@ def test_two_crashes_in_the_same_line_are_the_same_failure(run):
         (reason,) = reasons_of(fact_reader.read(run, number), NOTHING, {})
         failures.append(reason.failure)
     assert failures[0] == failures[1] != ""
+
+
+def test_a_stale_handle_is_the_same_failure_in_any_cache_and_at_any_step(run):
+    """Twice on one node it speaks against that node; on the next one, too, it is the run's."""
+    found = []
+    for number, (node, cache) in enumerate((("n1", "triton"), ("n1", "inductor"), ("n2", "x")), 1):
+        attempt = opened(run, number, nodes=["n1", "n2", "n3"])
+        text = f"OSError: [Errno 116] Stale file handle: '/net/{cache}'"
+        trace = f'Traceback\n  File "/{cache}.py", line {number}, in f\n    f()\n{text}'
+        failed = error(node, Kind.STALE_FILE, text, traceback=trace)
+        records.write(attempt.rank_error(0), failed)
+        found.append(reasons_of(fact_reader.read(run, number), NOTHING, {}))
+    past = [Past(100.0, False, False, reasons) for reasons in found]
+    (second,) = suspects.confirmed(found[1], past[:1], 0.0, lambda _: True)
+    assert second.is_left_out
+    past[1] = Past(101.0, False, False, (second,))
+    assert [*suspects.left_out(past[:2], 0.0)] == ["n1"]
+    assert "the run is at fault, no node" in str(suspects.followed(past[2], past[:2]))
+    assert [*suspects.left_out(past, 0.0)] == []
