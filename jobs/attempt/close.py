@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,8 @@ from dataclasses import replace
 from .. import hooks, shared_files
 from ..console import BestEffort, print_line
 from ..errors import FailedError, UserError
-from ..records.ended import FINAL
+from ..node.torchrun import stop_signal
+from ..records.ended import FINAL, Evidence
 from ..rundir import RunDir
 from ..runs import fact_reader, interpret, run_lock
 from ..runs.interpret import AttemptFacts
@@ -20,12 +22,15 @@ from .decision import (
     Action,
     Cause,
     Decision,
+    after_same_crash,
     budget_of,
     budget_used,
     decide,
     decide_lost,
     format_decision,
     is_automatic_start,
+    with_idle_limits,
+    with_unsaved,
 )
 from .end_messages import error_lines, report_quarantine, report_short_lead
 from .execute import end_run, format_for_log
@@ -51,7 +56,11 @@ def close(
     facts = fact_reader.read(run_dir, attempt)
     evidence = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
     decision = decide(evidence, budget_used(facts.attempts, time.time()), budget_of(facts.spec))
+    if facts.plan is not None:
+        ran_s = time.time() - facts.plan.start
+        decision = after_same_crash(decision, evidence, facts.last, ran_s)
     decision = hooks.decide(facts, evidence, decision)
+    decision = _with_stop(run_dir, facts, evidence, decision)
     if decision is COMPLETED and interpret.is_by_exit_code(facts):
         decision = replace(COMPLETED, reason="every rank exited with code 0")
     with BestEffort("attempt")():
@@ -77,6 +86,30 @@ def close(
     return decision, facts
 
 
+def _with_stop(
+    run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, decision: Decision
+) -> Decision:
+    """Return the decision with what a stop lacked that saved nothing, or came before a step."""
+    if evidence.outcome is not None:
+        return decision
+    if stop_signal(facts.spec.launch) is not None:
+        is_killed = bool(interpret.nodes_without_end(facts))
+        given_s = _time_to_stop_s(run_dir, facts) if is_killed else None
+        lead_s = facts.spec.slurm.signal_lead_s
+        decision = with_unsaved(decision, evidence, is_killed, lead_s, given_s)
+    if interpret.is_without_step(facts):
+        decision = with_idle_limits(decision, facts.attempts, budget_of(facts.spec))
+    return decision
+
+
+def _time_to_stop_s(run_dir: RunDir, facts: AttemptFacts) -> float | None:
+    """Return the time from the warning to the agents' last sign of life; None where not known."""
+    warned = [each.t for agent in facts.of_nodes.known_agents for each in agent.signals]
+    with contextlib.suppress(OSError, ValueError):
+        return os.stat(run_dir.attempt(facts.attempt).stop_requested).st_mtime - min(warned)
+    return None
+
+
 def close_lost(
     run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, predecessor: str | None
 ) -> AttemptFacts:
@@ -95,6 +128,7 @@ def close_lost(
     budgets = budget_used(facts.attempts, time.time()), budget_of(facts.spec)
     decision = decide_lost(evidence, *budgets, is_automatic)
     decision = hooks.decide(facts, evidence, decision)
+    decision = _with_stop(run_dir, facts, evidence, decision)
     # Nothing else in job.log shows how that attempt ended.
     print_line(f"attempt {facts.attempt}: {format_decision(decision)}")
     facts = record_writer.record(run_dir, facts, evidence, decision)

@@ -3,9 +3,11 @@
 Their table is in tests/core/attempt/test_decision.py.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..console import quantity
 from ..kinds import KINDS, Kind
 from ..log_text import first_line
 from ..records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
@@ -27,6 +29,10 @@ EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 DAY_S = 86400
+# A failure of the program itself that comes so soon twice, in the same words, comes a third time.
+SOON_S = 60.0
+_OF_THE_PROGRAM = (Kind.USER_CODE, Kind.SPEC_MISTAKE)
+_NUMBER = re.compile(r"^rank \d+ on \S+|0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,25 @@ def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decisio
     return within_budget(decision, evidence, used, budget)
 
 
+def after_same_crash(
+    decision: Decision, evidence: Evidence, last: AttemptRecord | None, ran_s: float
+) -> Decision:
+    """Return a hold where this attempt crashed as the one before, each soon after its start.
+
+    last: the record of that one. ran_s: how long this one ran.
+    """
+    is_over = decision.action is Action.HOLD or evidence.has_progress
+    if last is None or last.decision in ENDS or last.times.start is None or is_over:
+        return decision
+    is_soon = max(ran_s, last.times.stop - last.times.start) <= SOON_S
+    is_of_program = decision.cause in CRASHES and evidence.kind in _OF_THE_PROGRAM
+    errors = [first_line(each.error or "") for each in (evidence, last.evidence)]
+    if not is_soon or not is_of_program or len({_NUMBER.sub("#", x) for x in errors}) > 1:
+        return decision
+    reason = f"the same within a minute of two starts: {decision.reason}"
+    return replace(decision, action=Action.HOLD, reason=reason)
+
+
 def crash_cause(evidence: Evidence) -> Cause:
     """Return which of CRASHES ended an attempt that failed from inside."""
     cause = None if evidence.kind is None else KINDS[evidence.kind].cause
@@ -175,12 +200,53 @@ def is_over_limit(evidence: Evidence) -> bool:
 def after_warning(evidence: Evidence) -> Decision:
     """Return the decision after a warned stop, or after a failure that followed the warning."""
     cause, reason = cause_of_stop(evidence)
-    if evidence.outcome is None:
-        reason += "; the attempt ended before it could save: raise slurm.signal_lead_s"
     action = Action.REQUEUE
     if job_state.has_no_allocation(evidence.job_state):
         action = Action.WAIT
     return start_again(evidence, cause, reason, action)
+
+
+def with_unsaved(
+    decision: Decision, evidence: Evidence, is_killed: bool, lead_s: int, given_s: float | None
+) -> Decision:
+    """Return the decision with what a stop lacked that saved nothing.
+
+    is_killed: the ranks did not end by themselves. given_s: from the warning to the kill.
+    """
+    is_warned_loss = decision.cause is Cause.LOST and bool(evidence.signals)
+    is_limit = decision.cause is Cause.TIME_LIMIT
+    if not (is_limit or is_warned_loss or decision.cause in EXTERNAL_STOPS):
+        return decision
+    if not is_killed:
+        error = first_line(evidence.error or "")
+        why = f"the ranks ended without a save{error and ': '}{error}"
+    elif is_limit or evidence.signals[:1] == ("SIGUSR1",):
+        why = f"killed before it could save: raise slurm.signal_lead_s, now {lead_s}"
+    else:
+        after = "" if given_s is None else f" {given_s:.0f} s after the warning"
+        why = f"killed{after}, before it could save: the site gives no more; save more often"
+    return replace(decision, reason=f"{decision.reason}; {why}")
+
+
+def with_idle_limits(
+    decision: Decision, attempts: Sequence[AttemptRecord], budget: Budget
+) -> Decision:
+    """Return the decision after a time limit before which no rank did a step.
+
+    attempts: before this one. As often as launch.max_crashes in a row it is a hang, which holds.
+    """
+    if decision.cause is not Cause.TIME_LIMIT:
+        return decision
+    number = 1
+    for entry in reversed(attempts):
+        if entry.cause is not Cause.TIME_LIMIT or entry.why.kind is not Kind.HANG:
+            break
+        number += 1
+    reason = f"no rank has done a step in {quantity(number, 'attempt')}: {decision.reason}"
+    decision = replace(decision, reason=reason, kind=Kind.HANG)
+    if number < budget.crashes or decision.action is Action.HOLD:
+        return decision
+    return replace(decision, action=Action.HOLD, cause=Cause.HANG)
 
 
 def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:

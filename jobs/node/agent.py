@@ -99,8 +99,8 @@ class Agent:
                 torchrun.send_signal(END_TORCHRUN)
             elif stop is not None:
                 send(stop, ranks)
-            for name in new:  # after the signals: a slow file system must not delay the stop
-                self.create_stop_file()
+            self.show_stop()  # after the signals: a slow file system must not delay the stop
+            for name in new:
                 self.event("signal", signal=name)
                 self.write_record(None)
         self.write_record(torchrun.returncode)
@@ -119,10 +119,12 @@ class Agent:
             if log is not None:
                 os.close(log)
 
-    def create_stop_file(self) -> None:
-        """Create the file in which a user's own script can see the stop."""
+    def show_stop(self) -> None:
+        """Create the file in which a script can see the stop; its time is the last sign of life."""
         with self.best_effort():
-            os.close(no_link(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY))
+            file = no_link(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY)
+            os.utime(file, (time.time(), time.time()))
+            os.close(file)
 
     def event(self, name: str, **fields: Any) -> None:
         """Append the event `name`, with the present time, to the timeline."""

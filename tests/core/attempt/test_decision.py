@@ -4,17 +4,24 @@ import dataclasses
 
 import pytest
 
+from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt.decision import (
     Action,
     Budget,
     BudgetUsed,
     Evidence,
+    after_same_crash,
     budget_of,
     decide,
+    decide_lost,
+    with_idle_limits,
+    with_unsaved,
 )
 from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.core import run_files
 
 FRESH = BudgetUsed(restarts=0, crashes=0, attempts=0)
 OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
@@ -187,3 +194,80 @@ def test_the_hold_of_a_crashing_script_names_what_counts_as_progress():
 
 def test_the_budgets_can_be_set():
     assert decide(NOTHING, FRESH, Budget(crashes=1)).action is Action.HOLD
+
+
+MINE = {"error": "rank 1 on n2 exited with code 1: TypeError: f() 7", "kind": Kind.USER_CODE}
+SAME = "rank 0 on n1 exited with code 1: TypeError: f() 12"
+# evidence, the error, decision and seconds of the attempt before, own seconds -> whether it holds
+TWICE = [
+    (MINE, SAME, "retry", 9, 9, True),
+    (MINE | {"kind": Kind.SPEC_MISTAKE}, SAME, "retry", 9, 9, True),
+    (MINE, SAME, "retry", 9, 61, False),
+    (MINE, SAME, "retry", 61, 9, False),
+    (MINE, "rank 0 on n1 exited with code 1: KeyError: 'x'", "retry", 9, 9, False),
+    (MINE, SAME, "hold", 9, 9, False),  # a user resumed
+    (MINE | {"has_progress": True}, SAME, "retry", 9, 9, False),
+    (MINE | {"kind": Kind.COLLECTIVE}, SAME, "retry", 9, 9, False),  # may pass by itself
+    (MINE | {"signals": TERM}, SAME, "retry", 9, 9, False),
+]
+
+
+def past(**fields):
+    """The record of an attempt."""
+    return records.decode(AttemptRecord, run_files.attempt(**fields), "here")
+
+
+@pytest.mark.parametrize(("known", "error", "decision", "before_s", "ran_s", "holds"), TWICE)
+def test_the_same_failure_of_two_starts_within_a_minute_is_not_tried_again(
+    known, error, decision, before_s, ran_s, holds
+):
+    seen = dataclasses.replace(NOTHING, **known)
+    last = past(evidence={"error": error}, decision=decision, start=100.0, stop=100.0 + before_s)
+    decided = decide(seen, FRESH)
+    after = after_same_crash(decided, seen, last, ran_s)
+    assert (after.action is Action.HOLD) == holds and after.cause == decided.cause
+    assert ("within a minute of two starts" in after.reason) == holds
+    assert after_same_crash(decided, seen, None, ran_s) == decided
+
+
+# evidence, whether it was killed -> words, and words that are missing
+UNSAVED = [
+    ({"signals": USR1}, True, "raise slurm.signal_lead_s, now 120", "site"),
+    (OVER_LIMIT, True, "raise slurm.signal_lead_s, now 120", "site"),
+    ({"signals": TERM, "is_preempted": True}, True, "killed 41 s after the warning", "lead_s"),
+    ({"signals": TERM, "error": "rank 0: disk full"}, False, "save: rank 0: disk full", "lead_s"),
+    ({"signals": USR1, "error": "rank 0: disk full"}, False, "save: rank 0: disk full", "lead_s"),
+    ({"error": "rank 0: x"}, False, "", "save"),
+]
+
+
+@pytest.mark.parametrize(("known", "is_killed", "words", "without"), UNSAVED)
+def test_the_remedy_of_a_stop_that_saved_nothing_follows_from_its_cause(
+    known, is_killed, words, without
+):
+    seen = dataclasses.replace(NOTHING, **known)
+    reason = with_unsaved(decide(seen, FRESH), seen, is_killed, 120, 41.2).reason
+    assert words in reason and without not in reason
+
+
+def test_a_killed_batch_script_says_what_the_warning_gave():
+    seen = dataclasses.replace(NOTHING, job_state="LOST", signals=TERM)
+    lost = decide_lost(seen, FRESH, Budget(), is_automatic=True)
+    assert "killed 40 s after the warning" in with_unsaved(lost, seen, True, 120, 40.0).reason
+    unwarned = dataclasses.replace(seen, signals=())
+    assert with_unsaved(lost, unwarned, True, 120, None) == lost
+
+
+def test_time_limits_before_a_step_are_a_hang_which_holds():
+    seen = dataclasses.replace(NOTHING, signals=USR1)
+    limit = decide(seen, FRESH)
+    first = with_idle_limits(limit, (), Budget())
+    assert (first.action, first.cause, first.kind) == ("requeue", "time_limit", Kind.HANG)
+    before = [past(cause="time_limit", kind="hang")] * 2
+    third = with_idle_limits(limit, before, Budget())
+    assert (third.action, third.cause, third.kind) == ("hold", "hang", Kind.HANG)
+    assert third.reason.startswith("no rank has done a step in 3 attempts")
+    moved = [*before, past(cause="time_limit", kind="time_limit")]
+    assert with_idle_limits(limit, moved, Budget()).action is Action.REQUEUE
+    preempted = decide(dataclasses.replace(NOTHING, signals=TERM, is_preempted=True), FRESH)
+    assert with_idle_limits(preempted, before, Budget()) == preempted

@@ -97,7 +97,7 @@ def test_a_script_that_looks_by_itself_sees_the_stop_of_its_own_node_at_once(run
     assert subprocess.run(shell).returncode == 1
     run.attempt(1).stop_requested.touch()
     agent = SimpleNamespace(attempt_dir=there.attempt(1), best_effort=nullcontext)
-    Agent.create_stop_file(agent)  # type: ignore[arg-type]
+    Agent.show_stop(agent)  # type: ignore[arg-type]
     assert subprocess.run(shell).returncode == 0
 
 
