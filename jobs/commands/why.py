@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import re
-import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import installation, log_text, shared_files
+from .. import installation, log_text
 from ..attempt import record_writer
-from ..attempt.decision import CRASHES, budget_of, budget_used, decide_lost
+from ..attempt.decision import CRASHES, DAY_S, budget_of, budget_used, decide_lost
 from ..attempt.reasons import BY_STATE, remedy_of, with_reason
-from ..console import display_path, quantity
+from ..console import display_path, format_duration, quantity
 from ..errors import UserError
 from ..kinds import KINDS, Kind
 from ..log_text import first_line, last_lines
@@ -27,11 +27,11 @@ from ..runs.interpret import AttemptFacts
 from ..runs.state import RunPhase, RunState
 from ..slurm import job_list, job_state, pending
 from ..slurm.client import Job, Life
-from ..slurm.hostlist import expand_hostlist
 from . import arguments
 from .views import words
 
 MAX_EARLIER = 10
+QUIET_S = 180.0  # without a step; steps, and pauses between them, may take long
 MAKE = ("", "RUN FLAGS")
 ONLY_PRINTS = True
 # The number of an attempt, the kind of what ended it, and the reason.
@@ -212,10 +212,31 @@ def _of_living(run: RunState, last: AttemptRecord | None) -> Answer:
         text = f"job {run.job_id} waits ({job.reason}): {pending.explain(job.reason) or text}"
         return _advised(_of_kind(run, Kind.PENDING, text), run, job)
     has_failed = last is not None and last.cause in CRASHES
-    text = f"{'the run is running again' if has_failed else 'nothing is wrong'}: {text}"
+    quiet = _without_step(run)
+    fine = "the run is running again" if has_failed else "nothing is wrong"
+    text = f"{quiet or fine}: {text}"
     if run.files.progress is not None:
         text += f", {words.format_progress(run.files.progress)}"
-    return _of_kind(run, Kind.RUNNING, text)
+    answer = _of_kind(run, Kind.RUNNING, text)
+    advice = "see in the log what the ranks do; if they hang, cancel the run and resume it"
+    return replace(answer, advice=advice) if quiet else answer
+
+
+def _without_step(run: RunState) -> str | None:
+    """Return since when a running attempt has no step, where that is long; None else."""
+    files = run.files
+    if run.phase is not RunPhase.RUNNING or files.is_closed or files.plan is None:
+        return None
+    if files.progress is None and not files.spec.launch.is_trainer:
+        return None  # of a script that reports none, nothing is known
+    since = files.plan.start
+    with contextlib.suppress(OSError):
+        since = max(since, files.run_dir.progress.stat().st_mtime)
+    quiet_s = time.time() - since
+    if quiet_s < QUIET_S:
+        return None
+    at = words.date(since).partition(" ")[2] if quiet_s < DAY_S / 2 else words.date(since)
+    return f"no step since {at} ({format_duration(quiet_s, 1)})"
 
 
 def _advised(answer: Answer, run: RunState, job: Job) -> Answer:
@@ -282,23 +303,8 @@ def _of_record(run: RunState, last: AttemptRecord, by_slurm: Kind | None) -> Ans
 
 
 def _of_never_started(run: RunState, state: str | None) -> Answer:
-    if state is None:
-        gone = "" if run.job_id is None else f", and Slurm does not know job {run.job_id} any more"
-        return _of_kind(run, Kind.NEVER_STARTED, f"no attempt was begun{gone}")
-    job = run.job or Job(state)
-    ended_as = state if job.reason == "None" else f"{state} ({job.reason})"
-    text = f"Slurm ended job {run.job_id} as {ended_as}, before it began an attempt"
-    if shared_files.exists(log := run.run_dir.job_log):
-        answer = _of_kind(run, BY_STATE.get(state, Kind.UNKNOWN), text)
-        return replace(answer, log=str(log), last_lines=tuple(last_lines(log)))
-    if state != "FAILED":
+    if state is not None:
+        text = f"Slurm ended job {run.job_id} as {state}, before it began an attempt"
         return _of_kind(run, BY_STATE.get(state, Kind.UNKNOWN), text)
-    # Slurm opens job.log first, in the run directory. It does not keep what failed.
-    path, node = job.work_dir or str(run.run_dir.path), "".join(expand_hostlist(job.nodes)[:1])
-    text += f" and wrote no job.log: perhaps {node or 'its node'} cannot open {path}"
-    for link, real in ((each, os.path.realpath(each)) for each in (path, os.path.expanduser("~"))):
-        if link != real and path.startswith((link, real)):
-            text += f"; on this host {link} leads to {real}"
-    advice = "look whether the node has it; if not, submit with a runs_root that every host has"
-    there = f"srun --nodes=1 {f'--nodelist={node} ' if node else ''}ls -d {shlex.quote(path)}"
-    return Answer(Kind.REFUSED, text, advice, there)
+    gone = "" if run.job_id is None else f", and Slurm does not know job {run.job_id} any more"
+    return _of_kind(run, Kind.NEVER_STARTED, f"no attempt was begun{gone}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from ...rundir import RunDir
 from ...spec import Spec
 
 if TYPE_CHECKING:
-    from ...attempt.decision import Decision
     from ...config.load import LoadedSpec
     from ...problems import Problem
     from ...records.ended import Evidence
@@ -86,13 +86,6 @@ def evidence(
     """Return the evidence with the progress of a script, which names its files itself."""
     if facts.spec.launch.is_trainer:
         return found
-    from .progress import with_progress
+    from .progress import has_progress
 
-    return with_progress(run_dir, facts, found)
-
-
-def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
-    """Return the decision, which is a hold of a script that begins again at each start."""
-    from . import progress
-
-    return progress.decide(facts, found, decision)
+    return replace(found, has_progress=has_progress(run_dir, facts))
