@@ -1,5 +1,6 @@
 """The frozen code: a read-only copy of the repository, shared by runs of equal code."""
 
+import collections
 import contextlib
 import errno
 import functools
@@ -100,7 +101,7 @@ def source_files(
     """Return the files to freeze by their names: what git tracks or does not ignore.
 
     Without git, all but hidden files. Not what lies below runs_root or `inputs`, and no untracked
-    file that may be a secret.
+    file of an environment, or that may be a secret.
 
     Raises: UserError for a repository that git does not read, a large untracked file, or too much.
     """
@@ -111,9 +112,8 @@ def source_files(
         left_out.append(str(runs_root.relative_to(repository)))
     if installation.IS_CLONE and repository == installation.ROOT:
         left_out += (*installation.PARTS, installation.NAME)  # a run has a copy of the kit
-    files: Iterable[_File] = (
-        each for each in _files(repository, names) if not is_below(each.name, left_out)
-    )
+    own = (each for each in _files(repository, names) if not is_below(each.name, left_out))
+    files: Iterable[_File] = _without_environments(own, repository)
     if listed is not None:
         files = _refuse_large(list(files), repository)
     limit_mib = MAX_MIB_WITHOUT_GIT if listed is None else MAX_MIB
@@ -189,6 +189,33 @@ def _files(folder: Path, names: Iterable[tuple[str, bool]]) -> Iterator[_File]:
             and path.parent.name != "__pycache__"
         ):
             yield _File(name, status.st_size, is_tracked)
+
+
+def is_environment(folder: Path) -> bool:
+    """Return whether a folder has installed packages: of venv, conda or npm."""
+    if folder.name in (".venv", "venv", "node_modules"):
+        return True
+    return any((folder / name).exists() for name in ("pyvenv.cfg", "conda-meta"))
+
+
+def _without_environments(files: Iterable[_File], repository: Path) -> Iterator[_File]:
+    """Yield the files but untracked ones of environments, which are printed."""
+    sizes: collections.Counter[str] = collections.Counter()
+
+    @functools.cache
+    def environment_of(folder: str) -> str:
+        """Return the outermost environment around a file; "" for none."""
+        around = folder and environment_of(os.path.dirname(folder))
+        return around or (folder if folder and is_environment(repository / folder) else "")
+
+    for each in files:
+        if not each.is_tracked and (found := environment_of(os.path.dirname(each.name))):
+            sizes[found] += each.size
+        else:
+            yield each
+    if sizes:
+        shown = ", ".join(f"{name} ({size / 2**20:.1f} MiB)" for name, size in sizes.items())
+        print_line(f"left out of the frozen code, as installed packages are no code: {shown}")
 
 
 def _refuse_large(files: list[_File], repository: Path) -> list[_File]:

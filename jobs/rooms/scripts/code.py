@@ -6,14 +6,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from ... import installation, records
-from ...console import print_line
 from ...errors import UserError
 from ...records.frozen import Provenance
 from ...rundir import RunDir
@@ -79,32 +78,60 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
         )
 
 
-def warn_of_missing(run_dir: RunDir) -> None:
-    """Print what the script of a new run may read and the run has no copy of."""
-    inputs = [os.path.normpath(each) for each in Spec.read(run_dir.spec).launch.inputs]
-    known, runs_root = records.read(Provenance, run_dir.provenance), run_dir.path.parent.parent
+def missing_of(run_dir: RunDir) -> Iterator[str]:
+    """Yield what the code of a new run may import or read, and the run has no copy of."""
+    launch, known = Spec.read(run_dir.spec).launch, records.read(Provenance, run_dir.provenance)
+    inputs = [os.path.normpath(each) for each in launch.inputs]
     repository = Path((known and known.repository) or ".")
-    with contextlib.suppress(FileNotFoundError):  # without git all is copied
-        options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
-        listed = ask_git(repository, "ls-files", *options).stdout.split("\0")
-        names = (each for each in listed if each and _may_be_read(repository, each, runs_root))
-        left = [*itertools.islice((x for x in names if not _is_linked(x, inputs)), MAX_SHOWN + 1)]
-        if left:
-            shown = ", ".join(left[:MAX_SHOWN]) + ", ..." * (len(left) > MAX_SHOWN)
-            print_line(
-                f"git ignores {shown}, so the run has no copy: "
-                "what the script reads there has to be named in launch.inputs"
-            )
+    names = [each for each in _ignored(repository) if not _is_linked(each, inputs)]
+    if modules := _modules(names, repository, run_dir.code):
+        way = "added by git add -f" if launch.is_trainer else "named in launch.inputs"
+        yield (
+            f"git ignores {_some(modules)} in frozen packages, so the run has no copy: "
+            f"what your code imports there has to be {way}"
+        )
+    if launch.is_trainer:
+        return
+    runs_root = run_dir.path.parent.parent
+    others = (each for each in names if each not in modules)
+    data = (each for each in others if _may_be_read(repository, each, runs_root))
+    if left := [*itertools.islice(data, MAX_SHOWN + 1)]:
+        yield (
+            f"git ignores {_some(left)}, so the run has no copy: "
+            "what the script reads there has to be named in launch.inputs"
+        )
     if line := editable_line():
-        print_line(line)
+        yield line
+
+
+def _ignored(repository: Path) -> list[str]:
+    """Return what git ignores; a folder of which it knows nothing ends with a slash."""
+    options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
+    with contextlib.suppress(FileNotFoundError):  # without git all is copied
+        return [*filter(None, ask_git(repository, "ls-files", *options).stdout.split("\0"))]
+    return []
+
+
+def _modules(names: Sequence[str], repository: Path, code: Path) -> list[str]:
+    """Return the modules and packages among the names that lie in a folder of frozen modules."""
+    folders = {os.path.dirname(x) for x in code_snapshot.files_of(code) if x.endswith(".py")}
+    inner = (x for x in names if os.path.dirname(x.rstrip("/")) in folders - {""})
+    return [x for x in inner if x.endswith((".py", ".so")) or _is_package(repository / x)]
+
+
+def _is_package(path: Path) -> bool:
+    return (path / "__init__.py").exists()
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_SHOWN]) + ", ..." * (len(names) > MAX_SHOWN)
 
 
 def _may_be_read(repository: Path, name: str, runs_root: Path) -> bool:
     """Return whether an ignored path may be data: not an environment, bytecode, or Slurm's log."""
     path = repository / name
     is_made = path.name.startswith((".", "__", "slurm-")) or path.suffix in (".pyc", ".egg-info")
-    is_environment = name.endswith("/") and (path / "pyvenv.cfg").exists()
-    return not (is_made or is_environment or path == runs_root)
+    return not (is_made or code_snapshot.is_environment(path) or path == runs_root)
 
 
 def _is_linked(name: str, inputs: Sequence[str]) -> bool:

@@ -44,16 +44,16 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     """Fill the working directories; name what a new run has no copy of, or what may go wrong."""
     specs = {run_dir: loaded.spec for run_dir, loaded in runs.items() if run_dir.path.is_dir()}
     scripts = [run_dir for run_dir, spec in specs.items() if not spec.launch.is_trainer]
-    if not scripts:
-        return
-    from .code import warn_of_missing
+    from .code import missing_of
     from .text import warnings_of
     from .work import follow_code
 
-    if not scripts[0].work.exists():
-        warn_of_missing(scripts[0])
-        for line in warnings_of(Spec.read(scripts[0].spec).launch, scripts[0].code):
-            print_line(line)
+    for first in [*specs][:1]:
+        if not (first.work.exists() or first.attempts.exists()):
+            launch = Spec.read(first.spec).launch
+            own = () if launch.is_trainer else warnings_of(launch, first.code)
+            for line in (*missing_of(first), *own):
+                print_line(line)
     for run_dir in scripts:
         follow_code(run_dir)
 

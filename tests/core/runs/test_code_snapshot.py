@@ -286,6 +286,29 @@ def test_without_git_everything_but_hidden_files_and_runs_is_frozen(
     assert files(code) == ["a.py", "runs/b.py"]
 
 
+@pytest.mark.parametrize("is_with_git", [False, True])
+def test_untracked_environments_are_left_out_in_one_line(take, repository, capfd, is_with_git):
+    write(repository, "venv/lib/big.so", "x" * 2**21)  # more than an untracked file may have
+    write(repository, "web/node_modules/x/node_modules/y.js", "")
+    write(repository, "tools/conda-meta/history", "")
+    write(repository, "py311/pyvenv.cfg", "")
+    write(repository, "py311/src/mine/.git/HEAD", "")
+    write(repository, "env/agent.py", "")  # a name of code, too
+    if not is_with_git:
+        shutil.rmtree(repository / ".git")
+        (repository / "runs").rename(repository / "code")
+    top = {name.split("/")[0] for name in files(take())}
+    others = {".gitignore", "runs"} if is_with_git else {"code", "data", "x.pt"}
+    assert top == {"a.py", "env", "pkg"} | others
+    (line,) = [x for x in capfd.readouterr().err.splitlines() if "packages are no code" in x]
+    for name in ("py311 (0.0 MiB)", "tools (0.0 MiB)", "venv (2.0 MiB)", "web/node_modules ("):
+        assert name in line
+    if is_with_git:
+        write(repository, ".venv/own.py", "")
+        subprocess.run(["git", "-C", repository, "add", ".venv"], check=True)
+        assert ".venv/own.py" in files(take()), "what git tracks stays"
+
+
 @pytest.mark.parametrize("limit", ["MAX_MIB", "MAX_MIB_WITHOUT_GIT"])
 def test_too_much_code_is_an_error_that_names_the_largest_file(
     take, repository, monkeypatch, limit
