@@ -54,6 +54,7 @@ class Kind(StrEnum):
     USER_CODE = "user_code"
     KIT_FAULT = "kit_fault"
     SPEC_MISTAKE = "spec_mistake"
+    OTHER_DATA = "other_data"
     PORT = "port"
     PROCESS_LIMIT = "process_limit"
     NOT_FINITE = "not_finite"
@@ -178,6 +179,11 @@ KINDS: dict[Kind, Row] = {
         "correct the key that the error names (of a script's own options: launch.args)",
         *("resume", "KEY=VALUE"),
         flags=_YES,
+    ),
+    Kind.OTHER_DATA: Row(
+        *(_CRASH, "the samples are not those of an earlier start, or of rank 0"),
+        "bring the files back, or take the samples as they are now",
+        flags=("code",),
     ),
     Kind.PORT: Row(
         *(_CRASH, "a port is in use by another process of the node"),

@@ -39,12 +39,13 @@ kit_find_code() { # Python searches the frozen code before any other
 
 # --- the inherited environment ----------------------------------------------------------------------
 # The first eight bind all ranks to one core, launch.threads_per_rank sets what the next six do, with
-# PYTHON... Python waits at its end or does not find the frozen code, the last ones change bash.
+# PYTHON... Python waits at its end, does not find the frozen code, or orders its sets as on the host
+# of this start; the last ones change bash.
 unset \
     OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY KMP_AFFINITY KMP_HW_SUBSET KMP_PLACE_THREADS \
     OMP_DYNAMIC OMP_THREAD_LIMIT OMP_NUM_THREADS MKL_NUM_THREADS MKL_DOMAIN_NUM_THREADS \
-    OPENBLAS_NUM_THREADS GOTO_NUM_THREADS BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH CDPATH \
-    POSIXLY_CORRECT GREP_OPTIONS
+    OPENBLAS_NUM_THREADS GOTO_NUM_THREADS BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH \
+    PYTHONHASHSEED CDPATH POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t kit_builtins < <(compgen -b)
 unset -f "${kit_builtins[@]}" link grep find rm stat # functions of the user's shell
 # As in ddp.sbatch: nothing runs that another user made or may change, and whom dir_mode lets in may

@@ -41,5 +41,8 @@ def main() -> object:
 
 
 if __name__ == "__main__":
+    if not os.environ.get("PYTHONHASHSEED", "").isdecimal():  # torchrun by hand: no agent set it
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, sys.orig_argv)
     kept = main()
     os._exit(0)

@@ -76,6 +76,12 @@ class NoSamples(UserError):
     """A part of the data set is empty, perhaps only on this host."""
 
 
+class OtherData(UserError):
+    """The samples are others than on rank 0, or than at a start before."""
+
+    kind = Kind.OTHER_DATA
+
+
 class NotFinite(UserError):
     """A loss or a weight is NaN or infinite: it is not saved, and a retry would repeat it."""
 

@@ -71,9 +71,9 @@ def run_here(run_dir: RunDir, stream: TextIO) -> int:
     print(f"stopped{where}: {why}", file=sys.stderr)
     if attempts := read_attempts(run_dir):
         print(f"next: {hold_hint(attempts[-1].why, run_dir.run_id)}", file=sys.stderr)
-    if client.is_configured():
+    if client.is_installed():
         here = f"with {installation.CLUSTER_LOCAL} it continues here"
-        print(f"note: this queues the run on Slurm; {here}", file=sys.stderr)
+        print(f"note: where Slurm has a cluster this queues the run; {here}", file=sys.stderr)
     return 130 if decision.cause is Cause.INTERRUPTED else 1
 
 

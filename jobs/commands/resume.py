@@ -16,7 +16,7 @@ from .. import hooks, records, shared_files
 from ..attempt.close import write_missing_result
 from ..config.load import LoadedSpec
 from ..console import print_line
-from ..errors import FailedError, UserError
+from ..errors import UserError
 from ..records.frozen import Provenance, Revision
 from ..records.queued import Submission
 from ..rundir import RunDir, folder_of
@@ -209,8 +209,7 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
             raise state.unknown(run_dir, life)
     queued = run_jobs.in_queue([run_dir])
     if queued is None and cluster == "slurm":
-        text = f"{run_dir.run_id}: squeue does not answer whether a job of it is queued already"
-        raise FailedError(f"{text}\n  hint: try again")
+        raise run_jobs.silent(run_dir)
     if queued:
         what = f"{run_dir.run_id} is queued or running as job {next(iter(queued[run_dir]))}"
         raise UserError(f"{what}\n  hint: {_WAIT}")

@@ -8,7 +8,7 @@ from ..errors import FailedError, UserError
 from ..rundir import RunDir
 from ..runs import lookup, state
 from ..runs.state import RunState
-from ..slurm import job_list
+from ..slurm import client, job_list
 from ..slurm.client import Job
 
 
@@ -16,13 +16,14 @@ def live_jobs(runs: Sequence[RunState]) -> dict[RunDir, dict[str, Job | None]]:
     """Return the jobs of runs that are queued or run, or of which Slurm gives no answer.
 
     By run, then by id. Prints which runs have no jobs but those that Slurm may hide, and which jobs
-    are no run's that names them. Raises: UserError where no run has another job.
+    are no run's that names them. Raises: UserError where no run has another job; FailedError where
+    none is known and Slurm does not answer.
     """
-    queued = in_queue([run.run_dir for run in runs]) or {} if runs else {}
+    queued = in_queue([run.run_dir for run in runs]) if runs else {}
     jobs_of: dict[RunDir, dict[str, Job | None]] = {}
     left: list[UserError | FailedError] = []
     for run in runs:
-        of_run = queued.get(run.run_dir, {})
+        of_run = (queued or {}).get(run.run_dir, {})
         jobs: dict[str, Job | None] = {}
         for job_id, life in run.lives.items():
             if not (life.is_alive or life.is_silent):
@@ -37,11 +38,19 @@ def live_jobs(runs: Sequence[RunState]) -> dict[RunDir, dict[str, Job | None]]:
         else:
             unknown = (life for life in run.lives.values() if life.is_alive is None)
             left += [state.unknown(run.run_dir, life) for life in unknown]
+    if queued is None and not (jobs_of or left) and client.is_installed():
+        raise silent(runs[0].run_dir)
     if left and not jobs_of:
         raise left[0]
     for error in left:
         print_line(str(error))
     return jobs_of
+
+
+def silent(run_dir: RunDir) -> FailedError:
+    """Return the error where it is unknown whether a job of plain sbatch waits for a run."""
+    text = f"{run_dir.run_id}: squeue does not answer whether a job of it is queued already"
+    return FailedError(f"{text}\n  hint: try again")
 
 
 def _foreign(run_dir: RunDir, job_id: str, job: Job | None) -> UserError:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from .. import hooks, installation
 from ..config.load import LoadedSpec, load
 from ..console import display_path, print_line
-from ..errors import UserError
+from ..errors import FailedError, UserError
 from ..records.queued import Submission
 from ..rundir import RunDir
 from ..runs.freeze import freeze_all, planned_run_dir
 from ..slurm import client, executor
 from . import arguments, packages
-from .queue import gpu_hours, queue, test_only
+from .queue import HINT, gpu_hours, queue, test_only
 from .submit_claim import hold_claim
 
 Claim = Callable[[RunDir], contextlib.AbstractContextManager[None]]
@@ -61,26 +61,30 @@ def submit(
 
 
 def choose_cluster(requested: str) -> str:
-    """Return `slurm` or `local`; auto is Slurm if sbatch is on PATH and configured for a cluster.
+    """Return `slurm` or `local`; auto is local only without sbatch, or if that has no cluster.
 
-    Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing.
+    Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing;
+    FailedError where sbatch does not answer: that is not "no".
     """
-    has_sbatch = client.has_sbatch()
-    if requested == "slurm" and not has_sbatch:
-        raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
-    if requested != "auto":
+    if requested == "local":
         return requested
-    reason = client.unloaded_reason()
-    if reason is not None:
+    try:
+        sbatch = client.find_sbatch()
+        if sbatch and (requested == "slurm" or client.has_cluster(sbatch)):
+            return "slurm"
+    except OSError as error:
+        raise FailedError(f"sbatch does not answer, nothing is queued: {error}\n{HINT}") from error
+    if requested == "slurm":
+        raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
+    if sbatch:
+        what = "sbatch is installed, but configured for no cluster: this machine trains"
+        print(what, file=sys.stderr)
+    elif reason := client.unloaded_reason():
         raise UserError(
             f"no sbatch on PATH, but this looks like a cluster: {reason}\n"
             "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"
         )
-    if has_sbatch and not client.is_configured():
-        what = "sbatch is installed, but configured for no cluster: this machine trains"
-        print(what, file=sys.stderr)
-        return "local"
-    return "slurm" if has_sbatch else "local"
+    return "local"
 
 
 @contextlib.contextmanager

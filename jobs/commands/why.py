@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import installation, log_text
+from .. import installation, log_text, shared_files
 from ..attempt import record_writer
 from ..attempt.decision import CRASHES, DAY_S, budget_of, budget_used, decide_lost
 from ..attempt.reasons import BY_STATE, remedy_of, with_reason
@@ -27,6 +29,7 @@ from ..runs.interpret import AttemptFacts
 from ..runs.state import RunPhase, RunState
 from ..slurm import job_list, job_state, pending
 from ..slurm.client import Job, Life
+from ..slurm.hostlist import expand_hostlist
 from . import arguments
 from .views import words
 
@@ -303,8 +306,23 @@ def _of_record(run: RunState, last: AttemptRecord, by_slurm: Kind | None) -> Ans
 
 
 def _of_never_started(run: RunState, state: str | None) -> Answer:
-    if state is not None:
-        text = f"Slurm ended job {run.job_id} as {state}, before it began an attempt"
+    if state is None:
+        gone = "" if run.job_id is None else f", and Slurm does not know job {run.job_id} any more"
+        return _of_kind(run, Kind.NEVER_STARTED, f"no attempt was begun{gone}")
+    job = run.job or Job(state)
+    ended_as = state if job.reason == "None" else f"{state} ({job.reason})"
+    text = f"Slurm ended job {run.job_id} as {ended_as}, before it began an attempt"
+    if shared_files.exists(log := run.run_dir.job_log):
+        answer = _of_kind(run, BY_STATE.get(state, Kind.UNKNOWN), text)
+        return replace(answer, log=str(log), last_lines=tuple(last_lines(log)))
+    if state != "FAILED":
         return _of_kind(run, BY_STATE.get(state, Kind.UNKNOWN), text)
-    gone = "" if run.job_id is None else f", and Slurm does not know job {run.job_id} any more"
-    return _of_kind(run, Kind.NEVER_STARTED, f"no attempt was begun{gone}")
+    # Slurm opens job.log first, in the run directory. It does not keep what failed.
+    path, node = job.work_dir or str(run.run_dir.path), "".join(expand_hostlist(job.nodes)[:1])
+    text += f" and wrote no job.log: perhaps {node or 'its node'} cannot open {path}"
+    for link, real in ((each, os.path.realpath(each)) for each in (path, os.path.expanduser("~"))):
+        if link != real and path.startswith((link, real)):
+            text += f"; on this host {link} leads to {real}"
+    advice = "look whether the node has it; if not, submit with a runs_root that every host has"
+    there = f"srun --nodes=1 {f'--nodelist={node} ' if node else ''}ls -d {shlex.quote(path)}"
+    return Answer(Kind.REFUSED, text, advice, there)

@@ -152,7 +152,10 @@ class Node:
 
 def variables_of_spec(spec: Spec) -> dict[str, str]:
     """Return the variables of torchrun and the ranks that are the same in every attempt."""
+    hash_seed = os.environ.get("PYTHONHASHSEED", "")  # a setup line may have set it
     return {
+        # Sets of texts have the same order in each process and start, and so have labels by it.
+        "PYTHONHASHSEED": hash_seed if hash_seed.isdecimal() else "0",
         "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
         # Needed before rank 0, which alone reads the spec, can share it.
         "KIT_HANG_TIMEOUT_S": str(spec.launch.hang_timeout_s),

@@ -99,10 +99,12 @@ class Provenance:
     # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.
     agent_interpreter: str | None = None
     origin: StateOrigin | None = field(default=None, metadata=OMIT_NONE)
+    frozen: Seconds | None = field(default=None, metadata=OMIT_NONE)  # since the epoch: the code
 
 
 @dataclass(frozen=True)
 class ProvenanceOrigin:
-    """The one key of provenance.json that the trainer reads."""
+    """The keys of provenance.json that the trainer reads."""
 
     origin: StateOrigin | None = None
+    frozen: Seconds | None = None

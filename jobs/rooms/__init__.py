@@ -26,7 +26,9 @@ class Room(NamedTuple):
 # In the order in which their hooks are called.
 ROOMS: dict[str, Room] = {
     "sites": Room(hooks=("before_queue", "evidence", "decide", "begin", "successor", "end")),
-    "scripts": Room(hooks=("problems", "freeze", "before_queue", "start", "begin", "evidence")),
+    "scripts": Room(
+        hooks=("problems", "freeze", "before_queue", "start", "begin", "evidence", "decide")
+    ),
     "check": Room(hooks=("problems", "before_queue")),
     "weights": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
     "sharded": Room(hooks=("problems",), trainer_hooks=("parts",)),

@@ -220,6 +220,7 @@ def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenanc
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
         repository=str(repository),
         agent_interpreter=agent_interpreter,
+        frozen=round(time.time(), 3),
     )
 
 

@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 import threading
@@ -25,6 +26,7 @@ from ..records.queued import RequeueAnswer
 from . import job_state
 
 CALL_TIMEOUT_S = 30
+SBATCH_TIMEOUT_S = 120  # a plugin of the site, or a slow file system, may hold it up
 SLOW_S = 3.0
 # How long a call is repeated while slurmctld does not answer, and the longest pause between two.
 PATIENCE_S = 600.0
@@ -96,25 +98,33 @@ class Life:
 def call(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, folder: str | None = None
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm command; returns None if it is missing or takes longer than CALL_TIMEOUT_S.
+    """Run a Slurm command as `run` does; returns None where that raises."""
+    try:
+        return run(argv, environ, folder)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def run(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None, folder: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a Slurm command.
 
     environ: its whole environment; by default this process's, without the user's filters and
     formats: times are seconds since the epoch. folder: its working directory.
+    Raises: OSError if it cannot be started, TimeoutExpired if it takes too long.
     """
-    try:
-        with say_if_slow(argv[0]):
-            return subprocess.run(
-                argv,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=CALL_TIMEOUT_S,
-                check=False,
-                env=environment.for_reading(os.environ) if environ is None else environ,
-                cwd=folder,
-            )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    with say_if_slow(argv[0]):
+        return subprocess.run(
+            argv,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=SBATCH_TIMEOUT_S if Path(argv[0]).name == "sbatch" else CALL_TIMEOUT_S,
+            check=False,
+            env=environment.for_reading(os.environ) if environ is None else environ,
+            cwd=folder,
+        )
 
 
 def output(argv: Sequence[str]) -> str:
@@ -314,15 +324,39 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
     return float(end) if end.isdigit() else None
 
 
-def has_sbatch() -> bool:
-    """Return whether sbatch is on PATH."""
-    return shutil.which("sbatch") is not None
+def is_installed() -> bool:
+    """Return whether this host has Slurm's commands, perhaps of no cluster."""
+    return shutil.which("squeue") is not None
 
 
-def is_configured() -> bool:
-    """Return whether Slurm's commands have a cluster's configuration, and not only a package."""
-    answer = call(["sbatch", "--version"])
-    return answer is not None and "configuration source" not in answer.stderr
+def find_sbatch() -> str | None:
+    """Return the first sbatch on PATH, also a link to a file that is not there now; None without.
+
+    Raises: OSError where a folder of PATH does not answer.
+    """
+    for folder in os.get_exec_path():
+        path = os.path.join(folder, "sbatch")
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                return path
+    return None
+
+
+def has_cluster(sbatch: str) -> bool:
+    """Return whether sbatch does not say itself that it has no cluster.
+
+    Where a host or a name server should have the configuration and did not answer, that is no "no".
+    Source: slurm_conf_init; resolve_ctls_from_dns_srv, TRY_AGAIN.
+    Raises: OSError where it does not answer.
+    """
+    try:
+        answer = run([sbatch, "--version"])
+        if answer.returncode < 0:  # it has crashed
+            answer.check_returncode()
+    except subprocess.SubprocessError as error:
+        raise OSError(str(error)) from error
+    is_lost = "Host name lookup failure" in answer.stderr or "SLURM_CONF_SERVER" in os.environ
+    return is_lost or "Could not establish a configuration source" not in answer.stderr
 
 
 def node_addresses(nodes: Iterable[str]) -> dict[str, str]:
@@ -482,8 +516,6 @@ def unloaded_reason(
 
     On many sites `module load` puts sbatch on PATH. Users must not train on such a login node.
     """
-    if shutil.which("sbatch", path=environ.get("PATH")):
-        return None
     folders = filter(None, environ.get("MODULEPATH", "").split(":"))
     reasons = (
         *(f"{name} is set" for name in ("SLURM_CONF", "SLURM_CONF_SERVER") if name in environ),

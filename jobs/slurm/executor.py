@@ -99,10 +99,12 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
         if queued:
             raise cancel_unrecorded(queued[0], error) from error
         text = messages.getvalue().strip() or str(error)
+        code = getattr(error.__cause__, "returncode", None)
         is_lost = client.NO_ANSWER_IN_TIME.search(text) is not None
-        is_started = getattr(error.__cause__, "returncode", None) is not None
-        what = "Slurm refused the job" if is_started else "sbatch was not started"
-        if is_lost or client.NO_CONTACT.search(text):
+        what = "sbatch was not started" if code is None else "Slurm refused the job"
+        if code is not None and code < 0:
+            is_lost, what = True, "sbatch was killed or has crashed"
+        elif is_lost or client.NO_CONTACT.search(text):
             what = "Slurm does not answer"
         raise SubmissionError(what, argv, text, may_be_queued=is_lost) from error
     finally:

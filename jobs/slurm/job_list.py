@@ -57,7 +57,7 @@ def _lives_of_ended(
     It hides jobs of other users (PrivateData), and this host may ask another cluster: these lives
     are unknown.
     """
-    asked = site.settings().get("ClusterName") if any(job.cluster for job in over) else None
+    asked = site.settings().get("ClusterName", "") if any(job.cluster for job in over) else None
     foreign = [job.job_id for job in over if job.uid not in (None, os.getuid())]
     absent = [job.job_id for job in over if job.job_id not in shown]
     wanted = [job_id for job_id in absent if is_end_wanted or job_id in foreign]
@@ -65,7 +65,10 @@ def _lives_of_ended(
     lives = {}
     for job in over:
         state, unknown = past.get(job.job_id, ""), "whether it still runs is unknown"
-        if asked and job.cluster not in (None, asked):
+        if asked == "" and job.cluster is not None:
+            why = f"Slurm does not answer whether it is cluster {job.cluster}, which has job"
+            life = Life(None, f"{why} {job.job_id}: {unknown}", is_silent=True)
+        elif job.cluster not in (None, asked):
             why = f"job {job.job_id} is in cluster {job.cluster}, and this host asks cluster"
             life = Life(None, f"{why} {asked}: {unknown}", f"use a host of cluster {job.cluster}")
         elif job.job_id in absent and job.job_id in foreign and state not in _FINAL:

@@ -323,6 +323,7 @@ STARTS_PROCESSES = {
     "jobs.attempt.srun_step": "asks env(1) for --block-signal",
     "jobs.runs.git": "git, which lists the files to freeze",
     "jobs.commands.make_words": "becomes torchrun, for make train",
+    "trainer.__main__": "becomes itself, with PYTHONHASHSEED",
     "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
 }
 # jobs.runs.state judges whether a run lives. The others ask about one job or process.

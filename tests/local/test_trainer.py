@@ -138,11 +138,13 @@ def test_a_raising_rank_ends_all_ranks_and_is_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.room("describe")
 def test_a_run_tells_its_batches_and_starts_by_hand(tmp_path):
-    run = make_run(tmp_path, **TABLE, micro_batch_size=8, epochs=1)
+    train = TABLE | {"dataset": "tests.local.test_trainer_plugins:table_by_name"}
+    run = make_run(tmp_path, **train, micro_batch_size=8, epochs=1)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, "--nproc-per-node=2", "-m", "trainer", str(run.path)]
-    status, output = end(start(command, environment(None)))
+    status, output = end(start(command, environment(None) | {"PYTHONHASHSEED": "random"}))
     assert status == 0, output
+    assert output.count("hash() is random: False") == 2
     assert "455 training samples, 114 held out" in output
     words = "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
     assert words in output

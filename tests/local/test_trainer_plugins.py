@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,12 @@ def table():
     """A small table; says when the interpreter that has it is torn down."""
     atexit.register(print, "the interpreter is torn down", flush=True)
     return parts.table(62, 11)
+
+
+def table_by_name():
+    """A table; says whether hash() of a text is another one in each process."""
+    print("hash() is random:", bool(sys.flags.hash_randomization), flush=True)
+    return parts.table()
 
 
 class Troubled(nn.Module):

@@ -16,12 +16,12 @@ from .sources import BatchSource, PerSampleSet, Source, Stream
 class Parts(NamedTuple):
     """What train.dataset returned.
 
-    is_own_stream: whether `train` is a stream of this rank only.
+    is_of_rank: whether it got the rank, so that a stream is of this rank only.
     """
 
     train: Source | Stream
     held_out: Source | None
-    is_own_stream: bool = False
+    is_of_rank: bool = False
 
 
 def create(spec: Train, rank: int, world_size: int) -> Parts:
@@ -43,7 +43,7 @@ def create(spec: Train, rank: int, world_size: int) -> Parts:
         _check_part(name, "train", train)
     if held_out is not None:
         _check_part(name, "held-out", held_out)
-    return Parts(train, held_out, is_own_stream=takes_rank and is_stream(train))
+    return Parts(train, held_out, takes_rank)
 
 
 def _parameters(function: Callable[..., Any]) -> set[str]:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -80,7 +80,7 @@ class IndexedBatches(TrainBatches):
     """The training batches of samples that are looked up; the step alone decides which.
 
     A few samples are read again, because the code of the user may draw random numbers.
-    batches: which samples belong to which step.
+    batches: which samples belong to which step. reader: of the samples, before the transform.
     """
 
     inexact = (
@@ -99,7 +99,7 @@ class IndexedBatches(TrainBatches):
         length = TrainingLength.of(context.train, batches)
         super().__init__(batches, length, transform, context)
         self.samples_per_epoch = batches.samples_per_epoch
-        self._reader = reader_of(source, context, SAMPLE)
+        self.reader = reader_of(source, context, SAMPLE)
         self.batches = batches
         self._rank = context.distributed.rank
         self._device, self._dataset = context.device, context.train.dataset
@@ -116,8 +116,8 @@ class IndexedBatches(TrainBatches):
         if self._read is None or step != self._next_step:
             self.close()
             steps = range(step, self.length.total_steps)
-            schedule = BatchSchedule(self.batches, self._rank, steps, self._reader.index_device)
-            self._read = self._reader.read(schedule)
+            schedule = BatchSchedule(self.batches, self._rank, steps, self.reader.index_device)
+            self._read = self.reader.read(schedule)
         self._next_step = step + 1
         for _ in range(self.batches.num_micro_batches(step)):
             batch = next(self._read)
@@ -126,7 +126,7 @@ class IndexedBatches(TrainBatches):
     def example(self) -> Batch:
         """Return a batch of copies of the first sample, transformed as in evaluation."""
         with user_code("train.dataset", self._dataset):
-            raw = self._reader.first(self.sizes.micro_batch_size)
+            raw = self.reader.first(self.sizes.micro_batch_size)
         self._to_device(raw, (self._seed, 0))
         self.resumes_exactly = not self._is_own or self._is_repeatable()
         return self._to_device(raw, None)
@@ -137,14 +137,14 @@ class IndexedBatches(TrainBatches):
         with contextlib.suppress(Exception):  # the training meets it, with the right step
             for _ in range(2):
                 seed_all(mix(SAMPLE, self._seed), self._device)
-                raw = self._reader.some(TRIAL_SIZE)
+                raw = self.reader.at(range(min(TRIAL_SIZE, self.batches.num_samples)))
                 samples.add(content_sha256(self._to_device(raw, (self._seed, 0))))
         return len(samples) < 2
 
     def close(self) -> None:
         """End the worker processes."""
         self._read = None
-        self._reader.close()
+        self.reader.close()
 
 
 class HeldOutBatch(NamedTuple):
@@ -158,11 +158,11 @@ class HeldOut:
     """The held-out samples; each belongs to exactly one rank, at any world size."""
 
     def __init__(self, source: Source, transform: Transform | None, context: RankContext) -> None:
-        self._reader = reader_of(source, context, HELD_OUT)
+        self.reader = reader_of(source, context, HELD_OUT)
         self._to_device = ToDevice(transform, context)
         self._num_samples, self._dataset = len(source), context.train.dataset
         world_size = context.distributed.world_size
-        all_indices = torch.arange(len(source), device=self._reader.index_device)
+        all_indices = torch.arange(len(source), device=self.reader.index_device)
         own = all_indices[context.distributed.rank :: world_size]
         size = context.train.eval_batch_size
         parts = torch.split(own, size) if len(own) else ()
@@ -179,18 +179,18 @@ class HeldOut:
 
         The worker processes stay alive between two calls.
         """
-        for batch in self._reader.read(self._schedule):
+        for batch in self.reader.read(self._schedule):
             yield HeldOutBatch(self._to_device(batch, None), len(batch.indices))
 
     def example(self) -> Batch:
         """Return a batch of the first sample of all."""
         with user_code("train.dataset", self._dataset):
-            raw = self._reader.first(1)
+            raw = self.reader.first(1)
         return self._to_device(raw, None)
 
     def close(self) -> None:
         """End the worker processes."""
-        self._reader.close()
+        self.reader.close()
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,8 @@ class BatchReader(Protocol):
     def first(self, n: int) -> RawBatch:
         """Return a batch of `n` copies of the first sample."""
 
-    def some(self, n: int) -> RawBatch:
-        """Return a batch of the first `n` samples, or of all if there are fewer."""
+    def at(self, indices: Sequence[int]) -> RawBatch:
+        """Return a batch of these samples, read as in step 0."""
 
     def close(self) -> None:
         """End worker processes, if there are any."""
@@ -253,14 +253,12 @@ class InMemory:
 
     def first(self, n: int) -> RawBatch:
         """Return a batch of `n` copies of the first sample."""
-        return self._one(torch.zeros(n, dtype=torch.int64, device=self.index_device))
+        return self.at([0] * n)
 
-    def some(self, n: int) -> RawBatch:
-        """Return a batch of the first `n` samples, or of all if there are fewer."""
-        return self._one(torch.arange(min(n, len(self._source)), device=self.index_device))
-
-    def _one(self, indices: torch.Tensor) -> RawBatch:
-        return next(self.read([BatchIndices(0, indices)]))
+    def at(self, indices: Sequence[int]) -> RawBatch:
+        """Return a batch of these samples."""
+        wanted = torch.tensor(indices, dtype=torch.int64, device=self.index_device)
+        return next(self.read([BatchIndices(0, wanted)]))
 
     def close(self) -> None:
         """Do nothing: there are no workers."""

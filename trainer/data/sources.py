@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
 from ..errors import UserError
@@ -159,7 +160,7 @@ def is_plain(value: Any) -> bool:
 
 
 def content_sha256(content: Batch) -> str:
-    """Return a digest of a batch's tensors, plain values and containers; of other values none."""
+    """Return a digest of a batch's tensors, arrays, plain values and containers; of others none."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:
@@ -174,7 +175,11 @@ def content_sha256(content: Batch) -> str:
         elif isinstance(value, (list, tuple)):
             for item in value:
                 add(item)
-        elif isinstance(value, PLAIN):
+        elif hasattr(value, "__array_interface__"):  # of NumPy, or an image of Pillow
+            array = np.asarray(value)
+            if not array.dtype.hasobject:
+                digest.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
+        elif isinstance(value, (*PLAIN, bytes)):
             digest.update(f"{value!r} ".encode())
 
     add(content)

@@ -28,12 +28,14 @@ class Data:
 
     held_out: None where the data set has no such part.
     digest: of the content, where the data set states one.
+    is_of_rank: whether the data set knows the rank, and may give each rank other samples.
     """
 
     train_batches: TrainBatches
     held_out: HeldOut | None
     facts: DataFacts
     digest: str | None
+    is_of_rank: bool = False
 
     @property
     def length(self) -> TrainingLength:
@@ -68,7 +70,9 @@ def build_data(context: RankContext) -> Data:
     if parts.held_out is not None:
         held_out = HeldOut(parts.held_out, transform, context)
     stated = (getattr(parts.train, name, None) for name in ("bytes_per_token", "vocab_size"))
-    return Data(train_batches, held_out, DataFacts(spec, classes, *stated), digest)
+    return Data(
+        train_batches, held_out, DataFacts(spec, classes, *stated), digest, parts.is_of_rank
+    )
 
 
 @contextlib.contextmanager
@@ -94,7 +98,7 @@ def _train_batches(
     if is_stream(parts.train):
         check_same_data(spec.dataset, sizes, context.device)
         make = part_of_samples("stream", spec.dataset)
-        stream: TrainBatches = make(parts.train, parts.is_own_stream, transform, context)
+        stream: TrainBatches = make(parts.train, parts.is_of_rank, transform, context)
         return stream
     train = cast(Source, parts.train)  # mypy knows no type "not a stream"
     sizes = {"training samples": len(train), **sizes}

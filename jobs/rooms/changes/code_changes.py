@@ -99,7 +99,7 @@ def switch(run_dir: RunDir, new: NewCode) -> Revision:
     known = records.read(Provenance, run_dir.provenance)
     code = code_snapshot.digest_in(new.code.name)
     now = provenance(new.repository, code, Spec.read(run_dir.spec).interpreter)
-    names = ["code", "git_sha", "git_diff", "lock_sha256", "repository"]
+    names = ["code", "git_sha", "git_diff", "lock_sha256", "repository", "frozen"]
     names += ["interpreter"] * (ownership.problem(run_dir) is not None)  # of another user
     updated = replace(known or now, **{name: getattr(now, name) for name in names})
     texts = {run_dir.provenance: records.text(updated)}

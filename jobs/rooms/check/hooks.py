@@ -19,6 +19,7 @@ from ... import hooks, records
 from ...config.load import LoadedSpec
 from ...console import print_line
 from ...environment import Door
+from ...node.torchrun import variables_of_spec
 from ...problems import Problem, SpecError
 from ...rundir import RunDir
 from ...spec import Launch, Spec
@@ -120,13 +121,12 @@ def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
     return {
         **hooks.start(Door.SBATCH, (), os.environ, spec)[1],
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-        "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
         "KIT_RUN_DIR": str(run_dir.path),
         "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
         **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"),
         "WORLD_SIZE": str(spec.num_ranks),
         "LOCAL_WORLD_SIZE": str(spec.nproc_per_node),
-        **spec.launch.env,
+        **variables_of_spec(spec),
         "CUDA_VISIBLE_DEVICES": "",
     }
 

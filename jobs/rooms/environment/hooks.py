@@ -116,3 +116,7 @@ def problems(spec: Spec) -> Iterator[Problem]:
         hints = (hint for names, hint in REFUSED if pattern(names).fullmatch(name))
         if hint := next(hints, None):
             yield Problem(("launch", "env", name), f"{name} belongs to the kit", hint)
+        elif name == "PYTHONHASHSEED" and not spec.launch.env[name].isdecimal():
+            what = f"{spec.launch.env[name]!r} orders sets of texts otherwise in each process"
+            hint = "write a number, or leave it out: the kit sets 0"
+            yield Problem(("launch", "env", name), what, hint)

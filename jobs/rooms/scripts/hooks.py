@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from ...rundir import RunDir
 from ...spec import Spec
 
 if TYPE_CHECKING:
+    from ...attempt.decision import Decision
     from ...config.load import LoadedSpec
     from ...problems import Problem
     from ...records.ended import Evidence
@@ -86,6 +86,13 @@ def evidence(
     """Return the evidence with the progress of a script, which names its files itself."""
     if facts.spec.launch.is_trainer:
         return found
-    from .progress import has_progress
+    from .progress import with_progress
 
-    return replace(found, has_progress=has_progress(run_dir, facts))
+    return with_progress(run_dir, facts, found)
+
+
+def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+    """Return the decision, which is a hold of a script that begins again at each start."""
+    from . import progress
+
+    return progress.decide(facts, found, decision)

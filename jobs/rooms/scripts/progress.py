@@ -1,28 +1,126 @@
-"""Whether an attempt of a user's script saved something new, where the kit can see it."""
+"""Whether an attempt of a user's script saved something new, where the kit can see it.
+
+Five attempts in a row of which it is seen that they did not are enough, also at time limits.
+"""
 
 import contextlib
 import os
-from dataclasses import replace
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ... import records
-from ...checkpoint.names import is_newer
+from ...attempt.decision import EXTERNAL_STOPS, Budget, Decision
+from ...checkpoint.names import checkpoint_step, is_newer
+from ...kinds import Kind
+from ...records import of_room, with_room
+from ...records.ended import ENDS, FINAL, Action, AttemptRecord, Evidence
 from ...rundir import RunDir
+from ...runs import interpret
 from ...runs.interpret import AttemptFacts
-from .work import Work, ask_for_all, record_of
+from .work import MAX_ASKED, Work, ask_for_all, record_of
+
+ROOM = "scripts"
+CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", ".tar", ".distcp")
 
 
-def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:
-    """Return whether there is a newer file than at the start, or a later saved step.
+@dataclass(frozen=True)
+class NothingNew:
+    """Kept in the evidence of an attempt; why: what shows that it saved nothing new."""
 
-    Of a script that begins again at step 0, no saved step is new before it is behind all earlier
-    attempts.
+    why: str
+
+
+def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evidence:
+    """Return the evidence with what is seen of the progress of a script."""
+    has_progress, why = progress_of(run_dir, facts)
+    rooms = with_room(found.rooms, ROOM, NothingNew(why)) if why else found.rooms
+    return replace(found, has_progress=has_progress, rooms=rooms)
+
+
+def progress_of(run_dir: RunDir, facts: AttemptFacts) -> tuple[bool, str | None]:
+    """Return whether the attempt saved something new, and what shows that it did not.
+
+    That is a later saved step than all before, or, of a script that reports none, a newer file. A
+    script that begins again writes newer files, too: its steps show it, or the job in their names.
     """
-    begun = records.read(Work, record_of(run_dir))
-    if (newest_file(run_dir) or "") > ((begun and begun.newest_file) or ""):
-        return True
+    if path := _named_by_job(run_dir, facts):
+        return False, f"each start begins at step 0: {path} has the id of the job in its name"
+    saved, begun = facts.saved.checkpoint, records.read(Work, record_of(run_dir))
     before = [each.checkpoint for each in (facts.plan, *facts.attempts) if each is not None]
-    return all(is_newer(facts.saved.checkpoint, each) for each in [*before, None])
+    if is_saved := saved is not None:
+        is_new = all(is_newer(saved, each) for each in before)
+    else:
+        is_new = (newest_file(run_dir) or "") > ((begun and begun.newest_file) or "")
+    (first, last), earlier = interpret.steps_of(facts), [*_steps_since_resume(facts)]
+    if first is not None and last is not None and earlier:
+        if first > max(begin for begin, _ in earlier):
+            return True, None  # the attempt before has saved what this one began with
+        if not is_new or (not is_saved and last <= max(end for _, end in earlier)):
+            return False, f"each start begins at step {first - 1}"
+    if is_saved and not is_new:
+        highest = max(checkpoint_step(each) or 0 for each in before if each is not None)
+        return False, f"no step above {highest} was saved"
+    return is_new, None
+
+
+def _steps_since_resume(facts: AttemptFacts) -> Iterator[tuple[int, int]]:
+    for entry in _since_resume(facts):
+        if entry.first_step is not None and entry.last_step is not None:
+            yield entry.first_step, entry.last_step
+
+
+def _since_resume(facts: AttemptFacts) -> Iterator[AttemptRecord]:
+    """Yield the closed attempts that no hold or cancel separates from this one, newest first."""
+    for entry in reversed(facts.attempts):
+        if entry.decision in ENDS:
+            return
+        yield entry
+
+
+def _named_by_job(run_dir: RunDir, facts: AttemptFacts) -> str | None:
+    """Return the file of a checkpoint that the job before has under the same name but for its id.
+
+    None where a checkpoint without the id in its path is as new. Logs may have the id.
+    """
+    before, now = (each and each.job_id for each in (facts.last, facts.plan))
+    if not before or not now or before == now:
+        return None
+    times: dict[str, float] = {}
+    for top in (run_dir.work, run_dir.checkpoints):
+        for folder, _, names in os.walk(top):
+            for path in (Path(folder, name) for name in names if name.endswith(CHECKPOINTS)):
+                with contextlib.suppress(OSError):
+                    times[str(path.relative_to(run_dir.path))] = path.stat().st_mtime
+            if len(times) > MAX_ASKED:
+                return None
+    of_job = re.compile(rf"(?<!\d){re.escape(now)}(?!\d)")
+    ours = {path: each for path, each in times.items() if of_job.search(path)}
+    if not ours or max([0.0, *(times[x] for x in times if x not in ours)]) >= min(ours.values()):
+        return None
+    return next((path for path in sorted(ours) if of_job.sub(before, path) in times), None)
+
+
+def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+    """Return the decision, or a hold after as many attempts in a row that saved nothing new."""
+    nothing = of_room(NothingNew, found.rooms, ROOM)
+    if nothing is None:
+        return decision
+    if decision.action is Action.HOLD and decision.budget is Kind.MAX_CRASHES:
+        return replace(decision, reason=f"{decision.reason}; {nothing.why}")
+    if decision.action in FINAL or decision.cause in EXTERNAL_STOPS:
+        return decision
+    attempts = 1
+    for entry in _since_resume(facts):
+        if entry.cause not in EXTERNAL_STOPS:
+            if of_room(NothingNew, entry.evidence.rooms, ROOM) is None:
+                break
+            attempts += 1
+    if attempts < (Budget.attempts or 0):
+        return decision
+    reason = f"{attempts} attempts without progress: {nothing.why}; the last one: {decision.reason}"
+    return Decision(Action.HOLD, decision.cause, reason, Kind.NO_PROGRESS)
 
 
 def note_begin(run_dir: RunDir) -> None:

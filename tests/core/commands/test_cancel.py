@@ -70,6 +70,14 @@ def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slu
     assert [record.decision for record in read_attempts(submitted)] == ["done"]
 
 
+def test_cancel_does_not_take_a_silent_queue_for_an_empty_one(slurm, here, capsys):
+    """A job of plain sbatch may wait for a run that was only frozen."""
+    make_run(here)
+    slurm.answer("squeue", status=1)
+    assert main(["cancel", "tiny"]) == 1
+    assert "squeue does not answer whether a job of it is queued" in capsys.readouterr().err
+
+
 def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
     run = make_run(here)
     assert main(["cancel", "tiny"]) == 2

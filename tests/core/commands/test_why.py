@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -353,6 +354,28 @@ def test_a_job_that_ended_before_its_attempt_shows_the_error_of_its_log(queued, 
     answer = story.why()
     assert answer["cause"] == cause
     assert ("job 6 is still running it" in answer["text"]) == (cause == "refused")
+
+
+@pytest.mark.parametrize("link", ["", "home", "runs"])
+def test_a_job_whose_node_cannot_open_its_directory_is_told_with_the_path(
+    queued, slurm, link, tmp_path, capsys, monkeypatch
+):
+    """As Slurm 22.05 shows it. On a log-in host a path may lead through a link that no node has."""
+    path = queued("FAILED").run.path
+    (tmp_path / "link").symlink_to(path.parent.parent)
+    monkeypatch.setenv("HOME", str(tmp_path / ("link" if link == "home" else "")))
+    if link == "runs":
+        path = tmp_path / "link" / path.parent.name / path.name
+        slurm.enqueue("7", path, "ddp.sbatch")
+    slurm.set_queued("7", "N/A|UNLIMITED|2|stn[1-2]|JobLaunchFailure")
+    assert main(["why", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "job 7 as FAILED (JobLaunchFailure), before it began an attempt" in told
+    assert f"perhaps stn1 cannot open {path}" in told
+    assert f"command: srun --nodes=1 --nodelist=stn1 ls -d {path}" in told
+    assert ("on this host " in told) == bool(link)
+    if link:
+        assert f"on this host {tmp_path}/link" in told
 
 
 def test_a_run_that_lost_its_spec_names_the_file(story):

@@ -125,6 +125,7 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
     """The run is local, so it needs no interface of the cluster."""
     for name in ("SLURM_JOB_ID", "KIT_DEADLINE", "KIT_WORK_DIR"):  # of an outer run
         monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
     launch = Launch(threads_per_rank=3, env={"OWN": "a b"}, interface="ib0")
     spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
     env = node().environment(spec, RUN, replace(PLAN, deadline=1795252802.0))
@@ -142,11 +143,14 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
         "KIT_NUM_GPUS": "2",
         "KIT_WORK_DIR": "",
         "OMP_NUM_THREADS": "3",
+        "PYTHONHASHSEED": "0",
         "OWN": "a b",
     }
     assert {name: env[name] for name in expected} == expected
     assert env["PATH"] == os.environ["PATH"]
     assert env["SLURM_JOB_ID"] == "1"
+    monkeypatch.setenv("PYTHONHASHSEED", "7")  # by a setup line
+    assert node().environment(spec, RUN, PLAN)["PYTHONHASHSEED"] == "7"
 
 
 @pytest.fixture

@@ -122,6 +122,7 @@ HOSTILE = {
     "OMP_THREAD_LIMIT": "1",
     "MKL_NUM_THREADS": "16",
     "PYTHONINSPECT": "1",
+    "PYTHONHASHSEED": "7",
     "PYTHONHOME": "/no/such",
     "CDPATH": "/",
     "POSIXLY_CORRECT": "1",

@@ -66,6 +66,13 @@ def test_a_missing_answer_is_no_refusal(fake_slurm, submit, error, told):
     assert "refused" not in str(caught.value) and error in str(caught.value)
 
 
+def test_an_sbatch_that_crashes_may_have_queued_the_job(fake_slurm, submit):
+    fake_slurm.install("sbatch", "kill -SEGV $$")
+    with pytest.raises(FailedError, match="(?s)has crashed, the job may be queued") as caught:
+        submit()
+    assert caught.value.may_be_queued
+
+
 def test_a_slow_sbatch_is_told_before_it_ends(fake_slurm, submit, monkeypatch, capfd):
     monkeypatch.setattr(client, "SLOW_S", 0.0)
     fake_slurm.install("sbatch", "/usr/bin/sleep 0.5; echo 'Submitted batch job 4711'")

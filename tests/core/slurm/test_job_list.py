@@ -4,6 +4,7 @@ import os
 import time
 from typing import Any
 
+from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.client import Job
 from tests.core.fake_slurm import squeue_line
@@ -35,6 +36,13 @@ def test_a_refused_query_is_no_empty_queue(fake_slurm, monkeypatch):
     assert job_list.queue().jobs is None
     monkeypatch.setenv("PATH", "/nowhere")
     assert job_list.queue().jobs is None
+
+
+def test_a_job_of_a_cluster_has_not_ended_where_the_name_of_this_one_is_unknown(fake_slurm):
+    fake_slurm.answer("squeue")
+    fake_slurm.answer("scontrol", status=1)
+    (life,) = job_list.ask([RecordedJob("12", os.getuid(), "far")]).values()
+    assert life.is_alive is None and life.is_silent and "cluster far" in life.why
 
 
 def test_past_states_come_from_sacct_alone(fake_slurm):

@@ -116,6 +116,7 @@ def test_what_launch_env_may_set_stays_the_users_word(take):
         ("PYTHONHOME", "\n  hint: "),
         ("PYTHONINSPECT", "\n  hint: "),
         ("PYTHONPATH", "belongs to the kit"),
+        ("PYTHONHASHSEED", "'x' orders sets of texts otherwise in each process\n  hint: write a"),
     ],
 )
 def test_launch_env_sets_no_variable_of_the_kit(refuse, name, message):

@@ -378,6 +378,6 @@ def test_a_stream_without_a_state_begins_again_at_a_resume_and_is_not_exact():
 
 def test_a_dataset_with_the_arguments_rank_and_world_size_gives_each_rank_its_own_stream():
     parts = created("dataset")
-    assert data_set.is_stream(parts.train) and not parts.is_own_stream
+    assert data_set.is_stream(parts.train) and not parts.is_of_rank
     parts = created("own_dataset")
-    assert isinstance(parts.train, Numbers) and parts.is_own_stream and parts.train.base == 1000
+    assert isinstance(parts.train, Numbers) and parts.is_of_rank and parts.train.base == 1000

@@ -1,13 +1,16 @@
 """Whether an attempt of a user's script saved something new."""
 
+import json
 import os
+from functools import partial
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import collect_evidence
+from slurm_job_kit.jobs import hooks
+from slurm_job_kit.jobs.attempt import collect_evidence, decision, record_writer
 from slurm_job_kit.jobs.rooms.scripts import progress
-from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, run_lock
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 from tests.core.run_files import opened
@@ -69,6 +72,135 @@ def test_a_script_that_begins_again_has_progress_when_it_is_behind_every_earlier
     for step, is_new in ((200, False), (300, False), (310, True)):
         write_json(run.saved, {"step": step})
         assert has_progress(run, 2) is is_new
+
+
+@pytest.mark.usefixtures("script")
+def test_a_step_saved_again_is_no_progress_though_its_file_is_newer(run):
+    run_files.recorded(run, checkpoint="step-00000300")
+    opened_now(run, 2)
+    write_json(run.saved, {"step": 200})
+    (run.checkpoints / "step-200.pt").touch()
+    assert not has_progress(run, 2)
+
+
+def reports(run, number, first, last):
+    write_json(run.progress, {"step": last})
+    events = run.timeline("rank-00000")
+    append_jsonl(events, {"t": 1.0, "event": "first_step", "attempt": number, "step": first})
+
+
+# first and last step of the attempts before, and of this one -> whether a newer file is progress
+BEGINNINGS = [
+    ([(1, 100)], (1, 90), False),
+    ([(1, 100)], (1, 110), True),
+    ([(1, 100)], (51, 90), True),
+    ([(1, 100), (51, 90)], (51, 90), False),
+    ([(1, 100), (51, 90)], (81, 90), True),
+    ([], (1, 90), True),
+]
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(("earlier", "now", "is_new"), BEGINNINGS)
+def test_a_newer_file_of_a_script_that_begins_again_is_no_progress(run, earlier, now, is_new):
+    for number, (first, last) in enumerate(earlier, 1):
+        run_files.recorded(run, attempt=number, first_step=first, last_step=last)
+    number = len(earlier) + 1
+    opened_now(run, number)
+    reports(run, number, *now)
+    (run.checkpoints / "last.pt").touch()
+    assert has_progress(run, number) is is_new
+
+
+@pytest.mark.usefixtures("script")
+def test_steps_before_a_resume_by_the_user_do_not_count(run):
+    run_files.recorded(run, first_step=1, last_step=100, decision="hold")
+    opened_now(run, 2)
+    reports(run, 2, 1, 50)
+    (run.checkpoints / "last.pt").touch()
+    assert has_progress(run, 2)
+
+
+def time_limit(run, number, write):
+    """An attempt of a job of its own, up to the time limit; returns what is decided after it."""
+    opened_now(run, number)
+    plan = run.attempt(number).plan
+    write_json(plan, json.loads(plan.read_text()) | {"job_id": str(4710 + number)})
+    write(number)
+    facts, me = fact_reader.read(run, number), run_lock.this_process(None)
+    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "TIMEOUT"), None)
+    used, budget = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
+    decided = hooks.decide(facts, evidence, decision.decide(evidence, used, budget))
+    record_writer.record(run, facts, evidence, decided)
+    return decided
+
+
+def by_job(run, number, name="last.pt"):
+    path = run.work / f"out/{4710 + number}" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+
+
+WRITES = {
+    "by the job": (by_job, "each start begins at step 0: work/out/4716/last.pt has the id of"),
+    "by the job in KIT_CHECKPOINT_DIR": (
+        lambda run, n: (run.checkpoints / f"{4710 + n}.pt").touch(),
+        "each start begins at step 0: checkpoints/4716.pt has the id of the job",
+    ),
+    "reported steps": (lambda run, n: reports(run, n, 1, 90 + n), "each start begins at step 0;"),
+    "saved steps": (lambda run, n: write_json(run.saved, {"step": 20}), "no step above 20 was sa"),
+}
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize("how", WRITES)
+def test_a_script_that_begins_again_is_held_at_its_time_limits(run, how):
+    write, why = WRITES[how]
+    for number in range(1, 6):
+        assert time_limit(run, number, partial(write, run)).action == "successor"
+    held = time_limit(run, 6, partial(write, run))
+    assert (held.action, held.budget) == ("hold", "no_progress")
+    assert held.reason.startswith(f"5 attempts without progress: {why}")
+
+
+def with_log_by_job(run, number):
+    by_job(run, number, "train.log")
+    (run.work / "last.pt").touch()
+
+
+def with_best_by_job(run, number):
+    by_job(run, number, "best.pt")
+    (run.work / "last.pt").touch()
+
+
+CONTINUES = [
+    lambda run, number: None,  # it saves where the kit does not see it
+    with_log_by_job,
+    with_best_by_job,
+    lambda run, number: reports(run, number, 10 * number, 10 * number + 5),
+    lambda run, number: write_json(run.saved, {"step": number}),
+]
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize("write", CONTINUES)
+def test_a_script_that_continues_is_not_held_at_its_time_limits(run, write):
+    for number in range(1, 9):
+        assert time_limit(run, number, partial(write, run)).action == "successor"
+
+
+@pytest.mark.usefixtures("script")
+def test_the_hold_after_crashes_names_that_each_start_begins_again(run):
+    for number in (1, 2):
+        run_files.recorded(run, attempt=number, first_step=1, last_step=90)
+    opened_now(run, 3)
+    reports(run, 3, 1, 90)
+    facts, me = fact_reader.read(run, 3), run_lock.this_process(None)
+    evidence = collect_evidence.of_ended(run, facts, me, (), 0)
+    used, budget = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
+    held = hooks.decide(facts, evidence, decision.decide(evidence, used, budget))
+    assert held.action == "hold" and held.reason.startswith("3 crashes within 24 hours")
+    assert held.reason.endswith("; each start begins at step 0")
 
 
 def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts):

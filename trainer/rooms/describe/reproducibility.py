@@ -17,8 +17,9 @@ import torch
 
 from ...data.feed import TrainBatches
 from ...loop import Loop
-from ...process.context import gather
+from ...process.context import gather, of_first
 from ...process.run_handle import RankContext
+from .sample_digests import DIGESTS, FROZEN, difference, is_repeatable, of_first_rank, other_data
 
 CODE = "code"
 WORLD_SIZE = "world size"
@@ -53,12 +54,38 @@ def note_attempt(loop: Loop) -> None:
     """Add this attempt's environment to the saved state; give the loop the exactness."""
     context, state, batches = loop.context, loop.state, loop.data.train_batches
     now = describe(context)
+    now |= _samples(loop, now)
     if not _resume_exactly(batches, context):
         context.distributed.log(f"warning: train.dataset: {batches.inexact}")
         if state.global_step > 0:
             now[INEXACT] = [state.global_step, batches.resumed]
     state.environments = extend_history(state.environments, now, state.global_step)
     loop.exactness = exactness(state.environments, context.is_deterministic)
+
+
+def _samples(loop: Loop, now: dict[str, Any]) -> dict[str, Any]:
+    """Return the digests of samples of this attempt, those of an earlier one where they agree.
+
+    now: this attempt's environment without them. Raises: OtherData.
+    """
+    history, context = loop.state.environments, loop.context
+    ranks = now["ranks"]
+    found = of_first_rank(loop, ranks[context.distributed.rank] == ranks[0])
+    known = [each for each in history if DIGESTS in each]
+    if not known:
+        return found
+    same = [each for each in known if _is_alike(each, now, (CODE, *SAMPLES))]
+    last = (same or known)[-1]
+    machine = {name for name in now if not name.startswith("train.")} - {CODE, WORLD_SIZE, "ranks"}
+    differs = difference(last[DIGESTS], found[DIGESTS], _is_alike(last, now, machine))
+    if differs is None or not of_first(is_repeatable(loop), context.device):
+        return {**found, DIGESTS: last[DIGESTS]}
+    what, before, here = differs
+    text = f"train.dataset {loop.train.dataset}: {what} has {here}, and had {before} before"
+    if same and history[-1].get(FROZEN) == found[FROZEN]:
+        raise other_data(loop, text)
+    context.distributed.log(f"{text}: the samples are recorded anew")
+    return found
 
 
 def _resume_exactly(batches: TrainBatches, context: RankContext) -> bool:
@@ -126,9 +153,13 @@ def extend_history(
     named, too.
     now: this attempt's, which continues after `step`.
     """
-    known = [{name: each[name] for name in each if name != SINCE} for each in history]
-    if now in known and all(now.get(name) == known[-1].get(name) for name in (CODE, WORLD_SIZE)):
-        return history
+    own, *known = (
+        {name: each[name] for name in each if name not in (SINCE, FROZEN)}
+        for each in (now, *history)
+    )
+    if own in known and _is_alike(own, known[-1], (CODE, WORLD_SIZE)):
+        frozen = {FROZEN: now[FROZEN]} if FROZEN in now else {}
+        return [*history[:-1], history[-1] | frozen]
     return [*history, {**now, SINCE: step}]
 
 
@@ -145,12 +176,15 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
         return "approximate", reason.format(" and ".join(map(str, steps)))
     if others := [key for key in SAMPLES if _differs(history, key)]:
         return "approximate", f"{' and '.join(others)} changed, so the samples are others"
+    digests = [each[DIGESTS] for each in history if DIGESTS in each]
+    if found := [pair for each in digests if (pair := difference(digests[0], each, True))]:
+        return "approximate", "{} had {}, then {}: the samples are others".format(*found[0])
     if not deterministic:
         reason = "train.deterministic is off, so operators may vary from run to run"
         return "same samples", "; ".join([reason, *_changes(history, [WORLD_SIZE])])
     if len(history) == 1:
         return "bitwise", "deterministic operators, and one environment in every attempt"
-    names = sorted(set().union(*history) - {SINCE, "ranks", *NAMED_FIRST})
+    names = sorted(set().union(*history) - {SINCE, "ranks", DIGESTS, FROZEN, *NAMED_FIRST})
     changes = itertools.islice(_changes(history, (*NAMED_FIRST, *names)), MAX_NAMED)
     return "same samples", "; ".join(changes) or (
         "some ranks ran on another kind of processor or library version"
@@ -164,7 +198,11 @@ def _that_change_bits(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _differs(history: list[dict[str, Any]], name: str) -> bool:
-    return any(each.get(name) != history[0].get(name) for each in history)
+    return not all(_is_alike(history[0], each, [name]) for each in history)
+
+
+def _is_alike(one: dict[str, Any], other: dict[str, Any], names: Iterable[str]) -> bool:
+    return all(one.get(name) == other.get(name) for name in names)
 
 
 def _changes(history: list[dict[str, Any]], names: Iterable[str]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,6 @@ class Reader(Dataset[Any]):
         self._kind = kind
         self._seed = train.seed
         self._collate = Collate(train.collate)
-
-    def __len__(self) -> int:
-        """Return the number of samples of the set."""
-        return len(self._samples)
 
     def __getitems__(self, batch: tuple[int, list[int]]) -> RawBatch | UserError | CodeError:
         """Return the samples of (step, indices), or the error; torch's DataLoader calls it, too."""
@@ -134,9 +130,9 @@ class PerSample:
         """Return a batch of `n` copies of the first sample."""
         return self._reader.copies(n)
 
-    def some(self, n: int) -> RawBatch:
-        """Return a batch of the first `n` samples, or of all if there are fewer."""
-        return self._reader.read(0, list(range(min(n, len(self._reader)))))
+    def at(self, indices: Sequence[int]) -> RawBatch:
+        """Return a batch of these samples, read as in step 0."""
+        return self._reader.read(0, [*indices])
 
     def close(self) -> None:
         """End the workers; the caller must have dropped all iterators of `read` before.

@@ -1,0 +1,184 @@
+"""A run whose samples change between two starts, or differ between ranks, stops and says which."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from slurm_job_kit.jobs.rundir import read_json, write_json
+from slurm_job_kit.jobs.spec import Checkpoint
+from slurm_job_kit.trainer.data.sources import content_sha256
+from slurm_job_kit.trainer.errors import OtherData, kind_of, would_repeat
+from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.rooms.describe.hooks import callbacks
+from slurm_job_kit.trainer.run import prepare
+from tests.core.ranks import context_of, join, results
+from tests.core.test_loop import train
+from tests.core.test_loop_own_parts import spec_of
+
+# A start that fails ends its process, which closes the files.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+HERE = __name__
+ONE = pytest.mark.usefixtures("process_group", "no_reader_left")
+
+
+class Files:
+    """Samples whose labels and inputs a file of three numbers changes: (label, input, size)."""
+
+    num_classes = 2
+
+    def __init__(self, path, size=40):
+        self.changes = [int(word) for word in Path(path).read_text().split()]
+        self.size = size + self.changes[2]
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        is_here = index == 20  # one of the sixteen
+        inputs = torch.full((3,), index / self.size) + is_here * self.changes[1] + torch.rand(3)
+        return inputs, (index + is_here * self.changes[0]) % 2
+
+
+def files(path, rank_of=None):
+    return Files(path if rank_of is None else f"{path}-{rank_of}"), None
+
+
+def held_out_files(path):
+    return Files(path), Files(f"{path}-held-out")
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """A run of `files` in the file `data`; `start` trains until a stop, or fails."""
+    data, numbers = tmp_path / "data", iter(range(1, 9))
+    data.write_text("0 0 0")
+
+    def start(stop_at=None, dataset="files", **changes):
+        args = {"dataset": f"{HERE}:{dataset}", "dataset_args": {"path": str(data)}, **changes}
+        spec = spec_of(Checkpoint(), **args)
+        attempt, of_rooms = next(numbers), callbacks(Pulse())
+        run, _ = train(tmp_path / "run", spec, attempt, stop_at, callbacks=of_rooms)
+        return read_json(run.attempt(attempt).outcome)
+
+    return data, start
+
+
+@ONE
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1 0 0", "sample 20 of the training set has the label 1, and had the label 0 before"),
+        ("0 7 0", r"sample 20 of the training set has SHA-256 \w{16}, and had SHA-256 \w{16}"),
+        ("0 0 1", "the training set has 41 samples, and had 40 samples before"),
+    ],
+)
+def test_other_samples_at_a_later_start_stop_it_once(run_of, text, words):
+    data, start = run_of
+    start(stop_at=7)
+    data.write_text(text)
+    with pytest.raises(OtherData, match=words) as error:
+        start()
+    assert "--code" in str(error.value) or "CODE=1" in str(error.value)
+    assert (kind_of(error.value), would_repeat(error.value)) == ("other_data", True)
+    data.write_text("0 0 0")
+    assert start()["exactness"] == "bitwise"
+
+
+@ONE
+def test_other_held_out_samples_stop_it_too(run_of):
+    data, start = run_of
+    Path(f"{data}-held-out").write_text("0 0 0")
+    start(7, "held_out_files")
+    Path(f"{data}-held-out").write_text("1 0 0")
+    with pytest.raises(OtherData, match="sample 20 of the held-out set has the label 1"):
+        start(None, "held_out_files")
+
+
+@ONE
+def test_a_resume_with_new_code_or_another_key_takes_the_samples_as_they_are(run_of, capsys):
+    data, start = run_of
+    provenance = data.parent / "run/provenance.json"
+    data.parent.joinpath("run").mkdir()
+    write_json(provenance, {"frozen": 1.0})
+    start(stop_at=3)
+    data.write_text("1 0 0")
+    write_json(provenance, {"frozen": 2.0})
+    start(stop_at=7)
+    words = "the label 1, and had the label 0 before: the samples are recorded anew"
+    assert capsys.readouterr().out.count(words) == 1
+    with pytest.raises(OtherData):
+        data.write_text("0 0 0")
+        start(stop_at=9)
+    data.write_text("1 0 0")
+    outcome = start()
+    assert outcome["exactness"] == "approximate"
+    assert "had the label 0, then the label 1" in outcome["exactness_reason"]
+    assert "recorded anew" not in capsys.readouterr().out
+
+
+@ONE
+def test_new_code_with_the_same_samples_goes_on_checking_them(run_of, capsys):
+    data, start = run_of
+    provenance = data.parent / "run/provenance.json"
+    data.parent.joinpath("run").mkdir()
+    for frozen, step in ((1.0, 3), (2.0, 7)):
+        write_json(provenance, {"frozen": frozen})
+        start(stop_at=step)
+    assert "recorded anew" not in capsys.readouterr().out
+    data.write_text("1 0 0")
+    with pytest.raises(OtherData):
+        start()
+
+
+def reads(folder, rank):
+    """What a rank finds wrong with its samples where each rank has a file of its own."""
+    place = join(folder, rank, 3)
+    write_json(folder / "owner.json", {"attempt": 1})
+    args = {"path": str(folder / "data"), "rank_of": rank}
+    spec = spec_of(Checkpoint(), dataset=f"{HERE}:files", dataset_args=args)
+    try:
+        prepare(context_of(folder, spec, place, 1, None, *callbacks(Pulse())))
+    except Exception as error:  # of the others: a peer is gone
+        return str(error)
+    return ""
+
+
+def test_a_rank_with_other_samples_than_rank_0_names_itself_and_the_sample(tmp_path):
+    for rank in range(3):
+        (tmp_path / f"data-{rank}").write_text(f"{rank // 2} 0 0")
+    found = results(reads, tmp_path, 3)
+    assert found[2].startswith(f"train.dataset {HERE}:files differs between ranks: sample 20")
+    assert "the label 0 on rank 0, and the label 1 on rank 2 (here)" in found[2]
+
+
+class Image:
+    """As Pillow's and NumPy's values have it."""
+
+    def __init__(self, array):
+        self.array = array
+
+    @property
+    def __array_interface__(self):
+        return self.array.__array_interface__
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"x": torch.ones(2), "name": "cat"}, {"x": torch.ones(2), "name": "dog"}),
+        (np.arange(3), np.arange(3) + 1),
+        ([np.float32(1.0)], [np.float32(2.0)]),
+        (Image(np.zeros((2, 2), np.uint8)), Image(np.ones((2, 2), np.uint8))),
+        ((b"cat", 1), (b"dog", 1)),
+    ],
+)
+def test_what_a_collate_function_takes_has_a_digest(one, other):
+    assert content_sha256(one) == content_sha256(one) != content_sha256(other)
+
+
+def test_what_has_no_digest_is_left_out():
+    assert content_sha256([object(), np.array([object()])]) == content_sha256(
+        [object(), np.array([object()])]
+    )

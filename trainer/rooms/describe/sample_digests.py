@@ -1,0 +1,120 @@
+"""Compares a few samples of each data set with those of rank 0, and of the starts before.
+
+Files may have changed, and code may number labels or order files otherwise in another process or on
+another node. The loss alone does not show it. A stream is left out: its samples have no index.
+"""
+
+import contextlib
+import json
+from typing import Any
+
+import torch
+
+from ... import seeds
+from ...contract import ProvenanceOrigin, installation, records
+from ...data.feed import IndexedBatches
+from ...data.sources import content_sha256
+from ...errors import HINT, OtherData
+from ...loop import Loop
+from ...process.context import broadcast_bytes
+
+COUNT = 16  # of each set, spread over it
+NUM_REREADS = 3
+# Keys of an environment: the digests, and when a submit or `resume --code` froze the code.
+DIGESTS, FROZEN = "samples", "frozen"
+
+# Of each set by its name: its number of samples, and label and digest of those that are read. The
+# label is empty where it is no class and no text, the digest where the sample could not be read.
+Digests = dict[str, tuple[int, list[list[str]]]]
+
+
+def of_rank(loop: Loop) -> Digests:
+    """Return the digests that this rank reads."""
+    batches, found = loop.data.train_batches, {}
+    if isinstance(batches, IndexedBatches):
+        found["training set"] = batches.batches.num_samples, batches.reader
+    if (held_out := loop.data.held_out) is not None:
+        found["held-out set"] = len(held_out), held_out.reader
+    return {
+        name: (size, [_label_and_digest(loop, reader, index) for index in _indices(size)])
+        for name, (size, reader) in found.items()
+    }
+
+
+def _indices(size: int) -> list[int]:
+    return sorted({place * (size - 1) // (COUNT - 1) for place in range(COUNT)})
+
+
+def _label_and_digest(loop: Loop, reader: Any, index: int) -> list[str]:
+    with contextlib.suppress(Exception):  # the training meets it, if it reads the sample
+        seeds.seed_all(seeds.mix(seeds.SAMPLE, loop.train.seed, 0, index), loop.device)
+        content = reader.at([index]).content
+        return [_label(content), content_sha256(content)[:16]]
+    return ["", ""]
+
+
+def _label(content: Any) -> str:
+    """Return the target of a batch (inputs, target) of one sample where it is a class or a text."""
+    target = content[1] if isinstance(content, (tuple, list)) and len(content) == 2 else None
+    if isinstance(target, torch.Tensor):
+        target = target.tolist()
+    if isinstance(target, (tuple, list)) and len(target) == 1:
+        target = target[0]
+    return repr(target)[:40] if isinstance(target, (int, str)) else ""
+
+
+def difference(was: Digests, now: Digests, is_same_machine: bool) -> tuple[str, str, str] | None:
+    """Return what differs, with both values; None where nothing does.
+
+    Other processors and versions may decode other values of a sample, but no other label.
+    """
+    for name in was.keys() & now.keys():
+        (old_size, old), (size, new) = was[name], now[name]
+        if old_size != size:
+            return f"the {name}", f"{old_size} samples", f"{size} samples"
+        for index, (one, other) in zip(_indices(size), zip(old, new, strict=True), strict=True):
+            for what, known, found in zip(("the label", "SHA-256"), one, other, strict=True):
+                is_checked = is_same_machine or what == "the label"
+                if known and found and known != found and is_checked:
+                    return f"sample {index} of the {name}", f"{what} {known}", f"{what} {found}"
+    return None
+
+
+def of_first_rank(loop: Loop, is_like_first: bool) -> dict[str, Any]:
+    """Return, on all ranks, what rank 0's environment has of the samples.
+
+    is_like_first: whether this rank has the processor and the library versions of rank 0.
+    Raises: OtherData where this rank reads other samples than rank 0.
+    """
+    context, own, text = loop.context, of_rank(loop), b""
+    if context.distributed.is_first:
+        known = records.read_leniently(ProvenanceOrigin, context.run.dir.provenance)
+        text = json.dumps({DIGESTS: own, FROZEN: known and known.frozen}).encode()
+    first: dict[str, Any] = json.loads(broadcast_bytes(text, context.device))
+    found = difference(first[DIGESTS], own, is_like_first)
+    if found is not None and not loop.data.is_of_rank and is_repeatable(loop):
+        what, on_first, here = found
+        raise OtherData(
+            f"train.dataset {loop.train.dataset} differs between ranks: {what} has {on_first} on "
+            f"rank 0, and {here} on rank {context.distributed.rank} ({context.distributed.host})"
+            f"{HINT}give all nodes the same files, and sort what lists a folder"
+        )
+    return first
+
+
+def is_repeatable(loop: Loop) -> bool:
+    """Return whether this rank reads the same again; a generator of the user's may draw anew."""
+    first = of_rank(loop)
+    if all(of_rank(loop) == first for _ in range(NUM_REREADS)):
+        return True
+    loop.data.train_batches.resumes_exactly = False
+    return False
+
+
+def other_data(loop: Loop, text: str) -> OtherData:
+    """Return the error for samples that are others than at a start before; text: which."""
+    again = installation.command("resume", loop.context.run.dir.run_id, "", "code")
+    return OtherData(
+        f"{text}{HINT}bring back the files of that start, and sort what lists a folder or takes a "
+        f"set; {again} takes the samples as they are now"
+    )
