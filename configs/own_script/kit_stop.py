@@ -24,6 +24,7 @@ it is started again, and with fewer reported steps than `total` it counts as fai
 import atexit
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -32,16 +33,20 @@ from pathlib import Path
 from typing import Any
 
 WRITE_S, PRINT_S = 1, 10  # the shortest time between two writes of progress.json, two lines
+AGREE_S, MAX_CALLS = 0.05, 16  # between two agreements of the ranks: later calls may be slower
 
 
 class Stop:
-    """Shows whether to stop; `every`: number of steps between two agreements of the ranks."""
+    """Shows whether to stop; `every`: calls between two agreements of the ranks, else by time."""
 
-    def __init__(self, every: int = 10) -> None:
+    def __init__(self, every: int | None = None) -> None:
         self.file = os.environ.get("KIT_STOP_FILE")
         self.rank = int(os.environ.get("RANK", "0"))
         self.every, self.step, self.warned, self.next_look = every, 0, False, 0.0
+        self.is_agreed, self.calls, self.interval = False, 0, 1
+        self.last_agreement = time.monotonic()
         self.reported: tuple[int, int | None, dict[str, Any]] | None = None
+        self.left_out: set[str] = set()  # names with a value that is no number
         self.written, self.printed, self.next_write, self.next_print = -1, -1, 0.0, 0.0
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if self.file else ():
             signal.signal(number, self._warn)
@@ -50,14 +55,20 @@ class Stop:
         self.warned = True  # nothing else: the step at hand is finished first
 
     def should_stop(self, step: int) -> bool:
-        """Return whether to save and stop now; all ranks must call it after the same steps."""
-        self.step = step
-        if self.file is None or step % self.every:
-            return False
-        if self.rank == 0 and not self.warned and time.monotonic() >= self.next_look:
-            self.warned = self._is_stop_requested()
-            self.next_look = time.monotonic() + 1
-        return self._any(self.warned)
+        """Return whether to save and stop now; all ranks must call it after the same steps.
+
+        The ranks agree about every 50 ms: where steps are slow, at each call. Once they have agreed
+        to stop, each later call returns True, too.
+        """
+        self.step, self.calls = step, self.calls + 1
+        if self.file is not None and not self.is_agreed and self.calls >= self.interval:
+            now = time.monotonic()
+            if self.rank == 0 and not self.warned and now >= self.next_look:
+                self.warned, self.next_look = self._is_stop_requested(), now + 1
+            calls = AGREE_S * self.calls // max(now - self.last_agreement, 1e-6)
+            self._agree(self.every or max(1, min(MAX_CALLS, int(calls))))
+            self.calls, self.last_agreement = 0, now
+        return self.is_agreed
 
     def _is_stop_requested(self) -> bool:
         """Return whether an agent, perhaps on another node, has created the file.
@@ -70,48 +81,81 @@ class Stop:
                 os.link("/proc", path)
         return Path(str(self.file)).exists()
 
-    def _any(self, mine: bool) -> bool:
-        """Return whether it is true on any rank: if one rank left alone, all others would hang."""
+    def _agree(self, interval: int) -> None:
+        """Stop if any rank was warned: if one left alone, all others would hang.
+
+        interval: calls until the next agreement; that of rank 0 counts.
+        """
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized():
-            return mine
+            self.is_agreed = self.warned  # and the next call looks for other ranks again
+            return
         torch = sys.modules["torch"]
-        flag = torch.tensor(int(mine), device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        values = torch.tensor([self.warned, 0 if self.rank else interval], device=device)
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        is_any, self.interval = values.tolist()
+        self.is_agreed = bool(is_any)
 
     def progress(self, step: int, total: int | None = None, **metrics: Any) -> None:
         """Report a finished step of `total` steps, and metrics; rank 0 writes them once a second.
 
         Call it after each step, on all ranks or on rank 0. It reads a tensor only when it writes.
+        What is no number is left out, with one warning; total: None or -1 if there is no end.
         """
-        if self.file is None or self.rank != 0:
+        self.report(step, total, metrics)
+
+    def report(self, step: int, total: float | None, metrics: dict[str, Any]) -> None:
+        """Do what `progress` does, for metrics of any name."""
+        if self.file is None or self.rank != 0 or (done := self._whole("step", step)) is None:
             return
-        is_first, self.reported = self.reported is None, (int(step), total, metrics)
+        steps = None if total is None else self._whole("total", total)
+        is_first, self.reported = self.reported is None, (done, steps or None, metrics)
         if is_first:
             atexit.register(self._report, is_exit=True)
-            self._note_first_step(step)
-        if time.monotonic() >= self.next_write or step == total:  # the last one is the end
+            self._note_first_step(done)
+        if time.monotonic() >= self.next_write or done == steps:  # the last one is the end
             self._report()
 
     def saved(self, step: int) -> None:
         """Report that a complete checkpoint of this step is on the disk, in whatever folder."""
-        if self.file is not None and self.rank == 0:
-            self._write(self._run_dir() / "saved.json", {"step": step})
+        done = self._whole("step", step) if self.file is not None and self.rank == 0 else None
+        if done is not None:
+            self._write(self._run_dir() / "saved.json", {"step": done})
+
+    def _whole(self, name: str, value: Any) -> int | None:
+        number = self._number(name, value)
+        return int(number) if number is not None and 0 <= number < math.inf else None
+
+    def _number(self, name: str, value: Any) -> float | None:
+        """Return a value as a number; None for what is none, with one warning for each name."""
+        with contextlib.suppress(Exception):  # of whatever kind: no report ends a training
+            if not isinstance(value, (str, bytes)):
+                return float(value)
+        if name not in self.left_out:
+            self.left_out.add(name)
+            kind = type(value).__name__
+            what = f"kit_stop: {name} is left out of the reports: a {kind} that is no number"
+            self._print(what, sys.stderr)
+        return None
+
+    def _print(self, text: str, file: Any = None) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a full disk ends no training
+            print(text, file=file, flush=True)
 
     def _run_dir(self) -> Path:
         return Path(str(self.file)).parent.parent
 
     def _note_first_step(self, step: int) -> None:
         attempt = int(Path(str(self.file)).parent.name.partition("-")[2])
-        event = {"t": time.time(), "event": "first_step", "attempt": attempt, "step": int(step)}
+        event = {"t": time.time(), "event": "first_step", "attempt": attempt, "step": step}
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
             path = self._run_dir() / "timeline/rank-00000.jsonl"
             with open(os.open(path, flags, 0o666), "a") as file:
                 file.write(json.dumps(event) + "\n")
         except OSError as error:  # a full disk ends no training
-            print(f"kit_stop: {error}", file=sys.stderr, flush=True)
+            self._print(f"kit_stop: {error}", sys.stderr)
 
     def _report(self, is_last: bool = False, is_exit: bool = False) -> None:
         """Write the newest report to progress.json; to the log every ten seconds, and the last."""
@@ -120,14 +164,15 @@ class Stop:
         step, total, metrics = self.reported
         if is_exit:  # perhaps after an error: reading a tensor of a GPU may then hang
             metrics = {name: n for name, n in metrics.items() if isinstance(n, (int, float))}
-        numbers = {name: float(value) for name, value in metrics.items()}
+        read = {str(name): self._number(str(name), value) for name, value in metrics.items()}
+        numbers = {name: number for name, number in read.items() if number is not None}
         now = time.monotonic()
         if step != self.printed and (is_last or is_exit or now >= self.next_print):
             shown = "".join(f"  {name} {number:.4g}" for name, number in numbers.items())
-            print(f"step {step}/{total or '?'}{shown}", flush=True)
+            self._print(f"step {step}/{total or '?'}{shown}")
             self.printed, self.next_print = step, now + PRINT_S
         if step != self.written:
-            values = {"step": step, "total": total and int(total), "metrics": numbers}
+            values = {"step": step, "total": total, "metrics": numbers}
             self._write(self._run_dir() / "progress.json", values)
             self.written, self.next_write = step, now + WRITE_S
 
@@ -135,7 +180,7 @@ class Stop:
         try:
             replace(path, value)
         except OSError as error:  # a full disk ends no training
-            print(f"kit_stop: {error}", file=sys.stderr, flush=True)
+            self._print(f"kit_stop: {error}", sys.stderr)
 
     def stopped(self) -> None:
         """Exit with 0 after the save: the run continues in the next attempt."""
@@ -149,9 +194,10 @@ class Stop:
         self._report(is_last=True)
         if self.file is not None and self.rank == 0:
             marker = Path(self.file).with_name("outcome.json")
-            replace(marker, {"status": status, "global_step": self.step})
-        sys.stdout.flush()
-        sys.stderr.flush()
+            replace(marker, {"status": status, "global_step": self._whole("step", self.step)})
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(0)  # Python's tear-down of DDP over gloo may hang for ever (torch 2.13)
 
 

@@ -10,6 +10,7 @@ import torch
 from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
+from .faults import harm_slurm, oracles
 from .kit import JOB_TIMEOUT_S, Kit, Run
 
 pytestmark = pytest.mark.room("scripts")
@@ -78,3 +79,23 @@ def test_a_tutorial_script_submitted_twice_and_requeued_goes_on_from_its_own_sna
     ends = [torch.load(run.dir.work / "snapshot.pt", weights_only=True) for run in (first, second)]
     assert torch.equal(*(end["MODEL_STATE"]["weight"] for end in ends))
     assert not list(first.dir.code.resolve().rglob("snapshot.pt"))
+
+
+@pytest.mark.slow
+def test_a_script_of_slow_steps_that_is_preempted_again_and_again_loses_no_step(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    script = ("launch.script=tests/own_scripts/slow_steps.py", "launch.args=['3', '8']")
+    run = Kit(cluster, tmp_path).submit("configs/own_script.yaml", *script)
+    preempted_in = []
+    for attempt in (1, 2):
+        run.wait_for_events("first_step", attempt=attempt)
+        preempted_in.append(run.events("first_step", attempt)[0]["step"] + 1)
+        harm_slurm.preempt(run)
+    run.wait()
+    oracles.causes(run, ["preemption", "preemption", "completed"])
+    oracles.no_step_redone(run)
+    # Slurm's signal may come a moment later than the end of that step.
+    stopped_after = [each["last_step"] for each in run.attempts()[:2]]
+    pairs = zip(stopped_after, preempted_in, strict=True)
+    assert all(stopped - step in (0, 1) for stopped, step in pairs), run.log()

@@ -71,6 +71,53 @@ def test_a_stopped_damaged_and_killed_training_ends_as_an_undisturbed_one(
     check_against_undisturbed(run, python, library, tmp_path / "plain", 2)
 
 
+@pytest.fixture
+def end(kit_command, tmp_path, monkeypatch):
+    """Runs a script of other_trainers on one rank, which must exit with 0; returns marker, report.
+
+    And the lines of its output.
+    """
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir()
+    (tmp_path / "timeline").mkdir()
+    env = os.environ | {"KIT_STOP_FILE": str(run.attempt(1).stop_requested)}
+    env = {name: text for name, text in env.items() if name != "PYTHONPATH"}
+
+    def run_script(library, name, *words):
+        other_training.skip_without(library)
+        python = kit_command.with_name("python")
+        argv = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+        argv += [other_training.SCRIPTS / name, *words]
+        done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        return read_json(run.attempt(1).outcome), read_json(run.progress), lines
+
+    return run_script
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["best", "refused"])
+def test_a_trainer_that_overwrites_the_wish_to_save_saves_in_the_step_of_the_warning(
+    end, how, tmp_path
+):
+    marker, progress, lines = end("transformers", "refused_transformers.py", how)
+    assert marker == {"status": "stopped", "global_step": 4}
+    assert whole.damage(tmp_path / "out/checkpoint-4") is None
+    assert (progress["step"], progress["metrics"]["step"]) == (4, 0)
+    for name in ("phase", "lrs", "nothing"):
+        (warning,) = [line for line in lines if f"kit_stop: {name} is left out" in line]
+    marker, _, _ = end("transformers", "refused_transformers.py", how)
+    assert marker == {"status": "completed", "global_step": 9}
+
+
+@pytest.mark.slow
+def test_a_lightning_training_without_a_known_end_reports_no_total_and_stops(end):
+    marker, progress, _ = end("lightning", "endless_lightning.py")
+    assert marker == {"status": "stopped", "global_step": 4}
+    assert (progress["step"], progress["total"]) == (4, None)
+
+
 @pytest.mark.slow
 def test_a_script_imports_what_the_integrations_share_from_the_wheel(kit_command):
     code = """
@@ -82,4 +129,5 @@ print(*(name.removeprefix("slurm_job_kit.trainer.") for name in own))
     argv = [kit_command.with_name("python"), "-c", code]
     parts = ("", ".batches", ".keeper", ".kit_stop", ".whole")
     loaded = subprocess.check_output(argv, cwd="/", text=True).split()
-    assert loaded == ["contract", "rooms", *(f"rooms.integrations{part}" for part in parts)]
+    of_core = ["checkpoint", "checkpoint.commit", "checkpoint.recovery", "contract", "errors"]
+    assert loaded == [*of_core, "rooms", *(f"rooms.integrations{part}" for part in parts)]

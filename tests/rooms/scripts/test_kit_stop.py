@@ -1,14 +1,19 @@
 """The file that users copy beside their script: it detects the stop and writes the marker."""
 
 import importlib.util
+import json
+import math
 import os
 import signal
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.training import (
@@ -64,10 +69,65 @@ def test_the_stop_file_is_looked_for_once_a_second(kit_stop, attempt, clock):
     assert stop.should_stop(3)
 
 
-def test_ranks_agree_every_so_many_steps(kit_stop, attempt):
-    attempt.stop_requested.touch()
-    stop = kit_stop.Stop(every=10)
-    assert [step for step in range(1, 31) if stop.should_stop(step)] == [10, 20, 30]
+# One of two ranks. Each case has the moments at which the ranks call should_stop, the call before
+# which rank 1 alone is warned, and the arguments of Stop. Prints in which calls the ranks agreed,
+# and which ones returned True.
+RANK = """
+import json, os, signal, sys, time
+import torch.distributed as dist
+from kit_stop import Stop
+rank, now, agreed = int(sys.argv[1]), [0.0], []
+time.monotonic = lambda: now[0]
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+reduce = dist.all_reduce
+dist.all_reduce = lambda *words, **named: (agreed.append(call), reduce(*words, **named))
+for moments, warned_before, arguments in json.loads(sys.argv[3]):
+    now[0], answers = 0.0, []
+    agreed.clear()
+    stop = Stop(*arguments)
+    for call, now[0] in enumerate(moments, 1):
+        if call == warned_before and rank == 1:
+            signal.raise_signal(signal.SIGTERM)
+        answers += [call] * stop.should_stop(1000 + call)
+    print(json.dumps([agreed, answers]), flush=True)
+os._exit(0)
+"""
+
+
+def calls(every_s: float, number: int = 40) -> list[float]:
+    return [every_s * call for call in range(1, number + 1)]
+
+
+def test_ranks_agree_by_the_clock_and_all_stop_although_one_alone_was_warned(
+    attempt, tmp_path, monkeypatch
+):
+    """The warning comes before the last of these agreements: from there on each call is told."""
+    becoming_slow = [*calls(1 / 64, 5), *(each + 8.0 for each in calls(8.0, 4))]
+    cases = (
+        (calls(8.0, 6), (), [1, 2, 3, 4]),
+        (calls(1 / 128), (), [1, 7, 13, 19, 25, 31]),
+        (calls(1e-4), (), [1, 17, 33]),
+        (becoming_slow, (), [1, 4, 7, 8]),
+        (calls(8.0, 6), (2,), [1, 3, 5]),
+    )
+    monkeypatch.setenv("PYTHONPATH", str(PATH.parent))
+    words = json.dumps([(moments, agreed[-1], given) for moments, given, agreed in cases])
+    processes = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        argv = [sys.executable, "-c", RANK, rank, str(tmp_path / "store"), words]
+        processes.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    expected = [[agreed, [*range(agreed[-1], len(m) + 1)]] for m, _, agreed in cases]
+    for output in outputs:
+        assert [json.loads(line) for line in output.splitlines()] == expected
+
+
+def test_a_script_that_asks_once_an_epoch_stops_after_that_epoch(kit_stop, attempt):
+    stop = kit_stop.Stop()
+    assert not stop.should_stop(1)
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.should_stop(2) and stop.should_stop(3)
 
 
 def test_the_marker_says_how_far_a_stopped_script_came(kit_stop, attempt):
@@ -179,6 +239,65 @@ def test_at_an_exit_nothing_is_read_from_a_device(kit_stop, run, clock, at_exit)
     progress = records.read(Progress, run.progress)
     assert progress is not None
     assert (progress.step, progress.metrics) == (2, (Metric("lr", 0.5),))
+
+
+NO_NUMBERS = {
+    "val_loss": None,
+    "phase": "warm-up",
+    "digits": "12",
+    "lr": [1e-3, 1e-4],
+    "grads": torch.zeros(2),
+    "gpu": OfGpu(),
+    "z": 1j,
+}
+
+
+def test_what_is_no_number_is_left_out_with_one_warning(kit_stop, run, clock, at_exit, capsys):
+    numbers = {"loss": torch.tensor(0.5), "np": numpy.float32(2), "nan": math.nan, "ok": True}
+    stop = kit_stop.Stop()
+    for step in range(1, 4):
+        stop.progress(numpy.int64(step), total=math.inf, **numbers, **NO_NUMBERS)
+        clock[0] += 1
+    progress = records.read(Progress, run.progress)
+    assert progress is not None and (progress.step, progress.total) == (3, None)
+    written = {each.name: each.value for each in progress.metrics or ()}
+    assert str(written) == "{'loss': 0.5, 'np': 2.0, 'nan': nan, 'ok': 1.0}"
+    for name, line in zip(NO_NUMBERS, capsys.readouterr().err.splitlines(), strict=True):
+        assert line.startswith(f"kit_stop: {name} is left out of the reports: a ")
+
+
+@pytest.mark.parametrize("total", [None, -1, 0, math.inf, math.nan, "all", torch.zeros(2)])
+def test_a_training_without_a_known_end_has_no_total(kit_stop, run, at_exit, capsys, total):
+    stop = kit_stop.Stop()
+    stop.progress(7, total)
+    assert read_json(run.progress) == {"step": 7, "total": None, "metrics": {}}
+    assert read_progress_steps(run.progress) == (7, None)
+    assert capsys.readouterr().out == "step 7/?\n"
+
+
+def test_metrics_of_any_name_are_reported(kit_stop, run, at_exit):
+    kit_stop.Stop().report(7, None, {"step": 3, "total": 5, 4: 2})
+    assert read_progress_steps(run.progress) == (7, None)
+    progress = records.read(Progress, run.progress)
+    assert progress is not None and progress.metrics is not None
+    assert [each.name for each in progress.metrics] == ["step", "total", "4"]
+
+
+def test_steps_that_are_no_numbers_end_no_training(kit_stop, run, at_exit, monkeypatch):
+    stop = kit_stop.Stop()
+    for step in (None, "7", math.nan, math.inf, torch.zeros(2)):
+        stop.progress(step, 9, loss=1.0)
+        stop.saved(step)
+    assert not run.progress.exists() and not run.saved.exists() and not at_exit
+    stop.saved(torch.tensor(6))
+    stop.should_stop(numpy.int64(7))
+    monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))  # noqa: SIM115
+    sys.stdout.close()
+    stop.progress(7)
+    with pytest.raises(SystemExit):
+        stop.completed()
+    assert records.read(SavedCheckpoint, run.saved) == SavedCheckpoint(6)
+    assert read_json(run.attempt(1).outcome) == {"status": "completed", "global_step": 7}
 
 
 def test_only_rank_0_looks_for_the_file_reports_and_leaves_the_marker(

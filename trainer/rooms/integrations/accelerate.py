@@ -16,7 +16,7 @@ class AccelerateLoop(OwnLoop):
     Its `batches` have is_split=False, because `prepare` makes each rank take its own part.
     """
 
-    def __init__(self, accelerator: Accelerator, total: int, **options: Any) -> None:
+    def __init__(self, accelerator: Accelerator, total: float | None, **options: Any) -> None:
         super().__init__(total, **options)
         self.accelerator = accelerator
 

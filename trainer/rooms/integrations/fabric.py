@@ -18,7 +18,9 @@ class FabricLoop(OwnLoop):
     The loader is set up with use_distributed_sampler=False: its `batches` are split already.
     """
 
-    def __init__(self, fabric: Fabric, state: dict[str, Any], total: int, **options: Any) -> None:
+    def __init__(
+        self, fabric: Fabric, state: dict[str, Any], total: float | None, **options: Any
+    ) -> None:
         super().__init__(total, **options)
         self.fabric, self.state = fabric, state
 

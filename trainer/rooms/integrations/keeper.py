@@ -32,7 +32,7 @@ class Keeper:
     folder: of the checkpoints; by default that of the kit's run, else ./checkpoints.
     batches: the sampler of the training; without it the library's own resume finds the samples.
     save_every: steps between two checkpoints besides that at a stop.
-    every: steps between two agreements of the ranks on a stop.
+    every: calls between two agreements of the ranks on a stop; by default about every 50 ms.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Keeper:
         batches: ResumableBatches | None = None,
         save_every: int | None = None,
         keep: int = 2,
-        every: int = 10,
+        every: int | None = None,
     ) -> None:
         self.folder = Path(folder or os.environ.get("KIT_CHECKPOINT_DIR") or "checkpoints")
         self.batches, self.save_every, self.keep, self.every = batches, save_every, keep, every
@@ -97,12 +97,14 @@ class Keeper:
             self.epoch, self.num_batches = self.batches.epoch, 0
         self.num_batches += 1
 
-    def after_step(self, total: int, write: Callable[[Path], Any], metrics: dict[str, Any]) -> None:
+    def after_step(
+        self, total: float | None, write: Callable[[Path], Any], metrics: dict[str, Any]
+    ) -> None:
         """Report the step `self.step`, save if it is time to; at a stop save and leave.
 
         write: saves the library's own state in a folder; called by all ranks.
         """
-        self.stop.progress(self.step, total, **metrics)
+        self.stop.report(self.step, total, metrics)
         is_stop = self.stop.should_stop(self.step)
         if is_stop or (self.save_every and self.step % self.save_every == 0):
             self.save(write)
@@ -127,10 +129,10 @@ class Keeper:
 class OwnLoop(Keeper):
     """A Keeper that counts the batches and steps of a loop of one's own, of Fabric or accelerate.
 
-    The loop calls `resume`, then `after_batch`. total: steps of the whole training.
+    The loop calls `resume`, then `after_batch`. total: steps of the whole training, or None.
     """
 
-    def __init__(self, total: int, **options: Any) -> None:
+    def __init__(self, total: float | None, **options: Any) -> None:
         super().__init__(**options)
         self.total = total
 

@@ -43,8 +43,8 @@ class LightningCallback(Checkpoint):
         if trainer.global_step == self.last_step:  # it accumulates gradients
             return
         self.keeper.step = self.last_step = trainer.global_step
-        loss = {"loss": outputs["loss"].detach()} if isinstance(outputs, dict) else {}
-        total = int(trainer.estimated_stepping_batches)
+        loss = {"loss": outputs["loss"]} if isinstance(outputs, dict) and "loss" in outputs else {}
+        total = trainer.estimated_stepping_batches
         self.keeper.after_step(total, lambda folder: self._write(trainer, folder), loss)
 
     def _write(self, trainer: Trainer, folder: Path) -> None:

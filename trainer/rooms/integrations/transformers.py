@@ -9,6 +9,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from . import whole
 from .keeper import Keeper, barrier
 
+# A control that keeps its wish to save: save_strategy "best" and other callbacks overwrite it. The
+# Trainer finds a control's saved state by the name of its class.
+_SAVES = type(
+    "TrainerControl",
+    (TrainerControl,),
+    {"should_save": property(lambda self: True, lambda self, wish: None)},
+)
+
 
 class TransformersCallback(TrainerCallback):
     """`Trainer(callbacks=[kit])`, then `train(resume_from_checkpoint=kit.newest())`.
@@ -17,11 +25,11 @@ class TransformersCallback(TrainerCallback):
     adds `whole.json`, without which a checkpoint is put aside. every: as in Keeper.
     """
 
-    def __init__(self, arguments: TrainingArguments, every: int = 10) -> None:
+    def __init__(self, arguments: TrainingArguments, every: int | None = None) -> None:
         if arguments.save_total_limit == 1:  # it deletes the other one before this one is whole
             raise ValueError("save_total_limit=1 may leave no whole checkpoint: take 2 or more")
         self.keeper = Keeper(arguments.output_dir, every=every)
-        self.is_stop, self.metrics = False, dict[str, float]()
+        self.is_stop, self.metrics = False, dict[str, Any]()
 
     def newest(self) -> str | None:
         """Return the newest whole checkpoint for `train`."""
@@ -37,17 +45,17 @@ class TransformersCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Keep the numbers for the next report."""
-        numbers = {name: n for name, n in (logs or {}).items() if isinstance(n, (int, float))}
-        self.metrics |= numbers
+        self.metrics |= logs or {}
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Report the step; at a stop let the Trainer save."""
+        """Report the step; at a stop let the Trainer save, until it has."""
         stop = self.keeper.stop
-        stop.progress(state.global_step, state.max_steps, **self.metrics)
+        stop.report(state.global_step, state.max_steps, self.metrics)
         if stop.should_stop(state.global_step):
-            self.is_stop = control.should_save = True
+            self.is_stop = True
+            control.__class__ = _SAVES
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -14,7 +14,7 @@ optimizer, scheduler = tiny.optimizer_and_scheduler(net)
 batches = ResumableBatches(tiny.NUM_SAMPLES, tiny.BATCH_SIZE, is_split=False)
 loader = DataLoader(tiny.Points(), batch_sampler=batches)
 model, optimizer, scheduler, loader = accelerator.prepare(net, optimizer, scheduler, loader)
-kit = AccelerateLoop(accelerator, tiny.TOTAL, batches=batches, save_every=5, every=1)
+kit = AccelerateLoop(accelerator, tiny.TOTAL, batches=batches, save_every=5)
 kit.resume()
 for _ in range(kit.epoch, tiny.EPOCHS):
     for batch in loader:

@@ -19,7 +19,7 @@ batches = ResumableBatches(tiny.NUM_SAMPLES, tiny.BATCH_SIZE)
 loader = DataLoader(tiny.Points(), batch_sampler=batches)
 loader = fabric.setup_dataloaders(loader, use_distributed_sampler=False)
 state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-kit = FabricLoop(fabric, state, tiny.TOTAL, batches=batches, save_every=5, every=1)
+kit = FabricLoop(fabric, state, tiny.TOTAL, batches=batches, save_every=5)
 kit.resume()
 for _ in range(kit.epoch, tiny.EPOCHS):
     for batch in loader:

@@ -26,7 +26,7 @@ class Module(LightningModule):
 
 net = tiny.begin()
 batches = ResumableBatches(tiny.NUM_SAMPLES, tiny.BATCH_SIZE)
-kit = LightningCallback(batches=batches, save_every=5, every=1)
+kit = LightningCallback(batches=batches, save_every=5)
 trainer = Trainer(
     accelerator="cpu",
     strategy="ddp_find_unused_parameters_true",

@@ -30,7 +30,7 @@ arguments = TrainingArguments(
     use_cpu=True,
     report_to="none",
 )
-kit = TransformersCallback(arguments, every=1)
+kit = TransformersCallback(arguments)
 trainer = Trainer(net, arguments, train_dataset=tiny.Points(), callbacks=[kit])
 trainer.train(resume_from_checkpoint=kit.newest())
 tiny.finish(net)
