@@ -52,7 +52,9 @@ _BY_KEYS = (
         _READER + "[{path}], or [--config, {path}] as the script takes it; docs/integrations.md",
     ),
 )
-_ANYWHERE = re.compile(r"\b(_target_|_component_|class_path)[\"']?\s*:")
+_ANYWHERE = re.compile(
+    r"\b(_target_|_component_|class_path|per_device_(?:train|eval)_batch_size)[\"']?\s*:"
+)
 _AT_TOP = re.compile(r"^[\"']?(\w+)[\"']?\s*:", re.MULTILINE)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...config.keys import is_dotted
+from ...config.keys import is_dotted, listed, words_in
 from ...problems import Problem, format_value
 from ...spec import Launch
 
@@ -36,6 +36,10 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
     if launch.script and launch.script.startswith("-"):
         what, hint = f"{format_value(launch.script)} is not a path", f"write ./{launch.script}"
         yield Problem(("launch", "script"), what, hint)
+    if re.match(r"\S+\.py\s+\S", launch.script or ""):
+        first, *words = words_in(str(launch.script))
+        what = f"{format_value(launch.script)} is several words"
+        yield Problem(("launch", "script"), what, f"write script: {first}, args: {listed(words)}")
     is_of_trainer = "is for your own script or module, not for the trainer"
     yield from launchers_in(launch)
     for index, name in enumerate(launch.inputs):

@@ -180,6 +180,12 @@ def test_no_content_of_a_file_makes_a_traceback(refuse, data, message):
         ("h.yaml", "defaults: [a, _self_]\nname: x\nopt: {lr: 1}\n", "Hydra", "--config-name=h"),
         ("h.yaml", "net:\n  _target_: a.B\n  w: ${w}\n", "Hydra", "launch.script"),
         ("l.yaml", "trainer: {max_epochs: 3}\ndata:\n  class_path: a.B\n", "Lightning", "[fit, "),
+        (
+            "n.yaml",
+            "model: a\nargs:\n  per_device_train_batch_size: 8\nx: 1\n",
+            "Trainer",
+            "launch",
+        ),
         ("t.yaml", "output_dir: out\nlearning_rate: 5e-5\n", "Trainer", "launch.args"),
         ("t.yaml", "base: &a {x: 1}\nnum_train_epochs: 3\nmore: *a\n", "Trainer", "launch.args"),
     ],
