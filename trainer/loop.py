@@ -138,8 +138,7 @@ class Loop:
         return self._evaluation.run(self.replica, self.state, is_stop_agreed)
 
     def _is_last(self) -> bool:
-        # The step is greater where a resume lowered train.epochs.
-        is_done = self.state.global_step >= self.length.total_steps
+        is_done = self.state.global_step == self.length.total_steps
         return is_done or self._evaluation.is_early_stop(self.state)
 
     def _quiet_steps(self, next_check: int) -> int:

@@ -12,8 +12,8 @@ from .checkpoint.checkpoints import create as create_checkpoints
 from .checkpoint.commit import check_owner
 from .checkpoint.digest import optimizer_sha256, weights_sha256
 from .checkpoint.loading import ReadAhead
-from .contract import Best, Metric, Outcome, RunDir, checkpoint_name, quantity, records
-from .errors import fail, log, storage_error
+from .contract import Best, Metric, Outcome, RunDir, Train, checkpoint_name, quantity, records
+from .errors import HINT, UserError, fail, log, storage_error
 from .hooks import Callback, Pulse
 from .loop import Loop
 from .model.build import build_replica, set_up_torch
@@ -83,6 +83,7 @@ def prepare(context: RankContext) -> Loop:
     state = checkpoints.load(replica, newest)
     if state.streams:
         data.train_batches.restore(state.streams)
+    _check_end(context.train, data.length.total_steps, state.global_step)
     step = checkpoints.newest_step
     loaded = None if step is None else checkpoint_name(step)
     context.distributed.log(
@@ -93,6 +94,17 @@ def prepare(context: RankContext) -> Loop:
     for each in context.callbacks:
         each.restored(loop)
     return loop
+
+
+def _check_end(train: Train, total_steps: int, step: int) -> None:
+    """Raise UserError where a resume has set an end before the `step` of the checkpoint."""
+    if step > total_steps:
+        key = "max_steps" if train.max_steps else "epochs"
+        raise UserError(
+            f"train.{key} {getattr(train, key)} ends the training after {total_steps} steps, but "
+            f"the checkpoint has {step}{HINT}a greater train.{key}, or resume from an older "
+            "checkpoint with --checkpoint"
+        )
 
 
 def _initialize(rank: RankProcess, arguments: list[str]) -> RankContext:

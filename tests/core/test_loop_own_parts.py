@@ -1,6 +1,7 @@
 """The training loop with own objectives, any metrics, early stops, no held-out part."""
 
 import dataclasses
+import hashlib
 import random
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from slurm_job_kit.jobs.rundir import read_json, read_jsonl
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import UserError
@@ -181,6 +182,22 @@ def test_max_steps_end_a_training_within_an_epoch_with_an_evaluation(tmp_path):
     run, loop = train(tmp_path, spec_of(max_steps=7, epochs=1))
     assert loop.state.global_step == 7 and loop.length.epochs == 2
     assert [line["step"] for line in evaluations(run)] == [5, 7]
+
+
+def test_a_start_after_the_last_save_completes_and_an_end_before_it_is_an_error(tmp_path):
+    spec = spec_of(max_steps=7, epochs=1)
+    run, _ = train(tmp_path, spec)
+    run.attempt(1).outcome.unlink()  # killed before it wrote the marker
+    train(tmp_path, spec, attempt=2)
+    outcome = read_json(run.attempt(2).outcome)
+    assert (outcome["status"], outcome["global_step"]) == ("completed", 7)
+    shorter = spec_of(max_steps=5, epochs=1)
+    sha256 = hashlib.sha256(shorter.to_json().encode()).hexdigest()
+    append_jsonl(run.changes, {"time": 1.0, "changes": {}, "spec_sha256": sha256})
+    words = "train.max_steps 5 ends the training after 5 steps, but the checkpoint has 7\n  hint: "
+    with pytest.raises(UserError, match=words):
+        train(tmp_path, shorter, attempt=3)
+    assert not run.attempt(3).outcome.exists()
 
 
 class MixedUp:

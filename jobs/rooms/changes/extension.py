@@ -6,7 +6,7 @@ from pathlib import Path
 from ... import records, shared_files
 from ...attempt.decision import Decision
 from ...attempt.record_writer import corrected_record
-from ...errors import UserError
+from ...errors import HINT, UserError
 from ...records.ended import Action
 from ...records.frozen import Revision
 from ...records.training import Progress, Result
@@ -56,6 +56,19 @@ def check(run_dir: RunDir, was: Train, now: Train) -> None:
         raise UserError(
             f"{complete}: train.early_stop_patience ended it, and would end it again at once\n"
             "  hint: set that to a greater number, or to null, too"
+        )
+
+
+def check_end(now: Train, done: int, is_new_run: bool = False) -> None:
+    """Raise UserError where train.max_steps leaves no step after those that are done.
+
+    A run that has saved its last step may still become complete; a new run must do a step. How many
+    steps train.epochs is, the trainer knows.
+    """
+    if now.max_steps is not None and now.max_steps < done + is_new_run:
+        raise UserError(
+            f"train.max_steps {now.max_steps} leaves no step after the {done} that are done, so "
+            f"nothing is changed{HINT}a greater train.max_steps, or an older checkpoint"
         )
 
 

@@ -15,7 +15,7 @@ from ...rundir import RunDir
 from ...runs import code_snapshot, lookup
 from ...runs.frozen_spec import FIXED, differences, is_free
 from ...spec import Spec
-from . import checkpoint_files, spec_changes
+from . import checkpoint_files, extension, spec_changes
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Origin:
             key = "train.init_from" if spec.launch.is_trainer else "launch.script or launch.module"
             raise UserError(f"--from has the whole state of a run of the trainer: remove {key}")
         was = Spec.read(self.run_dir.spec)
+        extension.check_end(spec.train, checkpoint_step(self.checkpoint) or 0, is_new_run=True)
         changed = {
             path: pair
             for path, pair in differences(was, spec).items()

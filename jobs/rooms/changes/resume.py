@@ -103,7 +103,8 @@ class ChangeRequest(resume.Request):
             extension.check(run_dir, Spec.read(run_dir.spec).train, now.train)
         change = resume.uncancelled(run_dir) + own
         if self.overrides:
-            change += spec_changes.change(run_dir, self.overrides, self.is_confirmed)
+            newest = checkpoint or checkpoint_lookup.newest(run_dir, is_users=False)
+            change += spec_changes.change(run_dir, self.overrides, self.is_confirmed, newest)
         if self.takes_all_nodes:
             queued = records.read(Submission, run_dir.submission) or Submission()
             taken_back = replace(queued, nodes_taken_back=time.time())  # older reports do not count

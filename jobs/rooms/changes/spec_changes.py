@@ -9,7 +9,7 @@ from pathlib import Path
 from ... import records, shared_files
 from ...batch_sizes import global_batch_size
 from ...checkpoint import reader
-from ...checkpoint.names import checkpoint_names
+from ...checkpoint.names import checkpoint_names, checkpoint_step
 from ...console import print_line
 from ...errors import UserError
 from ...problems import KeyPath, dotted
@@ -35,9 +35,12 @@ MODEL: tuple[KeyPath, ...] = (("train", "model"), ("train", "model_args"))
 _SAME_SHAPES = " (a checkpoint fits only a model with tensors of the same names and shapes)"
 
 
-def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> Revision:
+def change(
+    run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool, checkpoint: str | None = None
+) -> Revision:
     """Return the change of the frozen spec; what results depend on is recorded in changes.jsonl.
 
+    checkpoint: the name of that to go on from, if there is one.
     Raises: UserError for changes that need a confirmation or are forbidden; SpecError.
     """
     text = shared_files.read_text(run_dir.spec)
@@ -47,6 +50,8 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> Rev
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
     _refuse_fixed(weighty)
     _refuse_other_batch(run_dir, was, spec)
+    if spec.launch.is_trainer:
+        extension.check_end(spec.train, checkpoint_step(checkpoint or "") or 0)
     lines = format_changes(weighty, was.train, spec.train)
     if weighty and not is_confirmed:
         raise UserError(

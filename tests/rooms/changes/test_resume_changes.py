@@ -209,6 +209,18 @@ def test_a_submit_from_a_run_of_another_spec_wants_a_yes(run, slurm, capsys):
     assert len(lookup.all_runs()) == 2
 
 
+def test_a_change_that_leaves_no_step_is_refused(run, slurm, capsys):
+    before, changed = state(run), "train.max_steps 19 leaves no step after the 20 that are done"
+    assert main(["resume", "tiny", "train.max_steps=19", "--yes"]) == 2
+    assert changed in capsys.readouterr().err
+    words = ["submit", "tiny.yaml", "slurm.nodes=1", "--yes"]
+    assert main([*words, "train.max_steps=20", "--from", "tiny"]) == 2
+    assert "train.max_steps 20 leaves no step" in capsys.readouterr().err
+    assert state(run) == before and lookup.all_runs() == [run] and slurm.submitted == 0
+    assert main([*words, "train.max_steps=20", "--from", "tiny@10"]) == 0
+    assert main(["resume", run.run_id, "train.max_steps=20", "--yes"]) == 0
+
+
 def test_a_submit_from_a_damaged_checkpoint_leaves_no_run(run, slurm, capsys):
     (run.checkpoints / "step-00000020/state.pt").write_bytes(b"state 21")
     assert main(["submit", "tiny.yaml", "slurm.nodes=1", "--from", "tiny"]) == 2

@@ -107,6 +107,26 @@ def test_a_resume_takes_the_batches_that_follow(monkeypatch, position):
     assert list(resumed) == epochs[epoch + 1]
 
 
+def test_fewer_samples_than_a_batch_of_every_rank_are_an_error(monkeypatch):
+    with pytest.raises(ValueError, match="25 samples make no batch of 4 for each of 7 ranks"):
+        sampler(monkeypatch, 0, 7)
+    assert len(sampler(monkeypatch, 0, 6)) == 1
+
+
+def test_a_training_without_a_step_is_not_complete(monkeypatch, tmp_path):
+    exits: list[int] = []
+    monkeypatch.setattr(os, "_exit", exits.append)
+    batches = sampler(monkeypatch)
+    with pytest.raises(ValueError, match="ends after 0 steps"):
+        Keeper(tmp_path, batches=batches).stop.completed()
+    checkpoint = save_state(Keeper(tmp_path, batches=batches), tmp_path)
+    resumed = Keeper(tmp_path, batches=batches)
+    resumed.restore(checkpoint)  # of the last step, and no step is left
+    resumed.watch()
+    resumed.stop.completed()
+    assert exits == [0]
+
+
 class Noisy(torch.utils.data.Dataset[float]):
     """Each sample is of the three generators."""
 

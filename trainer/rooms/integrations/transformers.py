@@ -36,6 +36,12 @@ class TransformersCallback(TrainerCallback):
         checkpoint = self.keeper.newest()
         return None if checkpoint is None else str(checkpoint)
 
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Note the step of the checkpoint, which may be the last one."""
+        self.keeper.step = state.global_step
+
     def on_log(
         self,
         args: TrainingArguments,
@@ -51,7 +57,7 @@ class TransformersCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Report the step; at a stop let the Trainer save, until it has."""
-        stop = self.keeper.stop
+        stop, self.keeper.step = self.keeper.stop, state.global_step
         stop.report(state.global_step, state.max_steps, self.metrics)
         if stop.should_stop(state.global_step):
             self.is_stop = True
