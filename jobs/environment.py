@@ -26,6 +26,11 @@ class Door(Enum):
     # sbatch, and so the job: what belongs to an enclosing job, and the job that this one succeeds.
     SBATCH = ("SLURM*", "SRUN_*", "KIT_SUCCEEDS")
     SRUN = ("SRUN_*",)  # srun in the batch script
+    # The agents of a local run share out the GPUs of an allocation that surrounds it.
+    LOCAL = (
+        *("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"),
+        *("SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPUS"),
+    )
     # torchrun and the ranks: what an enclosing torchrun set, and what this one takes for options.
     TORCHRUN = (
         *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),

@@ -11,11 +11,6 @@ from .console import quantity
 
 # The devices that a process may use, for NVIDIA and AMD; the first one that is set decides.
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-# Of an allocation: how many GPUs a node, the step and the job have.
-GIVEN = (
-    *("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"),
-    *("SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPUS"),
-)
 DEV = Path("/dev")
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")  # of AMD's driver; processors have gpu_id 0
 

@@ -28,6 +28,7 @@ from ..attempt.execute import retry_delay_s
 from ..attempt.open import open_attempt
 from ..attempt.reasons import hold_hint
 from ..console import display_path, format_metrics, print_line, quantity
+from ..environment import Door
 from ..errors import UserError
 from ..node.prctl import adopt_orphans, die_with_parent
 from ..node.torchrun import stop_signal
@@ -205,11 +206,10 @@ def start_agents(
     shares: CUDA_VISIBLE_DEVICES of each agent; None without GPUs.
     """
     command = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
+    command, inherited = hooks.start(Door.LOCAL, command, os.environ, spec)
     agents = []
     for rank, devices in enumerate(shares):
-        # In an allocation its GPUs are shared out among the agents.
-        env = {name: text for name, text in os.environ.items() if name not in gpus.GIVEN}
-        env |= {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
+        env = inherited | {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
         if devices is not None:
             env["CUDA_VISIBLE_DEVICES"] = devices
         with open(run_dir.job_log, "ab", opener=no_link) as log:

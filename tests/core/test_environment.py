@@ -50,6 +50,7 @@ def test_slurms_clients_get_no_filter_and_no_format_of_the_user(slurm, monkeypat
     [
         (Door.SBATCH, ["SLURM_JOB_ID", "SLURMD_NODENAME", "SRUN_DEBUG", "KIT_SUCCEEDS"]),
         (Door.SRUN, ["SRUN_DEBUG"]),
+        (Door.LOCAL, ["SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"]),
         (Door.TORCHRUN, ["PET_STANDALONE", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"]),
     ],
 )

@@ -41,6 +41,11 @@ _OF_MAKE = (
     *("KIT_CONFIG", "KIT_SET", "KIT_RUN", "KIT_KEY", "KIT_WITH", "KIT_CHECKPOINT", "KIT_FROM"),
     *("KIT_BENCH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERM*"),
 )
+# Of the user's session on the host that submits, or of a notebook there.
+_OF_SESSION = (
+    *("MPLBACKEND", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),
+    *("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
+)
 
 REMOVED = {
     Door.GIT: _GIT,
@@ -61,10 +66,13 @@ REMOVED = {
         *_OF_TORCHRUN,
         *_OF_RUN,
         *_OF_MAKE,
+        *_OF_SESSION,
         *("SHELLOPTS", "BASHOPTS"),  # they change what bash does in the kit's scripts
         *_GIT,
     ),
+    Door.LOCAL: _OF_SESSION,
     Door.SRUN: (
+        *_OF_SESSION,  # for `sbatch slurm/ddp.sbatch`; those of a TaskProlog come later
         *("SLURM_CLUSTERS", "SLURM_WORKING_CLUSTER"),  # the kit works with the one that is loaded
         *_FILTERS,
         # Options of srun that no job sets; slurm.srun_args has those of a run.

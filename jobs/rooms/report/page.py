@@ -5,10 +5,13 @@ Raises ImportError where matplotlib or jinja2 is missing.
 
 import datetime
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
+
+os.environ["MPLBACKEND"] = "svg"  # that of the shell may be unknown here: the import would fail
 import matplotlib
 from matplotlib.figure import Figure
 

@@ -91,6 +91,13 @@ def test_srun_gets_no_options_and_no_memory_of_an_enclosing_job():
     assert hooks.start(Door.SRUN, (), inherited)[1].keys() == kept
 
 
+@pytest.mark.parametrize("door", [Door.SBATCH, Door.SRUN, Door.LOCAL])
+def test_no_job_gets_the_session_of_the_host_that_submits(door):
+    gone = ("MPLBACKEND", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "XAUTHORITY")
+    inherited = dict.fromkeys((*gone, "DBUS_SESSION_BUS_ADDRESS", "OWN", "MUJOCO_GL"), "x")
+    assert hooks.start(door, (), inherited)[1] == {"OWN": "x", "MUJOCO_GL": "x"}
+
+
 def test_what_launch_env_sets_is_what_the_ranks_get():
     spec = Spec(launch=Launch(env={"LOGLEVEL": "INFO"}))
     inherited = {"LOGLEVEL": "INFO", "NCCL_COMM_ID": "x"}

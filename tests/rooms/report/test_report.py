@@ -113,7 +113,8 @@ def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
     assert not any(word in page for word in (' src="', "@import", 'href="http'))
 
 
-def test_hostile_names_and_files_do_nothing(here):
+def test_hostile_names_files_and_variables_do_nothing(here, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "that of a notebook")
     run = make_run(here, "20260101", "<b>x$")
     odd = f'"x\\u001b\\ud800": 2, "train_nan": NaN, "eval_loss": 1{"0" * 400}'
     run.metrics.write_text(f'{{"step": 1, "train_<i>$^": 1.0, {odd}}}\n')
