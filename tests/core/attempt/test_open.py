@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import gpus, installation, records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import __main__
 from slurm_job_kit.jobs.attempt.open import (
     AllocationError,
@@ -15,6 +15,7 @@ from slurm_job_kit.jobs.attempt.open import (
     open_attempt,
     write_key,
 )
+from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -104,7 +105,7 @@ def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as
     """sbatch ... slurm/ddp.sbatch RUN_DIR: the ranks would be others, and the results, too."""
     run.spec.write_text(Spec(slurm=Slurm(nodes=2, gpus_per_node=2)).to_json())
     of_job = of_job | {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
-    for name in (*gpus.GIVEN, "SLURM_STEP_ID"):
+    for name in (*Door.LOCAL.value, "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in of_job.items():
         monkeypatch.setenv(name, value)
