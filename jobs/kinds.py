@@ -171,7 +171,7 @@ KINDS: dict[Kind, Row] = {
         flags=("code", *_YES),
     ),
     Kind.KIT_FAULT: Row(
-        *(_CRASH, "the kit itself failed, not your code"),
+        *(_CRASH, "the kit's own code failed, not yours"),
         *("report the traceback in this log to those who maintain the kit", "logs"),
     ),
     Kind.SPEC_MISTAKE: Row(

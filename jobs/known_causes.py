@@ -82,9 +82,17 @@ _KNOWN_CAUSES = (
 )
 # The next attempt would only repeat these.
 REPEATED = (Kind.IMPORT_ERROR,)
-_PLAIN = {
+# Errors of Python itself, or that code raises on purpose.
+PLAIN = {
     *("ValueError", "LookupError", "KeyError", "IndexError", "TypeError", "AttributeError"),
-    *("AssertionError", "NameError", "ArithmeticError", "ZeroDivisionError", "UnicodeError"),
+    *(
+        "AssertionError",
+        "NameError",
+        "UnboundLocalError",
+        "ArithmeticError",
+        "ZeroDivisionError",
+        "UnicodeError",
+    ),
 }
 
 
@@ -96,7 +104,7 @@ def known_cause(
     names, error_number: the classes of a Python exception, with their bases, and its errno. The
     text of an exception that the code itself raises, such as a ValueError, does not count.
     """
-    has_text = _PLAIN.isdisjoint(names)
+    has_text = PLAIN.isdisjoint(names)
     for cause in _KNOWN_CAUSES:
         if error_number in cause.errnos or not {*cause.names}.isdisjoint(names):
             return cause.kind

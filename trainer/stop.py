@@ -65,9 +65,14 @@ def _report() -> None:
     Where only ranks got the signal, the record is all that tells this stop from a crash.
     """
     # Not at the top: the signal handlers are installed before all that takes time.
+    import contextlib
+    import faulthandler
+
     from .contract import RunDir
     from .errors import StoppedInStartup, report
 
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed
+        faulthandler.dump_traceback()
     rank, folder = os.environ.get("RANK"), os.environ.get("KIT_RUN_DIR")
     attempt = os.environ.get("KIT_ATTEMPT")
     grace = f"{STARTUP_GRACE_S:.0f} s"

@@ -92,14 +92,14 @@ def _with_stop(
     """Return the decision with what a stop lacked that saved nothing, or came before a step."""
     if evidence.outcome is not None:
         return decision
-    if stop_signal(facts.spec.launch) is not None:
-        is_killed = bool(interpret.nodes_without_end(facts))
-        given_s = _time_to_stop_s(run_dir, facts) if is_killed else None
-        lead_s = facts.spec.slurm.signal_lead_s
-        decision = with_unsaved(decision, evidence, is_killed, lead_s, given_s)
-    if interpret.is_without_step(facts):
-        decision = with_idle_limits(decision, facts.attempts, budget_of(facts.spec))
-    return decision
+    if decision.cause is Cause.TIME_LIMIT and interpret.is_without_step(facts):
+        return with_idle_limits(decision, evidence, facts.attempts, budget_of(facts.spec))
+    if stop_signal(facts.spec.launch) is None:
+        return decision
+    is_killed = bool(interpret.nodes_without_end(facts))
+    given_s = _time_to_stop_s(run_dir, facts) if is_killed else None
+    lead_s = facts.spec.slurm.signal_lead_s
+    return with_unsaved(decision, evidence, is_killed, lead_s, given_s)
 
 
 def _time_to_stop_s(run_dir: RunDir, facts: AttemptFacts) -> float | None:

@@ -225,24 +225,25 @@ def with_unsaved(
     else:
         after = "" if given_s is None else f" {given_s:.0f} s after the warning"
         why = f"killed{after}, before it could save: the site gives no more; save more often"
-    return replace(decision, reason=f"{decision.reason}; {why}")
+    kind = Kind.NOT_SAVED if is_limit and is_killed else decision.kind
+    return replace(decision, reason=f"{decision.reason}; {why}", kind=kind)
 
 
 def with_idle_limits(
-    decision: Decision, attempts: Sequence[AttemptRecord], budget: Budget
+    decision: Decision, evidence: Evidence, attempts: Sequence[AttemptRecord], budget: Budget
 ) -> Decision:
     """Return the decision after a time limit before which no rank did a step.
 
     attempts: before this one. As often as launch.max_crashes in a row it is a hang, which holds.
     """
-    if decision.cause is not Cause.TIME_LIMIT:
-        return decision
     number = 1
     for entry in reversed(attempts):
         if entry.cause is not Cause.TIME_LIMIT or entry.why.kind is not Kind.HANG:
             break
         number += 1
     reason = f"no rank has done a step in {quantity(number, 'attempt')}: {decision.reason}"
+    if evidence.kind is Kind.STOPPED_IN_START_UP:
+        reason += "; the stacks are in the logs of the ranks"
     decision = replace(decision, reason=reason, kind=Kind.HANG)
     if number < budget.crashes or decision.action is Action.HOLD:
         return decision

@@ -59,13 +59,11 @@ def kind_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> Kind
     if record.cause in (*CRASHES, Cause.LOST):
         kind = _failure_of(facts, record.cause, evidence)
         failed = interpret.first_error(facts.of_nodes.errors)
-        is_kits = failed is not None and places.is_kits_fault(failed.traceback, run_dir)
-        return Kind.KIT_FAULT if is_kits and kind in (Kind.USER_CODE, Kind.UNKNOWN) else kind
+        if failed is not None and kind is Kind.USER_CODE:
+            return Kind.KIT_FAULT if places.is_kits_fault(failed.traceback, run_dir) else kind
+        return kind
     if record.cause is Cause.NODE:
         return Kind.NODE_FAILURE
-    is_killed = evidence.outcome is None and bool(interpret.nodes_without_end(facts))
-    if record.cause is Cause.TIME_LIMIT and is_killed:
-        return Kind.NOT_SAVED
     if record.cause is Cause.REQUEUED and evidence.job_state in BY_STATE:
         return BY_STATE[evidence.job_state]
     return Kind(record.cause)  # the others have the same names

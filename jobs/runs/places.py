@@ -6,12 +6,16 @@ import re
 from pathlib import Path
 
 from .. import installation
+from ..known_causes import PLAIN
 from ..rundir import RunDir
 
 # A frame of a Python traceback.
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
-# The last frame of a traceback: its file, and the statement below it.
-_LAST = re.compile(r'.*^\s*File "([^"]+)", line \d+[^\n]*\n\s*([^\n]*)', re.MULTILINE | re.DOTALL)
+# The end of a traceback: file of the last frame, the statement below it, class of the error.
+_END = re.compile(
+    r'.*^\s*File "([^"]+)", line \d+[^\n]*\n\s*([^\n]*)\n(?:\s[^\n]*\n)*(\w+)(?::|$)',
+    re.MULTILINE | re.DOTALL,
+)
 MAX_FOLDERS = 1000  # that are searched for a module
 
 
@@ -54,12 +58,13 @@ def _is_kits(path: Path, run_dir: RunDir) -> bool:
 def is_kits_fault(trace: str, run_dir: RunDir) -> bool:
     """Return whether a traceback ends in the kit, at a statement that does not raise on purpose.
 
-    Where the kit raises an error itself, the code that called it is at fault.
+    Where the kit raises an error itself, the code that called it is at fault. An error of a device
+    may show anywhere.
     """
-    last = _LAST.match(trace)
-    if last is None or last[2].startswith("raise "):
+    end = _END.match(trace)
+    if end is None or end[2].startswith("raise ") or end[3] not in PLAIN:
         return False
-    path = Path(last[1])
+    path = Path(end[1])
     return path.name == "kit_stop.py" or _is_kits(path.resolve(), run_dir)
 
 

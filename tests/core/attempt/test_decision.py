@@ -261,13 +261,13 @@ def test_a_killed_batch_script_says_what_the_warning_gave():
 def test_time_limits_before_a_step_are_a_hang_which_holds():
     seen = dataclasses.replace(NOTHING, signals=USR1)
     limit = decide(seen, FRESH)
-    first = with_idle_limits(limit, (), Budget())
+    first = with_idle_limits(limit, seen, (), Budget())
     assert (first.action, first.cause, first.kind) == ("requeue", "time_limit", Kind.HANG)
     before = [past(cause="time_limit", kind="hang")] * 2
-    third = with_idle_limits(limit, before, Budget())
+    third = with_idle_limits(limit, seen, before, Budget())
     assert (third.action, third.cause, third.kind) == ("hold", "hang", Kind.HANG)
     assert third.reason.startswith("no rank has done a step in 3 attempts")
+    left = dataclasses.replace(seen, kind=Kind.STOPPED_IN_START_UP)
+    assert "the stacks are in" in with_idle_limits(limit, left, before, Budget()).reason
     moved = [*before, past(cause="time_limit", kind="time_limit")]
-    assert with_idle_limits(limit, moved, Budget()).action is Action.REQUEUE
-    preempted = decide(dataclasses.replace(NOTHING, signals=TERM, is_preempted=True), FRESH)
-    assert with_idle_limits(preempted, before, Budget()) == preempted
+    assert with_idle_limits(limit, seen, moved, Budget()).action is Action.REQUEUE

@@ -130,19 +130,22 @@ KIT = REPOSITORY / "trainer/rooms/integrations/lightning.py"
 
 
 @pytest.mark.parametrize(
-    ("file", "statement", "kind"),
+    ("file", "statement", "error", "kind"),
     [
-        (KIT, "self.step = trainer.step", "kit_fault"),
-        ("/home/me/kit_stop.py", "float(value)", "kit_fault"),
-        (KIT, 'raise ValueError("every: a whole number")', "user_code"),
-        ("/home/me/x.py", "x.y", "user_code"),
-        ("/env/site-packages/torch/x.py", "x.y", "user_code"),
+        (KIT, "self.step = trainer.step", "AttributeError: x", "kit_fault"),
+        ("/home/me/kit_stop.py", "float(value)", "TypeError: x", "kit_fault"),
+        (KIT, 'raise ValueError("every: a whole number")', "ValueError: x", "user_code"),
+        (KIT, "return bool(flag.item())", "RuntimeError: CUDA error: x", "user_code"),
+        ("/home/me/x.py", "x.y", "AttributeError: x", "user_code"),
+        ("/env/site-packages/torch/x.py", "x.y", "AttributeError: x", "user_code"),
     ],
 )
-def test_an_error_in_the_kit_is_not_the_users(story, file, statement, kind):
+def test_an_error_in_the_kit_is_not_the_users(story, file, statement, error, kind):
     story.attempt(decision="hold", evidence={"error": "x", "kind": "user_code"})
     frames = f'  File "/home/me/a.py", line 1, in f\n    g()\n  File "{file}", line 2, in g\n'
-    story.error(kind="user_code", traceback=f"Traceback\n{frames}    {statement}\nValueError: x")
+    story.error(
+        kind="user_code", traceback=f"Traceback\n{frames}    {statement}\n           ^^^\n{error}"
+    )
     assert story.why()["cause"] == kind
 
 
