@@ -85,7 +85,7 @@ def _track_best(replica: Replica, state: TrainState, metrics: dict[str, float]) 
     best, chosen = state.best, replica.best
     if chosen is None:
         return
-    value = metrics[chosen.name]
+    value = metrics.get(chosen.name, math.nan)  # the objective may have derived no number
     is_first = best.get("metric") != chosen.name or math.isnan(best["value"])
     state.evals_since_best += 1
     if is_first or chosen.is_better(value, best["value"]):

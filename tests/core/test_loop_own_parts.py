@@ -43,6 +43,9 @@ def dataset(has_held_out=True):
     return train_part, held_out if has_held_out else None
 
 
+NO_NUMBER = 9.0  # the score of an evaluation for which nothing is derived
+
+
 class Scored:
     """An objective whose held-out metric `score` follows a list, one value per evaluation."""
 
@@ -64,7 +67,7 @@ class Scored:
         return Sums(loss, torch.tensor(len(labels)), metrics)
 
     def derive(self, means):
-        return {"double": 2 * means["score"]}
+        return {"double": 2 * means["score"] if means["score"] != NO_NUMBER else None}
 
 
 scored = Scored
@@ -107,6 +110,15 @@ def test_any_metric_may_choose_the_best_checkpoint_in_either_direction(tmp_path,
     value = 2 * (min if mode == "min" else max)(VALUES)
     assert loop.state.best == {"metric": "eval_double", "value": value, "step": step}
     assert (run.checkpoints / "best").read_text() == f"step-{step:08d}\n"
+
+
+def test_an_evaluation_without_the_metric_of_the_best_is_not_the_best(tmp_path):
+    args = {"objective_args": {"values": [NO_NUMBER, 2.0, NO_NUMBER, 3.0]}}
+    best = Checkpoint(best="eval_double", best_mode="max")
+    run, loop = train(tmp_path, spec_of(best, **args))
+    doubles = [line.get("eval_double") for line in evaluations(run)]
+    assert doubles[:4] == [None, 4.0, None, 6.0][: len(doubles)]
+    assert loop.state.best["value"] == max(filter(None, doubles))
 
 
 def test_auto_takes_the_accuracy_else_the_loss_in_the_direction_that_is_better(tmp_path):
