@@ -111,7 +111,9 @@ def freeze_all(
                 records.write(run_dir.provenance, known)
         yield list(runs)
     for run_dir in runs:
-        relink(run_dir.path.parent / "latest", run_dir.run_id)
+        latest = run_dir.path.with_name("latest")
+        if not latest.is_dir() or latest.resolve().name < run_dir.run_id:  # a submit may be slow
+            relink(latest, run_dir.run_id)
         link_in_default_root(run_dir.path)
 
 

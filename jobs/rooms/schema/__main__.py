@@ -63,9 +63,8 @@ def _type_of(annotation: Any, limits: dict[str, Any]) -> dict[str, Any]:
     if inner:
         return {"anyOf": [_type_of(part, limits) for part in inner]}
     bounds = {} if annotation is types.NoneType else limits
-    kind = _TYPES[annotation]
-    as_number = [kind, "integer"]  # 0770 without quotes
-    return dict(sorted({"type": as_number if "pattern" in bounds else kind, **bounds}.items()))
+    kind: Any = ["string", "integer"] if "pattern" in bounds else _TYPES[annotation]  # 0770
+    return dict(sorted({"type": kind, **bounds}.items()))
 
 
 def reference() -> str:
