@@ -63,8 +63,8 @@ def _type_of(annotation: Any, limits: dict[str, Any]) -> dict[str, Any]:
     if inner:
         return {"anyOf": [_type_of(part, limits) for part in inner]}
     bounds = {} if annotation is types.NoneType else limits
-    kind: Any = ["string", "integer"] if "pattern" in bounds else _TYPES[annotation]  # 0770
-    return dict(sorted({"type": kind, **bounds}.items()))
+    type_: Any = ["string", "integer"] if "pattern" in bounds else _TYPES[annotation]  # 0770
+    return dict(sorted({"type": type_, **bounds}.items()))
 
 
 def reference() -> str:
