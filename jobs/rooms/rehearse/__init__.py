@@ -4,6 +4,7 @@
 - traces: what the ranks did, as the probe recorded it
 - subjects: what is rehearsed, a command or a spec: how it starts, and starts again
 - harming: one start of it: its processes, a harm at a moment, its end
+- disks: the disks that a SIGKILL in a save can leave
 - scenarios: the harms that are tried, each in a run of its own
 - final_state: which files are the final state, and in what they differ
 - metrics: the lines with numbers that a training printed or wrote

@@ -65,13 +65,12 @@ def _is_deaf_outside(shown: Tried) -> bool:
 
 
 def _is_half_written(shown: Tried) -> bool:
-    moments = [each.harm.moment for each in shown.starts if each.harm]
-    at_save = any(moment.startswith(("save", "open")) for moment in moments)
-    return at_save and shown.failed is not None and not shown.failed.has_steps
+    is_half = shown.disk.endswith(("is empty", "is half written"))
+    return is_half and shown.failed is not None and not shown.failed.has_steps
 
 
 def _differs_in(name: str, shown: Tried) -> bool:
-    if not shown.divergence or not shown.difference or shown.begins_again:
+    if not shown.divergence or not shown.difference or shown.begins_again or shown.is_mixed:
         return False
     # A generator that begins again may draw the data, too: then both are named.
     return name in shown.divergence.inputs[: 2 if shown.divergence.is_replayed else 1]
@@ -172,6 +171,21 @@ FAULTS = (
         "load the newest checkpoint at the start; if a flag does that, give it for later starts: "
         "--again '--resume {newest:*.pt}'",
         attrgetter("begins_again"),
+    ),
+    Fault(
+        "work lost in a save",
+        (CONTINUES,),
+        "at a moment of a save no whole checkpoint has the name that a start looks for",
+        "do not remove the older one before: os.replace() the file, or give a new folder its name "
+        "in a file that is replaced last",
+        lambda shown: bool(shown.lost),
+    ),
+    Fault(
+        "states are mixed",
+        (CONTINUES, BITS, SAMPLES),
+        "at a moment of a save some files are of the new checkpoint, and others of the older one",
+        "save all of a step in one file, or in a new folder that gets its name last",
+        attrgetter("is_mixed"),
     ),
     Fault(
         "saved to the final name",

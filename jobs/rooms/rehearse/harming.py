@@ -1,5 +1,6 @@
 """One start of a rehearsed training: its processes, a harm at a moment, its end."""
 
+import contextlib
 import math
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Literal
 
 from ...stop_signals import send
 from . import traces
+from .probe import disk
 from .subjects import Subject
 from .traces import Process
 
@@ -20,6 +22,7 @@ LATER_S = 0.3  # from a step of the rank that is not warned yet to its next one
 LAUNCHER, FORK = "probe/launcher.py", "a fork of a rank, such as a data worker"
 LEFT_S = 2.0  # for what a training started to end by itself
 KILL_S = 40.0  # for torchrun to end after a rank was killed; it waits 30 s for the others
+DISKS = "disk"  # the folder of the records of the disk, in that of a start
 MARK = "KIT_REHEARSAL"  # a variable of all processes of a rehearsal
 
 
@@ -27,8 +30,8 @@ MARK = "KIT_REHEARSAL"  # a variable of all processes of a rehearsal
 class Harm:
     """What happens to the training, and when.
 
-    moment: `start 1`, `step 3`, `end 3` of a step, `evaluation 1`, `save 2`, `rename 1`, counted in
-    the start. `stop apart`: one rank is warned LATER_S after the others.
+    moment: `start 1`, `step 3`, `end 3` of a step, `evaluation 1`, or before `save 2`, `open 1` or
+    `rename 1`, counted in the start. `stop apart`: one rank is warned LATER_S after the others.
     """
 
     moment: str
@@ -39,14 +42,15 @@ class Harm:
 class Start:
     """A start, and how it ended; times in seconds since 1970.
 
-    marker: what the training recorded: stopped, completed, or nothing. left: commands of what it
-    left running.
+    recorded: the disk is recorded while so many steps are taken. marker: what the training wrote at
+    its end: stopped, completed, or nothing. left: commands of what it left running.
     """
 
     number: int
     harm: Harm | None
     ranks: int
     spoil: str = ""
+    recorded: range = range(0)
     begun: float = field(default_factory=time.time)
     harmed_at: float | None = None
     was_killed: bool = False
@@ -93,6 +97,7 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
         "KIT_REHEARSE": str(own),
         "KIT_REHEARSE_MOMENT": start.harm.moment if start.harm else "",
         "KIT_REHEARSE_SPOIL": start.spoil,
+        "KIT_REHEARSE_DISK": f"{start.recorded.start}:{start.recorded.stop}",
         "KIT_REHEARSE_INSIDE": os.pathsep.join(map(os.path.realpath, inside)),
         "TMPDIR": str(temporary),
     }
@@ -109,6 +114,9 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
     start.left = [FORK if LAUNCHER in each else each.strip() for each in left.values() if each]
     start.output = log.read_text(encoding="utf-8", errors="replace")
     start.marker, start.processes = subject.marker(), traces.read(own)
+    if start.harm is not None and start.recorded:
+        with contextlib.suppress(OSError):  # no room for more copies
+            disk.record(subject.place, own / DISKS)
 
 
 def _wait(start: Start, subject: Subject, folder: Path, limits: tuple[float, float]) -> None:
@@ -123,7 +131,8 @@ def _wait(start: Start, subject: Subject, folder: Path, limits: tuple[float, flo
             if not is_for_all or len(held) >= start.ranks or now > first_held + ALL_HELD_S:
                 start.harmed_at = _harm(start.harm, subject, folder, held)
                 is_kill = start.harm.kind == "kill"
-                kill_at = start.harmed_at + (max(grace_s, KILL_S) if is_kill else grace_s)
+                grace_s = max(grace_s, KILL_S) if is_kill else grace_s
+                kill_at = start.harmed_at + (limit_s if start.recorded else grace_s)
         if time.time() > kill_at:
             start.was_killed, kill_at = True, math.inf
             _end(subject, signal.SIGKILL)

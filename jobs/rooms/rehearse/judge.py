@@ -27,6 +27,7 @@ class Scenario:
     """A run and its harms, one for each start but the last.
 
     untried: why it cannot be tried. ranks: of the later starts, if other than of the first one.
+    recorded: the disk is recorded while the first start has taken so many steps.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Scenario:
     untried: str = ""
     ranks: int | None = None
     spoil: str = ""
+    recorded: range = range(0)
 
 
 class Divergence(NamedTuple):
@@ -53,7 +55,8 @@ class Tried:
     """A run of a scenario. Its home and working directory have what the training wrote.
 
     reference: the undisturbed run, None for itself. final: names of the files of the final state,
-    in which it has this difference. middle: the stop in the middle, if that was tried.
+    in which it has this difference. middle: the stop in the middle, if that was tried. disk: what
+    was done last before a kill in a save. ends: those with a kill just before and after this save.
     """
 
     scenario: Scenario
@@ -64,6 +67,9 @@ class Tried:
     final: Sequence[str] = ()
     difference: Difference = Difference()
     middle: Tried | None = None
+    folder: Path = Path()
+    disk: str = ""
+    ends: Sequence[Tried] = ()
 
     @property
     def name(self) -> str:
@@ -129,14 +135,48 @@ class Tried:
 
     @cached_property
     def ends_early(self) -> bool:
-        """Whether it took fewer inputs; a GradScaler may have skipped more or fewer steps."""
+        """Whether it took fewer steps."""
         if self.failed is not None or self.reference is None:
             return False
         if self.scenario.ranks:  # with other ranks there are other steps
             return not self.starts[-1].has_steps
-        runs = (self, self.reference)
-        taken, wanted = (each.fed(0).total() or len(each.course().steps) for each in runs)
-        return taken < wanted
+        return len(self.course().steps) < len(self.reference.course().steps)
+
+    @cached_property
+    def lost(self) -> str:
+        """How much older the state is with which a start continues than one before the save."""
+        runs = [self, *self.ends[:1]]
+        places = [run.continuations[0].position for run in runs if run.continuations]
+        if len(places) < 2 or places[0] is None or places[0] >= (places[1] or 0):
+            return ""
+        what = "a whole checkpoint" if not places[0] else f"a whole checkpoint of step {places[1]}"
+        return f"a start from step {places[0]} although {what} was there"
+
+    @cached_property
+    def is_off(self) -> bool:
+        """Whether its course is no course of the undisturbed run."""
+        ends = [len(each.course().steps) for each in (self, self.reference) if each is not None]
+        return self.divergence is not None or ends[0] != ends[-1]
+
+    @cached_property
+    def is_mixed(self) -> bool:
+        """Whether a start continues from parts of two states, although it can from a whole one."""
+        if self.failed or self.lost or not self.ends or any(each.failed for each in self.ends):
+            return False
+        if not any(each.is_off for each in self.ends):
+            return self.is_off
+        shifts = [each.shift for each in self.ends]
+        return shifts == [0, 0] and self.shift not in (0, None)
+
+    @property
+    def shift(self) -> int | None:
+        """How many steps the inputs are ahead of the weights where the first start continues."""
+        place = self.continuations[0].position if self.continuations else None
+        steps, expected = (each.course().steps for each in (self, self.reference or self))
+        if place is None or place >= len(steps):
+            return None
+        same = [number for number, each in enumerate(expected) if each.fed == steps[place].fed]
+        return same[0] - place if len(same) == 1 else None
 
     @property
     def is_complete(self) -> bool:
@@ -161,7 +201,7 @@ class Tried:
     @property
     def begins_again(self) -> bool:
         """Whether a start took its first step from the beginning, although a state was saved."""
-        return any(
+        return not self.disk and any(
             each.position == 0 < each.reached
             and any(process.has_saved(each.t) for process in self.processes)
             for each in self.continuations

@@ -167,7 +167,7 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     begun = time.monotonic()
     rehearsal = Rehearsal(subject, (args.grace, args.limit), args.final)
     first, again = rehearsal.undisturbed()
-    runs = [*rehearsal.disturbed(first, args.resize, args.only)]
+    runs = [*rehearsal.disturbed(first, again, args.resize, args.only)]
     tried = [run for run in runs if not run.untried]
     if not tried:
         raise UserError(f"no harm could be tried; {runs[0].name}: {runs[0].untried}")
@@ -178,7 +178,7 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         is_compared = not (run.scenario.ranks or repeats)  # other ranks give other bits
         run.difference = run.difference.without(varying) if is_compared else Difference()
         run.middle = middle
-    notes = _notes([first, again, *tried], varying)
+    notes = [*rehearsal.notes, *_notes([first, again, *tried], varying)]
     if args.only:
         words = " or ".join(args.only)
         notes.append(f"not tried, for --only: harms without {words} in their name")
@@ -213,6 +213,8 @@ def _notes(runs: Sequence[Tried], varying: Collection[str]) -> list[str]:
             "each epoch has the samples in the same order: sampler.set_epoch(epoch) is not called, "
             "or the data are not shuffled"
         )
+    full = {process.full: None for run in runs for process in run.processes if process.full}
+    notes += [f"not each kill in a save is tried: {why}" for why in full]
     notes += [f"left a process behind, which was killed: {each}" for each in left]
     if varying:
         shown = ", ".join(sorted(varying)[:3])

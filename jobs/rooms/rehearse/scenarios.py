@@ -3,9 +3,13 @@
 import os
 import re
 import shutil
+import signal
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ...console import print_line, quantity
 from ...errors import PEER_TEXTS, UserError
@@ -13,8 +17,9 @@ from ...kinds import KINDS
 from ...known_causes import known_cause
 from ...log_text import first_line, visible
 from . import final_state, harming
-from .harming import Harm, Start
-from .judge import Scenario, Tried
+from .disks import Disk, likeliest_first, of_save
+from .harming import DISKS, Harm, Start
+from .judge import STEPS_ON, Scenario, Tried
 from .subjects import CommandSubject, Subject
 from .traces import Process
 
@@ -27,15 +32,19 @@ _ERROR = re.compile(r"(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)"
 _REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
 MIDDLE = "stop in the middle"
 UNDISTURBED = ("undisturbed", "undisturbed again")
+KILLS, KILLS_OF_STOP = "SIGKILL during a save", "SIGKILL during the save of a stop"
+SAVE_KILL = Harm("save 1", "kill")
+MOST_OF_NAME = 150
+KILLS_S = 60.0  # for the starts after them
 
 
 def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     """Return what is tried, from what the undisturbed run did."""
     steps = len(reference.course().steps)
     middle = f"step {_middle(reference, steps)}"
-    evaluations = (_late("evaluation", each.evaluations, steps) for each in _by_rank(reference))
-    evaluation = next(filter(None, evaluations), "")
-    first_file, save, end = _save(reference, steps)
+    evaluations = (_late(each.evaluations, steps) for each in _by_rank(reference))
+    evaluation = next(filter(None, evaluations), 0)
+    save, _ = _save(reference, steps)
     # A data worker may think that it is a rank.
     has_group = all(each.has_group for each in reference.processes if each.steps)
     no_group = "" if has_group else "no process group is made"
@@ -46,17 +55,13 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
         Scenario(MIDDLE, (Harm(middle),)),
         Scenario("stop after the start-up", (Harm("start 1"),), no_group),
         Scenario("stop in the first step", (Harm("step 1"),)),
-        Scenario("stop in an evaluation", (Harm(evaluation),), no_evaluation),
+        Scenario("stop in an evaluation", (Harm(f"evaluation {evaluation}"),), no_evaluation),
         Scenario("stop during a save", (Harm(save),), no_save),
         Scenario("stop twice in a row", (Harm(middle, "stop twice"), Harm("step 2"))),
         Scenario("stop of one rank after the others", (Harm(middle, "stop apart"),), one_rank),
         # After a step: the others may end the step of a rank that is killed in it.
         Scenario("SIGKILL of one rank", (Harm(middle.replace("step", "end"), "kill"),)),
-        Scenario("SIGKILL during a save", (Harm(save, "kill"),), no_save),
     ]
-    for name, moment in (("begin", first_file), ("end", end)):
-        if moment != save:
-            found.append(Scenario(f"SIGKILL at the {name} of a save", (Harm(moment, "kill"),)))
     if resize is not None:
         found.append(Scenario(f"continue with {resize}", (Harm(middle),), ranks=resize))
     return found
@@ -75,47 +80,44 @@ def _by_rank(reference: Tried) -> list[Process]:
     return sorted(reference.processes, key=lambda each: each.rank)
 
 
-def _save(reference: Tried, steps: int) -> tuple[str, str, str]:
-    """Return moments of a late save between two steps; empty without one.
+def _save(reference: Tried, steps: int) -> tuple[str, range]:
+    """Return the moment of a late save between two steps, and the steps in which it is written.
 
-    They are in its first and in its last file that torch writes, and before the last of its files
-    is begun or gets its name. The same one stands for all if there is one file.
+    Empty without one. A save in the background also writes after the next steps.
     """
     for name in ("save", "open", "rename"):
         for process in _by_rank(reference):
             after = [save.after for save in process.saves if save.kind == name]
-            if moment := _late(name, after, steps):
-                at = after[int(moment.removeprefix(name)) - 1]
-                return f"{name} {after.index(at) + 1}", moment, _end(process, at, moment)
-    return "", "", ""
+            if place := _late(after, steps):
+                begin = after[place - 1]
+                later = {save.after for save in process.saves}
+                free = (end for end in range(begin + 1, begin + STEPS_ON) if end not in later)
+                return f"{name} {place}", range(begin, next(free, begin + STEPS_ON))
+    return "", range(0)
 
 
-def _end(process: Process, at: int, moment: str) -> str:
-    """Return the last moment of the save after so many steps, or `moment` if it has one file."""
-    before = [save for save in process.saves if save.after <= at and save.kind != "done"]
-    own = [save for save in before if save.after == at]
-    files = {save.path for save in own if save.kind == "rename"} or {save.path for save in own}
-    kind = own[-1].kind
-    if len(files) == 1 or moment.startswith(kind):
-        return moment
-    return f"{kind} {sum(save.kind == kind for save in before)}"
+def _late(after: Sequence[int], steps: int) -> int:
+    """Return the number of the last of some moments, if possible with STEPS_LEFT, or 0.
 
-
-def _late(name: str, after: Sequence[int], steps: int) -> str:
-    """Return the last moment of a kind, if possible with STEPS_LEFT; empty if none is between."""
+    after: how many steps were taken before each.
+    """
     places = [place for place, each in enumerate(after, 1) if 0 < each < steps]
     early = [place for place in places if after[place - 1] <= steps - STEPS_LEFT]
-    return f"{name} {(early or places)[-1]}" if places else ""
+    return max(early or places, default=0)
 
 
 @dataclass
 class Rehearsal:
-    """Runs the scenarios of a subject. limits: grace and the whole of a start, in s."""
+    """Runs the scenarios of a subject. limits: grace and the whole of a start, in s.
+
+    notes: lines for the user, of what was done otherwise than asked for.
+    """
 
     subject: Subject
     limits: tuple[float, float]
     final: str | None = None
     reference: Tried | None = field(default=None, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
@@ -132,55 +134,133 @@ class Rehearsal:
         self.reference, subject = first, self.subject
         is_command = isinstance(subject, CommandSubject)
         subject.is_forked = is_command and not any(map(os.path.exists, GPU_DEVICES))
-        again = self.run(Scenario(UNDISTURBED[1]))
+        _, saved = _save(first, len(first.course().steps))
+        again = self.run(Scenario(UNDISTURBED[1], recorded=saved))
         if subject.is_forked and not _is_same(first, again):
             # A fork may be what differs: a second process of its own decides.
             subject.is_forked = False
-            again = self.run(Scenario(UNDISTURBED[1]))
+            again = self.run(Scenario(UNDISTURBED[1], recorded=saved))
             subject.is_forked = not _is_same(first, again)
         return first, again
 
     def disturbed(
-        self, reference: Tried, resize: int | None, only: Sequence[str] = ()
+        self, first: Tried, again: Tried, resize: int | None, only: Sequence[str] = ()
     ) -> Iterator[Tried]:
         """Run each scenario, or `only` those with these words. Raises: UserError."""
-        known = scenarios(reference, resize)
+        known = scenarios(first, resize)
         if not isinstance(self.subject, CommandSubject):  # the kit warns all of its ranks
             known = [each for each in known if each.harms[0].kind != "stop apart"]
+        names = [*(each.name for each in known), KILLS, KILLS_OF_STOP]
         for word in only:
-            if not any(word in each.name for each in known):
-                names = ", ".join(each.name for each in known)
-                raise UserError(f"--only {word}: not in the name of a scenario; they are {names}")
+            if not any(word in name for name in names):
+                every = ", ".join(names)
+                raise UserError(f"--only {word}: not in the name of a scenario; they are {every}")
+        wanted = {name for name in names if not only or any(word in name for word in only)}
         for scenario in known:
-            if only and not any(word in scenario.name for word in only):
+            if scenario.name not in wanted:
                 continue
             if scenario.untried:
                 print_line(f"{scenario.name}: not tried: {scenario.untried}")
                 yield Tried(scenario)
             else:
                 yield self.run(scenario)
+        recorded = {KILLS: again} if KILLS in wanted else {}
+        if KILLS_OF_STOP in wanted:
+            step = int(known[0].harms[0].moment.removeprefix("step "))
+            own = replace(known[0], name=KILLS_OF_STOP, recorded=range(step - 1, sys.maxsize))
+            recorded[KILLS_OF_STOP] = self.run(own)
+        yield from self._killed(recorded)
+
+    def _killed(self, recorded: Mapping[str, Tried]) -> Iterator[Tried]:
+        """Start from each disk that a SIGKILL in recorded saves leaves, the later save first."""
+        begun, seen, left, tried = time.monotonic(), set[str](), 0, Counter[str]()
+        saves = {name: of_save(run.folder / "start-1" / DISKS) for name, run in recorded.items()}
+        by_time = {
+            name: sum(step.t <= disks[0].t for step in recorded[name].course().steps)
+            for name, disks in saves.items()
+            if disks
+        }
+        for name in sorted(by_time, key=lambda name: -by_time[name]):
+            ends: list[Tried] = []
+            begin, *others = likeliest_first(saves[name])
+            new = [disk for disk in others if _kind(disk) not in seen]
+            seen |= {_kind(disk) for disk in new}
+            for disk in [begin, *new] if new else ():
+                if time.monotonic() - begun > KILLS_S:
+                    left += 1
+                    continue
+                tried[of_it := f"{name}: {disk.what}"] += 1
+                done = Tried(
+                    Scenario(of_it + " again" * (tried[of_it] - 1), (SAVE_KILL,)),
+                    [_until(recorded[name].starts[0], disk.t)],
+                    reference=self.reference,
+                    disk=disk.what,
+                    ends=ends if len(ends) > 1 else (),
+                )
+                self._run(done, disk.restore)
+                yield done
+                ends += [done] if len(ends) < 2 else []
+        if left:
+            self.notes.append(f"{left} more disks that a SIGKILL in a save leaves were not tried")
 
     def run(self, scenario: Scenario) -> Tried:
         """Run a scenario, and move what the training wrote to the folder of the scenario."""
-        done, begun, subject = Tried(scenario, reference=self.reference), time.time(), self.subject
-        folder = subject.folder / scenario.name.replace(" ", "-")
-        shutil.rmtree(folder, ignore_errors=True)
+        done = Tried(scenario, reference=self.reference)
+        self._run(done, lambda _: self.subject.prepare(), [*scenario.harms])
+        return done
+
+    def _run(
+        self, done: Tried, prepare: Callable[[Path], None], harms: Sequence[Harm] = ()
+    ) -> None:
+        scenario, begun, subject = done.scenario, time.time(), self.subject
+        done.folder = subject.folder / re.sub(r"[^\w.]+", "-", scenario.name)[-MOST_OF_NAME:]
+        shutil.rmtree(done.folder, ignore_errors=True)
         shutil.rmtree(subject.place, ignore_errors=True)
-        subject.prepare()
-        for number, harm in enumerate([*scenario.harms, None], 1):
+        prepare(subject.place)
+        for number, harm in enumerate([*harms, None], len(done.starts) + 1):
             start = Start(number, harm, subject.ranks)
             if number > 1:
                 start.ranks, start.spoil = scenario.ranks or subject.ranks, scenario.spoil
-            harming.run(subject, start, folder, self.limits)
+            else:
+                start.recorded = scenario.recorded
+            harming.run(subject, start, done.folder, self.limits)
             done.starts.append(start)
-            if start.is_missed or start.marker == "completed" or start.is_over_limit:
+            if (
+                start.recorded
+                or start.is_missed
+                or start.marker == "completed"
+                or start.is_over_limit
+            ):
                 break
         home, cwd = (each.relative_to(subject.place) for each in (subject.home, subject.cwd))
-        shutil.move(subject.place, folder / "work")
-        done.home, done.cwd = folder / "work" / home, folder / "work" / cwd
+        shutil.move(subject.place, done.folder / "work")
+        done.home, done.cwd = done.folder / "work" / home, done.folder / "work" / cwd
         starts = quantity(len(done.starts), "start")
         print_line(f"{scenario.name}: {starts}, {time.time() - begun:.0f} s")
-        return done
+
+
+def _kind(disk: Disk) -> str:
+    """Return what was done last, alike for the files of each step."""
+    return re.sub(r"\d+", "#", disk.what)
+
+
+def _until(start: Start, t: float) -> Start:
+    """Return what was recorded of a start, as if it had been killed at this time."""
+    taken = max(sum(step.t <= t for step in each.steps) for each in start.processes)
+    processes = [
+        replace(each, steps=each.steps[:taken], saves=[save for save in each.saves if save.t <= t])
+        for each in start.processes
+    ]
+    return Start(
+        start.number,
+        SAVE_KILL,
+        start.ranks,
+        begun=start.begun,
+        harmed_at=t,
+        ended=t,
+        code=-signal.SIGKILL,
+        processes=processes,
+    )
 
 
 def _check(first: Tried, limit_s: float) -> None:
@@ -211,7 +291,7 @@ def failure(start: Start) -> str:
     own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
     words = next(reversed(own or errors or [line for line in lines if line.strip()]), "")
     first = first_line(words) or f"exit code {start.code}"
-    if "EOFError" in words:
+    if "EOF when reading a line" in words:
         return f"it asks for input, and a job has none ({first})"
     cause = known_cause(words)
     return first if cause is None else f"{first} (cause: {KINDS[cause].what})"

@@ -66,6 +66,7 @@ class Process:
     evaluations: list[int] = field(default_factory=list)  # after so many steps
     outside: list[str] = field(default_factory=list)
     has_group: bool = False
+    full: str = ""  # why it ceased to record the disk
 
     def has_saved(self, before: float) -> bool:
         """Return whether it had a whole file of some step by then: the save ended, or steps did."""
@@ -100,6 +101,8 @@ def _process(path: Path) -> Process:
                 process.evaluations.append(len(process.steps))
             case "outside":
                 process.outside.append(values["path"])
+            case "full":
+                process.full = values["why"]
             case "group":
                 process.has_group = True
     if any(step.fed for step in process.steps):

@@ -198,8 +198,8 @@ def _saves(seen: Verdict) -> Reply:
 
 def _continues(seen: Verdict) -> Reply:
     tried = seen.tried
-    bad = [each for each in tried if not each.is_complete or each.begins_again]
-    if bad:
+    checks = ("failed", "lost", "is_mixed", "ends_early", "begins_again")  # the worst first
+    if bad := [each for check in checks for each in tried if getattr(each, check)]:
         return _no(CONTINUES, _why_not(bad[0]), bad, UNKNOWN)
     places = [place for each in tried for place in each.continuations]
     if any(place.position is None for place in places):
@@ -221,6 +221,13 @@ def _why_not(shown: Tried) -> str:
         return f"{name}: the start after it did not end within the limit"
     if shown.failed is not None:
         return f"{name}: the start after it fails: {failure(shown.failed)}"
+    if shown.lost:
+        return f"work lost: {shown.lost} ({name})"
+    if shown.is_mixed:
+        shift = shown.shift
+        step = shown.continuations[0].position if shown.continuations else None
+        of = f": the weights of step {step}, the data after step {(step or 0) + (shift or 0)}"
+        return f"states are mixed{of if shift else ''} ({name})"
     if shown.ends_early:
         return f"{name}: it ends before the last step"
     return f"{name}: it begins again at the first step"

@@ -11,9 +11,13 @@ events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
     save      a state file is written: by torch.save or safetensors (`save`), by Python (`open`), or
               gets its final name (`rename`)
     outside   a file is opened for writing outside of the working directory
+    full      the disk cannot be recorded, and why
 
 At the moment KIT_REHEARSE_MOMENT a rank creates the file `held-<rank>.<pid>`, and waits until
 the file `go` exists.
+
+While the number of its steps is in KIT_REHEARSE_DISK (`6:7`), each rank records the disk before
+whatever Python does to files, and around torch.save and safetensors.
 
 KIT_REHEARSE_SPOIL spoils the state that the training has just restored: momentum, data, generator.
 """
@@ -23,18 +27,18 @@ from __future__ import annotations
 import atexit
 import ctypes
 import hashlib
-import io
 import json
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec, module_from_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,6 +49,11 @@ STATE_SUFFIXES = (
     *(".distcp", ".tar", ".model", ".state"),
 )
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# Python reports each before it happens.
+FILE_EVENTS = (
+    *("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink"),
+    *("os.truncate", "subprocess.Popen", "os.system", "os.posix_spawn"),
+)
 MAX_OUTSIDE = 20
 LEAVE_S = 0.1  # for gloo's threads to free what they hold, before the interpreter ends
 
@@ -69,7 +78,8 @@ class EventLog:
         self.scale: float | None = None
         self.stepping: Any = None
         self.steps = self.depth = 0
-        self.is_evaluating = self.is_opening = False
+        self.is_evaluating = False
+        self.recorded = range(*map(int, os.environ["KIT_REHEARSE_DISK"].split(":")))
         self.outside: set[str] = set()
         self.event("begin")
 
@@ -84,10 +94,6 @@ class EventLog:
             (self.folder / f"held-{self.name}").touch()
             while self.folder.is_dir() and not (self.folder / "go").exists():
                 time.sleep(0.01)
-
-    def is_at(self, name: str) -> bool:
-        """Return whether the next moment of this name is the chosen one."""
-        return self.moment == f"{name} {self.counts.get(name, 0) + 1}"
 
 
 _recorder: EventLog | None = None
@@ -151,6 +157,7 @@ def watch_steps(torch: ModuleType) -> None:
             return
         own.stepping = optimizer
         begin_step(own, optimizer)
+        record_disk()
         own.reach("step")
 
     def after(optimizer: Any, *_: Any) -> None:
@@ -158,6 +165,7 @@ def watch_steps(torch: ModuleType) -> None:
         if own is not None and own.stepping is optimizer:
             own.stepping = None
             end_step(own, optimizer)
+            record_disk()
             own.reach("end")
 
     hooks = import_module("torch.optim.optimizer")
@@ -287,26 +295,15 @@ def watch_group(torch: ModuleType) -> None:
 
 
 def note_save(save: Callable[[], Any], target: Any) -> Any:
-    """Save, and record it; at the chosen moment first hold the rank with half of the bytes."""
+    """Save, and record it."""
     path = path_of(target)
     if path is None or (own := recorder()) is None:
         return save()
     own.event("save", kind="save", path=path)
-    is_open = isinstance(target, (io.BufferedWriter, io.BufferedRandom, io.FileIO))
-    is_half = own.is_at("save") and (is_open or isinstance(target, (str, os.PathLike)))
-    begin = target.tell() if is_open and is_half else 0
-    if is_half:
-        save()
-        place = path
-        if is_open:
-            target.flush()
-            place = target.fileno()
-        os.truncate(place, (begin + os.stat(place).st_size) // 2)
     own.reach("save")
-    if is_half and is_open:
-        target.seek(begin)
-        target.truncate()
+    record_disk(path)
     result = save()
+    record_disk()
     own.event("save", kind="done", path=path)
     return result
 
@@ -367,23 +364,47 @@ class Watch(MetaPathFinder):
         return spec
 
 
+_thread = threading.local()  # is_busy: it records, which also does something to files
+
+
+def record_disk(opened: str = "") -> None:
+    """Record the disk, also in a fork that a rank saves by, if it is time for that."""
+    own = _recorder
+    if own is None or own.steps not in own.recorded or getattr(_thread, "is_busy", False):
+        return
+    _thread.is_busy = True
+    try:
+        spec = spec_from_file_location("kit_disk", f"{HERE}/disk.py")
+        if "kit_disk" not in sys.modules and spec is not None and spec.loader is not None:
+            sys.modules["kit_disk"] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules["kit_disk"])
+        place = Path(own.inside[0])
+        sys.modules["kit_disk"].record(place, own.folder / "disk", opened)
+    except OSError as error:
+        own.recorded = range(0)
+        own.event("full", why=str(error))
+    finally:
+        _thread.is_busy = False
+
+
 def watch_files() -> None:
     """Record renames and writes of state files, and writes outside of the working directory."""
-    is_beginning = False
 
     def hook(name: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal is_beginning
-        if name not in ("open", "os.rename") or not isinstance(arguments[0], (str, bytes)):
+        if name not in FILE_EVENTS or getattr(_thread, "is_busy", False):
             return
-        if is_beginning or (name == "open" and not arguments[2] & WRITES):
+        path = arguments[0] if isinstance(arguments[0], (str, bytes)) else ""
+        if name == "open" and not (path and arguments[2] & WRITES):
             return
-        is_beginning = True  # the recorder opens its own file
+        _thread.is_busy = True  # the recorder opens its own file
         own = recorder()
-        is_beginning = False
-        path = os.fsdecode(arguments[0])
+        _thread.is_busy = False
+        place = os.path.realpath(os.fsdecode(path)) if name == "open" else ""
+        if name != "open" or (_recorder and place.startswith(f"{_recorder.inside[0]}/")):
+            record_disk(place)
         if own is not None and name == "open":
-            note_open(own, path, arguments[2])
-        elif own is not None:
+            note_open(own, place, arguments[2])
+        elif own is not None and name == "os.rename":
             target = os.fsdecode(arguments[1])
             if os.path.isdir(path) or target.endswith(STATE_SUFFIXES):
                 own.event("save", kind="rename", path=os.path.abspath(target))
@@ -392,24 +413,17 @@ def watch_files() -> None:
     sys.addaudithook(hook)
 
 
-def note_open(own: EventLog, path: str, flags: int) -> None:
-    """Record that a file is opened for writing; at the chosen moment it is still empty."""
-    place = os.path.realpath(path)
+def note_open(own: EventLog, place: str, flags: int) -> None:
+    """Record that a file is opened for writing."""
     if "/__pycache__/" in place:
         return
     if not place.startswith(own.inside):
         if len(own.outside) < MAX_OUTSIDE and place not in own.outside:
             own.outside.add(place)
             own.event("outside", path=place)
-        return
-    if not path.endswith(STATE_SUFFIXES) or not flags & os.O_TRUNC or own.is_opening:
-        return
-    own.event("save", kind="open", path=os.path.abspath(path))
-    if own.is_at("open"):
-        own.is_opening = True
-        Path(path).write_bytes(b"")
-        own.is_opening = False
-    own.reach("open")
+    elif place.endswith(STATE_SUFFIXES) and flags & os.O_TRUNC:
+        own.event("save", kind="open", path=place)
+        own.reach("open")
 
 
 def run_next() -> None:

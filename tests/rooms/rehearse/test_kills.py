@@ -1,0 +1,146 @@
+"""The disks that a kill in a save leaves, and the verdict on the starts after it."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from slurm_job_kit.jobs.rooms.rehearse import disks
+from slurm_job_kit.jobs.rooms.rehearse.probe import disk
+from tests.rooms.rehearse.test_rehearse import only, rehearse
+
+BIG = 2 << 20
+
+
+def recorded(tmp_path, *operations):
+    """What was done last before each kill, as recorded around operations on a folder."""
+    place, folder = tmp_path / "place", tmp_path / "disk"
+    (place / "code").mkdir(parents=True)
+    os.chdir(place / "code")
+    with open("last.pt", "wb") as file:
+        file.write(b"old" * BIG)
+    disk.record(place, folder)
+    for opened, operation in operations:
+        time.sleep(0.01)
+        operation()
+        disk.record(place, folder, opened)
+    return disks.of_save(folder)
+
+
+def write(name, content=b"new" * BIG):
+    with open(name, "wb") as file:
+        file.write(content)
+
+
+def make_folder():
+    os.mkdir("new")
+    write("new/a")
+    os.rename("new", "step-1")
+
+
+@pytest.fixture(autouse=True)
+def _stay(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+WRITTEN = ["is empty", "is half written", "is written"]
+OPERATIONS = {
+    "written to the final name": (
+        lambda: write("last.pt"),
+        [f"last.pt {what}" for what in WRITTEN],
+    ),
+    "by another program": (
+        lambda: subprocess.run("cp last.pt other.pt", shell=True, check=True),
+        [f"other.pt {what}" for what in WRITTEN],
+    ),
+    "renamed by another program": (
+        lambda: subprocess.run(
+            "cp last.pt a && sleep 0.02 && mv a last.pt", shell=True, check=True
+        ),
+        [],  # the same content
+    ),
+    "another content, renamed by another program": (
+        lambda: subprocess.run("echo 1 > a && sleep 0.02 && mv a b", shell=True, check=True),
+        ["b is written"],
+    ),
+    "a folder with its name last": (make_folder, ["step-1 is renamed"]),
+    "removed": (lambda: os.remove("last.pt"), ["last.pt is removed"]),
+    "a link": (lambda: os.symlink("last.pt", "latest"), ["latest is written"]),
+    "lines that are appended": (lambda: write("a.csv"), []),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_moment_of_a_write_is_a_disk_but_not_of_a_rename(name, tmp_path):
+    operation, expected = OPERATIONS[name]
+    first, *others = recorded(tmp_path, ("", operation))
+    assert (first.what, [each.what for each in others]) == ("nothing is written yet", expected)
+
+
+SAVER = """
+import json, os, shutil, torch
+torch.manual_seed(1)
+model, step = torch.nn.Linear(4, 1), 0
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+def load(path, number):
+    global step
+    for own, saved in zip((model, optimizer), torch.load(path)):
+        own.load_state_dict(saved)
+    step = number
+{load}
+while step < 12:
+    data = torch.rand(4, 4, generator=torch.Generator().manual_seed(step))
+    optimizer.zero_grad(), model(data).square().sum().backward(), optimizer.step()
+    step += 1
+    if step % 4 == 0:
+        torch.save([model.state_dict(), optimizer.state_dict()], "a.tmp")
+        {save}
+torch.save(model.state_dict(), "end.pt")
+"""
+BY_NUMBER = (
+    "if os.path.exists('number.json'): load('a.pt', json.load(open('number.json')))",
+    "os.replace('a.tmp', 'a.pt'); json.dump(step, open('b', 'w')); os.replace('b', 'number.json')",
+)
+BY_FOLDER = (
+    "for number in map(int, open('newest').read().split() if os.path.exists('newest') else ()):\n"
+    "    load(f'{number}/a.pt', number)",
+    "os.makedirs(str(step), exist_ok=True); os.rename('a.tmp', f'{step}/a.pt'); "
+    "open('b', 'w').write(str(step)); ",
+)
+KILLED = {  # how it loads and saves, the answer, and its words
+    "a file beside the weights": (*BY_NUMBER, "no", "states are mixed: the weights of step 8, "),
+    "a folder, and its name in a file": (
+        *(BY_FOLDER[0], BY_FOLDER[1] + "os.replace('b', 'newest')"),
+        *("yes", ""),
+    ),
+    "a folder is deleted before its name is not in the file": (
+        *(
+            BY_FOLDER[0],
+            BY_FOLDER[1] + "shutil.rmtree(str(step - 4), True); os.replace('b', 'newest')",
+        ),
+        *("no", "the start after it fails: FileNotFoundError"),
+    ),
+    "the older name is removed before": (
+        "if os.path.exists('latest'): load('latest/a.pt', int(os.readlink('latest')))",
+        "os.makedirs(str(step), exist_ok=True); os.rename('a.tmp', f'{step}/a.pt'); "
+        "os.path.lexists('latest') and os.remove('latest'); os.symlink(str(step), 'latest')",
+        *("no", "work lost: a start from step 0 although a whole checkpoint was there"),
+    ),
+    "copied to the final name": (
+        "if os.path.exists('a.pt'): load('a.pt', int(open('number').read()))",
+        "os.system('echo %d > number; cp a.tmp a.pt' % step)",
+        *("no", ""),
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KILLED)
+def test_a_start_goes_on_from_a_whole_state_after_a_kill_in_a_save(name, tmp_path):
+    load, save, answer, words = KILLED[name]
+    text = SAVER.format(load=load, save=save)
+    _, verdict = rehearse(tmp_path, text, "--ranks", "1", *only("during a save"))
+    (found,) = [each for each in verdict["answers"] if each["question"] == "continues"]
+    assert (found["answer"], words in found["detail"]) == (answer, True), verdict
