@@ -63,6 +63,9 @@ class Evaluation:
         values = {f"eval_{name}": value for name, value in means.items()}
         state.metrics |= values
         _track_best(replica, state, values)
+        if replica.best is not None and math.isnan(values.get(replica.best.name, math.nan)):
+            text = f"warning: {replica.best.name} is nan at step {step}: it is no improvement"
+            self._context.distributed.log(text)
         if self._reporter is not None:
             self._reporter.report_evaluation(step, values)
         return True
@@ -76,7 +79,8 @@ class Evaluation:
         """Log why the training ends before its last step, if it does."""
         if self.is_early_stop(state):
             self._context.distributed.log(
-                f"early stop: {state.best['metric']} was best at step {state.best['step']}, "
+                f"early stop: {state.best['metric']} was best at step {state.best['step']} "
+                f"({state.best['value']:.4g}), "
                 f"{state.evals_since_best} evaluations ago (train.early_stop_patience)"
             )
 
@@ -86,8 +90,8 @@ def _track_best(replica: Replica, state: TrainState, metrics: dict[str, float]) 
     if chosen is None:
         return
     value = metrics.get(chosen.name, math.nan)  # the objective may have derived no number
-    is_first = best.get("metric") != chosen.name or math.isnan(best["value"])
+    known = best["value"] if best.get("metric") == chosen.name else None
     state.evals_since_best += 1
-    if is_first or chosen.is_better(value, best["value"]):
+    if known is None or chosen.is_better(value, known) or (math.isnan(known) > math.isnan(value)):
         state.best = {"metric": chosen.name, "value": value, "step": state.global_step}
         state.evals_since_best = 0

@@ -157,6 +157,21 @@ def test_a_training_ends_when_its_metric_has_not_improved_for_too_long(tmp_path)
     assert (run.checkpoints / "step-00000030").is_dir()
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "last", "best", "num_nan"), [([NAN], 15, 5, 3), ([NAN, NAN, 3.0, NAN], 25, 15, 4)]
+)
+def test_a_metric_that_is_nan_is_no_improvement(tmp_path, capsys, values, last, best, num_nan):
+    args = {"values": values}
+    _, loop = train(tmp_path, spec_of(**PATIENT, epochs=9, objective_args=args))
+    assert (loop.state.global_step, loop.state.best["step"]) == (last, best)
+    out = capsys.readouterr().out
+    assert out.count("eval_score is nan at step") == num_nan
+    assert f"eval_score was best at step {best} (" in out
+
+
 @pytest.mark.parametrize("stop_at", [22, 25, 27])
 def test_evaluations_without_an_improvement_are_counted_over_a_stop(tmp_path, stop_at):
     reference, _ = train(tmp_path / "reference", spec_of(**PATIENT, epochs=9))
@@ -290,3 +305,28 @@ def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp
     scales = [train(tmp_path / name, spec)[1].replica.module.scale for name in "ab"]
     assert len({*drawn}) == 1
     assert torch.equal(*scales)
+
+
+class Rotating(nn.Module):
+    """A layer of complex numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3, dtype=torch.complex64))
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, inputs):
+        return self.last((inputs.to(torch.complex64) @ self.weight).abs())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_model_with_complex_parameters_trains_and_resumes(tmp_path, optimizer):
+    spec = spec_of(model=f"{HERE}:Rotating", optimizer=optimizer, lr=0.01, grad_clip_norm=1.0)
+    whole, _ = train(tmp_path / "whole", spec)
+    run, _ = train(tmp_path / "run", spec, stop_at=7)
+    train(tmp_path / "run", spec, attempt=2)
+    digests = [
+        read_json(path)["weights_sha256"]
+        for path in (whole.attempt(1).outcome, run.attempt(2).outcome)
+    ]
+    assert digests[0] == digests[1]
