@@ -56,15 +56,14 @@ def _own_words(error: BaseException) -> Iterator[str]:
     if isinstance(error, SyntaxError):  # its place comes first
         at = next((n for n, line in enumerate(printed) if not line.startswith(" ")), 0)
         printed = [*printed[at:], *printed[:at]]
+    if isinstance(error, BaseExceptionGroup):  # in one line, for the reason of an attempt
+        inner = [" ".join(_own_words(each)) for each in error.exceptions[:MAX_IN_GROUP]]
+        more = len(error.exceptions) - MAX_IN_GROUP
+        printed[0] += ": " + "; ".join([*inner, *([f"and {more} more"] if more > 0 else [])])
     yield from printed
     if type(error).__name__ == "CalledProcessError":
         captured = getattr(error, "stderr", None) or getattr(error, "output", None)
         yield from _decoded(captured).splitlines()[-MAX_CAPTURED:]
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions[:MAX_IN_GROUP]:
-            yield from (f"  {line}" for line in _own_words(inner))
-        if (more := len(error.exceptions) - MAX_IN_GROUP) > 0:
-            yield f"  and {more} more"
 
 
 def _decoded(output: str | bytes | None) -> str:

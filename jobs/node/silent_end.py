@@ -29,6 +29,10 @@ _FAILURE = re.compile(
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
 _FRAME = re.compile(r'^\s*File ".*", line \d+')
+# The first line of a traceback, and the errors of a group, whose lines have a | before them.
+_TRACEBACK = re.compile(r"( *\+ Exception Group )?Traceback \(most recent call last\)")
+_IN_GROUP = re.compile(r" *\| (?!(?:Exception Group )?Traceback \()(\S.*)")
+LINES, GROUP_LINES = 20, 400
 # Lines that only say where there is more, and the borders of a box around the words.
 _POINTER = re.compile(r"--help|helptext|HYDRA_FULL_ERROR|errors\.pydantic\.dev")
 _REFUSAL = re.compile(
@@ -56,11 +60,13 @@ def ended_ranks(
 def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError:
     """Return the record of a rank, by the error file of torchelastic's @record, else by its log."""
     rank, code = int(end["rank"]), int(end["code"])
-    log = log_text.last_lines(attempt_dir.rank_log(rank))
-    lines = [line.removeprefix(f"[rank{rank}]: ") for line in log]  # torch puts it there
+    log = log_text.last_lines(attempt_dir.rank_log(rank), GROUP_LINES)
+    whole = [line.removeprefix(f"[rank{rank}]: ") for line in log]  # torch puts it there
+    lines = whole[-LINES:]
     if end["error_file"] != "<N/A>":
-        lines = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
+        whole = lines = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
     words, is_refusal = _words_of(lines, code)
+    words = (code == 1 and _group_words(whole)) or words
     is_peers = code == -signal.SIGTERM or any(each in words for each in _PEER_ERRORS)
     cause = None if is_peers else known_cause(words)
     # A shell shows the end of a program by signal N as 128 + N.
@@ -100,6 +106,15 @@ def _words_of(lines: Sequence[str], code: int) -> tuple[str, bool]:
     if is_refusal:
         own = [text for text in own if _REFUSAL.search(text)] or own
     return (own or shown or [""])[-1], is_refusal
+
+
+def _group_words(lines: Sequence[str]) -> str:
+    """Return the errors of an exception group in one line; "" if the last traceback is of none."""
+    begins = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
+    if not begins or "+ Exception Group" not in lines[begins[-1]]:
+        return ""
+    group, *errors = (found[1] for line in lines[begins[-1] :] if (found := _IN_GROUP.match(line)))
+    return f"{group}: {'; '.join(errors)}"
 
 
 def _seconds(when: str) -> float:

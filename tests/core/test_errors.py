@@ -175,8 +175,9 @@ def test_an_error_of_the_users_code_comes_whole_out_of_another_process():
             "ValueError: a\nb\nof c",
         ),
         (
-            "raise ExceptionGroup('two', [ValueError('a\\nb'), KeyError('c')])",
-            "ExceptionGroup: two (2 sub-exceptions)\n  ValueError: a\n  b\n  KeyError: 'c'",
+            "raise ExceptionGroup('two', [ExceptionGroup('one', [OSError('a\\nb')]), OSError()])",
+            "ExceptionGroup: two (2 sub-exceptions): "
+            "ExceptionGroup: one (1 sub-exception): OSError: a b; OSError",
         ),
         ("raise ValueError('x') from KeyError('y')", "ValueError: x\nfirst cause: KeyError: 'y'"),
     ],

@@ -86,6 +86,31 @@ def test_the_rank_that_failed_first_is_named_with_the_last_line_of_its_log(
     assert (seen.error, seen.kind) == (f"rank 1 on a {words}", kind)
 
 
+GROUPS = """
+import asyncio
+async def load(error): raise error
+async def main():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(load(ValueError("no label 7")))
+        group.create_task(load(ExceptionGroup("shards", [OSError("shard 3 is short")])))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", None])  # None: torchelastic recorded it
+def test_each_error_of_a_group_is_in_the_reason(run, prefix):
+    done = subprocess.run([sys.executable, "-c", GROUPS], capture_output=True, text=True)
+    agents(run, 1, 1)
+    torchrun(run, 1, done.stderr if prefix is None else None)
+    log = "" if prefix is None else done.stderr.replace("\n", f"\n{prefix}")
+    run.attempt(1).rank_log(1).write_text(log)
+    assert evidence(run).error == (
+        "rank 1 on a exited with code 1: ExceptionGroup: unhandled errors in a TaskGroup "
+        "(2 sub-exceptions): ValueError: no label 7; "
+        "ExceptionGroup: shards (1 sub-exception); OSError: shard 3 is short"
+    )
+
+
 FRAME = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n    f()\n'
 BOX = """╭─ Unrecognized options ─────────────╮
 │ Unrecognized options: --foo        │
