@@ -56,7 +56,7 @@ def close(
     facts = fact_reader.read(run_dir, attempt)
     evidence = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
     decision = decide(evidence, budget_used(facts.attempts, time.time()), budget_of(facts.spec))
-    if facts.plan is not None:
+    if facts.plan is not None and interpret.first_event(facts, "first_step") is None:
         ran_s = time.time() - facts.plan.start
         decision = after_same_crash(decision, evidence, facts.last, ran_s)
     decision = hooks.decide(facts, evidence, decision)

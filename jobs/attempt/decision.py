@@ -29,7 +29,7 @@ EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 DAY_S = 86400
-# A failure of the program itself that comes so soon twice, in the same words, comes a third time.
+# A failure of the program itself that comes so soon twice, before a step, comes a third time.
 SOON_S = 60.0
 _OF_THE_PROGRAM = (Kind.USER_CODE, Kind.SPEC_MISTAKE)
 _NUMBER = re.compile(r"^rank \d+ on \S+|0x[0-9a-fA-F]+|\d+")
@@ -168,12 +168,14 @@ def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decisio
 def after_same_crash(
     decision: Decision, evidence: Evidence, last: AttemptRecord | None, ran_s: float
 ) -> Decision:
-    """Return a hold where this attempt crashed as the one before, each soon after its start.
+    """Return a hold where an attempt without a step crashed as the one before, each soon.
 
     last: the record of that one. ran_s: how long this one ran.
     """
     is_over = decision.action is Action.HOLD or evidence.has_progress
     if last is None or last.decision in ENDS or last.times.start is None or is_over:
+        return decision
+    if last.first_step is not None:
         return decision
     is_soon = max(ran_s, last.times.stop - last.times.start) <= SOON_S
     is_of_program = decision.cause in CRASHES and evidence.kind in _OF_THE_PROGRAM
