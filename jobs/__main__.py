@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from .commands.catalogue import load, parse
 from .console import discard_output, escape_output, open_standard_streams, with_time
-from .errors import FailedError, UserError
+from .errors import HINT, FailedError, UserError
 
 EXIT_USER = 2
 EXIT_FAILED = 1
@@ -47,8 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(with_time(f"error: {error}"), file=sys.stderr)
         return EXIT_USER if isinstance(error, UserError) else EXIT_FAILED
     except OSError as error:
+        from .known_causes import way_out
+
         place = "" if error.filename is None else f"{error.filename}: "
-        print(with_time(f"error: {place}{error.strerror or error}"), file=sys.stderr)
+        hint = HINT + way if (way := way_out(error)) else ""
+        print(with_time(f"error: {place}{error.strerror or error}{hint}"), file=sys.stderr)
         return EXIT_FAILED
 
 

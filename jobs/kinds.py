@@ -205,8 +205,8 @@ KINDS: dict[Kind, Row] = {
         "correct the permissions (ls -l, chmod), or name another file, then resume",
     ),
     Kind.DISK_FULL: Row(
-        *(_CRASH, "the disk is full: no space (df), or no inodes for further files (df -i)"),
-        "delete files on that disk, then resume",
+        *(_CRASH, "the disk has no space, or no inodes for further files"),
+        "delete files there (df shows the space, df -i the inodes), then resume",
     ),
     Kind.QUOTA: Row(
         *(_CRASH, "the quota of the disk is used up, of space or of files"),

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .kinds import Kind
+from .kinds import KINDS, Kind
 
 # What is wrong with a rendezvous whose state another process wrote.
 UNSIGNED = "got a state that this run did not sign: another process writes to it"
@@ -76,7 +76,7 @@ _KNOWN_CAUSES = (
     _KnownCause(
         Kind.SPEC_MISTAKE,
         # Options that a parser refused with another exit code than 2.
-        r"HfArgumentParser|^[\w.]*(?:Validation|Config\w*|Argument\w*|Usage|Flags?\w*)"
+        r"HfArgumentParser|^[\w.]*(?:Validation|Config\w*|Argument\w*|Usage|Flags?\w*|Decoding)"
         r"(?:Error|Exception)\b",
     ),
 )
@@ -111,3 +111,10 @@ def known_cause(
         if has_text and cause.text and re.search(cause.text, text, re.MULTILINE):
             return cause.kind
     return None
+
+
+def way_out(error: OSError) -> str | None:
+    """Return what a person does about an error of the disk or of a limit; None where not known."""
+    kind = known_cause("", (), error.errno)
+    known = (Kind.DISK_FULL, Kind.QUOTA, Kind.PERMISSION, Kind.PROCESS_LIMIT)
+    return KINDS[kind].advice.partition(", then")[0] if kind in known else None

@@ -102,7 +102,7 @@ def _words_of(lines: Sequence[str], code: int) -> tuple[str, bool]:
             return "\n".join(error), False
     shown = [text for line in lines if re.search(r"\w", text := line.strip(_BORDER))]
     own = [text for text in shown if not _POINTER.search(text)]
-    is_refusal = code == 2 or (code > 0 and any("HYDRA_FULL_ERROR" in text for text in shown[-1:]))
+    is_refusal = code == 2 or (0 < code <= 128 and any(map(_POINTER.search, shown[-3:])))
     if is_refusal:
         own = [text for text in own if _REFUSAL.search(text)] or own
     return (own or shown or [""])[-1], is_refusal

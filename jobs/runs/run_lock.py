@@ -21,8 +21,7 @@ from pathlib import Path
 from .. import installation, records
 from ..console import user_name
 from ..errors import FailedError, UserError
-from ..kinds import KINDS, Kind
-from ..known_causes import known_cause
+from ..known_causes import way_out
 from ..procfs import has_open, is_hidden, start_of
 from ..records.queued import Claim
 from ..records.queued import Owner as Owner
@@ -261,13 +260,10 @@ def release_on_disk_error(run_dir: RunDir, me: Owner) -> Iterator[None]:
     except OSError as error:
         with contextlib.suppress(OSError):
             release(run_dir, me)
-        cause = known_cause("", (), error.errno)
-        way_out = "delete the link" if error.errno == errno.ELOOP else "repair the disk"
-        if cause in (Kind.DISK_FULL, Kind.QUOTA, Kind.PERMISSION, Kind.PROCESS_LIMIT):
-            way_out = KINDS[cause].advice.partition(", then")[0]
+        way = "delete the link" if error.errno == errno.ELOOP else way_out(error)
         raise FailedError(
             f"{error.filename or run_dir.path}: {error.strerror or error}; cannot record what "
             "happens to the run\n"
-            f"  hint: {way_out}; then {installation.command('resume')} continues from the "
-            "last checkpoint"
+            f"  hint: {way or 'repair the disk'}; then {installation.command('resume')} continues "
+            "from the last checkpoint"
         ) from error

@@ -213,7 +213,7 @@ def test_a_superseded_attempt_does_not_own_the_run_any_more(run):
     [
         (errno.EAGAIN, "ulimit -u"),
         (errno.EDQUOT, "more quota"),
-        (errno.ENOSPC, "delete files on that disk;"),
+        (errno.ENOSPC, "df -i the inodes.;"),
         (errno.EIO, "repair the disk"),
     ],
 )

@@ -1,5 +1,6 @@
 """The command line: exit codes, error messages, overrides, what is imported."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import status
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run
 
@@ -44,6 +46,20 @@ def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
     assert main(["logs"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.endswith("rank-00000.log: Not a directory\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [(errno.ENOSPC, "df -i"), (errno.EDQUOT, "quota"), (errno.EAGAIN, "ulimit -u")],
+)
+def test_a_limit_of_the_disk_or_of_processes_has_its_own_way_out(monkeypatch, capsys, number, way):
+    def fails(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(status, "command", fails)
+    assert main(["status"]) == 1
+    said, hint = capsys.readouterr().err.split("\n  hint: ")
+    assert said == f"error: {os.strerror(number)}" and way in hint
 
 
 @pytest.mark.parametrize("words", [["status"], ["logs", "tiny"]])

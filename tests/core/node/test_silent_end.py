@@ -131,6 +131,10 @@ Key 'foo' is not in struct
 
 Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.
 """
+ABSL = """FATAL Flags parsing error:
+  Unknown command line flag 'foo'. Did you mean: for ?
+Pass --helpshort or --helpfull to see help on flags.
+"""
 MODEL = """pydantic_core._pydantic_core.ValidationError: 1 validation error for Config
 lr
   Input should be a valid number [type=float_parsing, input_value='x']
@@ -146,6 +150,7 @@ lr
         (2, TYPER, "No such option: --foo", 0),
         (2, "ERROR: Could not consume arg: --foo\nUsage: a.py\n", "ERROR: Could not consume", 0),
         (1, HYDRA, "Key 'foo' is not in struct", 0),
+        (1, ABSL, "Unknown command line flag 'foo'", 0),
         (1, FRAME + MODEL, MODEL.splitlines()[0], 0),
         (1, FRAME + f"ValueError: x\n\n{HYDRA.splitlines()[-1]}\n", "ValueError: x", "user_code"),
         (1, FRAME + "ValueError: x\nwandb: synced\n", "ValueError: x", "user_code"),
