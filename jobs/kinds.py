@@ -25,6 +25,7 @@ class Kind(StrEnum):
     """What ended or delays a run. `why --json` has these names, so they stay."""
 
     COMPLETED = "completed"
+    SEPARATE_TRAININGS = "separate_trainings"
     RUNNING = "running"
     PENDING = "pending"
     NEVER_STARTED = "never_started"
@@ -97,6 +98,10 @@ _CRASH = Cause.CRASH
 _YES = ("yes",)
 KINDS: dict[Kind, Row] = {
     Kind.COMPLETED: Row(Cause.COMPLETED, "the run is complete", "nothing", "status"),
+    Kind.SEPARATE_TRAININGS: Row(
+        *(Cause.COMPLETED, "the run is complete, but its ranks opened no common process group"),
+        *("let each rank call init_process_group(), or use one rank, in a new run", "status"),
+    ),
     Kind.RUNNING: Row(None, "the run trains", "nothing; the log shows more", "logs"),
     Kind.PENDING: Row(None, "its job waits", "wait", "status"),
     Kind.NEVER_STARTED: Row(None, "the run was frozen and never started", "start it"),

@@ -149,7 +149,7 @@ def _earlier(attempts: Sequence[AttemptRecord], answer: Answer) -> tuple[Earlier
 def _answer_of(run: RunState, facts: AttemptFacts, attempts: list[AttemptRecord]) -> Answer:
     last = attempts[-1] if attempts else None
     if run.phase is RunPhase.COMPLETED:
-        return _of_completed(run, len(facts.attempts))
+        return _of_completed(run, facts)
     if not run.is_ended and run.phase is not RunPhase.UNKNOWN and not run.is_ending:
         return _of_living(run, last)
     if run.phase is RunPhase.UNKNOWN and run.life is not None and not _has_end(run):
@@ -198,11 +198,14 @@ def _of_kind(run: RunState, kind: Kind, text: str) -> Answer:
     return Answer(kind, text, row.advice, command)
 
 
-def _of_completed(run: RunState, num_attempts: int) -> Answer:
+def _of_completed(run: RunState, facts: AttemptFacts) -> Answer:
+    kind, what = Kind.COMPLETED, "nothing is wrong,"
+    if facts.last is not None and facts.last.why.kind is Kind.SEPARATE_TRAININGS:
+        kind, what = facts.last.why.kind, f"{facts.last.reason};"
     step = None if run.result is None else run.result.global_step
     at = "" if step is None else f" at step {step}"
-    text = f"nothing is wrong, the run is complete{at} after {quantity(num_attempts, 'attempt')}"
-    return _of_kind(run, Kind.COMPLETED, text)
+    attempts = quantity(len(facts.attempts), "attempt")
+    return _of_kind(run, kind, f"{what} the run is complete{at} after {attempts}")
 
 
 def _of_living(run: RunState, last: AttemptRecord | None) -> Answer:

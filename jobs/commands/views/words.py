@@ -10,6 +10,7 @@ from typing import Any
 from ... import records
 from ...checkpoint.names import checkpoint_step
 from ...console import format_duration, format_metric, format_metrics, number_ranges, quantity
+from ...kinds import Kind
 from ...log_text import first_line
 from ...records.ended import FINAL, AttemptRecord, Cause, LeftOut
 from ...records.queued import Submission
@@ -57,6 +58,8 @@ def state(run: RunState, reason: str | None, now: float) -> str:
         return _running(files)
     if word == "unknown" and run.life is not None and run.life.why:
         return f"unknown: {run.life.why}"
+    if word == "completed" and files.last and files.last.why.kind is Kind.SEPARATE_TRAININGS:
+        return f"{word}: {files.last.reason}"
     if word in ("held", "cancelled", "unreadable"):
         return f"{word}: {reason}" if reason else word
     if run.phase is RunPhase.FROZEN:

@@ -4,6 +4,7 @@
 - code: which repository and script a run freezes.
 - hooks: the hooks of the room.
 - progress: whether an attempt saved something new.
+- meeting: torchrun, which notes whether the ranks opened a process group.
 - text: what the text of a script shows that may go wrong in a job.
 - command: command and variables of its ranks.
 - watch: notices that no rank of it writes any more.

@@ -15,6 +15,8 @@ from ...spec import Launch, Spec
 from .watch import watch
 from .work import ask_for_all
 
+TORCHRUN = "slurm_job_kit.jobs.node.signed_torchrun"
+
 
 def start(
     argv: Sequence[str], environ: Mapping[str, str], spec: Spec
@@ -25,6 +27,8 @@ def start(
     words = [*argv[:command], *rank_command(launch, run_dir)]
     if environ.get("KIT_AGENT_PID") != str(os.getpid()):  # to show it only
         return words, {**environ}
+    if num_ranks(argv) > 1:
+        words.insert(words.index(TORCHRUN), "slurm_job_kit.jobs.rooms.scripts.meeting")
     attempt, host = int(environ["KIT_ATTEMPT"]), environ[NODE]
     if attempt > 1:
         show_own_files(run_dir, host)
@@ -32,6 +36,12 @@ def start(
         is_first = any("is_host=true" in word for word in argv)
         begin_watch(run_dir, attempt, host if is_first else None, launch.hang_timeout_s)
     return words, {**environ, **variables(launch, environ, run_dir)}
+
+
+def num_ranks(argv: Sequence[str]) -> int:
+    """Return how many ranks a torchrun and those of the other nodes start."""
+    options = dict(word.partition("=")[::2] for word in argv)
+    return int(options["--nnodes"]) * int(options["--nproc-per-node"])
 
 
 def rank_command(launch: Launch, run_dir: RunDir) -> list[str]:

@@ -7,18 +7,19 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ... import records
+from ... import records, shared_files
 from ...attempt.decision import EXTERNAL_STOPS, Budget, Decision
 from ...checkpoint.names import checkpoint_step, is_newer
 from ...kinds import Kind
-from ...records import of_room, with_room
+from ...records import OMIT_NONE, of_room, with_room
 from ...records.ended import ENDS, FINAL, Action, AttemptRecord, Evidence
 from ...rundir import RunDir
 from ...runs import interpret
 from ...runs.interpret import AttemptFacts
+from .meeting import NEVER_MET
 from .work import MAX_ASKED, Work, ask_for_all, record_of
 
 ROOM = "scripts"
@@ -26,16 +27,29 @@ CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", "
 
 
 @dataclass(frozen=True)
-class NothingNew:
-    """Kept in the evidence of an attempt; why: what shows that it saved nothing new."""
+class Seen:
+    """Kept in the evidence of an attempt.
 
-    why: str
+    nothing_new: what shows that it saved nothing new. apart: the number of its ranks, where they
+    opened no common process group.
+    """
+
+    nothing_new: str | None = field(default=None, metadata=OMIT_NONE)
+    apart: int | None = field(default=None, metadata=OMIT_NONE)
+
+
+def seen_in(evidence: Evidence) -> Seen:
+    """Return what the room keeps in the evidence of an attempt."""
+    return of_room(Seen, evidence.rooms, ROOM) or Seen()
 
 
 def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evidence:
     """Return the evidence with what is seen of the progress of a script."""
     has_progress, why = progress_of(run_dir, facts)
-    rooms = with_room(found.rooms, ROOM, NothingNew(why)) if why else found.rooms
+    ranks = sum(len(agent.ranks) for agent in facts.of_nodes.known_agents)
+    is_apart = shared_files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
+    seen = Seen(why, ranks if is_apart else None)
+    rooms = found.rooms if seen == Seen() else with_room(found.rooms, ROOM, seen)
     return replace(found, has_progress=has_progress, rooms=rooms)
 
 
@@ -103,23 +117,31 @@ def _named_by_job(run_dir: RunDir, facts: AttemptFacts) -> str | None:
 
 
 def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
-    """Return the decision, or a hold after as many attempts in a row that saved nothing new."""
-    nothing = of_room(NothingNew, found.rooms, ROOM)
-    if nothing is None:
+    """Return the decision, or a hold after as many attempts in a row that saved nothing new.
+
+    That of a complete run says if its ranks did not meet.
+    """
+    seen = seen_in(found)
+    if decision.action is Action.DONE and seen.apart:
+        why = "no rank called init_process_group(), unless they met elsewhere"
+        reason = f"{seen.apart} separate trainings: {why}"
+        return replace(decision, reason=reason, kind=Kind.SEPARATE_TRAININGS)
+    if seen.nothing_new is None:
         return decision
     if decision.action is Action.HOLD and decision.budget is Kind.MAX_CRASHES:
-        return replace(decision, reason=f"{decision.reason}; {nothing.why}")
+        return replace(decision, reason=f"{decision.reason}; {seen.nothing_new}")
     if decision.action in FINAL or decision.cause in EXTERNAL_STOPS:
         return decision
     attempts = 1
     for entry in _since_resume(facts):
         if entry.cause not in EXTERNAL_STOPS:
-            if of_room(NothingNew, entry.evidence.rooms, ROOM) is None:
+            if seen_in(entry.evidence).nothing_new is None:
                 break
             attempts += 1
     if attempts < (Budget.attempts or 0):
         return decision
-    reason = f"{attempts} attempts without progress: {nothing.why}; the last one: {decision.reason}"
+    why = f"{attempts} attempts without progress: {seen.nothing_new}"
+    reason = f"{why}; the last one: {decision.reason}"
     return Decision(Action.HOLD, decision.cause, reason, Kind.NO_PROGRESS)
 
 

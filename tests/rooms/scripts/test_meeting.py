@@ -1,0 +1,48 @@
+"""Ranks that never met: torchrun's store shows it, and status and why name it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs import hooks
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt import decision, record_writer
+from slurm_job_kit.jobs.rooms.scripts.meeting import NEVER_MET
+from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.core.run_files import node, opened
+
+TORCHRUN = "--nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
+MEETS = "import torch.distributed as d\nd.init_process_group('gloo')\nd.destroy_process_group()\n"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("text", "is_apart"), [("", True), (MEETS, False)])
+def test_torchrun_notes_at_its_end_that_no_rank_opened_a_process_group(tmp_path, text, is_apart):
+    (tmp_path / "x.py").write_text(text)
+    meeting = [sys.executable, "-m", "slurm_job_kit.jobs.rooms.scripts.meeting"]
+    words = [*meeting, "torch.distributed.run", *TORCHRUN.split(), str(tmp_path / "x.py")]
+    env = os.environ | {"KIT_STOP_FILE": str(tmp_path / "stop_requested")}
+    subprocess.run(words, env=env, check=True, timeout=120)
+    assert (tmp_path / NEVER_MET).exists() is is_apart
+
+
+def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, capsys):
+    run.spec.write_text(Spec(launch=Launch(script="x.py")).to_json())
+    folder = opened(run, 1)
+    for number in range(2):
+        node(folder, number, ranks=[number])
+    (folder.path / NEVER_MET).touch()
+    facts, me = fact_reader.read(run, 1), run_lock.this_process(None)
+    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
+    used, budget = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
+    decided = hooks.decide(facts, evidence, decision.decide(evidence, used, budget))
+    assert decided.action == "done"
+    record_writer.record(run, facts, evidence, decided)
+    write_json(run.result, {"status": "completed", "attempts": 1})
+    for command in ("status", "why"):
+        assert main([command, str(run.path)]) == 0
+        assert "2 separate trainings: no rank called" in capsys.readouterr().out
