@@ -5,6 +5,7 @@ finds no store do not.
 """
 
 import contextlib
+import itertools
 import re
 import signal
 import textwrap
@@ -97,8 +98,10 @@ def _words_of(lines: Sequence[str], code: int) -> tuple[str, bool]:
     last_frame = max((n for n, line in enumerate(lines) if _FRAME.match(line)), default=None)
     if last_frame is not None and code == 1:  # else Python has not ended by it
         behind = lines[last_frame + 1 :]
-        head = next((n for n, line in enumerate(behind) if line[:1].strip()), len(behind))
-        if error := [line for line in behind[head:] if not _POINTER.search(line)]:
+        begin = next((n for n, line in enumerate(behind) if line[:1].strip()), len(behind))
+        # Warnings of torch ([W1128 ...) come from other threads, of a peer that is gone by then.
+        of_error = itertools.takewhile(lambda line: not line.startswith("["), behind[begin:])
+        if error := [line for line in of_error if not _POINTER.search(line)]:
             return "\n".join(error), False
     shown = [text for line in lines if re.search(r"\w", text := line.strip(_BORDER))]
     own = [text for text in shown if not _POINTER.search(text)]

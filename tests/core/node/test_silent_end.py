@@ -154,6 +154,7 @@ lr
         (1, FRAME + MODEL, MODEL.splitlines()[0], 0),
         (1, FRAME + f"ValueError: x\n\n{HYDRA.splitlines()[-1]}\n", "ValueError: x", "user_code"),
         (1, FRAME + "ValueError: x\nwandb: synced\n", "ValueError: x", "user_code"),
+        (1, FRAME + "KeyError: 3\n[W1 x.cpp:9] Broken pipe\n", "KeyError: 3", "user_code"),
         (3, FRAME + "ValueError: x, tried again\nno shard left\n", "no shard left", "user_code"),
         (7, "error 0.3\nstep 9\n", "step 9", "user_code"),
     ],
