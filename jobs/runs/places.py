@@ -58,11 +58,11 @@ def _is_kits(path: Path, run_dir: RunDir) -> bool:
 def is_kits_fault(trace: str, run_dir: RunDir) -> bool:
     """Return whether a traceback ends in the kit, at a statement that does not raise on purpose.
 
-    Where the kit raises an error itself, the code that called it is at fault. An error of a device
-    may show anywhere.
+    Where the kit raises an error itself, or a value is wrong, the code that called it is at fault.
+    An error of a device may show anywhere.
     """
     end = _END.match(trace)
-    if end is None or end[2].startswith("raise ") or end[3] not in PLAIN:
+    if end is None or end[2].startswith("raise ") or end[3] not in PLAIN - {"ValueError"}:
         return False
     path = Path(end[1])
     return path.name == "kit_stop.py" or _is_kits(path.resolve(), run_dir)

@@ -135,6 +135,7 @@ KIT = REPOSITORY / "trainer/rooms/integrations/lightning.py"
         (KIT, "self.step = trainer.step", "AttributeError: x", "kit_fault"),
         ("/home/me/kit_stop.py", "float(value)", "TypeError: x", "kit_fault"),
         (KIT, 'raise ValueError("every: a whole number")', "ValueError: x", "user_code"),
+        (KIT, "int(step)", "ValueError: invalid literal for int()", "user_code"),
         (KIT, "return bool(flag.item())", "RuntimeError: CUDA error: x", "user_code"),
         ("/home/me/x.py", "x.y", "AttributeError: x", "user_code"),
         ("/env/site-packages/torch/x.py", "x.y", "AttributeError: x", "user_code"),
