@@ -176,8 +176,10 @@ KINDS: dict[Kind, Row] = {
         flags=("code", *_YES),
     ),
     Kind.KIT_FAULT: Row(
-        *(_CRASH, "the kit's own code failed, not yours"),
-        *("report the traceback in this log to those who maintain the kit", "logs"),
+        *(_CRASH, "an error in the kit's own code"),
+        "look what your code gives the kit at that place; if it is right, report the traceback in "
+        "this log to those who maintain the kit",
+        "logs",
     ),
     Kind.SPEC_MISTAKE: Row(
         *(_CRASH, "the spec or the launch has a mistake"),
