@@ -112,7 +112,7 @@ def freeze_all(
         yield list(runs)
     for run_dir in runs:
         latest = run_dir.path.with_name("latest")
-        if not latest.is_dir() or latest.resolve().name < run_dir.run_id:  # a submit may be slow
+        if not latest.exists() or os.readlink(latest) < run_dir.run_id:  # a submit may be slow
             relink(latest, run_dir.run_id)
         link_in_default_root(run_dir.path)
 

@@ -19,7 +19,6 @@ from ... import hooks, records
 from ...config.load import LoadedSpec
 from ...console import print_line
 from ...environment import Door
-from ...node.torchrun import variables_of_spec
 from ...problems import Problem, SpecError
 from ...rundir import RunDir
 from ...spec import Launch, Spec
@@ -117,6 +116,8 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
 
 def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
     """Return rank 0's variables, without those by which it would meet other ranks, and no GPU."""
+    from ...node.torchrun import variables_of_spec  # only a run on Slurm is checked
+
     folders = (str(run_dir.code), str(run_dir.kit), os.environ.get("PYTHONPATH"))
     return {
         **hooks.start(Door.SBATCH, (), os.environ, spec)[1],

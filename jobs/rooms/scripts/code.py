@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from ... import installation, records
 from ...errors import UserError
@@ -78,9 +76,9 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
         )
 
 
-def missing_of(run_dir: RunDir) -> Iterator[str]:
+def missing_of(run_dir: RunDir, launch: Launch) -> Iterator[str]:
     """Yield what the code of a new run may import or read, and the run has no copy of."""
-    launch, known = Spec.read(run_dir.spec).launch, records.read(Provenance, run_dir.provenance)
+    known = records.read(Provenance, run_dir.provenance)
     inputs = [os.path.normpath(each) for each in launch.inputs]
     repository = Path((known and known.repository) or ".")
     names = [each for each in _ignored(repository) if not _is_linked(each, inputs)]
@@ -145,6 +143,9 @@ def editable_line() -> str | None:
 
     Source: PEP 610, direct_url.json.
     """
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     found, pattern = [], "*.dist-info/direct_url.json"
     for file in (each for path in sys.path for each in Path(path).glob(pattern)):
         known = json.loads(file.read_text("utf-8"))

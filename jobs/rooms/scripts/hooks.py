@@ -44,16 +44,21 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     """Fill the working directories; name what a new run has no copy of, or what may go wrong."""
     specs = {run_dir: loaded.spec for run_dir, loaded in runs.items() if run_dir.path.is_dir()}
     scripts = [run_dir for run_dir, spec in specs.items() if not spec.launch.is_trainer]
+    if not specs:
+        return
     from .code import missing_of
+
+    first, spec = next(iter(specs.items()))
+    is_new = not (first.work.exists() or first.attempts.exists())
+    for line in missing_of(first, spec.launch) if is_new else ():
+        print_line(line)
+    if not scripts:
+        return
     from .text import warnings_of
     from .work import follow_code
 
-    for first in [*specs][:1]:
-        if not (first.work.exists() or first.attempts.exists()):
-            launch = Spec.read(first.spec).launch
-            own = () if launch.is_trainer else warnings_of(launch, first.code)
-            for line in (*missing_of(first), *own):
-                print_line(line)
+    for line in warnings_of(Spec.read(first.spec).launch, first.code) if is_new else ():
+        print_line(line)
     for run_dir in scripts:
         follow_code(run_dir)
 

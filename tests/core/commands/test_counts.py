@@ -79,7 +79,7 @@ def test_status_asks_slurm_once_for_all_runs_and_not_where_all_have_ended(runs, 
 
 @pytest.mark.parametrize(
     ("words", "most"),
-    [(["status", "--all"], 84), (["logs"], 46), (["submit", "tiny.yaml", "--no-check"], 120)],
+    [(["status", "--all"], 84), (["logs"], 46), (["submit", "tiny.yaml", "--no-check"], 126)],
     ids=["status", "logs", "submit"],
 )
 def test_a_command_takes_few_operations_on_the_files_of_runs(runs, words, most):
