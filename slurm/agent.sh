@@ -102,7 +102,7 @@ fi
 cd "$kit_run_dir/code" # `python -m` searches the working directory first
 # This part runs inside of the command prefix, perhaps in an image without bash.
 kit_inside=$(cat <<'END'
-code=$1 error=$2 host=$3; shift 3
+code=$1 error=$2 host=$3 is_changed=$4; shift 4
 fail() {
     printf '%s error: %s: %s\n  hint: %s\n' "$(date '+%F %T')" "$host" "$1" "$2" |
         LC_ALL=C tr -c '\n -~' '?' >&2
@@ -113,10 +113,28 @@ cd "$code" ||
     fail "launch.command_prefix: $code is not visible inside" "mount runs_root there"
 command -v "$1" >/dev/null ||
     fail "launch.python: no interpreter $1 here" "name one of this node, or of the image"
+# A variable of the setup lines may keep Python from starting. Without it the agent can say so.
+starts() { "$1" -c 'import slurm_job_kit.jobs.node.agent' 2>&1 >/dev/null; }
+names="PYTHONHOME PYTHONPATH PYTHONPLATLIBDIR PYTHONHASHSEED PYTHONMALLOC PYTHONTRACEMALLOC"
+names="$names PYTHONIOENCODING PYTHONUTF8 PYTHONWARNINGS LD_LIBRARY_PATH LD_PRELOAD"
+without() { unset "$1"; [ "$1" != PYTHONPATH ] || export PYTHONPATH="$code:${code%/code}/kit"; }
+if [ -n "$is_changed" ] && ! words=$(starts "$1"); then
+    found=$(for name in $names; do
+        eval "value=\${$name-}"
+        without "$name"
+        ! starts "$1" >/dev/null || { echo "$name=$value" && break; }
+    done)
+    if [ -n "$found" ]; then
+        for name in $names; do without "$name"; done
+        export KIT_SETUP_ERROR="$found"
+        printf '%s\n' "$words" >&2
+    fi
+fi
 exec "$@"
 END
 )
-set -- "${kit_prefix[@]}" sh -c "$kit_inside" sh "$PWD" "$kit_error" "$kit_host" \
+[[ $kit_log == /dev/null ]] && kit_is_changed='' || kit_is_changed=yes
+set -- "${kit_prefix[@]}" sh -c "$kit_inside" sh "$PWD" "$kit_error" "$kit_host" "$kit_is_changed" \
     "$kit_python" -m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" \
     --rdzv-endpoint="$kit_endpoint" --node-rank="$kit_node_rank"
 # Not by `env NAME=VALUE`: other users see the arguments of a command. What has a name that bash does

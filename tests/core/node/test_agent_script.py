@@ -142,6 +142,31 @@ def test_what_binds_or_breaks_the_ranks_is_inherited_from_the_setup_lines_only(n
     assert files.split()[1] == files.split()[3] != "64"
 
 
+# An interpreter that starts with these variables only if none of them is `bad`.
+DELICATE = """#!/bin/sh
+case $PYTHONHOME$PYTHONPATH$LD_PRELOAD in *bad*) echo no start >&2; exit 1;; esac
+echo "error=$KIT_SETUP_ERROR home=$PYTHONHOME path=$PYTHONPATH"
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "variable"),
+    [
+        (["export PYTHONHOME=bad"], "PYTHONHOME=bad"),
+        (["export LD_PRELOAD=bad.so", "export PYTHONHOME=good"], "LD_PRELOAD=bad.so"),
+        (["export PYTHONPATH=bad PYTHONHOME=bad"], "PYTHONPATH={code}:bad"),
+        (["export PYTHONHOME=good"], ""),
+    ],
+)
+def test_a_variable_that_keeps_python_from_starting_is_told_to_the_agent(node, lines, variable):
+    node.python.write_text(DELICATE)
+    code = f"{node.run_dir.code}:{node.run_dir.kit}"
+    done = node.run(*lines)
+    assert f"error={variable.format(code=code)} " in done.stdout
+    assert f"path={code}\n" in done.stdout
+    assert ("no start" in done.stderr) is bool(variable)
+
+
 def test_the_interpreter_that_submits_keeps_its_own_folder(node):
     node.python.write_text(INHERITED)
     node.interpreter = node.python
