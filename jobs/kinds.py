@@ -112,7 +112,8 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.TIME_LIMIT: Row(
         *(Cause.TIME_LIMIT, "the time limit was reached, or its warning came"),
-        *("give the job more time", "resume", "slurm.time=..."),
+        "give the job more time; if the log does not move, look there for a hang",
+        *("resume", "slurm.time=..."),
     ),
     Kind.PREEMPTION: Row(Cause.PREEMPTION, "Slurm preempted the job"),
     Kind.REQUEUED: Row(Cause.REQUEUED, "Slurm or an administrator started the job again"),

@@ -74,12 +74,7 @@ def _failure_of(facts: AttemptFacts, cause: Cause, evidence: Evidence) -> Kind:
     failed = interpret.first_error(facts.of_nodes.errors)
     if evidence.kind in (Kind.HANG, Kind.NODE_FAILURE, Kind.SPEC_MISTAKE, *OF_MEMORY):
         return evidence.kind
-    is_of_prefix = not facts.of_nodes.known_agents and bool(facts.of_nodes.last_words)
-    if (
-        is_of_prefix
-        or facts.of_nodes.agent_errors
-        or any(x.error for x in facts.of_nodes.known_agents)
-    ):
+    if facts.of_nodes.agent_errors or any(x.error for x in facts.of_nodes.known_agents):
         return evidence.kind or Kind.SPEC_MISTAKE
     if failed is not None and not failed.caused_by_peer:
         return failed.kind

@@ -11,6 +11,7 @@ from ..console import quantity
 from ..errors import HINT, UserError
 from ..kinds import OF_MEMORY, Kind
 from ..known_causes import REPEATED, UNSIGNED, known_cause
+from ..log_text import first_line
 from ..records.ended import FINAL, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
@@ -120,7 +121,8 @@ def rank_evidence(
         error = of_agent = format_agent_exits(facts)
     cause = None if of_agent is None else known_cause(of_agent)
     is_of_prefix = bool(facts.of_nodes.last_words) and not facts.of_nodes.known_agents
-    kind = cause or kind_of(failed) or (Kind.SPEC_MISTAKE if is_of_prefix else None)
+    is_of_spec = is_of_prefix or (of_agent is not None and ": setup: " in first_line(of_agent))
+    kind = cause or kind_of(failed) or (Kind.SPEC_MISTAKE if is_of_spec else None)
     if killed and kind not in OF_MEMORY:  # perhaps the reason of what the ranks recorded
         kind = Kind.OUT_OF_MEMORY
     return Evidence(

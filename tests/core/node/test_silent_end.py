@@ -182,6 +182,11 @@ def test_a_command_prefix_that_begins_no_agent_is_named_with_its_last_line(run):
     assert evidence(run).error != "a: launch.command_prefix ended with: FATAL: no image x.sif"
 
 
+def test_a_setup_line_that_fails_is_a_mistake_in_the_spec(run):
+    run.attempt(1).agent_error(0).write_text("a: setup: exit code 1: no module torch/9\n")
+    assert evidence(run).kind == "spec_mistake"
+
+
 TRACE = """Traceback (most recent call last):
     File "/run/work/train.py", line 8, in main
       raise ValueError("boom")
