@@ -151,7 +151,7 @@ def read_events(path: Path) -> list[Event]:
 _BEFORE_STEP = '{"step": '
 PROGRESS_STEP_AT = len(_BEFORE_STEP)
 _STEP = re.compile(rb'"step": *(\d{1,18})')
-_TOTAL = re.compile(rb'"total": *(\d{1,18})[,}]')  # no metric of that name, which has a point
+_TOTAL = re.compile(rb'"total": *(\d{1,18})\s*[,}]')  # no metric of that name, which has a point
 _PROGRESS_BYTES = 512
 
 
