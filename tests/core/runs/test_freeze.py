@@ -114,6 +114,7 @@ def test_a_run_is_newer_than_those_of_a_clock_that_was_ahead(
 
 def test_all_times_of_a_new_run_are_those_of_the_submit(root, repository):
     (repository / "link").symlink_to("a.py")
+    (repository / "b.pyc").write_bytes(b"\0" * 20)  # a file of the code as any other
     for path in (repository / "a.py", repository / "link"):
         os.utime(path, (0, 0), follow_symlinks=False)
     before = int(time.time())
@@ -128,6 +129,7 @@ def test_all_times_of_a_new_run_are_those_of_the_submit(root, repository):
     os.utime(bytecode, (0, 0))
     frozen(repository)
     assert oldest(root) >= before
+    assert code_snapshot.damage(source.parent) is None
     assert bytecode.read_bytes()[8:12] == int(source.stat().st_mtime).to_bytes(4, "little")
 
 
