@@ -33,7 +33,8 @@ from pathlib import Path
 from typing import Any
 
 WRITE_S, PRINT_S = 1, 10  # the shortest time between two writes of progress.json, two lines
-AGREE_S, MAX_CALLS = 0.05, 16  # between two agreements of the ranks: later calls may be slower
+# About the time between two agreements of the ranks, and the most calls: the next may be slower.
+AGREE_S, MAX_CALLS = 0.05, 16
 
 
 class Stop:
