@@ -72,7 +72,8 @@ def of_keys(path: Path, text: str, values: Any) -> tuple[str, str] | None:
     values: what the text has, None if that is no YAML 1.2 or has aliases.
     """
     keys = {*map(str, values)} if isinstance(values, dict) else {*_AT_TOP.findall(text)}
-    if len(known := keys.intersection(sections()[""])) >= len(keys - known):
+    known = keys.intersection(sections()[""])
+    if len(known) >= len(keys - known) and keys.isdisjoint(("defaults", "hydra")):
         return None
     keys.update(_ANYWHERE.findall(text))
     for pattern, what, where in _BY_KEYS:

@@ -178,6 +178,7 @@ def test_no_content_of_a_file_makes_a_traceback(refuse, data, message):
         ("a.yaml", "compute_environment: LOCAL_MACHINE\nfp16: no\n", "accelerate", "slurm.nodes"),
         ("d.json", '{\n\t"zero_optimization": {"stage": 2}}', "DeepSpeed", "[--deepspeed, "),
         ("h.yaml", "defaults: [a, _self_]\nname: x\nopt: {lr: 1}\n", "Hydra", "--config-name=h"),
+        ("h.yaml", "defaults: [_self_]\nname: x\ntrain:\n  lr: 1\n", "Hydra", "--config-name=h"),
         ("h.yaml", "net:\n  _target_: a.B\n  w: ${w}\n", "Hydra", "launch.script"),
         ("l.yaml", "trainer: {max_epochs: 3}\ndata:\n  class_path: a.B\n", "Lightning", "[fit, "),
         (
