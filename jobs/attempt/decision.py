@@ -236,18 +236,20 @@ def with_idle_limits(
 ) -> Decision:
     """Return the decision after a time limit before which no rank did a step.
 
-    attempts: before this one. As often as launch.max_crashes in a row it is a hang, which holds.
+    attempts: before this one. Twice in a row it is a hang, which holds after launch.max_crashes.
     """
     number = 1
     for entry in reversed(attempts):
-        if entry.cause is not Cause.TIME_LIMIT or entry.why.kind is not Kind.HANG:
+        is_idle = entry.cause is Cause.TIME_LIMIT and entry.times.start_s is None
+        if not is_idle or entry.decision in ENDS:
             break
         number += 1
     reason = f"no rank has done a step in {quantity(number, 'attempt')}: {decision.reason}"
     if evidence.kind is Kind.STOPPED_IN_START_UP:
         reason += "; the stacks are in the logs of the ranks"
-    decision = replace(decision, reason=reason, kind=Kind.HANG)
-    if number < budget.crashes or decision.action is Action.HOLD:
+    kind = Kind.HANG if number > 1 else decision.kind  # one may have begun late
+    decision = replace(decision, reason=reason, kind=kind)
+    if number < max(2, budget.crashes) or decision.action is Action.HOLD:
         return decision
     return replace(decision, action=Action.HOLD, cause=Cause.HANG)
 

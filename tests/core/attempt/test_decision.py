@@ -262,14 +262,20 @@ def test_a_killed_batch_script_says_what_the_warning_gave():
 
 def test_time_limits_before_a_step_are_a_hang_which_holds():
     seen = dataclasses.replace(NOTHING, signals=USR1)
-    limit = decide(seen, FRESH)
-    first = with_idle_limits(limit, seen, (), Budget())
-    assert (first.action, first.cause, first.kind) == ("requeue", "time_limit", Kind.HANG)
-    before = [past(cause="time_limit", kind="hang")] * 2
-    third = with_idle_limits(limit, seen, before, Budget())
-    assert (third.action, third.cause, third.kind) == ("hold", "hang", Kind.HANG)
-    assert third.reason.startswith("no rank has done a step in 3 attempts")
+    limit, idle = decide(seen, FRESH), past(cause="time_limit")
+    ends = [
+        ([], "requeue", "time_limit", None),  # it may have begun late
+        ([idle], "requeue", "time_limit", Kind.HANG),
+        ([idle, idle], "hold", "hang", Kind.HANG),
+        ([idle, idle, past(cause="time_limit", start_s=9.0)], "requeue", "time_limit", None),
+        ([idle, past(cause="time_limit", decision="hold")], "requeue", "time_limit", None),
+    ]
+    for before, *expected in ends:
+        found = with_idle_limits(limit, seen, before, Budget())
+        assert [found.action, found.cause, found.kind] == expected
+        words = "2 attempts" if expected[1:] == ["time_limit", Kind.HANG] else "no rank has done a"
+        assert words in found.reason
     left = dataclasses.replace(seen, kind=Kind.STOPPED_IN_START_UP)
-    assert "the stacks are in" in with_idle_limits(limit, left, before, Budget()).reason
-    moved = [*before, past(cause="time_limit", kind="time_limit")]
-    assert with_idle_limits(limit, seen, moved, Budget()).action is Action.REQUEUE
+    assert "the stacks are in" in with_idle_limits(limit, left, [], Budget()).reason
+    once = Budget(crashes=1)
+    assert with_idle_limits(limit, seen, [], once).action is Action.REQUEUE
