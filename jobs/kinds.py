@@ -56,6 +56,7 @@ class Kind(StrEnum):
     KIT_FAULT = "kit_fault"
     SPEC_MISTAKE = "spec_mistake"
     OTHER_DATA = "other_data"
+    EXEC_FORMAT = "exec_format"
     PORT = "port"
     PROCESS_LIMIT = "process_limit"
     NOT_FINITE = "not_finite"
@@ -192,6 +193,11 @@ KINDS: dict[Kind, Row] = {
         *(_CRASH, "the samples are not those of an earlier start, or of rank 0"),
         "bring the files back, or take the samples as they are now",
         flags=("code",),
+    ),
+    Kind.EXEC_FORMAT: Row(
+        *(_CRASH, "a program is built for another architecture than its node"),
+        *("name one that is built for the node, then resume", "resume", "launch.python=..."),
+        flags=_YES,
     ),
     Kind.PORT: Row(
         *(_CRASH, "a port is in use by another process of the node"),

@@ -56,6 +56,7 @@ _KNOWN_CAUSES = (
         r"can't start new thread|pthread_create|^(?!.*[Ll]ock\b).*Resource temporarily unavailable",
         (errno.EAGAIN,),
     ),
+    _KnownCause(Kind.EXEC_FORMAT, r"[Ee]xec format error", (errno.ENOEXEC,)),
     _KnownCause(Kind.PORT, r"[Aa]ddress already in use|EADDRINUSE", (errno.EADDRINUSE,)),
     _KnownCause(Kind.QUOTA, r"Disk quota exceeded", (errno.EDQUOT,)),
     _KnownCause(Kind.DISK_FULL, r"[Nn]o space left on device", (errno.ENOSPC,)),
@@ -81,7 +82,7 @@ _KNOWN_CAUSES = (
     ),
 )
 # The next attempt would only repeat these.
-REPEATED = (Kind.IMPORT_ERROR,)
+REPEATED = (Kind.IMPORT_ERROR, Kind.EXEC_FORMAT)
 # Errors of Python itself, or that code raises on purpose.
 PLAIN = {
     *("ValueError", "LookupError", "KeyError", "IndexError", "TypeError", "AttributeError"),

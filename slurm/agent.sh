@@ -130,6 +130,9 @@ if [ -n "$is_changed" ] && ! words=$(starts "$1"); then
         printf '%s\n' "$words" >&2
     fi
 fi
+words=$("$1" -ISc "" 2>&1 >/dev/null) ||
+    fail "launch.python: $1 cannot be executed ($(uname -m)): ${words##*"$1: "}" \
+        "name one that is built for this node"
 exec "$@"
 END
 )
@@ -143,4 +146,7 @@ mapfile -t kit_names < <(compgen -e)
 set +euo pipefail # a variable may be readonly, and SHELLOPTS exported
 unset "${kit_names[@]}" 2>/dev/null
 eval "${kit_environment[0]}" 2>/dev/null
-exec "$@"
+shopt -s execfail
+exec "$@" ||
+    kit_fail "launch.command_prefix: $1 cannot be executed ($(uname -m)): Exec format error" \
+        "name a program that is built for this node, and that you may execute"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import hooks
-from ..console import print_line
+from ..console import BestEffort, print_line
 from ..environment import Door
 from ..errors import FailedError, UserError
 from ..node.prctl import die_with_parent
 from ..records.nodes import AttemptPlan
-from ..rundir import RunDir
+from ..rundir import RunDir, write_atomic
 from ..runs import run_lock
 from ..spec import Spec
 from ..stop_signals import end_at_stop_signals
@@ -82,7 +82,10 @@ def _run_step(
     try:
         srun = start_srun(run_dir, Spec.read(run_dir.spec), plan, srun_line)
     except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
-        print_line(f"attempt {plan.attempt}: error: srun was not started: {error}")
+        words = f"srun was not started: {error}"
+        print_line(f"attempt {plan.attempt}: error: {words}")
+        with BestEffort("attempt")():  # as an agent that does not start torchrun
+            write_atomic(run_dir.attempt(plan.attempt).agent_error(0), f"{words}\n")
         return EXIT_NOT_STARTED
     try:
         srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)

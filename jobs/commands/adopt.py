@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from .. import gpus, hooks, records
+from .. import gpus, hooks, installation, records
 from ..config.load import load
 from ..console import begin_lines_with_time, print_line
 from ..errors import UserError
@@ -49,6 +49,14 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         return known
     requested = load(config, overrides).spec.slurm
     job = client.show_job(job_id)
+    if job is not None and (parts := client.het_components(job)):
+        raise UserError(
+            f"job {job_id} is heterogeneous ({parts}), and the nodes of a run are alike\n"
+            "  hint: leave out : and what follows it, and #SBATCH hetjob"
+        )
+    if int(os.environ.get("SLURM_ARRAY_TASK_COUNT", "1")) > 1:
+        sweep = installation.command("sweep")
+        print_line(f"warning: each task of the array trains the same spec: {sweep}")
     if few := gpus.too_few(os.environ, int(os.environ["SLURM_JOB_NUM_NODES"]), 0):
         raise UserError(
             f"the job has {few}: each node of a run has as many as the others\n"

@@ -48,7 +48,8 @@ def gpu_hours(specs: Iterable[Spec]) -> str:
     for slurm in (spec.slurm for spec in specs):
         node_hours = slurm.job_nodes * duration.parse_or_zero(slurm.time) / 3600
         noun = "GPU" if slurm.num_gpus else "core"
-        hours[noun] += node_hours * (slurm.num_gpus or slurm.cpus_per_task)
+        cores = client.most_cores(slurm.partition) if slurm.is_exclusive else 0
+        hours[noun] += node_hours * (slurm.num_gpus or max(cores, slurm.cpus_per_task))
     asked = [f"{value:,.1f} {noun} hours" for noun, value in hours.items() if value]
     return f"asks for at most {' and '.join(asked) or 'no time'}, and for as much at each restart"
 

@@ -191,6 +191,19 @@ def parse_job(text: str) -> Job | None:
     )
 
 
+def het_components(job: Job) -> str:
+    """Return `HetJobIdSet=5-6` of a heterogeneous job; "" of any other."""
+    is_one = re.match(r"JobId=\d+ HetJobId=", job.text) is not None
+    return field_of(job.text, r"(HetJobIdSet=\S+)") if is_one else ""
+
+
+def most_cores(partition: str | None) -> int:
+    """Return the cores of the largest node of a partition, or of all; 0 without an answer."""
+    where = [] if partition is None else [f"--partition={partition}"]
+    text = output(["sinfo", "--noheader", "--Node", "--format=%c", *where])
+    return max(map(int, re.findall(r"\d+", text)), default=0)
+
+
 def ask_about(job_id: str, patience_s: float = 0.0) -> tuple[Job | None, bool]:
     """Return the job's record in slurmctld, and whether slurmctld answered: it may have none.
 

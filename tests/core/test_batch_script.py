@@ -38,7 +38,7 @@ def test_both_doors_ask_for_the_same_life_cycle():
 
 def start(run_dir, cwd=None, **variables):
     """The ended batch script of job 7."""
-    env = {**os.environ, "SLURM_JOB_ID": "7", **variables}
+    env = {**os.environ, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "a", **variables}
     command = ["bash", str(SCRIPT), str(run_dir)]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=20)
 
@@ -69,7 +69,7 @@ def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
     assert done.returncode == 1 and words in done.stderr
 
 
-def test_a_run_directory_that_another_host_has_just_made_is_seen(hosts):
+def test_a_run_directory_that_another_host_has_just_made_is_seen(fake_slurm, hosts):
     """On a node that has looked for its files before."""
     run_dir = hosts.here / "1"
     run_dir.mkdir()
@@ -201,7 +201,7 @@ def test_a_stop_while_the_batch_script_starts_is_kept_for_python(fake_slurm, tmp
 TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d error: "
 
 
-def test_a_line_of_the_batch_script_begins_with_the_time(tmp_path):
+def test_a_line_of_the_batch_script_begins_with_the_time(fake_slurm, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     done = start(tmp_path)
     assert done.returncode == 1
@@ -219,5 +219,50 @@ def test_a_job_whose_interpreter_is_gone_ends_for_good(fake_slurm, tmp_path):
     run_with_setup(tmp_path, "KIT_PYTHON=/no/such/python\n")
     done = start(tmp_path)
     assert done.returncode == 1
-    assert re.search(rf"{TIME}/no/such/python, which submitted the run", done.stderr)
+    assert re.search(rf"{TIME}/no/such/python cannot be executed on ", done.stderr)
     assert fake_slurm.calls[-1] == "scontrol update JobId=7 Requeue=0"
+
+
+FOREIGN = b"\x7fELF\2\1\1" + bytes(57)  # a program of no architecture
+
+
+def test_an_interpreter_of_another_architecture_is_named_with_the_host(fake_slurm, tmp_path):
+    python, machine = tmp_path / "python", os.uname()
+    python.write_bytes(FOREIGN)
+    python.chmod(0o755)
+    fake_slurm.answer("scontrol", output="a\n")
+    run_with_setup(tmp_path, f"KIT_PYTHON={python}\n")
+    line = f"error: {python} cannot be executed on {machine.nodename} ({machine.machine}): "
+    done = start(tmp_path, SLURM_JOB_NODELIST="a")
+    assert f"{line}cannot execute binary file: Exec format error: make resume" in done.stderr
+    assert done.returncode == 1 and fake_slurm.calls[-1] == "scontrol update JobId=7 Requeue=0"
+    # Before it has read a CONFIG.
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/rundir.py").touch()
+    fake_slurm.answer("scontrol")
+    done = start("x.yaml", SLURM_SUBMIT_DIR=str(tmp_path), KIT_PYTHON=str(python))
+    assert done.returncode == 1 and f"{line}Exec format error: set KIT_PYTHON" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "host", "is_first"),
+    [
+        ({"SLURMD_NODENAME": "n1"}, "ip-10-0-0-1", True),  # a cloud: the host has another name
+        ({"SLURMD_NODENAME": "n2"}, "n1", False),  # several slurmd on one host
+        ({}, "n1.cluster", True),
+        ({}, "login", False),  # salloc
+        ({"SLURM_STEP_ID": "0"}, "n12", False),
+    ],
+)
+def test_the_batch_script_runs_on_the_first_node_of_its_job_alone(
+    fake_slurm, tmp_path, variables, host, is_first
+):
+    """Elsewhere the rendezvous would have the address of this host."""
+    uname = fake_slurm.bin / "uname"
+    uname.write_text(f"#!/bin/sh\necho {host}\n")
+    uname.chmod(0o755)
+    fake_slurm.answer("scontrol", output="n1\nn2\n", when="show hostnames n?1-2?")
+    done = start(tmp_path, **{"SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENAME": ""} | variables)
+    here = variables.get("SLURMD_NODENAME", host)
+    assert (f"{here} is not the first node of job 7, n1: " in done.stderr) == (not is_first)
+    assert done.returncode == 1

@@ -3,12 +3,12 @@
 import time
 from dataclasses import dataclass, replace
 
-from ...attempt.decision import BY_SLURM, Decision, budget_of, budget_used, within_budget
+from ...attempt.decision import BY_SLURM, RESTARTS, Decision, budget_of, budget_used, within_budget
 from ...records import of_room, with_room
 from ...records.ended import Action, Cause, Evidence
 from ...runs.interpret import AttemptFacts
 from ...slurm.client import Job
-from .requeue_policy import slurm_requeues_itself
+from .requeue_policy import is_batch, slurm_requeues_itself
 from .successor import waiting
 
 ROOM = "sites"
@@ -19,17 +19,18 @@ class AfterEnd:
     """What the room keeps in the evidence of an attempt.
 
     is_left_to_slurm: Slurm requeues the job once it has ended, see requeue_policy. has_successor:
-    another job waits for the end of this one.
+    another job waits for the end of this one. is_batch: else it is a job of salloc or srun.
     """
 
     is_left_to_slurm: bool = False
     has_successor: bool = False
+    is_batch: bool = True
 
 
 def seen(facts: AttemptFacts, found: Evidence, job: Job, job_id: str) -> Evidence:
     """Return the evidence with what is to start after the job."""
     is_left = slurm_requeues_itself(facts.attempts, found, job, job_id)
-    after = AfterEnd(is_left, waiting(facts, job_id) is not None)
+    after = AfterEnd(is_left, waiting(facts, job_id) is not None, is_batch(job))
     if after == AfterEnd():
         return found
     return replace(found, rooms=with_room(found.rooms, ROOM, after))
@@ -42,6 +43,11 @@ def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision
     job ends; the successor job can find out.
     """
     after = of_room(AfterEnd, found.rooms, ROOM) or AfterEnd()
+    if decision.action in RESTARTS and not after.is_batch:
+        reason = (
+            f"{decision.reason}; this job is interactive: `resume` continues the run in another"
+        )
+        return replace(decision, action=Action.HOLD, reason=reason)
     if decision.action is Action.REQUEUE and after.is_left_to_slurm:
         return replace(decision, action=Action.WAIT, reason=decision.reason + BY_SLURM)
     if decision.action is Action.CANCEL and found.is_preempted and after.has_successor:

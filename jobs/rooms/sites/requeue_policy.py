@@ -57,6 +57,11 @@ def is_expedited(job: client.Job) -> bool:
     return bool(client.field_of(job.text, rf"{flags}(ExpeditedRequeue=Yes)"))
 
 
+def is_batch(job: client.Job) -> bool:
+    """Return whether Slurm can start a job again; of salloc and srun it starts nothing."""
+    return client.field_of(job.text, r"Requeue=\d+ Restarts=\d+ BatchFlag=(\d)") != "0"
+
+
 def is_below_launch_limit(
     settings: Mapping[str, str], attempts: Iterable[AttemptRecord], job_id: str
 ) -> bool:

@@ -19,6 +19,7 @@ from ...runs.interpret import AttemptFacts
 from ...slurm import client, job_list, sbatch
 from ...spec import Spec
 from . import preemption
+from .requeue_policy import is_batch
 
 MAX_WORDS = 400  # characters of what sbatch printed
 # Options that belong to one job and not to its successor.
@@ -50,7 +51,7 @@ def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | Non
         job = client.show_job(job_id, client.PATIENCE_S)
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, facts.spec, can_requeue)
-    if reason:
+    if reason and (job is None or is_batch(job)):
         return queue(run_dir, facts, job_id, can_requeue, reason)
     run_dir.successor.unlink(missing_ok=True)  # an earlier job's
     return None, ""
@@ -131,6 +132,9 @@ def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | No
         if life.is_alive is not False and lookup.is_job_of(run_dir, present, life.job):
             return present, ""
     if facts.spec.slurm.restart == "requeue":
+        return None, ""
+    job = client.show_job(job_id)
+    if job is not None and not is_batch(job):
         return None, ""
     can_requeue = facts.last is None or facts.last.evidence.can_requeue
     return queue(run_dir, facts, job_id, can_requeue, "this job cannot be started again")

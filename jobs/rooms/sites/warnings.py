@@ -1,4 +1,4 @@
-"""What a site does with a run: three warnings before its job is queued, and a refusal."""
+"""What a site does with a run: four warnings before its job is queued, and a refusal."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,6 +24,9 @@ def _warnings(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Pr
         most = duration.canonical(most_s)
         what = f"{requested.time} is above the limit of {where}, {most}: the job may never start"
         yield _warning("time", what, f"write {most}; a longer run continues in its next job")
+    if requested.is_exclusive and requested.cpus_per_task == 1:
+        what = "with --exclusive the job has whole nodes, and all ranks of a node share one core"
+        yield _warning("cpus_per_task", what, "write how many: sinfo -o '%P %c' lists them")
     if site.preemption_s is not None and stop_s is not None and site.preemption_s < stop_s:
         what = f"{where} kills what it preempts after {site.preemption_s} s"
         hint = "set checkpoint.every_minutes: the next attempt repeats the steps after that save"

@@ -95,6 +95,7 @@ def begin(tmp_path, fake_slurm, monkeypatch):
     (fake_slurm.bin / "srun").write_text(f"#!/bin/sh\nFAKE_SLURM={fake_slurm.folder}\n{SRUN}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
+    monkeypatch.setenv("SLURMD_NODENAME", "localhost")
 
     def start(srun_args=()):
         slurm = Slurm(restart="requeue", nodes=1, srun_args=[*srun_args])
@@ -159,7 +160,8 @@ def test_an_attempt_whose_srun_cannot_be_started_is_closed(begin):
     job = begin(srun_args=[too_long])
     code, log = job.wait()
     assert code == 1 and "attempt 1: error: srun was not started: " in log
-    assert len(read_attempts(job.run)) >= 1 and not job.run.owner.exists()
+    first, *_ = read_attempts(job.run)
+    assert "srun was not started: " in first.reason and not job.run.owner.exists()
 
 
 @pytest.mark.parametrize("name", ["USR1", "TERM", "QUIT"])

@@ -9,6 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import status
+from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run
 
@@ -88,3 +89,22 @@ def test_the_batch_script_gets_the_path_of_a_run_unescaped(slurm, here):
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
     done = run_files.kit("adopt", "tiny.yaml", KIT_RUNS=str(here / "a\xa0b"), **job)
     assert os.path.isfile(done.stdout.strip() + "/spec.json"), done.stderr
+
+
+SHOWN = """\
+JobId=7 {}JobName=x
+   {}UserId=u(1)
+   JobState=RUNNING Reason=None Dependency=(null)
+"""
+
+
+def test_a_job_of_several_components_gets_no_run(slurm, here):
+    slurm.answer("scontrol", SHOWN.format("HetJobId=7 HetJobOffset=0 ", "HetJobIdSet=7-8\n   "))
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_ARRAY_TASK_COUNT": "4"}
+    done = run_files.kit("adopt", "tiny.yaml", **job)
+    assert done.returncode == 2 and "job 7 is heterogeneous (HetJobIdSet=7-8)" in done.stderr
+    assert lookup.all_runs() == []
+    slurm.answer("scontrol", SHOWN.format("", ""))
+    done = run_files.kit("adopt", "tiny.yaml", **job)
+    assert "warning: each task of the array trains the same spec" in done.stderr
+    assert len(lookup.all_runs()) == 1

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.known_causes import REPEATED, known_cause
 from slurm_job_kit.jobs.node.__main__ import refuse_old_python
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.freeze import setup_script
@@ -309,6 +311,23 @@ def test_a_missing_program_is_named_with_its_node(node, prefix, python, reason):
     done = node.run()
     assert (done.returncode, node.reason) == (1, f"{HOST}: {reason}\n")
     assert "hint: " in done.stderr
+
+
+@pytest.mark.parametrize("is_prefix", [False, True])
+def test_a_program_of_another_architecture_is_named_with_its_node(node, tmp_path, is_prefix):
+    """The agents left no record, so it was tried five times as a node that was killed."""
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"\x7fELF\2\1\1" + bytes(57))
+    foreign.chmod(0o755)
+    if is_prefix:
+        node.prefix = [str(foreign)]
+    else:
+        node.python = foreign
+    done = node.run()
+    key = "launch.command_prefix" if is_prefix else "launch.python"
+    said = f"{HOST}: {key}: {foreign} cannot be executed ({os.uname().machine}): "
+    assert done.returncode == 1 and node.reason.startswith(said)
+    assert known_cause(node.reason) is Kind.EXEC_FORMAT in REPEATED
 
 
 @pytest.mark.parametrize("is_inside", [False, True])  # of the command prefix

@@ -12,6 +12,7 @@ from slurm_job_kit.jobs.runs import fact_reader
 
 SEEN = Evidence("stopped", "RUNNING", "None", ("SIGTERM",), True, True, None)
 LEFT, WAITS = AfterEnd(is_left_to_slurm=True), AfterEnd(has_successor=True)
+SALLOC = AfterEnd(is_batch=False)
 GONE = {"outcome": None, "signals": ()}
 
 
@@ -30,6 +31,10 @@ GONE = {"outcome": None, "signals": ()}
         (WAITS, {"can_requeue": False}, "successor", "preemption"),
         (WAITS, {"job_state": "NODE_FAIL", "can_requeue": False}, "successor", "preemption"),
         (WAITS, {"is_preempted": False}, "requeue", "manual_stop"),  # the successor only waits
+        # A job of salloc: nothing takes the nodes back after Ctrl-C.
+        (SALLOC, {"is_preempted": False, "signals": ("SIGINT",)}, "hold", "manual_stop"),
+        (SALLOC, {"job_state": "NODE_FAIL", "can_requeue": False}, "hold", "preemption"),
+        (SALLOC, {**GONE, "is_preempted": False, "error": "rank 0: x"}, "retry", "crash"),
     ],
 )
 def test_the_decision_knows_what_starts_after_the_job(run, after, seen, action, cause):

@@ -20,8 +20,8 @@ def queue(fake_slurm, tmp_path):
     error = "allocation failure: Requested node configuration is not available\n"
     fake_slurm.answer("sbatch", error=error, status=1, when="--test-only*")
 
-    def call(nodes=2, is_on_slurm=True, is_frozen=True):
-        spec = Spec(name="first", slurm=Slurm(nodes=nodes))
+    def call(nodes=2, is_on_slurm=True, is_frozen=True, **keys):
+        spec = Spec(name="first", slurm=Slurm(nodes=nodes, **keys))
         run = RunDir(tmp_path / "runs/first/1")
         if is_frozen:
             run_files.frozen(run.path, spec)
@@ -43,6 +43,17 @@ def test_a_stop_that_took_longer_than_the_last_grace_is_a_warning(queue, capfd):
         run_files.recorded(run, attempt=attempt, stop_s=stop_s)
     queue()
     assert "after 0 s, and the last stop took 12 s" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "cores", "is_told"), [(True, 1, True), (True, 8, False), ("user", 1, False)]
+)
+def test_whole_nodes_of_which_the_ranks_use_one_core_are_a_warning(
+    queue, capfd, exclusive, cores, is_told
+):
+    queue(sbatch_args={"exclusive": exclusive}, cpus_per_task=cores)
+    told = capfd.readouterr().err
+    assert ("slurm.cpus_per_task: " in told and "share one core" in told) == is_told
 
 
 def test_a_dry_run_writes_nothing(queue, capfd):

@@ -239,6 +239,15 @@ def test_the_end_of_a_run_cancels_no_other_job_that_its_file_names(run, slurm, m
     assert not any("scancel" in call for call in slurm.calls)
 
 
+def test_an_interactive_job_has_no_successor(run, slurm):
+    """It took the nodes back after Ctrl-C."""
+    slurm.answer("scontrol", SHOWN.format("RUNNING").replace("BatchFlag=1", "BatchFlag=0"))
+    closed(run, "requeue")
+    assert successor.ensure(run, now(run), "6") == (None, "")
+    assert successor.confirm(run, now(run), "7") == (None, "")
+    assert not [call for call in slurm.calls if call.startswith("sbatch")]
+
+
 def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
     run.spec.write_text(replace(SPEC, slurm=Slurm(restart="requeue")).to_json())
     assert successor.confirm(run, now(run), "7") == (None, "")
