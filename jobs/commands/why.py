@@ -41,6 +41,7 @@ ONLY_PRINTS = True
 Earlier = tuple[int, Kind, str]
 # An error of the batch script or of `attempt.open` in job.log, not of a rank or of srun.
 _OWN_ERROR = re.compile(r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?error: (.+)")
+LAUNCH_FAILURE = "JobLaunchFailure"  # Slurm's reason
 _STARTS_AGAIN = (Action.REQUEUE, Action.WAIT)
 
 
@@ -164,11 +165,14 @@ def _answer_of(run: RunState, facts: AttemptFacts, attempts: list[AttemptRecord]
         return _of_kind(run, Kind.REFUSED, text)
     if (missing := _missing(run)) is not None:
         return _of_kind(run, Kind.FILES_MISSING, missing)
-    asks = last is None or last.cause is Cause.LOST or last.decision in _STARTS_AGAIN
+    is_unlaunched = run.job is not None and run.job.reason == LAUNCH_FAILURE
+    asks = (
+        last is None or is_unlaunched or last.cause is Cause.LOST or last.decision in _STARTS_AGAIN
+    )
     state = _end_state(run.job_id, run.job) if asks and run.job_id is not None else None
     if is_cancelled or state == "CANCELLED":
         return _of_kind(run, Kind.CANCELLED, "the job was cancelled by scancel")
-    if last is not None:
+    if last is not None and not is_unlaunched:
         return _of_record(run, last, BY_STATE.get(state or ""))
     return _of_never_started(run, state)
 
@@ -314,15 +318,16 @@ def _of_never_started(run: RunState, state: str | None) -> Answer:
         return _of_kind(run, Kind.NEVER_STARTED, f"no attempt was begun{gone}")
     job = run.job or Job(state)
     ended_as = state if job.reason == "None" else f"{state} ({job.reason})"
-    text = f"Slurm ended job {run.job_id} as {ended_as}, before it began an attempt"
-    if shared_files.exists(log := run.run_dir.job_log):
+    attempt = "an attempt" if run.files.last is None else "its next attempt"
+    text = f"Slurm ended job {run.job_id} as {ended_as}, before it began {attempt}"
+    has_log = shared_files.exists(log := run.run_dir.job_log)
+    if job.reason != LAUNCH_FAILURE and (has_log or state != "FAILED"):
         answer = _of_kind(run, BY_STATE.get(state, Kind.UNKNOWN), text)
-        return replace(answer, log=str(log), last_lines=tuple(last_lines(log)))
-    if state != "FAILED":
-        return _of_kind(run, BY_STATE.get(state, Kind.UNKNOWN), text)
+        lines = tuple(last_lines(log))
+        return replace(answer, log=str(log), last_lines=lines) if has_log else answer
     # Slurm opens job.log first, in the run directory. It does not keep what failed.
     path, node = job.work_dir or str(run.run_dir.path), "".join(expand_hostlist(job.nodes)[:1])
-    text += f" and wrote no job.log: perhaps {node or 'its node'} cannot open {path}"
+    text += f": perhaps {node or 'its node'} cannot open {path}"
     for link, real in ((each, os.path.realpath(each)) for each in (path, os.path.expanduser("~"))):
         if link != real and path.startswith((link, real)):
             text += f"; on this host {link} leads to {real}"

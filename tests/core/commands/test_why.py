@@ -382,6 +382,19 @@ def test_a_job_whose_node_cannot_open_its_directory_is_told_with_the_path(
         assert f"on this host {tmp_path}/link" in told
 
 
+def test_a_resumed_run_whose_job_was_not_launched_names_that_and_not_its_last_attempt(
+    queued, slurm
+):
+    story = queued("FAILED", job_id="8")
+    story.attempt(cause="crash", decision="hold", job_id="7", evidence={"error": "x"})
+    story.run.job_log.write_text("of job 7\n")
+    slurm.set_state("8", "FAILED")
+    slurm.set_queued("8", "N/A|UNLIMITED|1|stn1|JobLaunchFailure")
+    answer = story.why()
+    assert answer["cause"] == "refused" and "job 8 as FAILED (JobLaunchFailure)" in answer["text"]
+    assert [each["attempt"] for each in answer["delays"]] == [1]
+
+
 def test_a_run_that_lost_its_spec_names_the_file(story):
     story.attempt(cause="preemption", decision="requeue")
     story.run.spec.unlink()
