@@ -94,8 +94,8 @@ def _with_stop(
         return decision
     if decision.cause is Cause.TIME_LIMIT and interpret.is_without_step(facts):
         return with_idle_limits(decision, evidence, facts.attempts, budget_of(facts.spec))
-    if stop_signal(facts.spec.launch) is None:
-        return decision
+    if stop_signal(facts.spec.launch) is None or not facts.of_nodes.known_agents:
+        return decision  # it saves nothing at a stop, or had not begun
     is_killed = bool(interpret.nodes_without_end(facts))
     given_s = _time_to_stop_s(run_dir, facts) if is_killed else None
     lead_s = facts.spec.slurm.signal_lead_s

@@ -226,7 +226,9 @@ def with_unsaved(
         why = f"killed before it could save: raise slurm.signal_lead_s, now {lead_s}"
     else:
         after = "" if given_s is None else f" {given_s:.0f} s after the warning"
-        why = f"killed{after}, before it could save: the site gives no more; save more often"
+        why = f"killed{after}, before it could save"
+        if decision.cause is not Cause.MANUAL_STOP:
+            why += ": the site gives no more; save more often"
     kind = Kind.NOT_SAVED if is_limit and is_killed else decision.kind
     return replace(decision, reason=f"{decision.reason}; {why}", kind=kind)
 

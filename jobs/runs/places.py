@@ -49,10 +49,9 @@ def _users_file(path: Path, run_dir: RunDir, checkout: Path | None) -> Path | No
 
 def _is_kits(path: Path, run_dir: RunDir) -> bool:
     """Return whether a resolved path is a file of the kit, also of a run's copy of it."""
-    kit = run_dir.kit.resolve()
-    homes = (kit / installation.NAME, kit, run_dir.work.resolve(), installation.HOME)
-    folders = [home / part for home in homes for part in installation.PARTS]
-    return any(path.is_relative_to(each) for each in folders)
+    homes = (run_dir.kit.resolve() / installation.NAME, installation.HOME)
+    parts = [home / part for home in homes for part in installation.PARTS]
+    return any(path.is_relative_to(each) for each in parts)
 
 
 def is_kits_fault(trace: str, run_dir: RunDir) -> bool:

@@ -237,6 +237,7 @@ UNSAVED = [
     ({"signals": USR1}, True, "raise slurm.signal_lead_s, now 120", "site"),
     (OVER_LIMIT, True, "raise slurm.signal_lead_s, now 120", "site"),
     ({"signals": TERM, "is_preempted": True}, True, "killed 41 s after the warning", "lead_s"),
+    ({"signals": TERM}, True, "killed 41 s after the warning, before it could save", "site"),
     ({"signals": TERM, "error": "rank 0: disk full"}, False, "save: rank 0: disk full", "lead_s"),
     ({"signals": USR1, "error": "rank 0: disk full"}, False, "save: rank 0: disk full", "lead_s"),
     ({"error": "rank 0: x"}, False, "", "save"),

@@ -137,12 +137,13 @@ KIT = REPOSITORY / "trainer/rooms/integrations/lightning.py"
         (KIT, 'raise ValueError("every: a whole number")', "ValueError: x", "user_code"),
         (KIT, "int(step)", "ValueError: invalid literal for int()", "user_code"),
         (KIT, "return bool(flag.item())", "RuntimeError: CUDA error: x", "user_code"),
-        ("/home/me/x.py", "x.y", "AttributeError: x", "user_code"),
+        ("WORK/trainer/x.py", "x.y", "AttributeError: x", "user_code"),
         ("/env/site-packages/torch/x.py", "x.y", "AttributeError: x", "user_code"),
     ],
 )
 def test_an_error_in_the_kit_is_not_the_users(story, file, statement, error, kind):
     story.attempt(decision="hold", evidence={"error": "x", "kind": "user_code"})
+    file = str(file).replace("WORK", str(story.run.work))
     frames = f'  File "/home/me/a.py", line 1, in f\n    g()\n  File "{file}", line 2, in g\n'
     story.error(
         kind="user_code", traceback=f"Traceback\n{frames}    {statement}\n           ^^^\n{error}"
