@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .. import gpus, hooks, installation, records
+from ..attempt.open import check_components
 from ..config.load import load
 from ..console import begin_lines_with_time, print_line
 from ..errors import UserError
@@ -49,11 +50,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         return known
     requested = load(config, overrides).spec.slurm
     job = client.show_job(job_id)
-    if job is not None and (parts := client.het_components(job)):
-        raise UserError(
-            f"job {job_id} is heterogeneous ({parts}), and the nodes of a run are alike\n"
-            "  hint: leave out : and what follows it, and #SBATCH hetjob"
-        )
+    check_components(job_id)
     if int(os.environ.get("SLURM_ARRAY_TASK_COUNT", "1")) > 1:
         sweep = installation.command("sweep")
         print_line(f"warning: each task of the array trains the same spec: {sweep}")

@@ -191,10 +191,12 @@ def parse_job(text: str) -> Job | None:
     )
 
 
-def het_components(job: Job) -> str:
+def components(job_id: str) -> str:
     """Return `HetJobIdSet=5-6` of a heterogeneous job; "" of any other."""
-    is_one = re.match(r"JobId=\d+ HetJobId=", job.text) is not None
-    return field_of(job.text, r"(HetJobIdSet=\S+)") if is_one else ""
+    if os.environ.get("SLURM_HET_SIZE", "1") == "1":  # a job that one has submitted has it, too
+        return ""
+    job = show_job(job_id)
+    return "" if job is None else field_of(job.text, r"(HetJobIdSet=\S+)")
 
 
 def most_cores(partition: str | None) -> int:

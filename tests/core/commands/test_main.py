@@ -101,6 +101,7 @@ JobId=7 {}JobName=x
 def test_a_job_of_several_components_gets_no_run(slurm, here):
     slurm.answer("scontrol", SHOWN.format("HetJobId=7 HetJobOffset=0 ", "HetJobIdSet=7-8\n   "))
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_ARRAY_TASK_COUNT": "4"}
+    job["SLURM_HET_SIZE"] = "2"
     done = run_files.kit("adopt", "tiny.yaml", **job)
     assert done.returncode == 2 and "job 7 is heterogeneous (HetJobIdSet=7-8)" in done.stderr
     assert lookup.all_runs() == []
