@@ -1,16 +1,21 @@
 """A run whose samples change between two starts, or differ between ranks, stops and says which."""
 
+import gc
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from slurm_job_kit.jobs.rundir import read_json, write_json
 from slurm_job_kit.jobs.spec import Checkpoint
+from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.data.sources import content_sha256
 from slurm_job_kit.trainer.errors import OtherData, kind_of, would_repeat
 from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.rooms.describe import reproducibility
 from slurm_job_kit.trainer.rooms.describe.hooks import callbacks
 from slurm_job_kit.trainer.run import prepare
 from tests.core.ranks import context_of, join, results
@@ -21,6 +26,13 @@ from tests.core.test_loop_own_parts import spec_of
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 HERE = __name__
 ONE = pytest.mark.usefixtures("process_group", "no_reader_left")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open():
+    """Close the files before the next test begins, which would be warned of them."""
+    yield
+    gc.collect()
 
 
 class Files:
@@ -130,6 +142,50 @@ def test_new_code_with_the_same_samples_goes_on_checking_them(run_of, capsys):
     data.write_text("1 0 0")
     with pytest.raises(OtherData):
         start()
+
+
+@ONE
+def test_other_processors_may_change_values_but_no_labels(run_of, monkeypatch):
+    data, start = run_of
+    start(stop_at=7)
+    monkeypatch.setattr(reproducibility, "processor", lambda: "another one")
+    data.write_text("1 0 0")
+    with pytest.raises(OtherData):
+        start()
+    data.write_text("0 7 0")
+    assert start()["exactness"] == "approximate"
+
+
+class Staged:
+    """Samples with the path of their file, in a folder of the job."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        path = f"{os.environ['STAGED_IN']}/{index}.png"
+        return {"inputs": torch.full((3,), index / 40), "labels": index % 2, "path": path}
+
+
+def staged():
+    return Staged(), None
+
+
+def of_staged(model, batch):
+    loss = functional.cross_entropy(model(batch["inputs"]), batch["labels"], reduction="sum")
+    return Sums(loss, len(batch["labels"]))
+
+
+@ONE
+def test_a_folder_of_the_job_is_no_part_of_a_sample(tmp_path, monkeypatch):
+    spec = spec_of(
+        Checkpoint(), dataset=f"{HERE}:staged", objective=f"{HERE}:of_staged", objective_args={}
+    )
+    for attempt, job in enumerate(("job-1", "job-2"), 1):
+        monkeypatch.setenv("STAGED_IN", f"/scratch/{job}")
+        stop_at = 7 if attempt == 1 else None
+        run, _ = train(tmp_path / "run", spec, attempt, stop_at, callbacks=callbacks(Pulse()))
+    assert read_json(run.attempt(2).outcome)["exactness"] == "bitwise"
 
 
 def reads(folder, rank):

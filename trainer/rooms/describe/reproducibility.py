@@ -19,7 +19,8 @@ from ...data.feed import TrainBatches
 from ...loop import Loop
 from ...process.context import gather, of_first
 from ...process.run_handle import RankContext
-from .sample_digests import DIGESTS, FROZEN, difference, is_repeatable, of_first_rank, other_data
+from . import sample_digests
+from .sample_digests import DIGESTS, FROZEN, difference
 
 CODE = "code"
 WORLD_SIZE = "world size"
@@ -70,21 +71,23 @@ def _samples(loop: Loop, now: dict[str, Any]) -> dict[str, Any]:
     """
     history, context = loop.state.environments, loop.context
     ranks = now["ranks"]
-    found = of_first_rank(loop, ranks[context.distributed.rank] == ranks[0])
+    found = sample_digests.of_first_rank(loop, ranks[context.distributed.rank] == ranks[0])
     known = [each for each in history if DIGESTS in each]
     if not known:
         return found
     same = [each for each in known if _is_alike(each, now, (CODE, *SAMPLES))]
-    last = (same or known)[-1]
     machine = {name for name in now if not name.startswith("train.")} - {CODE, WORLD_SIZE, "ranks"}
-    differs = difference(last[DIGESTS], found[DIGESTS], _is_alike(last, now, machine))
-    if differs is None or not of_first(is_repeatable(loop), context.device):
-        return {**found, DIGESTS: last[DIGESTS]}
-    what, before, here = differs
-    text = f"train.dataset {loop.train.dataset}: {what} has {here}, and had {before} before"
-    if same and history[-1].get(FROZEN) == found[FROZEN]:
-        raise other_data(loop, text)
-    context.distributed.log(f"{text}: the samples are recorded anew")
+    alike = [each for each in same if _is_alike(each, now, machine)]
+    last = (alike or same or known)[-1][DIGESTS]
+    differs = difference(last, found[DIGESTS])
+    if differs is None or not of_first(sample_digests.is_repeatable(loop), context.device):
+        return {**found, DIGESTS: last}
+    is_meant = not same or history[-1].get(FROZEN) != found[FROZEN]
+    wrong = difference(last, found[DIGESTS], is_same_machine=bool(alike))
+    if wrong is not None and not is_meant:
+        raise sample_digests.other_data(loop, wrong)
+    words = sample_digests.in_words(loop, differs)
+    context.distributed.log(f"{words}: the samples are recorded anew")
     return found
 
 
@@ -177,7 +180,7 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
     if others := [key for key in SAMPLES if _differs(history, key)]:
         return "approximate", f"{' and '.join(others)} changed, so the samples are others"
     digests = [each[DIGESTS] for each in history if DIGESTS in each]
-    if found := [pair for each in digests if (pair := difference(digests[0], each, True))]:
+    if found := [pair for each in digests if (pair := difference(digests[0], each))]:
         return "approximate", "{} had {}, then {}: the samples are others".format(*found[0])
     if not deterministic:
         reason = "train.deterministic is off, so operators may vary from run to run"

@@ -6,9 +6,11 @@ another node. The loss alone does not show it. A stream is left out: its samples
 
 import contextlib
 import json
+import os
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ... import seeds
 from ...contract import ProvenanceOrigin, installation, records
@@ -48,9 +50,14 @@ def _indices(size: int) -> list[int]:
 def _label_and_digest(loop: Loop, reader: Any, index: int) -> list[str]:
     with contextlib.suppress(Exception):  # the training meets it, if it reads the sample
         seeds.seed_all(seeds.mix(seeds.SAMPLE, loop.train.seed, 0, index), loop.device)
-        content = reader.at([index]).content
+        content = pytree.tree_map(_without_folder, reader.at([index]).content)
         return [_label(content), content_sha256(content)[:16]]
     return ["", ""]
+
+
+def _without_folder(value: Any) -> Any:
+    """Return a path without its folder, which may be one of the job or the node."""
+    return os.path.basename(value) if isinstance(value, str) and os.path.isabs(value) else value
 
 
 def _label(content: Any) -> str:
@@ -63,7 +70,9 @@ def _label(content: Any) -> str:
     return repr(target)[:40] if isinstance(target, (int, str)) else ""
 
 
-def difference(was: Digests, now: Digests, is_same_machine: bool) -> tuple[str, str, str] | None:
+def difference(
+    was: Digests, now: Digests, is_same_machine: bool = True
+) -> tuple[str, str, str] | None:
     """Return what differs, with both values; None where nothing does.
 
     Other processors and versions may decode other values of a sample, but no other label.
@@ -111,10 +120,16 @@ def is_repeatable(loop: Loop) -> bool:
     return False
 
 
-def other_data(loop: Loop, text: str) -> OtherData:
-    """Return the error for samples that are others than at a start before; text: which."""
+def in_words(loop: Loop, differs: tuple[str, str, str]) -> str:
+    """Return what differs from the samples of a start before."""
+    what, before, here = differs
+    return f"train.dataset {loop.train.dataset}: {what} has {here}, and had {before} before"
+
+
+def other_data(loop: Loop, differs: tuple[str, str, str]) -> OtherData:
+    """Return the error for samples that are others than at a start before."""
     again = installation.command("resume", loop.context.run.dir.run_id, "", "code")
     return OtherData(
-        f"{text}{HINT}bring back the files of that start, and sort what lists a folder or takes a "
-        f"set; {again} takes the samples as they are now"
+        f"{in_words(loop, differs)}{HINT}bring back the files of that start, and sort what lists a "
+        f"folder or takes a set; {again} takes the samples as they are now"
     )
