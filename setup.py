@@ -2,7 +2,5 @@
 
 from setuptools import find_packages, setup
 
-PARTS = find_packages(include=["jobs*", "trainer*"])
-setup(
-    packages=["slurm_job_kit", "slurm_job_kit.slurm", *(f"slurm_job_kit.{name}" for name in PARTS)]
-)
+PARTS = ["slurm", "own_script", *find_packages(include=["jobs*", "trainer*"])]
+setup(packages=["slurm_job_kit", *(f"slurm_job_kit.{name}" for name in PARTS)])

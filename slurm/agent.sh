@@ -24,6 +24,7 @@ for kit_name in spec.json setup.sh code kit; do
     link /proc/version "$kit_run_dir/$kit_name" 2>/dev/null || true
 done
 kit_code=$kit_run_dir/code:$kit_run_dir/kit
+export KIT_RUN_DIR=$kit_run_dir KIT_RUN_ID=${kit_run_dir##*/} # for the setup lines, too
 
 kit_fail() { # REASON HINT
     printf '%(%F %T)T error: %s: %s\n  hint: %s\n' -1 "$kit_host" "${1//[^[:print:]]/?}" "$2" >&2

@@ -81,7 +81,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         if "--" in words and hasattr(load(chosen), "TAKES_A_COMMAND"):
             at = words.index("--")
             words, other = words[:at], words[at + 1 :]
-    args, rest = parser.parse_known_args(words)
+    args, rest = parser.parse_known_args(words or ["--help"])
     if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:

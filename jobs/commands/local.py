@@ -35,17 +35,19 @@ from ..node.torchrun import stop_signal
 from ..procfs import children
 from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
-from ..records.training import Result
+from ..records.training import Progress, Result
 from ..rundir import RunDir, no_link
 from ..runs import fact_reader, ownership, run_lock
 from ..runs.run_lock import release_on_disk_error
 from ..slurm import client
 from ..spec import Launch, Spec
 from ..stop_signals import AWAITED, arrived
+from .views import words
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
 ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk may need longer
+SHOW_S = 10  # between two lines about the progress of a script
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
 
 
@@ -103,12 +105,13 @@ def run(run_dir: RunDir) -> Decision | None:
         run_dir.job_log.unlink()
     me = run_lock.this_process(None)
     with release_on_disk_error(run_dir, me), stop_signals() as stops, adopted_orphans():
-        print_line(f"{installation.command('logs', run_dir.run_id)} shows the output")
+        log = "" if spec.launch.is_trainer else f": {display_path(run_dir.rank_log(0))}"
+        print_line(f"{installation.command('logs', run_dir.run_id)} shows the output{log}")
         while True:
             plan = open_attempt(run_dir, me, ["localhost"] * len(shares))
             if plan is None:
                 return None
-            watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch)
+            watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch, run_dir)
             kill_orphans()
             names = [number.name for number in stops]
             decision, _ = close(run_dir, me, plan.attempt, names)
@@ -258,12 +261,19 @@ def kill_orphans() -> None:
         time.sleep(0.01)
 
 
-def watch(agents: list[subprocess.Popen[bytes]], stops: Stops, launch: Launch) -> None:
-    """Wait until all agents have ended; forward the first stop, kill at the second."""
-    forwarded = 0
+def watch(
+    agents: list[subprocess.Popen[bytes]], stops: Stops, launch: Launch, run_dir: RunDir
+) -> None:
+    """Wait until all agents have ended; forward the first stop, kill at the second.
+
+    Prints how far a script is.
+    """
+    forwarded, shown = 0, (-math.inf, progress_line(run_dir))
     kill_at = math.inf
     while None in (codes := [agent.poll() for agent in agents]):
         stops.wait(POLL_S)
+        if not launch.is_trainer and time.monotonic() > shown[0] + SHOW_S:
+            shown = show_progress(run_dir, shown)
         # Only a Ctrl-C after the announcement kills: a closing terminal sends several signals.
         is_kill = (forwarded and signal.SIGINT in stops[forwarded:]) or time.monotonic() > kill_at
         if stops and not forwarded:
@@ -279,6 +289,21 @@ def watch(agents: list[subprocess.Popen[bytes]], stops: Stops, launch: Launch) -
             if is_kill:
                 print_line("killing")
                 forwarded, kill_at = len(stops), math.inf
+
+
+def show_progress(run_dir: RunDir, shown: tuple[float, str]) -> tuple[float, str]:
+    """Print how far a script is, where that is new; returns the time of it and the line."""
+    line = progress_line(run_dir)
+    if line == shown[1]:
+        return shown
+    print_line(line)
+    return time.monotonic(), line
+
+
+def progress_line(run_dir: RunDir) -> str:
+    """Return how far the script has reported to be; empty before its first report."""
+    progress = records.read_leniently(Progress, run_dir.progress)
+    return "" if progress is None else words.format_progress(progress)
 
 
 def format_stop(launch: Launch) -> str:

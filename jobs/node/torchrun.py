@@ -120,6 +120,7 @@ class Node:
             NODE: self.host,
             "KIT_AGENT_PID": str(os.getpid()),
             "KIT_RUN_DIR": str(run_dir.path),
+            "KIT_RUN_ID": run_dir.run_id,
             "KIT_WORK_DIR": "",
             "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
             "KIT_ATTEMPT": str(plan.attempt),

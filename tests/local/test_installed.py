@@ -101,6 +101,8 @@ def test_init_makes_a_repository_ready_and_keeps_what_is_there(kit, kit_command,
     text = kit(tmp_path, "init")
     assert "kit.mk exists and is kept" in text and (tmp_path / "kit.mk").read_text() == "# mine\n"
     assert (tmp_path / ".gitignore").read_text().count("/runs/") == 1
+    assert "kit_stop.py" in kit(tmp_path / "sub", "init", "--script")
+    assert (tmp_path / "sub/kit_stop.py").is_file()
     (tmp_path / "kit.mk").unlink()
     kit(tmp_path, "init")
     words = ("CONFIG=configs/first.yaml", "SET=train.epochs=1", "FLAGS=--cluster local")

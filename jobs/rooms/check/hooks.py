@@ -123,6 +123,7 @@ def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
         **hooks.start(Door.SBATCH, (), os.environ, spec)[1],
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "KIT_RUN_DIR": str(run_dir.path),
+        "KIT_RUN_ID": run_dir.run_id,
         "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
         **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"),
         "WORLD_SIZE": str(spec.num_ranks),

@@ -9,6 +9,7 @@ from ...checkpoint.names import checkpoint_names
 from ...commands import arguments
 from ...errors import UserError
 from ...runs import lookup, state
+from ...spec import Spec
 
 MAKE = ("", "RUN CHECKPOINT FLAGS")
 
@@ -24,9 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Replace this process by the trainer's export, which imports torch, from this checkout.
 
-    Raises: UserError if the run has no checkpoint yet.
+    Raises: UserError if the run has no checkpoint of the trainer.
     """
     run_dir = lookup.find(args.run)
+    if not Spec.read(run_dir.spec).launch.is_trainer:
+        hint = f"its script's own are where that saves them, such as in {run_dir.work}"
+        raise UserError(
+            f"{run_dir.run_id} is the run of a script, and export needs a checkpoint of the kit's "
+            f"trainer\n  hint: {hint}"
+        )
     write_missing_result(state.read(run_dir))  # the trainer's export reads it
     if not checkpoint_names(run_dir.checkpoints):
         hint = installation.command("status", run_dir.run_id) + " shows the progress"

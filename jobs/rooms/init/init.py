@@ -10,13 +10,38 @@ from ...errors import UserError
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
 
 
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Init has no arguments."""
+SCRIPT = "configs/own_script" if installation.IS_CLONE else "own_script"
 
 
-def command(_: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of init."""
+    about = "write kit_stop.py alone, into this folder, for a torchrun script of your own"
+    parser.add_argument("--script", action="store_true", help=about)
+
+
+def command(args: argparse.Namespace) -> int:
     """Run init in the working directory; returns the exit code."""
-    return init(Path.cwd())
+    return init_script(Path.cwd()) if args.script else init(Path.cwd())
+
+
+def init_script(folder: Path) -> int:
+    """Write kit_stop.py, unless there is one, and print how to use it; returns 0."""
+    source = installation.HOME / SCRIPT / "kit_stop.py"
+    _write(folder / source.name, source.read_text(encoding="utf-8"))
+    print("its first lines show what a script does with it; a spec, such as train.yaml:")
+    print("  name: train\n  slurm: {nodes: 1}\n  launch: {script: train.py, stop_signal: TERM}")
+    print("next: kit submit train.yaml")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    if os.path.lexists(path):
+        print(f"{path} exists and is kept")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+    print(f"wrote {path}")
 
 
 def init(folder: Path) -> int:
@@ -33,14 +58,7 @@ def init(folder: Path) -> int:
             f"{folder} is a clone of the kit\n  hint: make submit CONFIG=configs/resnet.yaml"
         )
     for name, text in files().items():
-        path = folder / name
-        if os.path.lexists(path):
-            print(f"{path} exists and is kept")
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
-        print(f"wrote {path}")
+        _write(folder / name, text)
     _ignore(folder / ".gitignore")
     print("next: kit submit configs/first.yaml")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,8 +92,10 @@ def evidence(
     """Return the evidence with the progress of a script, which names its files itself."""
     if facts.spec.launch.is_trainer:
         return found
-    from .progress import with_progress
+    from .progress import has_finished, with_progress
 
+    if has_finished(run_dir, facts, found):
+        found = replace(found, outcome="completed")
     return with_progress(run_dir, facts, found)
 
 

@@ -20,6 +20,7 @@ from ...rundir import RunDir
 from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from .meeting import NEVER_MET
+from .text import may_see_stop
 from .work import MAX_ASKED, Work, ask_for_all, record_of
 
 ROOM = "scripts"
@@ -51,6 +52,18 @@ def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evid
     seen = Seen(why, ranks if is_apart else None)
     rooms = found.rooms if seen == Seen() else with_room(found.rooms, ROOM, seen)
     return replace(found, has_progress=has_progress, rooms=rooms)
+
+
+def has_finished(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> bool:
+    """Return whether a script without kit_stop.py finished by itself after a Ctrl-C.
+
+    It got no signal, and does not look for the stop. On Slurm a signal may have reached it.
+    """
+    launch = facts.spec.launch
+    if found.outcome != "stopped" or found.job_state != "LOCAL" or launch.stop_signal != "none":
+        return False
+    is_done = interpret.is_by_exit_code(facts) and interpret.unfinished_steps(facts) is None
+    return is_done and not may_see_stop(launch, run_dir.code)
 
 
 def progress_of(run_dir: RunDir, facts: AttemptFacts) -> tuple[bool, str | None]:

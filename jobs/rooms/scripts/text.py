@@ -1,5 +1,7 @@
 """What the text of a script shows that may go wrong in a job: one table, and its lines."""
 
+from __future__ import annotations
+
 import ast
 import contextlib
 from collections import ChainMap
@@ -22,34 +24,45 @@ _SPAWNS = (SPAWN, "torch.multiprocessing.start_processes", "accelerate.notebook_
 _JOB_IDS = (JOB_ID, "SLURM_JOBID")
 # Whoever asks for these does something else where torchrun has started the ranks.
 _OF_TORCHRUN = (ADDRESS, "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+_OF_KIT = (b"KIT_STOP", b"kit_stop", b"slurm_job_kit")
 _LOGS = ("print", "debug", "info", "warning")
 
 
 def warnings_of(launch: Launch, code: Path) -> Iterator[str]:
-    """Yield a line for each row of the table, with its first place: in the script or an import.
+    """Yield a line for each row of the table, with its first place: in the script or an import."""
+    places: dict[str, str] = {}
+    for path, _, reader in _modules(launch, code):
+        for what, line in reader.found.items():
+            places.setdefault(what, f"{path.relative_to(code)}:{line}")
+    for what, place in places.items():
+        yield f"warning: {place} {FOUND[what]}"
 
-    code: the frozen code, in which other modules than the script's own are looked for.
-    """
+
+def may_see_stop(launch: Launch, code: Path) -> bool:
+    """Return whether a script may look for KIT_STOP_FILE: its text, or the kit's, asks for it."""
+    texts = [text for _, text, _ in _modules(launch, code)]
+    return not texts or any(name in text for text in texts for name in _OF_KIT)
+
+
+def _modules(launch: Launch, code: Path) -> Iterator[tuple[Path, bytes, _Reader]]:
+    """Yield the script, and what it imports of its own folder and the frozen code: path, text."""
     written = launch.script or f"{str(launch.module).replace('.', '/')}.py"
     first = code / written
     if launch.module and not first.is_file():
         first = first.with_suffix("") / "__main__.py"
-    places: dict[str, str] = {}
     seen, left = {first}, [first]
     while left:
         path = left.pop(0)
         with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
-            reader = _Reader(ast.parse(path.read_bytes()))
-            for what, line in reader.found.items():
-                places.setdefault(what, f"{path.relative_to(code)}:{line}")
+            text = path.read_bytes()
+            reader = _Reader(ast.parse(text))
             for name, level in reader.imports:
                 tops = [path.parents[level - 1]] if level else [first.parent, code]
                 new = {*_files_of(name, tops)} - seen
                 if len(seen) + len(new) <= MAX_FILES:
                     seen |= new
                     left += sorted(new)
-    for what, place in places.items():
-        yield f"warning: {place} {FOUND[what]}"
+            yield path, text, reader
 
 
 def _files_of(name: str, tops: list[Path]) -> Iterator[Path]:

@@ -109,3 +109,11 @@ def test_a_job_of_several_components_gets_no_run(slurm, here):
     done = run_files.kit("adopt", "tiny.yaml", **job)
     assert "warning: each task of the array trains the same spec" in done.stderr
     assert len(lookup.all_runs()) == 1
+
+
+def test_without_a_command_all_are_listed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    listed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "submit    freeze a spec" in listed and "resume    continue a run" in listed

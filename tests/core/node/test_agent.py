@@ -135,6 +135,7 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node, monkeypatch):
         "NCCL_SOCKET_IFNAME": "=lo",  # without = it is a prefix
         "KIT_AGENT_PID": str(os.getpid()),
         "KIT_RUN_DIR": "/runs/x y/1",
+        "KIT_RUN_ID": "1",
         "KIT_CHECKPOINT_DIR": "/runs/x y/1/checkpoints",
         "KIT_ATTEMPT": "2",
         "KIT_STOP_FILE": "/runs/x y/1/attempt-2/stop_requested",

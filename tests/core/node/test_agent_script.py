@@ -381,3 +381,9 @@ def test_log_and_reason_replace_links_that_somebody_has_planted(node, line):
     assert node.run(line).returncode == 1
     assert node.attempt.setup_log(8).read_text() == "said\n" and mine.read_text() == "old"
     assert ("exit code 3" if "exit" in line else "no interpreter") in node.reason
+
+
+def test_the_setup_lines_have_the_run_not_that_of_an_enclosing_job(node):
+    line = 'echo "of $KIT_RUN_ID in $KIT_RUN_DIR"'
+    done = node.run(line, KIT_RUN_ID="outer", KIT_RUN_DIR="/outer")
+    assert f"of a run in {node.run_dir.path}\n" in done.stdout

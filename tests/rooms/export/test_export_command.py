@@ -5,6 +5,7 @@ import sys
 
 from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 from tests.core.run_files import make_run
 
@@ -32,3 +33,11 @@ def test_export_imports_nothing_of_the_working_directory(here):
     done = run_files.kit(*words, python=[sys.executable, "-P"])
     assert "export: error: " in done.stderr and not (here / "imported").exists()
     assert r"step-\x1b[2J" in done.stderr  # which is printed by the trainer's part
+
+
+def test_export_says_of_a_scripts_run_what_it_needs(here, capsys):
+    run = make_run(here)
+    run.spec.write_text(Spec(launch=Launch(script="x.py")).to_json())
+    (run.checkpoints / "step-00000009").mkdir(parents=True)  # by the script
+    assert main(["export", "tiny"]) == 2
+    assert "export needs a checkpoint of the kit's trainer" in capsys.readouterr().err

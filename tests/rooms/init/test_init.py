@@ -2,10 +2,12 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rooms.init import init
@@ -37,3 +39,15 @@ def test_its_targets_are_those_of_the_rooms_but_for_clean(tmp_path):
 def test_a_clone_needs_no_init():
     with pytest.raises(UserError, match="is a clone of the kit"):
         init.init(installation.ROOT)
+
+
+def test_a_script_gets_kit_stop_alone_into_its_folder(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    assert main(["init", "--script"]) == 0
+    assert os.listdir() == ["kit_stop.py"]
+    assert "class Stop" in Path("kit_stop.py").read_text()
+    assert "launch: {script: train.py, stop_signal: TERM}" in capsys.readouterr().out
+    Path("kit_stop.py").write_text("mine")
+    assert main(["init", "--script"]) == 0 and Path("kit_stop.py").read_text() == "mine"
