@@ -120,7 +120,8 @@ def _of_module(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> s
             f"setup='[export PYTHONPATH={folder}]', or import it by its package"
         )
     named = "git add -f it" if facts.spec.launch.is_trainer else "name it in launch.inputs"
-    return f"{found} is not in the frozen code, because git ignores it: {named}, then submit again"
+    why = "is not in the frozen code (git ignores it, or it is newer)"
+    return f"{found} {why}: {named}, then submit again"
 
 
 def remedy_of(why: Why, run_id: str) -> tuple[str, str]:

@@ -102,7 +102,7 @@ def test_the_place_of_a_mistake_in_the_code_is_the_users_own_line(story, here):
     [
         ("src/helpers/__init__.py", True, "src/helpers lies where Python does not look: resume"),
         ("src/helpers.py", True, "setup='[export PYTHONPATH=src]'"),
-        ("tools/helpers.py", False, "tools/helpers.py is not in the frozen code, because git"),
+        ("tools/helpers.py", False, "tools/helpers.py is not in the frozen code (git"),
         ("venv/helpers.py", True, "install the module"),
     ],
 )
