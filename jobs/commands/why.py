@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import installation, log_text, shared_files
 from ..attempt import record_writer
-from ..attempt.decision import CRASHES, DAY_S, budget_of, budget_used, decide_lost
+from ..attempt.decision import CRASHES, budget_of, budget_used, decide_lost
 from ..attempt.reasons import BY_STATE, remedy_of, with_reason
 from ..console import display_path, format_duration, quantity
 from ..errors import UserError
@@ -245,8 +245,7 @@ def _without_step(run: RunState) -> str | None:
     quiet_s = time.time() - since
     if quiet_s < QUIET_S:
         return None
-    at = words.date(since).partition(" ")[2] if quiet_s < DAY_S / 2 else words.date(since)
-    return f"no step since {at} ({format_duration(quiet_s, 1)})"
+    return f"no step since {words.date(since)} ({format_duration(quiet_s, 1)})"
 
 
 def _advised(answer: Answer, run: RunState, job: Job) -> Answer:
