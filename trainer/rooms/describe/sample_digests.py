@@ -77,8 +77,8 @@ def difference(
 
     Other processors and versions may decode other values of a sample, but no other label.
     """
-    for name in was.keys() & now.keys():
-        (old_size, old), (size, new) = was[name], now[name]
+    for name, (size, new) in now.items():
+        old_size, old = was.get(name, (size, new))
         if old_size != size:
             return f"the {name}", f"{old_size} samples", f"{size} samples"
         for index, (one, other) in zip(_indices(size), zip(old, new, strict=True), strict=True):
