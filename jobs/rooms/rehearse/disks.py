@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from .final_state import of_training
+
 # Lines are appended to these in each step: that alone makes no other disk.
 LOGS = (".log", ".csv", ".tsv", ".jsonl")
-OF_TRAINING = ("code", "checkpoints", "work")  # folders: the others have records of the kit
 LARGE = 1 << 20  # bytes: the kernel's clock ticks at least once until it has another name
 SQLITE = b"SQLite format 3\0"  # it repairs itself after a kill, by its journal
 
@@ -84,19 +85,10 @@ class Disk:
         return frozenset((name, self.files[name].shown) for name in names)
 
 
-def _shown(name: str) -> str:
-    """Return the name of a file as the user knows it; empty for a record of the kit."""
-    parts = name.split("/")
-    first = next((place for place, part in enumerate(parts[:3]) if part in OF_TRAINING), None)
-    if first is None:
-        return ""
-    return "/".join(parts[first + (parts[first] != "checkpoints") :])
-
-
 def _is_beside(name: str) -> bool:
     """Return whether it is a log, or what the kit records of a start."""
     is_log = name.endswith(LOGS) or Path(name).name.startswith("events.out.tfevents")
-    return is_log or not _shown(name)
+    return is_log or not of_training(name)
 
 
 def of_save(folder: Path) -> list[Disk]:
@@ -131,13 +123,13 @@ def _between(
     files: dict[str, Entry] = dict(before)
     was = {(each.inode, each.mtime): name for name, each in before.items()}
     source = {name: was.get((each.inode, each.mtime), name) for name, each in after.items()}
-    # A rename alone changes the later time of a folder.
-    moved = {
-        name
-        for name, each in after.items()
-        if source[name] != name
-        or (each.is_folder and name not in before and each.ctime != each.mtime)
-    }
+    # Of a new folder the later time is that of its name, or of its newest file's name.
+    written = {name: [0] for name in after if after[name].is_folder and name not in before}
+    for name, each in after.items():
+        if each.is_file and (above := os.path.dirname(name)) in written:
+            written[above].append(each.mtime)
+    moved = {name for name in after if source[name] != name}
+    moved |= {name for name, times in written.items() if 0 < max(times) <= after[name].ctime}
     folders = [name for name in moved if after[name].is_folder]
 
     def when(name: str) -> tuple[int, str]:
@@ -156,14 +148,14 @@ def _between(
             is_written = is_written or os.path.basename(name) in opened
             for what, size in (("is empty", 0), ("is half written", entry.size // 2)):
                 if is_written and size < entry.size and not _is_kept(old, entry, copies):
-                    yield f"{_shown(name)} {what}", {**files, name: entry._replace(size=size)}
+                    yield f"{of_training(name)} {what}", {**files, name: entry._replace(size=size)}
         files |= {each: after[each] for each in _with_inner(name, after, is_moved)}
         if source[name] not in after:
             gone = _with_inner(source[name], files)
             files = {each: entry for each, entry in files.items() if each not in gone}
-        yield f"{_shown(name)} is {'renamed' if is_moved else 'written'}", dict(files)
+        yield f"{of_training(name)} is {'renamed' if is_moved else 'written'}", dict(files)
     if gone := files.keys() - after.keys():
-        yield f"{_shown(min(gone))} is removed", after
+        yield f"{of_training(min(gone))} is removed", after
 
 
 def _with_inner(name: str, files: Files, is_whole: bool = True) -> set[str]:

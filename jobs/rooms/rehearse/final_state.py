@@ -12,9 +12,11 @@ from pathlib import Path
 from ...errors import UserError
 from .probe.sitecustomize import STATE_SUFFIXES
 
+OF_TRAINING = ("code", "checkpoints", "work")  # folders: the others have records of the kit
+TEXTS = (".jsonl", ".csv", ".tsv", ".txt", ".log")  # their lines are compared
 # Values beside the tensors that another start has otherwise: times, and its own words.
 _OF_THE_START = re.compile(
-    r"(?i)time(?!step)|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume"
+    r"(?i)time(?!step)|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume|attempt"
 )
 
 
@@ -38,6 +40,18 @@ class Difference:
         """Return whether there is any difference."""
         return bool(self.tensors or self.values or self.missing)
 
+    def __or__(self, other: Difference) -> Difference:
+        """Return the difference in the files of both."""
+        most = max(self, other, key=lambda each: (each.tensors > 0, each.by))  # the first if alike
+        return Difference(
+            self.tensors + other.tensors,
+            most.most,
+            most.by,
+            self.values | other.values,
+            self.missing or other.missing,
+            self.uncompared or other.uncompared,
+        )
+
     def without(self, values: frozenset[str]) -> Difference:
         """Return the difference without `values`, times, and words of the start."""
         names = {each: each.partition(": ")[2] for each in self.values - values}  # in the file
@@ -54,40 +68,52 @@ class Difference:
         return f"{sorted(self.values)[0]} differs"
 
 
-def find(home: Path, cwd: Path, pattern: str | None, begun: float, last_step: float) -> list[str]:
-    """Return the names of the files of the final state, relative to `home`.
+def find(
+    home: Path, cwd: Path, pattern: str | None, begun: float, last_step: float
+) -> tuple[list[str], list[str]]:
+    """Return the names of the files of the final state, and of others, relative to `home`.
 
-    pattern: which they are, from `cwd`; None for the state files that were written after the last
-    step, or else the newest one. Raises: UserError without any.
+    pattern: which they are, from `cwd`, and no others; None for the state files that were written
+    after the last step, or else the newest one. Raises: UserError without any.
     """
     if pattern is None:
-        paths = [*_state_files(home)]
+        paths = [*_files(home)]
     else:
         paths = [cwd / name for name in glob.glob(pattern, root_dir=cwd, recursive=True)]
     times = {path: path.stat().st_mtime for path in paths if path.is_file()}
     times = {path: time for path, time in times.items() if time >= begun}
     if not times and pattern is not None:
         raise UserError(f"--final {pattern}: the undisturbed run wrote no such file")
-    if not times:
+    names = {path: str(path.relative_to(home)) for path in times}
+    if pattern is not None:
+        return sorted(names.values()), []
+    states = [path for path in times if path.suffix in STATE_SUFFIXES]
+    if not states:
         raise UserError(
             "the undisturbed run wrote no file that could be the final state\n"
             "  hint: --final PATTERN names the files, relative to the working directory"
         )
-    if pattern is None:
-        after = {path for path, time in times.items() if time >= last_step}
-        times = {path: times[path] for path in after or [max(times, key=lambda path: times[path])]}
-    return sorted(str(path.relative_to(home)) for path in times)
+    last = [path for path in states if times[path] >= last_step]
+    final = {names[path] for path in last or [max(states, key=lambda path: times[path])]}
+    others = {name for name in names.values() if of_training(name) and not name.endswith(TEXTS)}
+    return sorted(final), sorted(others - final)
+
+
+def of_training(name: str) -> str:
+    """Return the name of a file as the user knows it; empty for a record of the kit."""
+    parts = name.split("/")
+    first = next((place for place, part in enumerate(parts[:3]) if part in OF_TRAINING), None)
+    if first is None:
+        return ""
+    return "/".join(parts[first + (parts[first] != "checkpoints") :])
 
 
 def visible_name(name: str) -> str:
     """Return the name of a file as the user knows it."""
-    return name.removeprefix("code/")
+    return of_training(name) or name
 
 
-def _state_files(home: Path) -> Iterator[Path]:
+def _files(home: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(home):
         folders[:] = [name for name in folders if name not in (".git", "__pycache__")]
-        paths = (Path(folder, name) for name in names)
-        yield from (
-            each for each in paths if each.suffix in STATE_SUFFIXES and not each.is_symlink()
-        )
+        yield from (path for name in names if not (path := Path(folder, name)).is_symlink())

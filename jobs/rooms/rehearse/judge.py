@@ -7,7 +7,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,8 +56,9 @@ class Tried:
     """A run of a scenario. Its home and working directory have what the training wrote.
 
     reference: the undisturbed run, None for itself. final: names of the files of the final state,
-    in which it has this difference. middle: the stop in the middle, if that was tried. disk: what
-    was done last before a kill in a save. ends: those with a kill just before and after this save.
+    in which it has this difference; others: which it wrote besides. middle: the stop in the middle,
+    if that was tried. disk: what was done last before a kill in a save. ends: those with a kill
+    just before and after this save.
     """
 
     scenario: Scenario
@@ -65,6 +67,7 @@ class Tried:
     cwd: Path = Path()
     reference: Tried | None = None
     final: Sequence[str] = ()
+    others: Sequence[str] = ()
     difference: Difference = Difference()
     middle: Tried | None = None
     folder: Path = Path()
@@ -309,12 +312,26 @@ def _diverging(place: int, ours: Update, expected: Sequence[Update]) -> Divergen
     return Divergence(place, [name for name in INPUTS if differ[name]], is_replayed)
 
 
-def compare(python: str, reference: Tried, runs: Sequence[Tried]) -> None:
-    """Note in each run how its final files differ from those of the reference."""
+def compare(
+    python: str, reference: Tried, runs: Sequence[Tried], again: Tried | None = None
+) -> None:
+    """Note in each run how its final files differ from those of the reference.
+
+    again: the second undisturbed run. Other files that are alike in both belong to the final state,
+    too; a run may lack one of them, such as an older checkpoint.
+    """
+    runs = [*runs, *filter(None, [again])]
+    names = {
+        run.name: [
+            *reference.final,
+            *(name for name in reference.others if again and (run.home / name).is_file()),
+        ]
+        for run in runs
+    }
     request = {
         run.name: {
             visible_name(name): (str(run.home / name), str(reference.home / name))
-            for name in reference.final
+            for name in names[run.name]
         }
         for run in runs
     }
@@ -327,7 +344,19 @@ def compare(python: str, reference: Tried, runs: Sequence[Tried]) -> None:
     )
     if done.returncode:
         raise FailedError(f"the final files cannot be compared:\n{done.stderr[-2000:]}")
-    found = json.loads(done.stdout)
+    found = {
+        (run, name): Difference(**{**fields, "values": frozenset(fields.get("values", ()))})
+        for run, files in json.loads(done.stdout).items()
+        for name, fields in files.items()
+    }
+    final = [visible_name(name) for name in reference.final]
+    if again is not None:
+        twice = {name: each for (run, name), each in found.items() if run == again.name}
+        final += [
+            name
+            for name in twice
+            if name not in final and not twice[name].tensors and not twice[name].uncompared
+        ]
     for run in runs:
-        values = frozenset(found[run.name].pop("values"))
-        run.difference = Difference(values=values, **found[run.name])
+        own = (found[run.name, name] for name in final if (run.name, name) in found)
+        run.difference = reduce(or_, own, Difference())

@@ -24,6 +24,7 @@ from .scenarios import MIDDLE, Rehearsal
 from .subjects import CommandSubject, SpecSubject, Subject, patterns_of
 from .verdict import Verdict, junit
 
+RANKS = 2
 MAKE = ("", "CONFIG RUN SET FLAGS")
 TAKES_A_COMMAND = True
 
@@ -37,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", metavar="CONFIG|RUN", help="a spec, or a run of the kit")
     arguments.add_overrides(parser, "train.max_steps=20")
     add = parser.add_argument
-    add("--ranks", type=int, default=2, metavar="N", help="how many ranks (2)")
+    help_of_it = "how many ranks (2, or 1 where a script opens no process group)"
+    add("--ranks", type=int, metavar="N", help=help_of_it)
     add("--resize", type=int, metavar="N", help="also stop, and continue with N ranks")
     help_of_it = "only harms with this word in their name, such as save; may be given again"
     add("--only", action="append", default=[], metavar="WORD", help=help_of_it)
@@ -137,7 +139,7 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
     """Return a command, or a spec, or that of a run, made small. Raises: UserError."""
     if words:
         return CommandSubject(
-            words=words, again=args.again, ranks=args.ranks, folder=folder, links=args.link
+            words=words, again=args.again, ranks=args.ranks or RANKS, folder=folder, links=args.link
         )
     overrides, cwd = arguments.overrides_of(args), Path.cwd()
     if args.what.startswith("python"):
@@ -152,26 +154,27 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
         shutil.copytree(run_dir.code.resolve(), cwd, symlinks=True)
         loaded = frozen_spec.reload(run_dir, overrides)
     spec = loaded.spec
-    few = [f"slurm.nodes={args.ranks}", "slurm.spare_nodes=0", "launch.nproc_per_node=1"]
+    ranks = args.ranks or RANKS
+    few = [f"slurm.nodes={ranks}", "slurm.spare_nodes=0", "launch.nproc_per_node=1"]
     if spec.launch.is_trainer:
         few += FEW_STEPS
         few.append(f"train.warmup_steps={min(spec.train.warmup_steps, MOST_WARMUP_STEPS)}")
     few += loaded.overrides
-    return SpecSubject(
-        config=config, overrides=few, ranks=args.ranks, folder=folder, started_in=cwd
-    )
+    return SpecSubject(config=config, overrides=few, ranks=ranks, folder=folder, started_in=cwd)
 
 
 def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     """Run all scenarios and return the verdict."""
     begun = time.monotonic()
-    rehearsal = Rehearsal(subject, (args.grace, args.limit), args.final)
+    is_any_ranks = args.ranks is None and isinstance(subject, CommandSubject)
+    limits = (args.grace, args.limit)
+    rehearsal = Rehearsal(subject, limits, args.final, is_any_ranks)
     first, again = rehearsal.undisturbed()
     runs = [*rehearsal.disturbed(first, again, args.resize, args.only)]
     tried = [run for run in runs if not run.untried]
     if not tried:
         raise UserError(f"no harm could be tried; {runs[0].name}: {runs[0].untried}")
-    compare(subject.python, first, [again, *tried])
+    compare(subject.python, first, tried, again)
     repeats, varying = _not_repeated(again), again.difference.values
     middle = next((each for each in tried if each.name == MIDDLE), None)
     for run in tried:
@@ -187,6 +190,7 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         tried=tried,
         untried={run.name: run.untried for run in runs if run.untried},
         repeats=repeats,
+        is_hash_ordered=rehearsal.is_hash_ordered,
         uncompared=again.difference.uncompared,
         metrics=metrics.compare(first, again, [run for run in tried if run.is_comparable]),
         seconds=time.monotonic() - begun,

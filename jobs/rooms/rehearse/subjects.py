@@ -83,6 +83,7 @@ class Subject:
             with contextlib.suppress(BrokenPipeError):
                 self.launcher.stdin.close()
             self.launcher.wait()
+            self.launcher = None
 
 
 @dataclass(kw_only=True)

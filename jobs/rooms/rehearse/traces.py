@@ -19,7 +19,7 @@ class State(NamedTuple):
 class Update:
     """An optimizer step of one rank.
 
-    fed: check sums of the inputs of each forward pass since the step before; random: of the
+    fed: check sums of the inputs of each forward pass to this step; random: of the
     generators' states before the first of them; scale: the loss scale of a GradScaler. optimizer:
     its number, in the order of their first steps.
     """
@@ -65,6 +65,7 @@ class Process:
     saves: list[Save] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)  # after so many steps
     outside: list[str] = field(default_factory=list)
+    called: set[str] = field(default_factory=set)
     has_group: bool = False
     full: str = ""  # why it ceased to record the disk
 
@@ -101,6 +102,8 @@ def _process(path: Path) -> Process:
                 process.evaluations.append(len(process.steps))
             case "outside":
                 process.outside.append(values["path"])
+            case "call":
+                process.called.add(values["function"])
             case "full":
                 process.full = values["why"]
             case "group":
@@ -136,8 +139,8 @@ class Course:
 def course(processes: Iterable[Process], rank: int, inputs: Sequence[int] = ()) -> Course:
     """Return the course of a rank: each process goes on where its first state is that of a step.
 
-    inputs: how many each step has, undisturbed. A process may try a forward pass before it loads
-    the state: its first step has this input, too, and it is left out.
+    inputs: how many each step has, undisturbed. A process may try a step before it loads the state:
+    its first step has this input, too, and it is left out.
     """
     path = Course()
     initial: State | None = None

@@ -22,8 +22,17 @@ GRACE_MARGIN = 2  # what a site should give, over what was measured here
 NOT_REPEATED = "it does not repeat itself without any stop"
 UNFINISHED = "no disturbed run with the same ranks trained to its end"
 SEED = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
+HASH_ORDERED = "only with PYTHONHASHSEED=0, which the other answers are with"
+SORTED = (
+    "the order of a set, or hash() of a text, is another one in each process, and so are labels or "
+    "splits made of it: use sorted(), or start each process with PYTHONHASHSEED=0"
+)
 LOST_LINES = (
     "lines of the first start are gone: open the file to append, and flush it with each save"
+)
+MORE_ROWS = (
+    "rows of steps that are taken again stand twice, or the header does: at the start cut the rows "
+    "behind the step of the checkpoint, and write a header to an empty file only"
 )
 NEW_INPUTS = "other samples, or the same ones changed by other random numbers: that cannot be seen"
 UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps what was recorded",)
@@ -43,13 +52,15 @@ class Verdict:
     """All answers, the runs behind them, and what was noticed beside.
 
     untried: why, by the names of scenarios. repeats: how the second undisturbed run differs;
-    uncompared: the file in which that cannot be seen, and why.
+    uncompared: the file in which that cannot be seen, and why. is_hash_ordered: it repeats itself
+    only if all processes have one hash seed, as in all of these runs.
     """
 
     reference: Tried
     tried: Sequence[Tried]
     untried: Mapping[str, str]
     repeats: str
+    is_hash_ordered: bool
     uncompared: str
     metrics: Compared | None
     seconds: float
@@ -74,7 +85,8 @@ class Verdict:
             for question, answer in QUESTIONS.items()
         ]
         # A training need not repeat itself to survive a stop.
-        self.is_good = all(each.answer != NO for each in self.answers if each.question != REPEATS)
+        bad = [each.question for each in self.answers if each.answer == NO]
+        self.is_good = not self.is_hash_ordered and bad in ([], [REPEATS])
 
     def table(self) -> str:
         """Return the table, with a line below each answer for each thing to change."""
@@ -164,6 +176,8 @@ def _no(question: str, detail: str, bad: Sequence[Tried], unknown: tuple[str, ..
 
 
 def _repeats(seen: Verdict) -> Reply:
+    if seen.is_hash_ordered and not seen.repeats:
+        return Reply(REPEATS, NO, HASH_ORDERED, (SORTED,))
     if not seen.repeats and seen.uncompared:
         return Reply(REPEATS, NOT_TRIED, f"not compared: {seen.uncompared}")
     if not seen.repeats:
@@ -270,12 +284,15 @@ def _metrics(seen: Verdict) -> Reply:
         first = next(iter(found.wrong.values()))
         detail = f"{len(found.wrong)} of {found.lines} lines have other numbers, first: {first}"
         return Reply(METRICS, NO, detail)
+    if found.twice:
+        return Reply(METRICS, NO, found.twice, (MORE_ROWS,))
     if found.lost:
         return Reply(METRICS, NO, found.lost, (LOST_LINES,))
+    unread = f"; not read, as it is no JSON: {found.unread[0]}" if found.unread else ""
     if found.absent == found.lines:
-        return Reply(METRICS, NOT_TRIED, "a stopped run has other lines")
+        return Reply(METRICS, NOT_TRIED, f"a stopped run has other lines{unread}")
     rest = f"; {found.absent} of them a stopped run does not have" if found.absent else ""
-    return Reply(METRICS, YES, quantity(found.lines, "line") + rest)
+    return Reply(METRICS, YES, quantity(found.lines, "line") + rest + unread)
 
 
 def _site(seen: Verdict) -> Reply:

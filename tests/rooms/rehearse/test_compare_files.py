@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 
-from slurm_job_kit.jobs.rooms.rehearse.probe.compare_files import compare_run
+from slurm_job_kit.jobs.rooms.rehearse.probe.compare_files import compare_file
 
 
 class Evil:
@@ -29,7 +29,7 @@ def compared(tmp_path, name, write, *values):
     for path, value in zip(paths, values, strict=True):
         path.parent.mkdir(parents=True)
         write(value, path)
-    return compare_run({name: (str(paths[0]), str(paths[1]))})
+    return compare_file(name, *map(str, paths))
 
 
 def dump(value, path):
@@ -67,7 +67,7 @@ def test_a_file_with_objects_is_not_compared_and_nothing_in_it_runs(tmp_path, na
     found = compared(tmp_path, name, write, *marks)
     assert {each.name for each in tmp_path.iterdir()} == {"ours", "theirs"}
     assert found["uncompared"].startswith(f"{name}: ")
-    assert (found["tensors"], found["values"], found["missing"]) == (0, [], "")
+    assert (found["tensors"], found["values"], "missing" in found) == (0, [], False)
 
 
 def test_the_refused_object_is_named(tmp_path):
@@ -113,7 +113,12 @@ def test_tensors_and_arrays_are_compared(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "texts"),
-    [("a.txt", ("1", "2")), ("a.bin", ("1", "2")), ("a.pt", ("PK\x03\x04", "PK\x03\x04\x01"))],
+    [
+        ("a.json", ("{", "{1")),
+        ("a.txt", ("1", "2")),
+        ("a.bin", ("1", "2")),
+        ("a.pt", ("PK\x03\x04", "PK\x03\x04\x01")),
+    ],
 )
 def test_other_and_broken_files_are_compared_byte_by_byte(tmp_path, name, texts):
     found = compared(tmp_path, name, lambda text, path: path.write_text(text), *texts)

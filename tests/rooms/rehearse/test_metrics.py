@@ -93,7 +93,44 @@ def test_a_time_in_a_line_is_left_out_and_the_rest_is_compared(tmp_path, losses,
 
 
 @pytest.mark.parametrize(("number", "is_lost"), [(6, False), (5, False), (4, True), (0, True)])
-def test_a_file_may_lack_a_line_for_each_harm(tmp_path, number, is_lost):
+def test_a_text_may_lack_a_line_for_each_harm(tmp_path, number, is_lost):
     lines = [f"{step},{1 + step / 8}" for step in range(6)]
-    found = compared(tmp_path, lines, lines[6 - number :], file="loss.csv")
+    found = compared(tmp_path, lines, lines[6 - number :], file="loss.log")
     assert (bool(found.lost), found.wrong) == (is_lost, {})
+
+
+TABLE = ["step,loss", *(f"{step},{1 + step / 8}" for step in range(6))]
+OBJECTS = [f'{{"step": {step}, "loss": {1 + step / 8}}}' for step in range(6)]
+NUMBERS = [f"{1 + step / 8}" for step in range(6)]
+ROWS: dict[str, tuple[str, list[str], list[str], bool, bool]] = {
+    "a row twice": ("a.csv", TABLE, [*TABLE[:3], *TABLE[2:]], True, False),
+    "a second header": ("a.csv", TABLE, [*TABLE[:3], TABLE[0], *TABLE[3:]], True, False),
+    "a row that lacks": ("a.csv", TABLE, [*TABLE[:3], *TABLE[4:]], False, True),
+    "lines of JSON": ("a.jsonl", OBJECTS, [*OBJECTS[:3], *OBJECTS[2:]], True, False),
+    "a list": (
+        "a.json",
+        [f"[{','.join(OBJECTS)}]"],
+        [f"[{','.join([*OBJECTS[:3], *OBJECTS[2:]])}]"],
+        *(True, False),
+    ),
+    "a list for each name": (
+        "a.json",
+        [f'{{"loss": [{",".join(NUMBERS)}]}}'],
+        [f'{{"loss": [{",".join(NUMBERS[:4])}]}}'],
+        *(False, True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_file_of_rows_has_each_of_them_once(tmp_path, name):
+    file, lines, other, is_twice, is_lost = ROWS[name]
+    found = compared(tmp_path, lines, other, file=file)
+    assert (bool(found.twice), bool(found.lost), found.wrong) == (is_twice, is_lost, {})
+    found = compared(tmp_path, lines, lines, file=file)
+    assert (found.twice, found.lost, found.lines) == ("", "", 6)
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path):
+    found = compared(tmp_path, ["{1: 0.12345}"], ["{1: 0.12345}"], file="a.json")
+    assert found.unread == ["a.json"]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,12 +112,17 @@ def test_a_fault_is_named(fault, tmp_path):
     assert (status, answers(verdict)[question]) == (1, "no")
     causes = {cause for scenario in verdict["scenarios"].values() for cause in scenario["causes"]}
     assert causes == {fault}
+    assert not re.search(r"save \w+\.state_dict\(\)", str(verdict))  # good.py saves all of them
 
 
 # Lines of good.py, and what stands in their place: the training is exact all the same.
 LOSS = "        loss = (model(inputs) - targets).square().mean()"
 EXACT = {
     "more inputs in some steps": (LOSS, f"        taken % 3 or network(inputs)\n{LOSS}"),
+    "a forward pass in training mode that is no step": (
+        "    epoch, taken = epoch + 1, 0",
+        "    network(data)\n    epoch, taken = epoch + 1, 0",
+    ),
     "closed output": ("os._exit(0)", "sys.stdout = open('log.txt', 'a')\nsys.stdout.close()  #"),
     "a cache and no save": ("        if taken % 2 == 0:", "        if taken == epoch == 9:"),
     "a time in the checkpoint": (
@@ -191,6 +197,29 @@ ODD: dict[str, tuple[dict[str, str], str, dict[str, str], list[str] | None]] = {
             "import os\n": "import argparse\nimport os\n",
         },
         *("middle", {"repeats itself undisturbed": "not tried", BITS: "not tried"}, []),
+    ),
+    "averaged weights begin again": (
+        {
+            "own = torch.Generator()": "average = torch.zeros(32, 20)\nown = torch.Generator()",
+            "        scheduler.step()\n": "        scheduler.step()\n"
+            "        average.lerp_(network[0].weight.detach(), 0.1)\n",
+            "save()\nsys.stdout": "save()\nrank or torch.save(average, 'end.pt')\nsys.stdout",
+        },
+        *("middle", {"continues": "yes", BITS: "no"}, ["averaged weights not saved"]),
+    ),
+    "the best value begins again": (
+        {
+            "own = torch.Generator()": "best = 9\nown = torch.Generator()",
+            "        taken = number + 1\n": "        taken = number + 1\n"
+            "        if abs(6 * epoch + taken - 3) < best:\n"
+            "            best = abs(6 * epoch + taken - 3)\n"
+            "            save('best.pt')\n",
+        },
+        *("middle", {"continues": "yes", BITS: "no"}, ["best value not saved"]),
+    ),
+    "an order that hash() makes": (
+        {"torch.manual_seed(0)": "torch.manual_seed(hash('a') % 10**6)"},
+        *("middle", {"repeats itself undisturbed": "no", BITS: "yes"}, []),
     ),
     "bits that are never the same": (
         {"torch.manual_seed(rank)": "torch.seed()"},

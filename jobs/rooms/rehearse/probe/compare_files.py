@@ -3,7 +3,7 @@
     python compare_files.py < REQUEST
 
 REQUEST, in JSON: for each run, by the name of each file, its path and that of the reference. The
-answer, in JSON, has for each run the fields of `final_state.Difference`.
+answer, in JSON, has for each run and file the fields of `final_state.Difference`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickle
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path, PosixPath
@@ -43,6 +43,8 @@ def load(path: Path) -> dict[str, Any]:
 
     Nothing that a file has is run: only tensors, arrays and plain values are read.
     """
+    if path.suffix == ".json":
+        return dict(flat(json.loads(path.read_text(encoding="utf-8"))))
     if path.suffix == ".safetensors":
         return dict(import_module("safetensors.torch").load_file(path))
     if path.suffix in (".npz", ".npy"):
@@ -127,23 +129,25 @@ def compare(path: Path, reference: Path) -> tuple[list[tuple[bool, float, str]],
     return tensors, values, ""
 
 
-def compare_run(files: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """Return how the files of a run differ."""
-    found: dict[str, Any] = {"tensors": 0, "most": "", "by": 0.0, "values": [], "missing": ""}
-    found["uncompared"] = ""
-    for name, (path, reference) in files.items():
-        if not Path(path).exists():
-            found["missing"] = found["missing"] or name
-            continue
-        tensors, values, why = compare(Path(path), Path(reference))
-        found["uncompared"] = found["uncompared"] or (why and f"{name}: {why}")
-        found["values"] += [f"{name}: {key}" for key in values]
-        _, by, most = max(tensors, default=(False, 0.0, ""))
-        if tensors and (by > found["by"] or not found["tensors"]):
-            found |= {"most": f"{name}: {most}", "by": by}
-        found["tensors"] += len(tensors)
-    return found
+def compare_file(name: str, path: str, reference: str) -> dict[str, Any]:
+    """Return how a file of a run differs."""
+    if not Path(path).exists():
+        return {"missing": name}
+    tensors, values, why = compare(Path(path), Path(reference))
+    _, by, most = max(tensors, default=(False, 0.0, ""))
+    return {
+        "tensors": len(tensors),
+        "most": f"{name}: {most}" if tensors else "",
+        "by": by,
+        "values": [f"{name}: {key}" for key in values],
+        "uncompared": why and f"{name}: {why}",
+    }
 
 
 if __name__ == "__main__":
-    json.dump({run: compare_run(files) for run, files in json.load(sys.stdin).items()}, sys.stdout)
+    runs = json.load(sys.stdin).items()
+    found = {
+        run: {name: compare_file(name, *pair) for name, pair in files.items()}
+        for run, files in runs
+    }
+    json.dump(found, sys.stdout)

@@ -6,7 +6,10 @@ events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
     begin     of the process
     group     the process group exists
     step      what the optimizer step began and ended with: check sums of weights and optimizer
-              state, of the inputs of the model, of the random states; learning rates; loss scale
+              state, of the inputs of the model whose outputs had gradients, of the random states;
+              learning rates; loss scale
+    call      the first call of optimizer.state_dict, optimizer.load_state_dict, sampler.set_epoch,
+              and of those of schedulers and loss scales
     eval      the first forward pass without gradients, or in evaluation mode, after a step
     save      a state file is written: by torch.save or safetensors (`save`), by Python (`open`), or
               gets its final name (`rename`)
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import hashlib
 import json
 import os
@@ -58,6 +62,22 @@ MAX_OUTSIDE = 20
 LEAVE_S = 0.1  # for gloo's threads to free what they hold, before the interpreter ends
 
 
+class Fed:
+    """An input of the model; is_used: whether its output got gradients, or cannot be watched."""
+
+    def __init__(self, inputs: str) -> None:
+        self.inputs, self.is_used = inputs, True
+
+    def watch(self, output: Any) -> None:
+        """Wait for gradients: a forward pass without them takes no part in the training."""
+        for tensor in filter(lambda each: each.requires_grad, tensors_in(output)):
+            self.is_used = False
+            tensor.register_hook(self.use)
+
+    def use(self, _: Any) -> None:
+        self.is_used = True
+
+
 class EventLog:
     """Writes the events of this rank; one for each process."""
 
@@ -73,7 +93,8 @@ class EventLog:
         self.counts: dict[str, int] = {}
         self.begun: dict[int, tuple[str, str]] = {}  # of each optimizer, before its first step
         self.numbers: dict[int, int] = {}  # of the optimizers
-        self.fed: list[str] = []
+        self.fed: list[Fed] = []
+        self.called: set[str] = set()
         self.random: str | None = None
         self.scale: float | None = None
         self.stepping: Any = None
@@ -187,6 +208,35 @@ def watch_steps(torch: ModuleType) -> None:
     scaler.step = step
 
 
+def watch_calls(torch: ModuleType) -> None:
+    """Record which states a training saves and loads, and whether it gives samplers the epoch."""
+    optim = torch.optim
+    kinds: dict[str, list[Any]] = {
+        "optimizer": [optim.Optimizer],
+        "scheduler": [each for each in vars(optim.lr_scheduler).values() if isinstance(each, type)],
+        "scaler": [torch.amp.GradScaler],
+        "sampler": [import_module("torch.utils.data.distributed").DistributedSampler],
+    }
+    for kind, owners in kinds.items():
+        for owner in owners:
+            for name in {"state_dict", "load_state_dict", "set_epoch"} & vars(owner).keys():
+                setattr(owner, name, watched(getattr(owner, name), f"{kind}.{name}"))
+
+
+def watched(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function whose first call is recorded."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        own = recorder()
+        if own is not None and name not in own.called:
+            own.called.add(name)
+            own.event("call", function=name)
+        return function(*arguments, **options)
+
+    return call
+
+
 def begin_step(own: EventLog, optimizer: Any) -> None:
     """Note the state that the first step of an optimizer begins with."""
     if id(optimizer) not in own.begun:
@@ -200,7 +250,8 @@ def begin_step(own: EventLog, optimizer: Any) -> None:
 def end_step(own: EventLog, optimizer: Any) -> None:
     """Record a step."""
     began, ended = own.begun.pop(id(optimizer)), sums(optimizer)
-    if own.fed:  # else what loads a state may follow: torch's DCP first takes a step
+    fed = [each.inputs for each in own.fed if each.is_used]
+    if fed:  # else what loads a state may follow: torch's DCP first takes a step
         own.begun[id(optimizer)] = ended
     own.event(
         "step",
@@ -209,7 +260,7 @@ def end_step(own: EventLog, optimizer: Any) -> None:
         lr=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
         scale=own.scale,
         random=own.random,
-        fed=own.fed,
+        fed=fed,
         optimizer=own.numbers.setdefault(id(optimizer), len(own.numbers)),
         has_handler=signal.getsignal(signal.SIGTERM) != signal.SIG_DFL,
     )
@@ -227,25 +278,30 @@ def watch_forward(torch: ModuleType) -> None:
             return original(self, *arguments, **options)
         own.depth += 1
         try:
-            enter(own, self, (arguments, options))
-            return original(self, *arguments, **options)
+            fed = enter(own, self, (arguments, options))
+            output = original(self, *arguments, **options)
+            if fed is not None:
+                fed.watch(output)
+            return output
         finally:
             own.depth -= 1
 
-    def enter(own: EventLog, called: Any, inputs: Any) -> None:
+    def enter(own: EventLog, called: Any, inputs: Any) -> Fed | None:
         if next(called.parameters(), None) is None:  # a loss
-            return
+            return None
         # Of the layers: a wrapper around the model may keep another mode.
         is_in_training = any(each.training for each in called.modules() if not each._modules)
         if torch.is_grad_enabled() and is_in_training:
             spoil_inputs(torch, own, inputs)
             own.random = own.random or random_states(torch)
             data = [each for each in tensors_in(inputs) if not each.requires_grad]
-            own.fed.append(check_sum(data))  # else it comes from another module
-        elif not own.is_evaluating:
+            own.fed.append(Fed(check_sum(data)))  # else it comes from another module
+            return own.fed[-1]
+        if not own.is_evaluating:
             own.is_evaluating = True
             own.event("eval")
             own.reach("evaluation")
+        return None
 
     module.__call__ = call
 
@@ -333,7 +389,7 @@ def watch_saves(module: Any) -> None:
 
 
 WATCHED: dict[str, tuple[Callable[[ModuleType], None], ...]] = {
-    "torch": (watch_steps, watch_forward, watch_group, watch_saves),
+    "torch": (watch_steps, watch_calls, watch_forward, watch_group, watch_saves),
     "safetensors.torch": (watch_saves,),
 }
 
