@@ -76,15 +76,16 @@ def progress_of(run_dir: RunDir, facts: AttemptFacts) -> tuple[bool, str | None]
         return False, f"each start begins at step 0: {path} has the id of the job in its name"
     saved, begun = facts.saved.checkpoint, records.read(Work, record_of(run_dir))
     before = [each.checkpoint for each in (facts.plan, *facts.attempts) if each is not None]
-    if is_saved := saved is not None:
+    newest, is_saved = newest_file(run_dir), saved is not None
+    is_new = (newest or "") > ((begun and begun.newest_file) or "")
+    if is_saved:
         is_new = all(is_newer(saved, each) for each in before)
-    else:
-        is_new = (newest_file(run_dir) or "") > ((begun and begun.newest_file) or "")
     (first, last), earlier = interpret.steps_of(facts), [*_steps_since_resume(facts)]
     if first is not None and last is not None and earlier:
         if first > max(begin for begin, _ in earlier):
-            return True, None  # the attempt before has saved what this one began with
-        if not is_new or (not is_saved and last <= max(end for _, end in earlier)):
+            # Where no save is seen: the attempt before has saved what this one began with.
+            is_new = is_new or (not is_saved and newest is None)
+        elif not is_new or (not is_saved and last <= max(end for _, end in earlier)):
             return False, f"each start begins at step {first - 1}"
     if is_saved and not is_new:
         highest = max(checkpoint_step(each) or 0 for each in before if each is not None)

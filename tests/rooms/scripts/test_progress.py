@@ -114,6 +114,19 @@ def test_a_newer_file_of_a_script_that_begins_again_is_no_progress(run, earlier,
 
 
 @pytest.mark.usefixtures("script")
+@pytest.mark.parametrize("sees", ["nothing", "a file", "a saved step"])
+def test_a_later_beginning_is_progress_only_where_the_save_before_it_was_not_seen(run, sees):
+    run_files.recorded(run, first_step=1, last_step=60, checkpoint="step-00000050")
+    if sees == "a file":
+        (run.checkpoints / "last.pt").touch()
+    if sees == "a saved step":
+        write_json(run.saved, {"step": 50})
+    opened_now(run, 2)
+    reports(run, 2, 51, 55)
+    assert has_progress(run, 2) is (sees == "nothing")
+
+
+@pytest.mark.usefixtures("script")
 def test_steps_before_a_resume_by_the_user_do_not_count(run):
     run_files.recorded(run, first_step=1, last_step=100, decision="hold")
     opened_now(run, 2)
