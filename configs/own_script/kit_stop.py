@@ -67,7 +67,7 @@ class Stop:
             if self.rank == 0 and not self.warned and now >= self.next_look:
                 self.warned, self.next_look = self._is_stop_requested(), now + 1
             calls = AGREE_S * self.calls // max(now - self.last_agreement, 1e-6)
-            self._agree(self.every or max(1, min(MAX_CALLS, int(calls))))
+            self._agree(self.every or max(1, min(2 * self.interval, MAX_CALLS, int(calls))))
             self.calls, self.last_agreement = 0, now
         return self.is_agreed
 

@@ -103,11 +103,13 @@ def test_ranks_agree_by_the_clock_and_all_stop_although_one_alone_was_warned(
 ):
     """The warning comes before the last of these agreements: from there on each call is told."""
     becoming_slow = [*calls(1 / 64, 5), *(each + 8.0 for each in calls(8.0, 4))]
+    slow_and_fast = [8.0 * ((call + 1) // 2) + 1e-3 * call for call in range(1, 10)]
     cases = (
         (calls(8.0, 6), (), [1, 2, 3, 4]),
-        (calls(1 / 128), (), [1, 7, 13, 19, 25, 31]),
-        (calls(1e-4), (), [1, 17, 33]),
-        (becoming_slow, (), [1, 4, 7, 8]),
+        (calls(1 / 128), (), [1, 3, 7, 13, 19, 25, 31]),
+        (calls(1e-4), (), [1, 3, 7, 15, 31]),
+        (becoming_slow, (), [1, 3, 6, 7, 8]),
+        (slow_and_fast, (), [1, 2, 4, 5, 6]),
         (calls(8.0, 6), (2,), [1, 3, 5]),
     )
     monkeypatch.setenv("PYTHONPATH", str(PATH.parent))
