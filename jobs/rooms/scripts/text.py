@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import warnings
 from collections import ChainMap
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...spec import Launch
 
-MAX_FILES = 200
+MAX_FILES = 100
 JOB_ID, ADDRESS, SPAWN = "SLURM_JOB_ID", "MASTER_ADDR", "torch.multiprocessing.spawn"
 FOUND = {
     JOB_ID: "reads SLURM_JOB_ID: it changes with each successor and resume, so what is saved under "
@@ -55,7 +56,8 @@ def _modules(launch: Launch, code: Path) -> Iterator[tuple[Path, bytes, _Reader]
         path = left.pop(0)
         with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
             text = path.read_bytes()
-            reader = _Reader(ast.parse(text))
+            with warnings.catch_warnings(action="ignore"):  # of Python's grammar
+                reader = _Reader(ast.parse(text))
             for name, level in reader.imports:
                 tops = [path.parents[level - 1]] if level else [first.parent, code]
                 new = {*_files_of(name, tops)} - seen

@@ -16,6 +16,8 @@ FOUND = {
     "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)": "2 starts ranks of its own",
     "from torch.multiprocessing import spawn\nspawn(print)": "2 starts ranks of its own",
     "import torch\ntorch.multiprocessing.spawn(print)": "2 starts ranks of its own",
+    # pytest makes an error of what Python says of this escape
+    "import os, re\nre.compile('\\d' + os.environ['SLURM_JOB_ID'])": "2 reads SLURM_JOB_ID",
 }
 NOTHING = [
     '"""Set MASTER_ADDR, or SLURM_JOB_ID."""',
@@ -29,6 +31,7 @@ NOTHING = [
     "import numpy\nnumpy.random.SeedSequence(1).spawn(2)",
     "import torch.multiprocessing as mp\nmp.set_start_method('spawn')",
     "this is no Python",
+    "from .... import x",
 ]
 
 
