@@ -170,7 +170,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.IMPORT_ERROR: Row(
         *(_CRASH, "an import failed"),
-        "install the module for launch.python, or correct the import, then resume",
+        "install the module for launch.python, or correct the import, or PYTHONHOME, then resume",
         flags=("code", *_YES),
     ),
     Kind.USER_CODE: Row(

@@ -103,7 +103,7 @@ fi
 cd "$kit_run_dir/code" # `python -m` searches the working directory first
 # This part runs inside of the command prefix, perhaps in an image without bash.
 kit_inside=$(cat <<'END'
-code=$1 error=$2 host=$3 is_changed=$4; shift 4
+code=$1 error=$2 host=$3; shift 3
 fail() {
     printf '%s error: %s: %s\n  hint: %s\n' "$(date '+%F %T')" "$host" "$1" "$2" |
         LC_ALL=C tr -c '\n -~' '?' >&2
@@ -114,32 +114,19 @@ cd "$code" ||
     fail "launch.command_prefix: $code is not visible inside" "mount runs_root there"
 command -v "$1" >/dev/null ||
     fail "launch.python: no interpreter $1 here" "name one of this node, or of the image"
-# A variable of the setup lines may keep Python from starting. Without it the agent can say so.
-starts() { "$1" -c 'import slurm_job_kit.jobs.node.agent' 2>&1 >/dev/null; }
-names="PYTHONHOME PYTHONPATH PYTHONPLATLIBDIR PYTHONHASHSEED PYTHONMALLOC PYTHONTRACEMALLOC"
-names="$names PYTHONIOENCODING PYTHONUTF8 PYTHONWARNINGS LD_LIBRARY_PATH LD_PRELOAD"
-without() { unset "$1"; [ "$1" != PYTHONPATH ] || export PYTHONPATH="$code:${code%/code}/kit"; }
-if [ -n "$is_changed" ] && ! words=$(starts "$1"); then
-    found=$(for name in $names; do
-        eval "value=\${$name-}"
-        without "$name"
-        ! starts "$1" >/dev/null || { echo "$name=$value" && break; }
-    done)
-    if [ -n "$found" ]; then
-        for name in $names; do without "$name"; done
-        export KIT_SETUP_ERROR="$found"
-        printf '%s\n' "$words" >&2
-    fi
+# Modules that are no part of the interpreter: with the PYTHONHOME of another one they are missing.
+if ! words=$("$1" -Sc "import select, struct" 2>&1 >/dev/null); then
+    errors=$(printf '%s\n' "$words" | grep '^[^ ].*rror' | tr '\n' ' ')
+    variables=$(env | grep -E '^(PYTHON|LD_(LIBRARY_PATH|PRELOAD)=)' | tr '\n' ' ')
+    why="($(uname -m))${PYTHONHOME+ with PYTHONHOME=$PYTHONHOME}: ${errors:-${words##*"$1: "}}"
+    fail "launch.python: $1 cannot be executed $why" \
+        "name one that is built for this node; set here, perhaps by setup: $variables"
 fi
-words=$("$1" -ISc "" 2>&1 >/dev/null) ||
-    fail "launch.python: $1 cannot be executed ($(uname -m)): ${words##*"$1: "}" \
-        "name one that is built for this node"
 exec "$@"
 END
 )
-[[ $kit_log == /dev/null ]] && kit_is_changed='' || kit_is_changed=yes
-set -- "${kit_prefix[@]}" sh -c "$kit_inside" sh "$PWD" "$kit_error" "$kit_host" "$kit_is_changed" \
-    "$kit_python" -m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" \
+set -- "${kit_prefix[@]}" sh -c "$kit_inside" sh "$PWD" "$kit_error" "$kit_host" "$kit_python" \
+    -m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" \
     --rdzv-endpoint="$kit_endpoint" --node-rank="$kit_node_rank"
 # Not by `env NAME=VALUE`: other users see the arguments of a command. What has a name that bash does
 # not take stays as it was inherited, and so does an inherited function that a line has unset.

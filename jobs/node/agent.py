@@ -240,16 +240,6 @@ def _failed(reason: str, hint: str) -> FailedError:
     return FailedError(f"{node_name()}: {reason}{HINT}{hint}")
 
 
-def setup_error(spec: Spec, variable: str) -> UserError:
-    """Return the error for a variable, NAME=VALUE, without which alone this interpreter starts."""
-    name = variable.partition("=")[0]
-    line = next((line for line in reversed(spec.setup) if name in line), variable)
-    return UserError(
-        f"{node_name()}: setup: {line}: {sys.executable} does not start with this {name}"
-        f"{HINT}take it out of setup; launch.env sets variables of the ranks alone"
-    )
-
-
 def end_without_torchrun(attempt_dir: AttemptDir, rank: int, error: Exception) -> NoReturn:
     """End an agent that does not start torchrun; `attempt.close` reads the first line of its error.
 
@@ -275,8 +265,6 @@ def main(argv: list[str]) -> int:
     attempt_dir, rank = run_dir.attempt(int(argv[1])), int(options["--node-rank"])
     try:
         spec = Spec.read(run_dir.spec)
-        if broken := os.environ.get("KIT_SETUP_ERROR"):
-            end_without_torchrun(attempt_dir, rank, setup_error(spec, broken))
         plan = wait_for_plan(attempt_dir)
     except (OSError, UserError) as error:
         sys.exit(with_time(f"{node_name()}: the run directory cannot be read: {error}"))

@@ -168,7 +168,6 @@ def second_node(node, monkeypatch):
     return place
 
 
-HOME = "PYTHONHOME=/x"
 OWN = {"GLOO_SOCKET_IFNAME": "own0"}
 
 
@@ -465,21 +464,6 @@ def test_an_interpreter_without_torch_is_named_with_its_node(run):
     reason = f"{os.uname().nodename}: launch.python: {sys.executable} has no torch"
     assert run.attempt(1).agent_error(3).read_text() == f"{reason}\n"
     assert done.returncode == 1 and reason in done.stderr and "hint: " in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("setup", "line"),
-    [(("export A=1", "export PYTHONHOME=/x"), "export PYTHONHOME=/x"), (("module load x",), HOME)],
-)
-def test_a_setup_line_that_keeps_python_from_starting_is_named_once(run, monkeypatch, setup, line):
-    run_files.opened(run, **PLAN_JSON | {"nodes": ["a"]})
-    run.spec.write_text(Spec(setup=setup).to_json())
-    monkeypatch.setenv("KIT_SETUP_ERROR", HOME)
-    with pytest.raises(SystemExit):
-        agent.main([str(run.path), "1", "--rdzv-endpoint=10.0.0.1:1", "--node-rank=0"])
-    reason = f"setup: {line}: {sys.executable} does not start with this PYTHONHOME"
-    record = read_json(run.attempt(1).agent(0))
-    assert record["error"] == f"{os.uname().nodename}: {reason}"  # a retry would repeat it
 
 
 def test_a_shielded_command_starts_with_stop_signals_held_back(tmp_path, monkeypatch):
