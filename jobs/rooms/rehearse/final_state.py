@@ -95,7 +95,7 @@ def find(
         )
     last = [path for path in states if times[path] >= last_step]
     final = {names[path] for path in last or [max(states, key=lambda path: times[path])]}
-    others = {name for name in names.values() if of_training(name) and not name.endswith(TEXTS)}
+    others = {name for name in names.values() if of_training(name) and not _is_of_other(name)}
     return sorted(final), sorted(others - final)
 
 
@@ -111,6 +111,12 @@ def of_training(name: str) -> str:
 def visible_name(name: str) -> str:
     """Return the name of a file as the user knows it."""
     return of_training(name) or name
+
+
+def _is_of_other(name: str) -> bool:
+    """Return whether another comparison has it, or it describes a checkpoint, such as check sums."""
+    is_of_step = re.search(r"\d", os.path.dirname(of_training(name))) is not None
+    return name.endswith(TEXTS) or (name.endswith(".json") and is_of_step)
 
 
 def _files(home: Path) -> Iterator[Path]:

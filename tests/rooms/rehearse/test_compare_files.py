@@ -10,6 +10,7 @@ import numpy
 import pytest
 import torch
 
+from slurm_job_kit.jobs.rooms.rehearse import final_state
 from slurm_job_kit.jobs.rooms.rehearse.probe.compare_files import compare_file
 
 
@@ -123,3 +124,14 @@ def test_tensors_and_arrays_are_compared(tmp_path):
 def test_other_and_broken_files_are_compared_byte_by_byte(tmp_path, name, texts):
     found = compared(tmp_path, name, lambda text, path: path.write_text(text), *texts)
     assert (found["tensors"], found["most"]) == (1, f"{name}: the bytes")
+
+
+def test_other_files_than_the_last_are_compared_but_not_what_describes_a_checkpoint(tmp_path):
+    names = ("best.pt", "best.json", "loss.csv", "step-8/last.pt", "step-8/sums.json")
+    (tmp_path / "code/step-8").mkdir(parents=True)
+    for at, name in enumerate(["end.pt", *names]):
+        (tmp_path / "code" / name).write_text("1")
+        os.utime(tmp_path / "code" / name, (100 - at, 100 - at))
+    found = final_state.find(tmp_path, tmp_path / "code", None, 1.0, 100.0)
+    others = [f"code/{name}" for name in ("best.json", "best.pt", "step-8/last.pt")]
+    assert found == (["code/end.pt"], others)
