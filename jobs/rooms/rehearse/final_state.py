@@ -114,7 +114,7 @@ def visible_name(name: str) -> str:
 
 
 def _is_of_other(name: str) -> bool:
-    """Return whether another comparison has it, or it describes a checkpoint, such as check sums."""
+    """Return whether it is compared by lines, or describes a checkpoint, such as its check sums."""
     is_of_step = re.search(r"\d", os.path.dirname(of_training(name))) is not None
     return name.endswith(TEXTS) or (name.endswith(".json") and is_of_step)
 
