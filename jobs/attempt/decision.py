@@ -32,6 +32,12 @@ DAY_S = 86400
 # A failure of the program itself that comes so soon twice, before a step, comes a third time.
 SOON_S = 60.0
 _OF_THE_PROGRAM = (Kind.USER_CODE, Kind.SPEC_MISTAKE)
+# Not if it names what lies outside of it: that may pass.
+_OUTSIDE = re.compile(
+    r"connect|time[d -]*out|network|unreach|unavail|resol[uv]|server|https?\b|HTTPError|socket|busy"
+    r"|errno|\bI/O\b|\bEOF|JSONDecode|download|registry|cuda|nccl|gpu|\block",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r"^rank \d+ on \S+|0x[0-9a-fA-F]+|\d+")
 
 
@@ -180,7 +186,9 @@ def after_same_crash(
     is_soon = max(ran_s, last.times.stop - last.times.start) <= SOON_S
     is_of_program = decision.cause in CRASHES and evidence.kind in _OF_THE_PROGRAM
     errors = [first_line(each.error or "") for each in (evidence, last.evidence)]
-    if not is_soon or not is_of_program or len({_NUMBER.sub("#", x) for x in errors}) > 1:
+    if not is_soon or not is_of_program or _OUTSIDE.search(errors[0]):
+        return decision
+    if len({_NUMBER.sub("#", each) for each in errors}) > 1:
         return decision
     reason = f"the same within a minute of two starts: {decision.reason}"
     return replace(decision, action=Action.HOLD, reason=reason)

@@ -198,6 +198,17 @@ def test_the_budgets_can_be_set():
 
 MINE = {"error": "rank 1 on n2 exited with code 1: TypeError: f() 7", "kind": Kind.USER_CODE}
 SAME = "rank 0 on n1 exited with code 1: TypeError: f() 12"
+# What another attempt may not meet.
+OUTSIDE = (
+    "rank 0 on n1: requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443)",
+    "rank 0 on n1: TimeoutError: timed out",
+    "rank 0 on n1: urllib.error.HTTPError: HTTP Error 503: Service Unavailable",
+    "rank 0 on n1: OSError: [Errno 5] Input/output error: '/scratch/x'",
+    "rank 0 on n1: json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+    "rank 0 on n1: RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "rank 0 on n1: RuntimeError: No CUDA GPUs are available",
+    "n1: setup: exit code 6: curl: (6) Could not resolve host: data",
+)
 # evidence, the error, decision and seconds of the attempt before, own seconds -> whether it holds
 TWICE = [
     (MINE, SAME, "retry", 9, 9, True),
@@ -209,6 +220,7 @@ TWICE = [
     (MINE | {"has_progress": True}, SAME, "retry", 9, 9, False),
     (MINE | {"kind": Kind.COLLECTIVE}, SAME, "retry", 9, 9, False),  # may pass by itself
     (MINE | {"signals": TERM}, SAME, "retry", 9, 9, False),
+    *((MINE | {"error": each}, each, "retry", 9, 9, False) for each in OUTSIDE),
 ]
 
 
