@@ -323,7 +323,7 @@ def _renew(copy: Path) -> None:
     if now - (copy / LIST).stat().st_mtime < RENEW_S:
         return
     for folder, _, names in os.walk(copy, topdown=False):  # LIST is the last file
-        for path in (Path(folder, name) for name in sorted(names, key=LIST.__eq__)):
+        for path in (Path(folder, name) for name in ("", *sorted(names, key=LIST.__eq__))):
             with contextlib.suppress(OSError):  # Python renames new bytecode; some may be root's
                 if path.parent.name == "__pycache__":
                     with path.open("r+b") as file:

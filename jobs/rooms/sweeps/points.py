@@ -153,15 +153,28 @@ class _Section:
         elif grid is not None:
             if self._is_mapping(grid, ("grid",), _GRID):
                 named = ((key, self._values(key, values)) for key, values in grid.items())
-                axes = [[word(key, each) for each in values] for key, values in named]
+                axes = [
+                    [self._word(key, each, ("grid", key, n)) for n, each in enumerate(values)]
+                    for key, values in named
+                ]
                 kept = [axis for axis, key in zip(axes, grid, strict=True) if key not in given]
                 return list(itertools.product(*kept))
         elif lines is not None:
             if not isinstance(lines, list) or not lines:
                 self.refuse(("list",), "needs a list of mappings", _LIST)
             elif all(self._is_mapping(e, ("list", n), _LIST) for n, e in enumerate(lines)):
-                return [tuple(word(k, v) for k, v in e.items() if k not in given) for e in lines]
+                return [
+                    tuple(self._word(k, v, ("list", n, k)) for k, v in e.items() if k not in given)
+                    for n, e in enumerate(lines)
+                ]
         return [()]
+
+    def _word(self, key: str, value: Any, at: KeyPath) -> str:
+        """Return `KEY=VALUE` of the value at a place of the section, as its key takes it."""
+        path, full = tuple(key.split(".")), (SWEEP, *at)
+        inner = self._document.nodes.items()
+        nodes = {path + x[len(full) :]: node for x, node in inner if x[: len(full)] == full}
+        return word(key, overrides.as_meant(value, path, nodes))
 
     def _values(self, key: str, values: Any) -> list[Any]:
         if isinstance(values, list) and values:

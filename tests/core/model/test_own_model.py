@@ -22,6 +22,14 @@ def test_a_users_model_gets_only_the_arguments_of_the_spec():
         created("builtins:dict")
 
 
+def test_an_argument_that_is_whole_is_so_where_the_signature_has_an_int():
+    model = created("torch.nn:Linear", in_features=3.0, out_features=2e0)
+    assert model.weight.shape == (2, 3)
+    assert created("torch.nn:Dropout", p=1.0).p.is_integer()
+    with pytest.raises(TypeError, match="must be tuple of ints"):
+        created("torch.nn:Linear", in_features=3, out_features=2.5)
+
+
 def test_unknown_names_and_arguments_are_user_errors():
     with pytest.raises(UserError, match=r"train.model: 'resnet' is neither one of mlp nor"):
         load("train.model", "resnet", {"mlp": dict})

@@ -129,6 +129,7 @@ def test_all_times_of_a_new_run_are_those_of_the_submit(root, repository):
     os.utime(bytecode, (0, 0))
     frozen(repository)
     assert oldest(root) >= before
+    assert min(path.stat().st_mtime for path in root.glob(".code/*/**/")) >= before
     assert code_snapshot.damage(source.parent) is None
     assert bytecode.read_bytes()[8:12] == int(source.stat().st_mtime).to_bytes(4, "little")
 
