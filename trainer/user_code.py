@@ -65,7 +65,7 @@ def call(key: str, function: Callable[..., Any], args: Mapping[str, Any], *given
 
 def _as_meant(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with 1e5 and 32.0 as whole numbers where the signature has an int."""
-    of = {}
+    of: Mapping[str, inspect.Parameter] = {}
     with contextlib.suppress(TypeError, ValueError):  # a callable without a signature
         of = inspect.signature(function).parameters
     meant = dict(args)
