@@ -15,7 +15,7 @@ from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.data.sources import content_sha256
 from slurm_job_kit.trainer.errors import OtherData, kind_of, would_repeat
 from slurm_job_kit.trainer.hooks import Pulse
-from slurm_job_kit.trainer.rooms.describe import reproducibility
+from slurm_job_kit.trainer.rooms.describe import reproducibility, sample_digests
 from slurm_job_kit.trainer.rooms.describe.hooks import callbacks
 from slurm_job_kit.trainer.run import prepare
 from tests.core.ranks import context_of, join, results
@@ -154,6 +154,105 @@ def test_other_processors_may_change_values_but_no_labels(run_of, monkeypatch):
         start()
     data.write_text("0 7 0")
     assert start()["exactness"] == "approximate"
+
+
+@ONE
+def test_a_resume_with_new_code_on_another_machine_replaces_what_the_first_one_had(
+    run_of, monkeypatch
+):
+    data, start = run_of
+    provenance = data.parent / "run/provenance.json"
+    data.parent.joinpath("run").mkdir()
+    write_json(provenance, {"frozen": 1.0})
+    start(stop_at=3)
+    write_json(provenance, {"frozen": 2.0})
+    data.write_text("1 7 0")
+    with monkeypatch.context() as patch:
+        patch.setattr(reproducibility, "processor", lambda: "another one")
+        start(stop_at=7)
+    start(stop_at=9)
+    data.write_text("0 0 0")
+    with pytest.raises(OtherData):
+        start()
+
+
+class Slow(Files):
+    """Samples of which each takes ten seconds by the clock of the test."""
+
+    now = 0
+
+    def __getitem__(self, index):
+        Slow.now += 10
+        return super().__getitem__(index)
+
+
+def slow(path):
+    return Slow(path), Slow(path)
+
+
+@ONE
+def test_slow_samples_are_read_for_a_second_and_one_of_each_set_at_least(run_of, monkeypatch):
+    data, start = run_of
+    monkeypatch.setattr("time.monotonic", lambda: Slow.now)
+    of_rank, spent = sample_digests.of_rank, []
+
+    def timed(loop):
+        began = Slow.now
+        found = of_rank(loop)
+        spent.append(Slow.now - began)
+        return found
+
+    monkeypatch.setattr(sample_digests, "of_rank", timed)
+    start(3, "slow")
+    assert spent == [20]
+    assert start(None, "slow")["exactness"] == "bitwise"
+
+
+class RarelyOther(Files):
+    """Samples of which every 97th that is read is another one, as by a generator of its own."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.calls, self.changes = self.changes[0], [0, 0, 0]
+
+    def __getitem__(self, index):
+        self.calls += 1
+        return torch.full((3,), float(self.calls % 97 == 0)), index % 2
+
+
+def rarely_other(path):
+    return RarelyOther(path), None
+
+
+@ONE
+def test_a_generator_that_seldom_changes_a_sample_is_no_other_data(run_of):
+    data, start = run_of
+    start(7, "rarely_other")
+    data.write_text("75 0 0")
+    assert start(None, "rarely_other")["exactness"] == "approximate"
+
+
+def sharded(path, rank, world_size):
+    return Files(f"{path}-{world_size}"), None
+
+
+def resumes(folder, rank):
+    """How exactly a rank of two goes on with a run of one rank that had its own samples."""
+    place = join(folder, rank, 2)
+    args = {"dataset": f"{HERE}:sharded", "dataset_args": {"path": str(folder / "data")}}
+    spec = spec_of(Checkpoint(), **args, global_batch_size=4)
+    write_json(folder / "run/owner.json", {"attempt": 2})
+    loop = prepare(context_of(folder / "run", spec, place, 2, None, *callbacks(Pulse())))
+    return loop.exactness[0]
+
+
+@ONE
+def test_a_data_set_of_the_rank_has_other_samples_with_another_number_of_ranks(run_of):
+    data, start = run_of
+    Path(f"{data}-1").write_text("0 0 0")
+    Path(f"{data}-2").write_text("1 7 0")
+    start(7, "sharded", global_batch_size=4)
+    assert results(resumes, data.parent, 2) == ["approximate"] * 2
 
 
 class Staged:

@@ -75,16 +75,17 @@ def _samples(loop: Loop, now: dict[str, Any]) -> dict[str, Any]:
     known = [each for each in history if DIGESTS in each]
     if not known:
         return found
-    same = [each for each in known if _is_alike(each, now, (CODE, *SAMPLES))]
+    # Where each rank has samples of its own, another number of ranks changes them.
+    keys = (CODE, FROZEN, *SAMPLES, *[WORLD_SIZE] * loop.data.is_of_rank)
+    same = [each for each in known if _is_alike(each, now | found, keys)]
     machine = {name for name in now if not name.startswith("train.")} - {CODE, WORLD_SIZE, "ranks"}
     alike = [each for each in same if _is_alike(each, now, machine)]
     last = (alike or same or known)[-1][DIGESTS]
     differs = difference(last, found[DIGESTS])
     if differs is None or not of_first(sample_digests.is_repeatable(loop), context.device):
         return {**found, DIGESTS: last}
-    is_meant = not same or history[-1].get(FROZEN) != found[FROZEN]
     wrong = difference(last, found[DIGESTS], is_same_machine=bool(alike))
-    if wrong is not None and not is_meant:
+    if same and wrong is not None:
         raise sample_digests.other_data(loop, wrong)
     words = sample_digests.in_words(loop, differs)
     context.distributed.log(f"{words}: the samples are recorded anew")
@@ -162,7 +163,8 @@ def extend_history(
     )
     if own in known and _is_alike(own, known[-1], (CODE, WORLD_SIZE)):
         frozen = {FROZEN: now[FROZEN]} if FROZEN in now else {}
-        return [*history[:-1], history[-1] | frozen]
+        pairs = zip(known, history, strict=True)
+        return [each | frozen if one == own else each for one, each in pairs]
     return [*history, {**now, SINCE: step}]
 
 

@@ -7,6 +7,8 @@ another node. The loss alone does not show it. A stream is left out: its samples
 import contextlib
 import json
 import os
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,7 +23,8 @@ from ...loop import Loop
 from ...process.context import broadcast_bytes
 
 COUNT = 16  # of each set, spread over it
-NUM_REREADS = 3
+# One sample may take seconds. A generator may change one of a hundred.
+READ_S, REREAD_S, NUM_REREADS = 1, 5, 100
 # Keys of an environment: the digests, and when a submit or `resume --code` froze the code.
 DIGESTS, FROZEN = "samples", "frozen"
 
@@ -38,9 +41,17 @@ def of_rank(loop: Loop) -> Digests:
     if (held_out := loop.data.held_out) is not None:
         found["held-out set"] = len(held_out), held_out.reader
     return {
-        name: (size, [_label_and_digest(loop, reader, index) for index in _indices(size)])
+        name: (size, list(_read(loop, reader, _indices(size))))
         for name, (size, reader) in found.items()
     }
+
+
+def _read(loop: Loop, reader: Any, indices: list[int]) -> Iterator[list[str]]:
+    """Yield label and digest of each sample, until the time is over."""
+    until = time.monotonic() + READ_S
+    for index in indices:
+        is_read = index == 0 or time.monotonic() < until
+        yield _label_and_digest(loop, reader, index) if is_read else ["", ""]
 
 
 def _indices(size: int) -> list[int]:
@@ -106,18 +117,22 @@ def of_first_rank(loop: Loop, is_like_first: bool) -> dict[str, Any]:
         raise OtherData(
             f"train.dataset {loop.train.dataset} differs between ranks: {what} has {on_first} on "
             f"rank 0, and {here} on rank {context.distributed.rank} ({context.distributed.host})"
-            f"{HINT}give all nodes the same files, and sort what lists a folder"
+            f"{HINT}give all nodes the same files, and sort what lists a folder; a data set whose "
+            "ranks have samples of their own takes the parameters rank and world_size"
         )
     return first
 
 
 def is_repeatable(loop: Loop) -> bool:
     """Return whether this rank reads the same again; a generator of the user's may draw anew."""
-    first = of_rank(loop)
-    if all(of_rank(loop) == first for _ in range(NUM_REREADS)):
-        return True
-    loop.data.train_batches.resumes_exactly = False
-    return False
+    first, until = of_rank(loop), time.monotonic() + REREAD_S
+    for _ in range(NUM_REREADS):
+        if difference(first, of_rank(loop)) is not None:
+            loop.data.train_batches.resumes_exactly = False
+            return False
+        if time.monotonic() > until:
+            break
+    return True
 
 
 def in_words(loop: Loop, differs: tuple[str, str, str]) -> str:
