@@ -161,9 +161,9 @@ def is_text(path: KeyPath, is_override: bool) -> bool:
 
 
 def words_in(text: str) -> list[str]:
-    """Return the words that a shell makes of a text; after `-c` the rest is one word."""
+    """Return the words that a shell makes of a text; code after `-c` and JSON are one word."""
     words = text.split(maxsplit=1)
-    if words[:1] != ["-c"]:
+    if words[:1] != ["-c"] and "".join(words[1:])[:1] not in ("{", "["):
         with contextlib.suppress(ValueError):  # a quote that is not closed
             return shlex.split(text)
     return words

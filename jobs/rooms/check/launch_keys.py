@@ -25,7 +25,8 @@ _SRUN: Mapping[str, str] = {
     "jobid": "srun runs in its own job",
     "het-group": "write slurm.nodes; all nodes of a run have the same resources",
 }
-_TWO_WORDS = re.compile(r"--?[A-Za-z][^\s=]*\s+\S")  # --name=a b is one
+# --name=a b is one, and --name=a --other are two.
+_TWO_WORDS = re.compile(r"--?[A-Za-z]([^\s=]*\s+\S|[^\s=]*=[^\s-]\S*\s+--[A-Za-z])")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 # A name of at most 15 bytes. Source: the kernel's dev_valid_name(); NCCL gives , = ^ a meaning.
 _INTERFACE = re.compile(r"[^\s/:,=^]{1,15}", re.ASCII)

@@ -74,6 +74,8 @@ def test_a_command_prefix_cannot_become_an_option_or_a_second_srun_step(refuse, 
             "several words\n  hint: write them one by one: [--lr, 0.1",
         ),
         ("args", "-m pkg.train", "[-m, pkg.train]"),
+        ("args", "--lr=0.1 --fp16", "two words\n  hint: write them one by one: [--lr=0.1, --fp16]"),
+        ("args", '--net {"a": [1, 2]}', r'[--net, "{\"a\": [1, 2]}"]'),
         ("args", "--name it's", '[--name, "it\'s"]'),
         ("command_prefix", "-c exec x", '[-c, "exec x"]'),
         ("command_prefix", "apptainer exec x.sif", "several words"),
@@ -87,7 +89,7 @@ def test_two_words_in_one_are_refused_with_both(mistake, key, word, parts):
 
 
 def test_a_word_with_a_space_may_be_one_argument(take):
-    words = ["--name=a b", "a b", "- a", "-1 2", "--x ", "-"]
+    words = ["--name=a b", "--more=--lr=1 --fp16", "--cmd=python x --lr=1", "a b", "- a", "-1 2", "--x ", "-"]
     launch = take(f"launch: {{args: {words}, command_prefix: [/my dir/wrap, a b]}}").launch
     assert (launch.args, launch.command_prefix) == (words, ["/my dir/wrap", "a b"])
 
