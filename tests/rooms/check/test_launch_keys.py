@@ -89,7 +89,16 @@ def test_two_words_in_one_are_refused_with_both(mistake, key, word, parts):
 
 
 def test_a_word_with_a_space_may_be_one_argument(take):
-    words = ["--name=a b", "--more=--lr=1 --fp16", "--cmd=python x --lr=1", "a b", "- a", "-1 2", "--x ", "-"]
+    words = [
+        "--name=a b",
+        "--more=--lr=1 --fp16",
+        "--cmd=python x --lr=1",
+        "a b",
+        "- a",
+        "-1 2",
+        "--x ",
+        "-",
+    ]
     launch = take(f"launch: {{args: {words}, command_prefix: [/my dir/wrap, a b]}}").launch
     assert (launch.args, launch.command_prefix) == (words, ["/my dir/wrap", "a b"])
 
