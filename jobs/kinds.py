@@ -220,7 +220,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.DISK_FULL: Row(
         *(_CRASH, "the disk has no space, or no inodes for further files"),
-        "delete files there (df shows the space, df -i the inodes), then resume",
+        "delete files there (df shows the space, df -i the inodes, quota -s yours), then resume",
     ),
     Kind.QUOTA: Row(
         *(_CRASH, "the quota of the disk is used up, of space or of files"),

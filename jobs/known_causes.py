@@ -59,7 +59,12 @@ _KNOWN_CAUSES = (
     _KnownCause(Kind.EXEC_FORMAT, r"[Ee]xec format error", (errno.ENOEXEC,)),
     _KnownCause(Kind.PORT, r"[Aa]ddress already in use|EADDRINUSE", (errno.EADDRINUSE,)),
     _KnownCause(Kind.QUOTA, r"Disk quota exceeded", (errno.EDQUOT,)),
-    _KnownCause(Kind.DISK_FULL, r"[Nn]o space left on device", (errno.ENOSPC,)),
+    _KnownCause(
+        Kind.DISK_FULL,
+        # The second: torch.save, also at a quota. Source: caffe2/serialize/inline_container.cc
+        r"[Nn]o space left on device|inline_container\.cc:\d+\] \. unexpected pos",
+        (errno.ENOSPC,),
+    ),
     _KnownCause(
         Kind.IMPORT_ERROR,
         r"No module named|ModuleNotFoundError: |ImportError: ",
@@ -77,8 +82,8 @@ _KNOWN_CAUSES = (
     _KnownCause(
         Kind.SPEC_MISTAKE,
         # Options that a parser refused with another exit code than 2.
-        r"HfArgumentParser|^[\w.]*(?:Validation|Config\w*|Argument\w*|Usage|Flags?\w*|Decoding)"
-        r"(?:Error|Exception)\b",
+        r"HfArgumentParser|^[\w.]*(?:Validation|Config\w*|Argument\w*|Usage|Flags?\w*|Decoding"
+        r"|Interpolation\w*)(?:Error|Exception)\b|^[\w.]*MissingMandatoryValue\b",
     ),
 )
 # The next attempt would only repeat these.

@@ -248,10 +248,12 @@ def with_idle_limits(
 
     attempts: before this one. Twice in a row it is a hang, which holds after launch.max_crashes.
     """
+    if evidence.has_progress:  # of a script that reports no step
+        return decision
     number = 1
     for entry in reversed(attempts):
         is_idle = entry.cause is Cause.TIME_LIMIT and entry.times.start_s is None
-        if not is_idle or entry.decision in ENDS:
+        if not is_idle or entry.evidence.has_progress or entry.decision in ENDS:
             break
         number += 1
     reason = f"no rank has done a step in {quantity(number, 'attempt')}: {decision.reason}"

@@ -107,7 +107,10 @@ def _words_of(lines: Sequence[str], code: int) -> tuple[str, bool]:
     own = [text for text in shown if not _POINTER.search(text)]
     is_refusal = code == 2 or (0 < code <= 128 and any(map(_POINTER.search, shown[-3:])))
     if is_refusal:
-        own = [text for text in own if _REFUSAL.search(text)] or own
+        at = max((n for n, text in enumerate(own) if _REFUSAL.search(text)), default=-1)
+        if at >= 0:  # `(required)` below its option; the options below `unrecognized:`
+            end = at + (3 if own[at].endswith(":") else 1)
+            own = [" ".join(own[max(0, at - (" " not in own[at])) : end])]
     return (own or shown or [""])[-1], is_refusal
 
 

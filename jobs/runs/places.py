@@ -1,6 +1,7 @@
 """Finds files of the user's code: the line that a traceback shows, and a missing module."""
 
 import contextlib
+import itertools
 import os
 import re
 from pathlib import Path
@@ -16,7 +17,7 @@ _END = re.compile(
     r'.*^\s*File "([^"]+)", line \d+[^\n]*\n\s*([^\n]*)\n(?:\s[^\n]*\n)*(\w+)(?::|$)',
     re.MULTILINE | re.DOTALL,
 )
-MAX_FOLDERS = 1000  # that are searched for a module
+MAX_FOLDERS = 1000  # that are searched for a module, and the entries of each
 
 
 def users_frame(trace: str, run_dir: RunDir, checkout: Path | None) -> str | None:
@@ -74,8 +75,9 @@ def find_module(name: str, top: Path, runs_root: Path) -> Path | None:
         for found in (folder / f"{inner}.py", folder / inner):
             if found.exists():
                 return found
-        with contextlib.suppress(OSError):
-            below = sorted(each for each in folder.iterdir() if each.is_dir())
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            some = itertools.islice(entries, MAX_FOLDERS)  # a folder of data may have a million
+            below = sorted(Path(each) for each in some if each.is_dir())
             own = [each for each in below if not each.name.startswith((".", "__"))]
             own = [x for x in own if x != runs_root and not (x / "pyvenv.cfg").exists()]
             folders += own[: MAX_FOLDERS - len(folders)]

@@ -35,6 +35,10 @@ def test_each_kind_has_one_line_and_each_cause_a_kind():
     assert {Kind(cause) for cause in outside} <= {*Kind}
 
 
+# Of torch.save on a full disk, or at the end of a quota.
+TORCH_SAVE = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
+
+
 @pytest.mark.parametrize(
     ("text", "names", "number", "kind"),
     [
@@ -49,6 +53,7 @@ def test_each_kind_has_one_line_and_each_cause_a_kind():
         ("CUDA error: uncorrectable ECC error encountered", (), None, "gpu_fault"),
         ("CUDA error: device-side assert triggered", (), None, None),
         ("ValueError: out of memory", ["ValueError", "Exception"], None, None),
+        (f"RuntimeError: {TORCH_SAVE}", ("RuntimeError",), None, "disk_full"),
         ("OSError: [Errno 116] Stale file handle: '/net/k.so'", (), None, "stale_file"),
         ("tar: data/0001: Cannot read: Stale NFS file handle", (), None, "stale_file"),
         ("thread 'main' panicked: stale file handle (os error 116)", (), None, "stale_file"),

@@ -276,12 +276,16 @@ def test_a_killed_batch_script_says_what_the_warning_gave():
 def test_time_limits_before_a_step_are_a_hang_which_holds():
     seen = dataclasses.replace(NOTHING, signals=USR1)
     limit, idle = decide(seen, FRESH), past(cause="time_limit")
+    saving = dataclasses.replace(seen, has_progress=True)  # a script that reports no step
+    saved = past(cause="time_limit", evidence={"has_progress": True})
+    assert with_idle_limits(limit, saving, [idle, idle], Budget()) == limit
     ends = [
         ([], "requeue", "time_limit", None),  # it may have begun late
         ([idle], "requeue", "time_limit", Kind.HANG),
         ([idle, idle], "hold", "hang", Kind.HANG),
         ([idle, idle, past(cause="time_limit", start_s=9.0)], "requeue", "time_limit", None),
         ([idle, past(cause="time_limit", decision="hold")], "requeue", "time_limit", None),
+        ([idle, saved], "requeue", "time_limit", None),
     ]
     for before, *expected in ends:
         found = with_idle_limits(limit, seen, before, Budget())

@@ -213,7 +213,7 @@ def test_a_superseded_attempt_does_not_own_the_run_any_more(run):
     [
         (errno.EAGAIN, "ulimit -u"),
         (errno.EDQUOT, "more quota"),
-        (errno.ENOSPC, "df -i the inodes.;"),
+        (errno.ENOSPC, "df -i the inodes, quota -s yours.;"),
         (errno.EIO, "repair the disk"),
     ],
 )

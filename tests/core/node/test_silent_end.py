@@ -124,6 +124,18 @@ Try 'a.py --help' for help.
 │ No such option: --foo    │
 ╰──────────────────────────╯
 """
+MISSING = """╭─ Required options ──────╮
+│ Missing from a.py:      │
+│     --data STR          │
+│         (required)      │
+│ ─────────────────────── │
+│ For full helptext, run: │
+╰─────────────────────────╯
+"""
+OF_KEY = """usage: a.py [--lr LR]
+error: Parser key "lr":
+  Expected a <class 'float'>. Got value: abc
+"""
 HYDRA = """Could not override 'foo'.
 Key 'foo' is not in struct
     full_key: foo
@@ -148,6 +160,9 @@ lr
         (2, "usage: a.py [-h]\na.py: error: unrecognized arguments: --foo\n", "a.py: error", 0),
         (2, BOX, "Unrecognized options: --foo", 0),
         (2, TYPER, "No such option: --foo", 0),
+        (2, MISSING, "--data STR (required)", 0),
+        (2, OF_KEY, """error: Parser key "lr": Expected a <class 'float'>. Got value: abc""", 0),
+        (1, FRAME + "omegaconf.errors.MissingMandatoryValue: Missing: a\n", "omegaconf", 0),
         (2, "ERROR: Could not consume arg: --foo\nUsage: a.py\n", "ERROR: Could not consume", 0),
         (1, HYDRA, "Key 'foo' is not in struct", 0),
         (1, ABSL, "Unknown command line flag 'foo'", 0),
