@@ -73,7 +73,8 @@ def of_keys(path: Path, text: str, values: Any) -> tuple[str, str] | None:
     """
     keys = {*map(str, values)} if isinstance(values, dict) else {*_AT_TOP.findall(text)}
     known = keys.intersection(sections()[""])
-    if len(known) >= len(keys - known) and keys.isdisjoint(("defaults", "hydra")):
+    is_spec = len(known) >= len(keys - known) or not known.isdisjoint(("slurm", "launch"))
+    if is_spec and keys.isdisjoint(("defaults", "hydra")):
         return None
     keys.update(_ANYWHERE.findall(text))
     for pattern, what, where in _BY_KEYS:

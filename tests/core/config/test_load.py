@@ -209,6 +209,9 @@ def test_a_spec_with_a_key_of_another_tool_is_a_spec(refuse, take):
         "name: x\ntrainer: {lr: 1}"
     )
     assert "output_dir: unknown key" in refuse("train: {lr: 1}\noutput_dir: x")
+    assert "report_to: unknown key" in refuse(
+        "launch: {script: a.py}\noutput_dir: x\nreport_to: none\nlogging_steps: 4"
+    )
     assert take("train: {model_args: {_target_: a.B}}").train.model_args == {"_target_": "a.B"}
 
 
