@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 import warnings
-from collections import ChainMap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,10 +21,17 @@ FOUND = {
     SPAWN: "starts ranks of its own: the kit starts them (launch.nproc_per_node on each node); "
     "read RANK, LOCAL_RANK and WORLD_SIZE",
 }
-_SPAWNS = (SPAWN, "torch.multiprocessing.start_processes", "accelerate.notebook_launcher")
+_SPAWNS = (
+    *(SPAWN, "torch.multiprocessing.start_processes", "torch.multiprocessing.spawn.spawn"),
+    *("torch.distributed.run.main", "torch.distributed.launcher.api.elastic_launch"),
+    *("accelerate.notebook_launcher", "accelerate.launchers.notebook_launcher"),
+)
+_SETS = ("os.putenv", "os.environ.update")
 _JOB_IDS = (JOB_ID, "SLURM_JOBID")
-# Whoever asks for these does something else where torchrun has started the ranks.
-_OF_TORCHRUN = (ADDRESS, "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+# A condition that asks whether torchrun has started the ranks.
+_OF_TORCHRUN = re.compile(
+    r"'(MASTER_ADDR|(LOCAL_)?RANK|WORLD_SIZE|TORCHELASTIC_RUN_ID)'|\blocal_rank\b|is_torchelastic"
+)
 _OF_KIT = (b"KIT_STOP", b"kit_stop", b"slurm_job_kit")
 _LOGS = ("print", "debug", "info", "warning")
 
@@ -74,80 +81,62 @@ def _files_of(name: str, tops: list[Path]) -> Iterator[Path]:
             yield from filter(Path.is_file, (path.with_suffix(".py"), path / "__init__.py"))
 
 
-class _Reader(ast.NodeVisitor):
+class _Reader:
     """Finds rows of the table, each with its first line, and imports, each with its level."""
 
-    def __init__(self, tree: ast.AST) -> None:
-        self.found: dict[str, int] = {}
+    def __init__(self, tree: ast.Module) -> None:
         self.imports: list[tuple[str, int]] = []
         self.names: dict[str, str] = {}  # local names of what is imported
-        self.known: ChainMap[str, bool] = ChainMap()  # what need not be found here
-        self.visit(tree)
-
-    def _find(self, what: str, node: ast.expr | ast.stmt) -> None:
-        if what not in self.known:
-            self.found.setdefault(what, node.lineno)
-
-    def _without(self, names: tuple[str, ...], *nodes: ast.AST) -> None:
-        self.known = self.known.new_child(dict.fromkeys(names, True))
+        nodes = [*ast.walk(tree)]
         for node in nodes:
-            self.visit(node)
-        self.known = self.known.parents
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                of = getattr(node, "module", None)
+                for each in node.names:
+                    full = f"{of}.{each.name}" if of else each.name
+                    self.names[each.asname or each.name] = full
+                    self.imports.append((full, getattr(node, "level", 0)))
+        fine = {(x, what) for node in nodes for y, what in self._fine(node) for x in ast.walk(y)}
+        rows = ((node, self._row(node)) for node in nodes)
+        # expressions only, which have a line
+        lines = [
+            (getattr(x, "lineno", 0), what) for x, what in rows if what and (x, what) not in fine
+        ]
+        self.found = {what: line for line, what in sorted(lines, reverse=True)}
 
-    def visit_Import(self, node: ast.Import) -> None:
-        for each in node.names:
-            self.names[each.asname or each.name] = each.name
-            self.imports.append((each.name, 0))
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for each in node.names:
-            full = ".".join(filter(None, (node.module, each.name)))
-            self.names[each.asname or each.name] = full
-            self.imports.append((full, node.level))
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):  # a docstring
-            self.visit(node.value)
-
-    def visit_If(self, node: ast.If) -> None:
-        asked = {each.value for each in ast.walk(node.test) if isinstance(each, ast.Constant)}
-        ranks = (ADDRESS, SPAWN) if asked & {*_OF_TORCHRUN} else ()
-        self._without((JOB_ID,), node.test)
-        self._without(ranks, *node.body, *node.orelse)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._without((JOB_ID,), node.test)
-        self._without((), node.body, node.orelse)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        self._without((JOB_ID,), node.left, *node.comparators)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        for each in node.targets:
-            if isinstance(each, ast.Subscript) and _is_text(each.slice, ADDRESS):
-                self._find(ADDRESS, node)
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        head, dot, rest = ast.unparse(node.func).partition(".")
-        name = self._full(head, dot, rest)
-        if name in _SPAWNS:
-            self._find(SPAWN, node)
-        if name in ("os.putenv", "os.environ.update"):
-            texts = (_is_text(each, ADDRESS) for word in node.args for each in ast.walk(word))
-            if any(texts) or any(each.arg == ADDRESS for each in node.keywords):
-                self._find(ADDRESS, node)
-        is_log = name.rpartition(".")[2] in _LOGS
-        self._without((JOB_ID,) if is_log else (), node.func, *node.args, *node.keywords)
-
-    def _full(self, head: str, dot: str, rest: str) -> str:
+    def _full(self, call: ast.Call) -> str:
         """Return the full name of what is called: `mp.spawn` is torch.multiprocessing.spawn."""
+        head, dot, rest = ast.unparse(call.func).partition(".")
         return self.names.get(head, head) + dot + rest
 
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str) and any(name in node.value for name in _JOB_IDS):
-            self._find(JOB_ID, node)
+    def _row(self, node: ast.AST) -> str | None:
+        match node:
+            case ast.Constant(value=str(text)) if any(name in text for name in _JOB_IDS):
+                return JOB_ID
+            case ast.Subscript(slice=ast.Constant(value="MASTER_ADDR"), ctx=ast.Store()):
+                return ADDRESS
+            case ast.Call() if self._full(node) in _SPAWNS:
+                return SPAWN
+            case ast.Call() if self._full(node) in _SETS and ADDRESS in _texts(node):
+                return ADDRESS
+        return None
+
+    def _fine(self, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+        """Yield the parts of a node in which a row of the table does no harm."""
+        match node:
+            case ast.Expr(value=ast.Constant()) | ast.Compare():  # a docstring
+                yield node, JOB_ID
+            case ast.If(test=test) | ast.IfExp(test=test):
+                yield test, JOB_ID
+                if isinstance(node, ast.If) and _OF_TORCHRUN.search(ast.unparse(test)):
+                    yield from ((node, what) for what in (ADDRESS, SPAWN))
+            case ast.Call() if self._full(node).rpartition(".")[2] in _LOGS:
+                yield node, JOB_ID
 
 
-def _is_text(node: ast.AST, text: str) -> bool:
-    return isinstance(node, ast.Constant) and node.value == text
+def _texts(node: ast.AST) -> set[object]:
+    """Return the texts in a node, and the names of arguments."""
+    return {
+        getattr(x, "arg", getattr(x, "value", None))
+        for x in ast.walk(node)
+        if isinstance(x, ast.keyword | ast.Constant)
+    }

@@ -16,6 +16,9 @@ FOUND = {
     "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)": "2 starts ranks of its own",
     "from torch.multiprocessing import spawn\nspawn(print)": "2 starts ranks of its own",
     "import torch\ntorch.multiprocessing.spawn(print)": "2 starts ranks of its own",
+    "import torch.multiprocessing as mp\nmp.start_processes(print)": "2 starts ranks of its own",
+    "from torch.distributed.run import main\nmain(['x.py'])": "2 starts ranks of its own",
+    "import os\na.add_argument('--out', default=os.getenv('SLURM_JOB_ID'))": "2 reads SLURM_JOB_ID",
     # pytest makes an error of what Python says of this escape
     "import os, re\nre.compile('\\d' + os.environ['SLURM_JOB_ID'])": "2 reads SLURM_JOB_ID",
 }
@@ -28,6 +31,8 @@ NOTHING = [
     "import os\nif os.environ.get('SLURM_JOB_ID'):\n  print('a job')",
     "import os\nprint('job', os.environ.get('SLURM_JOB_ID'))",
     "import torch.multiprocessing as mp\nif 'RANK' in e:\n  x = 1\nelse:\n  mp.spawn(1)",
+    "import torch.multiprocessing as mp\nif local_rank == -1:\n  mp.spawn(1)",
+    "import torch\nif not d.is_torchelastic_launched():\n  torch.multiprocessing.spawn(1)",
     "import numpy\nnumpy.random.SeedSequence(1).spawn(2)",
     "import torch.multiprocessing as mp\nmp.set_start_method('spawn')",
     "this is no Python",
