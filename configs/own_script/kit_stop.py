@@ -44,7 +44,7 @@ class Stop:
         self.file = os.environ.get("KIT_STOP_FILE")
         self.rank = int(os.environ.get("RANK", "0"))
         self.every, self.step, self.warned, self.next_look = every, 0, False, 0.0
-        self.is_agreed, self.calls, self.interval = False, 0, 1
+        self.is_agreed, self.goes_back, self.calls, self.interval = False, False, 0, 1
         self.last_agreement = time.monotonic()
         self.reported: tuple[int, int | None, dict[str, Any]] | None = None
         self.left_out: set[str] = set()  # names with a value that is no number
@@ -111,9 +111,12 @@ class Stop:
         if self.file is None or self.rank != 0 or (done := self._whole("step", step)) is None:
             return
         steps = None if total is None else self._whole("total", total)
-        is_first, self.reported = self.reported is None, (done, steps or None, metrics)
-        if is_first:
+        before, self.reported = self.reported, (done, steps or None, metrics)
+        if before is None:
             atexit.register(self._report, is_exit=True)
+            self._note_first_step(done)
+        elif done < before[0] and not self.goes_back:  # the steps of an epoch: the kit sees two
+            self.goes_back = True
             self._note_first_step(done)
         if time.monotonic() >= self.next_write or done == steps:  # the last one is the end
             self._report()

@@ -72,31 +72,34 @@ def progress_of(run_dir: RunDir, facts: AttemptFacts) -> tuple[bool, str | None]
     That is a later saved step than all before, or, of a script that reports none, a newer file. A
     script that begins again writes newer files, too: its steps show it, or the job in their names.
     """
-    if path := _named_by_job(run_dir, facts):
-        return False, f"each start begins at step 0: {path} has the id of the job in its name"
     saved, begun = facts.saved.checkpoint, records.read(Work, record_of(run_dir))
     before = [each.checkpoint for each in (facts.plan, *facts.attempts) if each is not None]
-    newest, is_saved = newest_file(run_dir), saved is not None
+    newest = newest_file(run_dir)
     is_new = (newest or "") > ((begun and begun.newest_file) or "")
-    if is_saved:
+    if saved is not None:
         is_new = all(is_newer(saved, each) for each in before)
-    (first, last), earlier = interpret.steps_of(facts), [*_steps_since_resume(facts)]
-    if first is not None and last is not None and earlier:
-        if first > max(begin for begin, _ in earlier):
+    first, last = interpret.steps_of(facts)
+    steps = ((each.first_step, each.last_step) for each in _since_resume(facts))
+    earlier = [(begin, end) for begin, end in steps if begin is not None and end is not None]
+    if first is not None and last is not None and earlier and not _goes_back(facts):
+        if first > earlier[0][0]:
             # Where no save is seen: the attempt before has saved what this one began with.
-            is_new = is_new or (not is_saved and newest is None)
-        elif not is_new or (not is_saved and last <= max(end for _, end in earlier)):
+            return is_new or (saved is None and newest is None), None
+        # One report may be that of an epoch, which takes longer than an attempt.
+        ends = [end for _, end in earlier]
+        if first < last and (not is_new or (saved is None and last <= max(ends))):
             return False, f"each start begins at step {first - 1}"
-    if is_saved and not is_new:
+    elif path := _named_by_job(run_dir, facts):
+        return False, f"each start begins at step 0: {path} has the id of the job in its name"
+    if saved is not None and not is_new:
         highest = max(checkpoint_step(each) or 0 for each in before if each is not None)
         return False, f"no step above {highest} was saved"
     return is_new, None
 
 
-def _steps_since_resume(facts: AttemptFacts) -> Iterator[tuple[int, int]]:
-    for entry in _since_resume(facts):
-        if entry.first_step is not None and entry.last_step is not None:
-            yield entry.first_step, entry.last_step
+def _goes_back(facts: AttemptFacts) -> bool:
+    """Return whether the steps went back within the attempt: they count those of an epoch."""
+    return [each.event for each in facts.of_nodes.events].count("first_step") > 1
 
 
 def _since_resume(facts: AttemptFacts) -> Iterator[AttemptRecord]:
@@ -110,7 +113,8 @@ def _since_resume(facts: AttemptFacts) -> Iterator[AttemptRecord]:
 def _named_by_job(run_dir: RunDir, facts: AttemptFacts) -> str | None:
     """Return the file of a checkpoint that the job before has under the same name but for its id.
 
-    None where a checkpoint without the id in its path is as new. Logs may have the id.
+    None where a checkpoint without the id in its path is as new, or where that of the job before
+    was read after it was written. Logs may have the id.
     """
     before, now = (each and each.job_id for each in (facts.last, facts.plan))
     if not before or not now or before == now:
@@ -127,7 +131,16 @@ def _named_by_job(run_dir: RunDir, facts: AttemptFacts) -> str | None:
     ours = {path: each for path, each in times.items() if of_job.search(path)}
     if not ours or max([0.0, *(times[x] for x in times if x not in ours)]) >= min(ours.values()):
         return None
-    return next((path for path in sorted(ours) if of_job.sub(before, path) in times), None)
+    pairs = {path: of_job.sub(before, path) for path in sorted(ours)}
+    found = [path for path, other in pairs.items() if other in times]
+    is_read = any(_is_read(run_dir.path / pairs[path]) for path in found)
+    return None if is_read or not found else found[0]
+
+
+def _is_read(path: Path) -> bool:
+    """Return whether a file was read after its last change; False on a disk without such times."""
+    stat = path.stat()
+    return stat.st_atime_ns > stat.st_mtime_ns
 
 
 def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:

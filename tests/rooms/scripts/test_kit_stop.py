@@ -184,6 +184,15 @@ def at_exit(kit_stop, monkeypatch):
     return results
 
 
+@pytest.mark.usefixtures("at_exit")
+def test_the_first_step_that_goes_back_is_noted_once(kit_stop, run):
+    stop = kit_stop.Stop()
+    for step in (1, 2, 1, 2, 1):
+        stop.progress(step)
+    events = read_events(run.timeline("rank-00000"))
+    assert [(each.event, each.step) for each in events] == [("first_step", 1), ("first_step", 1)]
+
+
 def test_a_report_is_what_the_kit_reads(kit_stop, run, at_exit, capsys):
     stop = kit_stop.Stop()
     stop.progress(3, 40, loss=0.25, samples=7)

@@ -98,6 +98,8 @@ BEGINNINGS = [
     ([(1, 100), (51, 90)], (51, 90), False),
     ([(1, 100), (51, 90)], (81, 90), True),
     ([], (1, 90), True),
+    ([(5, 5)], (5, 5), True),  # epochs, each longer than an attempt
+    ([(1, 900), (901, 950), (101, 200)], (201, 300), True),  # after a start from an older save
 ]
 
 
@@ -111,6 +113,16 @@ def test_a_newer_file_of_a_script_that_begins_again_is_no_progress(run, earlier,
     reports(run, number, *now)
     (run.checkpoints / "last.pt").touch()
     assert has_progress(run, number) is is_new
+
+
+@pytest.mark.usefixtures("script")
+def test_steps_that_a_script_counts_in_each_epoch_do_not_show_where_it_began(run):
+    run_files.recorded(run, first_step=1, last_step=90)
+    opened_now(run, 2)
+    reports(run, 2, 1, 60)
+    reports(run, 2, 1, 80)  # kit_stop.py notes where the steps went back
+    (run.checkpoints / "epoch-7.pt").touch()
+    assert has_progress(run, 2)
 
 
 @pytest.mark.usefixtures("script")
@@ -187,7 +199,29 @@ def with_best_by_job(run, number):
     (run.work / "last.pt").touch()
 
 
+def with_newest_of_all_jobs(run, number):
+    """A start that reads the newest folder of any job, and saves into one of its own."""
+    for path in run.work.glob(f"out/{4709 + number}/*"):
+        os.utime(path, ns=(path.stat().st_mtime_ns + 1, path.stat().st_mtime_ns))
+    by_job(run, number)
+
+
+def by_job_with_steps(run, number):
+    by_job(run, number)
+    reports(run, number, 10 * number, 10 * number + 5)
+
+
+def after_an_older_save(run, number):
+    first, last = (1000, 9999) if number == 1 else (100 * number, 100 * number + 99)
+    reports(run, number, first, last)
+    write_json(run.saved, {"step": last})
+
+
 CONTINUES = [
+    with_newest_of_all_jobs,
+    by_job_with_steps,
+    lambda run, number: reports(run, number, 5, 5),  # an epoch, longer than eight attempts
+    after_an_older_save,
     lambda run, number: None,  # it saves where the kit does not see it
     with_log_by_job,
     with_best_by_job,
@@ -257,3 +291,7 @@ def test_a_script_that_cannot_see_a_ctrl_c_and_exits_with_0_is_complete(run, tex
     assert decision.decide(evidence, used, budget).action == action
     on_slurm = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "RUNNING"), None)
     assert on_slurm.outcome == "stopped"
+    run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal="TERM")).to_json())
+    facts = fact_reader.read(run, 1)
+    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
+    assert evidence.outcome == "stopped"
