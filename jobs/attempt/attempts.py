@@ -85,7 +85,8 @@ def _run_step(
         words = f"srun was not started: {error}"
         print_line(f"attempt {plan.attempt}: error: {words}")
         with BestEffort("attempt")():  # as an agent that does not start torchrun
-            write_atomic(run_dir.attempt(plan.attempt).agent_error(0), f"{words}\n")
+            text = f"{plan.nodes[0]}: {words}\n"
+            write_atomic(run_dir.attempt(plan.attempt).agent_error(0), text)
         return EXIT_NOT_STARTED
     try:
         srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)
