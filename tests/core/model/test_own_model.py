@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
 from slurm_job_kit.trainer.model.objectives import DataFacts
-from slurm_job_kit.trainer.user_code import load
+from slurm_job_kit.trainer.user_code import call, load
 
 
 def created(name, **args):
@@ -46,3 +46,16 @@ def test_a_name_of_a_room_that_is_not_there_names_the_room(monkeypatch):
     words = "^train.model: mlp needs the room zoo, which this copy of the kit does not have: name a"
     with pytest.raises(UserError, match=words):
         created("mlp")
+
+
+class Unreadable:
+    @property
+    def __signature__(self):
+        raise NameError("imported only by type checkers")
+
+    def __call__(self, in_features):
+        return in_features
+
+
+def test_a_part_whose_signature_cannot_be_read_gets_the_arguments_as_they_are():
+    assert call("train.model", Unreadable(), {"in_features": 2.0}) == 2.0
