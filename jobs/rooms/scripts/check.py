@@ -13,13 +13,14 @@ from ...spec import Launch
 # Programs that start ranks, each of which would start all ranks of the job once more, and modules
 # that do. `accelerate` and `colossalai` have other commands, too, which are no training either.
 _LAUNCHERS = re.compile(
-    "torchrun|accelerate(-launch)?|deepspeed|horovodrun|colossalai|mpirun|mpiexec(.hydra)?|orterun|srun"
+    "torchrun|accelerate(-launch)?|deepspeed|horovodrun|colossalai|composer"
+    "|mpirun|mpiexec(.hydra)?|orterun|prterun|srun|jsrun|aprun|ibrun"
 )
 _MODULE = re.compile("-m|--module")  # the option before a module
 _MODULES = (
     *(f"torch.distributed.{name}" for name in ("run", "launch", "launcher", "elastic")),
     *("accelerate.commands", "deepspeed.launcher", "horovod.runner", "colossalai.cli"),
-    *("lightning.fabric.cli", "lightning_fabric.cli", "composer.cli"),
+    *("lightning.fabric.cli", "lightning_fabric.cli", "composer.cli.launcher"),
 )
 _RANKS = "; launch.nproc_per_node is the number of ranks of a node"
 
@@ -71,7 +72,7 @@ def launchers_in(launch: Launch) -> Iterator[Problem]:
     for index, word in enumerate(prefix):
         # Behind the first word a path may be that of an image, or of a folder.
         name = Path(word).name if index == 0 or "/bin/" in word else word
-        is_module = _MODULE.fullmatch(prefix[max(0, index - 1)]) and _is_launcher(word)
+        is_module = _is_launcher(re.sub("^-m", "", word))
         if is_module or (_LAUNCHERS.fullmatch(name) and word not in prefix[:index]):
             what = f"{format_value(word)} starts ranks: each would be an agent of its own"
             hint = "the kit starts the ranks: leave out the launcher and its options"

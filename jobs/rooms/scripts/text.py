@@ -42,8 +42,21 @@ def warnings_of(launch: Launch, code: Path) -> Iterator[str]:
     for path, _, reader in _modules(launch, code):
         for what, line in reader.found.items():
             places.setdefault(what, f"{path.relative_to(code)}:{line}")
+    for name in (word.rpartition("=")[2] for word in launch.args):
+        if line := _line_of_job_id(code / name):
+            places.setdefault(JOB_ID, f"{name}:{line}")
     for what, place in places.items():
         yield f"warning: {place} {FOUND[what]}"
+
+
+def _line_of_job_id(config: Path) -> int | None:
+    """Return the line of a script's config that has the id; None for any other file."""
+    if config.suffix in (".yaml", ".yml", ".json", ".toml"):
+        with contextlib.suppress(OSError, ValueError):
+            for number, line in enumerate(config.read_text("utf-8").splitlines(), 1):
+                if any(name in line.partition("#")[0] for name in _JOB_IDS):
+                    return number
+    return None
 
 
 def may_see_stop(launch: Launch, code: Path) -> bool:

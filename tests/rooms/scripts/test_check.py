@@ -61,6 +61,9 @@ LAUNCHERS = {
     "command_prefix: [apptainer, exec, i.sif, torchrun]": "leave out the launcher and its options",
     "command_prefix: [/usr/bin/srun, -n1]": "leave out the launcher and its options",
     "command_prefix: [python, -m, torch.distributed.run]": "leave out the launcher",
+    "command_prefix: [/usr/bin/env, python, -mtorch.distributed.run]": "leave out the launcher",
+    "command_prefix: [env, A=1, ibrun]": "leave out the launcher",
+    "script: /opt/env/bin/composer, args: [-n, '2', x.py]": "launch.script=x.py launch.args=[]",
     "script: x.py, command_prefix: [accelerate, launch]": "leave out the launcher",
 }
 
@@ -76,6 +79,7 @@ def test_a_program_that_starts_ranks_is_refused_with_what_to_write(refuse, text)
     "text",
     [
         "script: my/torchrun.py",
+        "script: music/composer/cli.py",
         "module: torch_distributed.run",
         "module: mine.accelerate",
         "command_prefix: [apptainer, exec, --bind, /opt/deepspeed, /images/accelerate]",

@@ -66,3 +66,10 @@ def test_a_module_of_ones_own_and_what_it_imports_are_read_too(tmp_path):
     (tmp_path / "mine/train.py").rename(tmp_path / "mine/__main__.py")
     assert len([*warnings_of(Launch(module="mine"), tmp_path)]) == 2
     assert [*warnings_of(Launch(module="not.here"), tmp_path)] == []
+
+
+@pytest.mark.parametrize("args", [["--config", "conf/a.yaml"], ["--config=conf/a.yaml"]])
+def test_a_config_of_the_script_is_read_too(tmp_path, args):
+    lines(tmp_path, "# SLURM_JOB_ID\nout: ${oc.env:SLURM_JOB_ID}", "conf/a.yaml")
+    (line,) = lines(tmp_path, "print(1)", script="train.py", args=args)
+    assert line.startswith("warning: conf/a.yaml:2 reads SLURM_JOB_ID")
