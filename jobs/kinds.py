@@ -101,7 +101,7 @@ KINDS: dict[Kind, Row] = {
     Kind.COMPLETED: Row(Cause.COMPLETED, "the run is complete", "nothing", "status"),
     Kind.SEPARATE_TRAININGS: Row(
         *(Cause.COMPLETED, "the run is complete, but its ranks opened no common process group"),
-        *("let each rank call init_process_group(), or use one rank, in a new run", "status"),
+        *("none if each rank works alone; else call init_process_group(), in a new run", "status"),
     ),
     Kind.RUNNING: Row(None, "the run trains", "nothing; the log shows more", "logs"),
     Kind.PENDING: Row(None, "its job waits", "wait", "status"),

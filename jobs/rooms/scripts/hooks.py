@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,24 +43,25 @@ def freeze(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
     """Fill the working directories; name what a new run has no copy of, or what may go wrong."""
     specs = {run_dir: loaded.spec for run_dir, loaded in runs.items() if run_dir.path.is_dir()}
+    for run_dir, spec in [*specs.items()][:1]:
+        if not (run_dir.work.exists() or run_dir.attempts.exists()):
+            for line in _lines_of_new(run_dir, spec):
+                print_line(line)
     scripts = [run_dir for run_dir, spec in specs.items() if not spec.launch.is_trainer]
-    if not specs:
-        return
-    from .code import missing_of
-
-    first, spec = next(iter(specs.items()))
-    is_new = not (first.work.exists() or first.attempts.exists())
-    for line in missing_of(first, spec.launch) if is_new else ():
-        print_line(line)
-    if not scripts:
-        return
-    from .text import warnings_of
-    from .work import follow_code
-
-    for line in warnings_of(Spec.read(first.spec).launch, first.code) if is_new else ():
-        print_line(line)
+    if scripts:
+        from .work import follow_code
     for run_dir in scripts:
         follow_code(run_dir)
+
+
+def _lines_of_new(run_dir: RunDir, spec: Spec) -> Iterator[str]:
+    from .code import missing_of
+
+    yield from missing_of(run_dir, spec.launch)
+    if not spec.launch.is_trainer:
+        from .text import warnings_of
+
+        yield from warnings_of(Spec.read(run_dir.spec).launch, run_dir.code)
 
 
 def start(
@@ -92,10 +92,8 @@ def evidence(
     """Return the evidence with the progress of a script, which names its files itself."""
     if facts.spec.launch.is_trainer:
         return found
-    from .progress import has_finished, with_progress
+    from .progress import with_progress
 
-    if has_finished(run_dir, facts, found):
-        found = replace(found, outcome="completed")
     return with_progress(run_dir, facts, found)
 
 

@@ -45,7 +45,9 @@ def seen_in(evidence: Evidence) -> Seen:
 
 
 def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evidence:
-    """Return the evidence with what is seen of the progress of a script."""
+    """Return the evidence with what is seen of the progress of a script, and of its end."""
+    if has_finished(run_dir, facts, found):
+        found = replace(found, outcome="completed")
     has_progress, why = progress_of(run_dir, facts)
     ranks = sum(len(agent.ranks) for agent in facts.of_nodes.known_agents)
     is_apart = shared_files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
@@ -119,28 +121,23 @@ def _named_by_job(run_dir: RunDir, facts: AttemptFacts) -> str | None:
     before, now = (each and each.job_id for each in (facts.last, facts.plan))
     if not before or not now or before == now:
         return None
-    times: dict[str, float] = {}
+    files: dict[str, os.stat_result] = {}
     for top in (run_dir.work, run_dir.checkpoints):
         for folder, _, names in os.walk(top):
             for path in (Path(folder, name) for name in names if name.endswith(CHECKPOINTS)):
                 with contextlib.suppress(OSError):
-                    times[str(path.relative_to(run_dir.path))] = path.stat().st_mtime
-            if len(times) > MAX_ASKED:
+                    files[str(path.relative_to(run_dir.path))] = path.stat()
+            if len(files) > MAX_ASKED:
                 return None
     of_job = re.compile(rf"(?<!\d){re.escape(now)}(?!\d)")
-    ours = {path: each for path, each in times.items() if of_job.search(path)}
-    if not ours or max([0.0, *(times[x] for x in times if x not in ours)]) >= min(ours.values()):
+    ours = sorted(filter(of_job.search, files))
+    others = max([0.0, *(files[path].st_mtime for path in files.keys() - ours)])
+    before_ours = {path: files.get(of_job.sub(before, path)) for path in ours}
+    old = {path: stat for path, stat in before_ours.items() if stat is not None}
+    is_read = any(stat.st_atime_ns > stat.st_mtime_ns for stat in old.values())
+    if not old or is_read or others >= min(files[path].st_mtime for path in ours):
         return None
-    pairs = {path: of_job.sub(before, path) for path in sorted(ours)}
-    found = [path for path, other in pairs.items() if other in times]
-    is_read = any(_is_read(run_dir.path / pairs[path]) for path in found)
-    return None if is_read or not found else found[0]
-
-
-def _is_read(path: Path) -> bool:
-    """Return whether a file was read after its last change; False on a disk without such times."""
-    stat = path.stat()
-    return stat.st_atime_ns > stat.st_mtime_ns
+    return min(old)
 
 
 def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
