@@ -57,5 +57,5 @@ def test_a_data_set_that_cannot_be_pickled_is_a_user_error(no_reader_left):
         pass
 
     feed = feed_of(Local(), workers=1, micro_batch_size=2)
-    with pytest.raises(UserError, match="cannot be sent to a worker process.*num_workers to 0"):
+    with pytest.raises(UserError, match="cannot be sent.*__getstate__.*num_workers to 0"):
         next(feed.micro_batches(0))

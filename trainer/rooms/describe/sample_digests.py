@@ -50,20 +50,18 @@ def _read(loop: Loop, reader: Any, indices: list[int]) -> Iterator[list[str]]:
     """Yield label and digest of each sample, until the time is over."""
     until = time.monotonic() + READ_S
     for index in indices:
-        is_read = index == 0 or time.monotonic() < until
-        yield _label_and_digest(loop, reader, index) if is_read else ["", ""]
+        sample = ["", ""]
+        if index == 0 or time.monotonic() < until:
+            with contextlib.suppress(Exception):  # the training meets it, if it reads the sample
+                seed = seeds.mix(seeds.SAMPLE, loop.train.seed, 0, index)
+                seeds.seed_all(seed, loop.device)
+                content = pytree.tree_map(_without_folder, reader.at([index]).content)
+                sample = [_label(content), content_sha256(content)[:16]]
+        yield sample
 
 
 def _indices(size: int) -> list[int]:
     return sorted({place * (size - 1) // (COUNT - 1) for place in range(COUNT)})
-
-
-def _label_and_digest(loop: Loop, reader: Any, index: int) -> list[str]:
-    with contextlib.suppress(Exception):  # the training meets it, if it reads the sample
-        seeds.seed_all(seeds.mix(seeds.SAMPLE, loop.train.seed, 0, index), loop.device)
-        content = pytree.tree_map(_without_folder, reader.at([index]).content)
-        return [_label(content), content_sha256(content)[:16]]
-    return ["", ""]
 
 
 def _without_folder(value: Any) -> Any:
