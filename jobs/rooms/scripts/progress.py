@@ -20,7 +20,7 @@ from ...rundir import RunDir
 from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from .meeting import NEVER_MET
-from .text import may_see_stop
+from .text import may_meet_elsewhere, may_see_stop
 from .work import MAX_ASKED, Work, ask_for_all, record_of
 
 ROOM = "scripts"
@@ -51,6 +51,7 @@ def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evid
     has_progress, why = progress_of(run_dir, facts)
     ranks = sum(len(agent.ranks) for agent in facts.of_nodes.known_agents)
     is_apart = shared_files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
+    is_apart = is_apart and not may_meet_elsewhere(facts.spec.launch, run_dir.code)
     seen = Seen(why, ranks if is_apart else None)
     rooms = found.rooms if seen == Seen() else with_room(found.rooms, ROOM, seen)
     return replace(found, has_progress=has_progress, rooms=rooms)

@@ -33,6 +33,7 @@ _OF_TORCHRUN = re.compile(
     r"'(MASTER_ADDR|(LOCAL_)?RANK|WORLD_SIZE|TORCHELASTIC_RUN_ID)'|\blocal_rank\b|is_torchelastic"
 )
 _OF_KIT = (b"KIT_STOP", b"kit_stop", b"slurm_job_kit")
+_ELSEWHERE = (b"file://", b"FileStore", b"mpi4py", b"horovod", b"jax.distributed")
 _LOGS = ("print", "debug", "info", "warning")
 
 
@@ -61,8 +62,18 @@ def _line_of_job_id(config: Path) -> int | None:
 
 def may_see_stop(launch: Launch, code: Path) -> bool:
     """Return whether a script may look for KIT_STOP_FILE: its text, or the kit's, asks for it."""
+    return _has_any(launch, code, _OF_KIT, unread=True)
+
+
+def may_meet_elsewhere(launch: Launch, code: Path) -> bool:
+    """Return whether ranks may meet at a file, or by another library than torch."""
+    return _has_any(launch, code, _ELSEWHERE, unread=False)
+
+
+def _has_any(launch: Launch, code: Path, names: tuple[bytes, ...], unread: bool) -> bool:
+    """Return whether a text has one of the names; `unread` where no text can be read."""
     texts = [text for _, text, _ in _modules(launch, code)]
-    return not texts or any(name in text for text in texts for name in _OF_KIT)
+    return any(name in text for text in texts for name in names) if texts else unread
 
 
 def _modules(launch: Launch, code: Path) -> Iterator[tuple[Path, bytes, _Reader]]:

@@ -1,6 +1,7 @@
 """Ranks that never met: torchrun's store shows it, and status and why name it."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -30,8 +31,26 @@ def test_torchrun_notes_at_its_end_that_no_rank_opened_a_process_group(tmp_path,
     assert (tmp_path / NEVER_MET).exists() is is_apart
 
 
-def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, capsys):
+@pytest.mark.parametrize("text", ["d.init_process_group('gloo', 'file:///x')", "import mpi4py.MPI"])
+def test_ranks_that_meet_elsewhere_are_not_named(run, text):
+    _with_script(run, text)
+    folder = opened(run, 1)
+    node(folder, 0, ranks=[0])
+    (folder.path / NEVER_MET).touch()
+    facts, me = fact_reader.read(run, 1), run_lock.this_process(None)
+    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
+    assert "apart" not in str(evidence.rooms)
+
+
+def _with_script(run, text):
     run.spec.write_text(Spec(launch=Launch(script="x.py")).to_json())
+    shutil.rmtree(run.code, ignore_errors=True)
+    run.code.mkdir()
+    (run.code / "x.py").write_text(text)
+
+
+def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, capsys):
+    _with_script(run, "print(1)")
     folder = opened(run, 1)
     for number in range(2):
         node(folder, number, ranks=[number])
