@@ -19,6 +19,9 @@ _OF_THE_START = re.compile(
     r"(?i)time(?!step)|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume|attempt"
 )
 
+# In the name of a folder or file.
+_TIME = re.compile(r"20\d\d-?[01]\d-?[0-3]\d[^/]*|(?<=/)[0-2]\d-[0-5]\d-[0-5]\d(?=/)")
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -106,6 +109,12 @@ def of_training(name: str) -> str:
     if first is None:
         return ""
     return "/".join(parts[first + (parts[first] != "checkpoints") :])
+
+
+def of_run(home: Path, name: str) -> Path:
+    """Return the path of a file in another run, in which a time in its name is another one."""
+    alike = [] if (home / name).exists() else home.glob(_TIME.sub("*", glob.escape(name)))
+    return max(alike, key=lambda path: path.stat().st_mtime, default=home / name)
 
 
 def visible_name(name: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import FailedError
-from .final_state import Difference, visible_name
+from .final_state import Difference, of_run, visible_name
 from .harming import Harm, Start
 from .subjects import PROBE
 from .traces import Continuation, Course, Process, Update, course
@@ -321,17 +321,11 @@ def compare(
     too; a run may lack one of them, such as an older checkpoint.
     """
     runs = [*runs, *filter(None, [again])]
-    names = {
-        run.name: [
-            *reference.final,
-            *(name for name in reference.others if again and (run.home / name).is_file()),
-        ]
-        for run in runs
-    }
+    names = [*reference.final, *(reference.others if again else ())]
     request = {
         run.name: {
-            visible_name(name): (str(run.home / name), str(reference.home / name))
-            for name in names[run.name]
+            visible_name(name): (str(of_run(run.home, name)), str(reference.home / name))
+            for name in names
         }
         for run in runs
     }
@@ -345,18 +339,23 @@ def compare(
     if done.returncode:
         raise FailedError(f"the final files cannot be compared:\n{done.stderr[-2000:]}")
     found = {
-        (run, name): Difference(**{**fields, "values": frozenset(fields.get("values", ()))})
+        run: {
+            name: Difference(**{**fields, "values": frozenset(fields.get("values", ()))})
+            for name, fields in files.items()
+        }
         for run, files in json.loads(done.stdout).items()
-        for name, fields in files.items()
     }
-    final = [visible_name(name) for name in reference.final]
-    if again is not None:
-        twice = {name: each for (run, name), each in found.items() if run == again.name}
-        final += [
-            name
-            for name in twice
-            if name not in final and not twice[name].tensors and not twice[name].uncompared
-        ]
+    final = {visible_name(name) for name in reference.final}
+    twice = found[again.name] if again else {}
+    alike = {
+        name
+        for name, each in twice.items()
+        if not (each.tensors or each.uncompared or each.missing)
+    }
     for run in runs:
-        own = (found[run.name, name] for name in final if (run.name, name) in found)
+        own = (
+            each
+            for name, each in found[run.name].items()
+            if name in final or (name in alike and not each.missing)
+        )
         run.difference = reduce(or_, own, Difference())

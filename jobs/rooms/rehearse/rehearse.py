@@ -175,7 +175,8 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     if not tried:
         raise UserError(f"no harm could be tried; {runs[0].name}: {runs[0].untried}")
     compare(subject.python, first, tried, again)
-    repeats, varying = _not_repeated(again), again.difference.values
+    repeats = again.how_it_differs if again.difference.tensors else ""
+    varying = again.difference.values
     middle = next((each for each in tried if each.name == MIDDLE), None)
     for run in tried:
         is_compared = not (run.scenario.ranks or repeats)  # other ranks give other bits
@@ -196,16 +197,6 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         seconds=time.monotonic() - begun,
         notes=notes,
     )
-
-
-def _not_repeated(again: Tried) -> str:
-    """Return how the second undisturbed run differs; empty if it ends with the same bits."""
-    if again.difference.missing:
-        raise UserError(
-            f"the second undisturbed run wrote no {again.difference.missing}\n"
-            "  hint: --final PATTERN names the files of the final state, such as 'out/*/final.pt'"
-        )
-    return again.how_it_differs if again.difference.tensors else ""
 
 
 def _notes(runs: Sequence[Tried], varying: Collection[str]) -> list[str]:

@@ -163,6 +163,13 @@ class Rehearsal:
             subject.is_forked = False
             again = self.run(Scenario(UNDISTURBED[1], recorded=saved))
             subject.is_forked = not _is_same(first, again)
+        for name in first.final:
+            if not final_state.of_run(again.home, name).exists():
+                raise UserError(
+                    f"the second undisturbed run wrote no {final_state.visible_name(name)}\n"
+                    "  hint: --final PATTERN names the files of the final state, of one name in "
+                    "each run"
+                )
         return first, again
 
     def disturbed(

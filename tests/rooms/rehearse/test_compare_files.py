@@ -135,3 +135,18 @@ def test_other_files_than_the_last_are_compared_but_not_what_describes_a_checkpo
     found = final_state.find(tmp_path, tmp_path / "code", None, 1.0, 100.0)
     others = [f"code/{name}" for name in ("best.json", "best.pt", "step-8/last.pt")]
     assert found == (["code/end.pt"], others)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "is_same"),
+    [
+        ("runs/2026-11-28_18-56-34/a.pt", "runs/2026-11-28_18-57-01/a.pt", True),
+        ("runs/2026-11-28/18-56-34/a.pt", "runs/2026-11-28/18-57-01/a.pt", True),
+        ("runs/20261128-185634/a.pt", "runs/20261128-185701/b.pt", False),
+        ("step-00200012/a.pt", "step-00200024/a.pt", False),
+    ],
+)
+def test_a_folder_of_another_time_has_the_same_file(tmp_path, name, other, is_same):
+    (tmp_path / other).parent.mkdir(parents=True)
+    (tmp_path / other).touch()
+    assert (final_state.of_run(tmp_path, name) == tmp_path / other) is is_same

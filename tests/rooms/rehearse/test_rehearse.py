@@ -289,6 +289,12 @@ def test_what_cannot_be_rehearsed_is_refused_in_one_line(reason, tmp_path):
 
 
 @pytest.mark.slow
+def test_one_rank_will_do_where_a_script_opens_no_process_group(tmp_path):
+    _, output = rehearse(tmp_path, IMPORTS + STEPS.format(steps=9))  # it writes no state
+    assert "one rank, as the script opens no process group" in output
+
+
+@pytest.mark.slow
 def test_a_start_ends_with_a_thread_that_waits_for_work(tmp_path):
     waiting = "torch.pool = __import__('concurrent.futures').futures.ThreadPoolExecutor()"
     text = IMPORTS + STEPS.format(steps=9) + SAVED + f"{waiting}\ntorch.pool.submit(int)\n"

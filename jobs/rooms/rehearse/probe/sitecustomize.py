@@ -350,20 +350,6 @@ def watch_group(torch: ModuleType) -> None:
     distributed.init_process_group = init_process_group
 
 
-def note_save(save: Callable[[], Any], target: Any) -> Any:
-    """Save, and record it."""
-    path = path_of(target)
-    if path is None or (own := recorder()) is None:
-        return save()
-    own.event("save", kind="save", path=path)
-    own.reach("save")
-    record_disk(path)
-    result = save()
-    record_disk()
-    own.event("save", kind="done", path=path)
-    return result
-
-
 def path_of(target: Any) -> str | None:
     """Return the path of a path or of an open file; None of a file in memory."""
     if isinstance(target, (str, os.PathLike)):
@@ -382,8 +368,16 @@ def watch_saves(module: Any) -> None:
 
     def save(*arguments: Any, **options: Any) -> Any:
         target = [*arguments[1:2], options.get("f"), options.get("filename")]
-        path = next((each for each in target if each is not None), None)
-        return note_save(lambda: original(*arguments, **options), path)
+        path = path_of(next((each for each in target if each is not None), None))
+        if path is None or (own := recorder()) is None:
+            return original(*arguments, **options)
+        own.event("save", kind="save", path=path)
+        own.reach("save")
+        record_disk(path)
+        result = original(*arguments, **options)
+        record_disk()
+        own.event("save", kind="done", path=path)
+        return result
 
     setattr(module, name, save)
 
