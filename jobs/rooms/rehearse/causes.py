@@ -80,14 +80,14 @@ def _differs_in(name: str, shown: Tried) -> bool:
 
 
 def _is_kept_beside(shown: Tried) -> bool:
-    """Return whether weights differ although each step, or all that it begins with, is the same."""
-    if not shown.is_comparable or not shown.difference.tensors or shown.is_mixed:
+    """Return whether a file differs although each step, or all that it begins with, is the same."""
+    if not shown.is_comparable or not shown.difference or shown.is_mixed:
         return False
     return shown.divergence is None or not shown.divergence.inputs
 
 
 def _is_of_best(shown: Tried) -> bool:
-    return "best" in shown.difference.most.lower()
+    return any("best" in each.lower() for each in (shown.difference.most, *shown.difference.values))
 
 
 def _restore(name: str, shown: Tried) -> str:
@@ -246,7 +246,9 @@ FAULTS = (
         "each step is the same, but weights that are averaged over steps (EMA, SWA), or a buffer "
         "such as that of a batch norm, begin again",
         "save them with the checkpoint, such as by AveragedModel.state_dict(), and load them",
-        lambda shown: _is_kept_beside(shown) and not _is_of_best(shown),
+        lambda shown: (
+            _is_kept_beside(shown) and shown.difference.tensors > 0 and not _is_of_best(shown)
+        ),
     ),
     Fault(
         "best value not saved",

@@ -217,6 +217,17 @@ ODD: dict[str, tuple[dict[str, str], str, dict[str, str], list[str] | None]] = {
         },
         *("middle", {"continues": "yes", BITS: "no"}, ["best value not saved"]),
     ),
+    "the best value in a .json file begins again": (
+        {
+            "own = torch.Generator()": "best = 9\nown = torch.Generator()",
+            "        taken = number + 1\n": "        taken = number + 1\n"
+            "        if abs(6 * epoch + taken - 3) < best:\n"
+            "            best = abs(6 * epoch + taken - 3)\n"
+            "            rank or json.dump({'step': taken}, open('best.json', 'w'))\n",
+            "import os\n": "import json\nimport os\n",
+        },
+        *("middle", {"continues": "yes", BITS: "no"}, ["best value not saved"]),
+    ),
     "an order that hash() makes": (
         {"torch.manual_seed(0)": "torch.manual_seed(hash('a') % 10**6)"},
         *("middle", {"repeats itself undisturbed": "no", BITS: "yes"}, []),
