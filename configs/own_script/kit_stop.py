@@ -138,8 +138,8 @@ class Stop:
                 return float(value)
         if name not in self.left_out:
             self.left_out.add(name)
-            kind = type(value).__name__
-            what = f"kit_stop: {name} is left out of the reports: a {kind} that is no number"
+            kind = "None" if value is None else f"of type {type(value).__name__}"
+            what = f"kit_stop: {name} is left out of the reports: it is {kind}, not a number"
             self._print(what, sys.stderr)
         return None
 

@@ -190,7 +190,7 @@ def after_same_crash(
         return decision
     if len({_NUMBER.sub("#", each) for each in errors}) > 1:
         return decision
-    reason = f"the same within a minute of two starts: {decision.reason}"
+    reason = f"two starts failed alike within a minute: {decision.reason}"
     return replace(decision, action=Action.HOLD, reason=reason)
 
 

@@ -119,9 +119,11 @@ def _of_module(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> s
             f"{path} lies where Python does not look: resume with "
             f"setup='[export PYTHONPATH={folder}]', or import it by its package"
         )
-    named = "git add -f it" if facts.spec.launch.is_trainer else "name it in launch.inputs"
-    why = "is not in the frozen code (git ignores it, or it is newer)"
-    return f"{found} {why}: {named}, then submit again"
+    inputs = ",".join([*facts.spec.launch.inputs, str(path)])
+    named = f"add launch.inputs='[{inputs}]' to the command"
+    if facts.spec.launch.is_trainer:
+        named = "git add -f it, then resume"
+    return f"{found} is not in the frozen code (git ignores it, or it is newer): {named}"
 
 
 def remedy_of(why: Why, run_id: str) -> tuple[str, str]:

@@ -310,9 +310,12 @@ def format_stop(launch: Launch) -> str:
     """Return what the first Ctrl-C does, as the user reads it."""
     if launch.is_trainer:
         return "stopping after this step and saving (Ctrl-C again kills)"
-    number = stop_signal(launch)
-    by = "KIT_STOP_FILE alone" if number is None else f"{number.name}, KIT_STOP_FILE"
-    return f"asked your script to stop: {by} (Ctrl-C again kills)"
+    if (number := stop_signal(launch)) is None:
+        return (
+            "your script gets no signal (launch.stop_signal: none): it trains to its end unless it "
+            "looks for KIT_STOP_FILE (Ctrl-C again kills)"
+        )
+    return f"asked your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"
 
 
 def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:

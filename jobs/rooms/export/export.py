@@ -29,7 +29,7 @@ def command(args: argparse.Namespace) -> int:
     """
     run_dir = lookup.find(args.run)
     if not Spec.read(run_dir.spec).launch.is_trainer:
-        hint = f"its script's own are where that saves them, such as in {run_dir.work}"
+        hint = f"its script saves its own checkpoints where it likes, such as in {run_dir.work}"
         raise UserError(
             f"{run_dir.run_id} is the run of a script, and export needs a checkpoint of the kit's "
             f"trainer\n  hint: {hint}"

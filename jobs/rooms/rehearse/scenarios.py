@@ -97,6 +97,15 @@ def _save(reference: Tried, steps: int) -> tuple[str, range]:
     return "", range(0)
 
 
+def _recorded(reference: Tried, steps: int) -> range:
+    """Return the steps in which a save is recorded: if possible one that replaces another."""
+    _, written = _save(reference, steps)
+    saves = {save.after for process in reference.processes for save in process.saves} - {0}
+    if steps in saves and not any(after < written.start for after in saves):
+        return range(steps, sys.maxsize)
+    return written
+
+
 def _late(after: Sequence[int], steps: int) -> int:
     """Return the number of the last of some moments, if possible with STEPS_LEFT, or 0.
 
@@ -156,7 +165,7 @@ class Rehearsal:
         self.reference, subject = first, self.subject
         is_command = isinstance(subject, CommandSubject)
         subject.is_forked = is_command and not any(map(os.path.exists, GPU_DEVICES))
-        _, saved = _save(first, len(first.course().steps))
+        saved = _recorded(first, len(first.course().steps))
         again = self.run(Scenario(UNDISTURBED[1], recorded=saved))
         if subject.is_forked and not _is_same(first, again):
             # A fork may be what differs: a second process of its own decides.

@@ -62,7 +62,7 @@ def launchers_in(launch: Launch) -> Iterator[Problem]:
     by_path = (launch.script or "").removesuffix(".py").replace("/", ".")
     in_path = any(by_path.endswith(f".{module}") for module in _MODULES)
     for key, name, is_wrong in (
-        ("module", launch.module, _is_launcher(launch.module)),
+        ("module", launch.module, launch.module == "torchrun" or _is_launcher(launch.module)),
         ("script", launch.script, in_path or _LAUNCHERS.fullmatch(Path(launch.script or "").name)),
     ):
         if is_wrong:

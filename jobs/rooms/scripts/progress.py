@@ -148,8 +148,7 @@ def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision
     """
     seen = seen_in(found)
     if decision.action is Action.DONE and seen.apart:
-        why = "no rank called init_process_group(), unless they met elsewhere"
-        reason = f"{seen.apart} separate trainings: {why}"
+        reason = f"{seen.apart} separate trainings: no rank called torch's init_process_group()"
         return replace(decision, reason=reason, kind=Kind.SEPARATE_TRAININGS)
     if seen.nothing_new is None:
         return decision

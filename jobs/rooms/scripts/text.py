@@ -15,7 +15,7 @@ MAX_FILES = 100
 JOB_ID, ADDRESS, SPAWN = "SLURM_JOB_ID", "MASTER_ADDR", "torch.multiprocessing.spawn"
 FOUND = {
     JOB_ID: "reads SLURM_JOB_ID: it changes with each successor and resume, so what is saved under "
-    "its name is not found again; KIT_RUN_DIR stays",
+    "its name is not found again; KIT_RUN_DIR and KIT_CHECKPOINT_DIR stay",
     ADDRESS: "sets MASTER_ADDR: torchrun has set it for all ranks, which may not meet at another "
     "one, and train separately or wait; init_process_group() alone brings them together",
     SPAWN: "starts ranks of its own: the kit starts them (launch.nproc_per_node on each node); "

@@ -53,6 +53,7 @@ LAUNCHERS = {
     "module: torch.distributed.launch, args: ['--nproc_per_node=2', -m, pkg.train]": (
         "launch.module=pkg.train launch.args=[];"
     ),
+    "module: torchrun, args: [inner.py]": "launch.script=inner.py launch.args=[]",
     "module: accelerate.commands.launch, args: [--multi_gpu]": "launch.script=YOUR_SCRIPT.py",
     "module: accelerate.commands.accelerate_cli, args: [launch, x.py]": "launch.script=x.py",
     "module: deepspeed.launcher.runner": "launch.args; launch.nproc_per_node",

@@ -274,7 +274,7 @@ def test_what_is_no_number_is_left_out_with_one_warning(kit_stop, run, clock, at
     written = {each.name: each.value for each in progress.metrics or ()}
     assert str(written) == "{'loss': 0.5, 'np': 2.0, 'nan': nan, 'ok': 1.0}"
     for name, line in zip(NO_NUMBERS, capsys.readouterr().err.splitlines(), strict=True):
-        assert line.startswith(f"kit_stop: {name} is left out of the reports: a ")
+        assert line.startswith(f"kit_stop: {name} is left out of the reports: it is ")
 
 
 @pytest.mark.parametrize("total", [None, -1, 0, math.inf, math.nan, "all", torch.zeros(2)])
