@@ -104,6 +104,8 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         hint = "" if isinstance(error, (PermissionError, ValueError)) else _other_files(path)
+        if os.path.exists(path / "spec.json"):
+            hint = f"it is a run, which {installation.command('resume', path.name)} continues"
         raise _refused(path, f"cannot be read: {reason}", hint) from None
     if (other := foreign.of_script(path, data)) is not None:
         raise _refused(path, *other)

@@ -109,8 +109,9 @@ def _words_of(lines: Sequence[str], code: int) -> tuple[str, bool]:
     if is_refusal:
         at = max((n for n, text in enumerate(own) if _REFUSAL.search(text)), default=-1)
         if at >= 0:  # `(required)` below its option; the options below `unrecognized:`
+            begin = at if " " in own[at] else max(0, at - 1)
             end = at + (3 if own[at].endswith(":") else 1)
-            own = [" ".join(own[max(0, at - (" " not in own[at])) : end])]
+            own = [" ".join(own[begin:end])]
     return (own or shown or [""])[-1], is_refusal
 
 

@@ -237,6 +237,7 @@ def test_the_file_itself_is_no_hint(tmp_path, monkeypatch):
         ("cancer", "hint: did you mean configs/cancer.yaml?"),
         ("nowhere/x.yaml", "cannot be read: No such file or directory"),
         (".", "cannot be read: Is a directory\n  hint: . has resnet.yaml"),
+        ("run", "cannot be read: Is a directory\n  hint: it is a run, which "),
         ("a\0b", "cannot be read: embedded null byte"),
         ("x" * 5000, "cannot be read: File name too long"),
         ("a\nb\x1b[31m", "a\\nb\\x1b[31m: cannot be read"),
@@ -245,7 +246,8 @@ def test_the_file_itself_is_no_hint(tmp_path, monkeypatch):
 def test_a_path_that_cannot_be_read_is_named(tmp_path, monkeypatch, path, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
-    for name in ("resnet.yaml", ".hidden.yaml", "configs/cancer.yaml"):
+    (tmp_path / "run").mkdir()
+    for name in ("resnet.yaml", ".hidden.yaml", "configs/cancer.yaml", "run/spec.json"):
         (tmp_path / name).write_text("name: x")
     with pytest.raises(SpecError) as caught:
         load(Path(path))
