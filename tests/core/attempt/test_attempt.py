@@ -303,6 +303,7 @@ def test_a_stop_that_was_killed_before_its_save_names_what_it_lacked(
     assert "no rank has done a step" not in last.reason
 
 
+@pytest.mark.room("sites")  # a successor
 def test_three_time_limits_without_a_step_are_a_hang(run, command, slurm):
     run.spec.write_text(Spec().to_json())
     slurm.set_state("7", "RUNNING")

@@ -123,6 +123,7 @@ def test_a_wrong_value_is_named_with_its_line_and_a_hint(refuse, value, message)
     assert errors.count("x.yaml:") == 1, "one mistake, one error"
 
 
+@pytest.mark.room("health", "profiler")
 @pytest.mark.parametrize("written", ["1e5", "100000.0", "1.0e+5", "1000e2", "100000"])
 def test_a_whole_number_may_be_written_with_a_point_or_an_exponent(take, written):
     for spec in (
