@@ -14,7 +14,7 @@ EXPECTED: dict[str, str | None] = {
     "05_preemption_that_cancels_without_a_successor": "cancelled",  # the text names both
     "05_cancelled": "cancelled",
     "06": "requeued|batch_script_killed",
-    "06_save_longer_than_what_is_left": "time_limit",
+    "06_save_longer_than_what_is_left": "not_saved",
     "07": "manual_stop",
     "09": "manual_stop|time_limit",
     "10": "manual_stop|time_limit",
@@ -57,7 +57,7 @@ EXPECTED: dict[str, str | None] = {
     "35": "",
     "35_a_purge_takes_what_the_run_cannot": "time_limit files_missing",
     "36": "preemption",
-    "36_time_limit": "time_limit no_progress",
+    "36_time_limit": "time_limit hang",
     "37": "cancelled",
     "38": None,
     "39": "cancelled",
