@@ -53,8 +53,10 @@ def recorded() -> tuple[Samples, Samples]:
 def batches(folder: Path, rank: int) -> list[list[int]]:
     """The samples on which a rank trained over all attempts.
 
-    Without those of a start: a throw-away pass uses sample 0 only, and the first ones are compared.
+    Without those of a start: a throw-away pass uses sample 0 only, the first ones are compared, and
+    single ones are digested.
     """
     lines = [line.split() for line in (folder / str(rank)).read_text().splitlines()]
     all_batches = [[int(word) for word in line] for line in lines]
-    return [batch for batch in all_batches if any(batch) and batch != list(range(TRIAL_SIZE))]
+    trained = [batch for batch in all_batches if len(batch) > 1 and any(batch)]
+    return [batch for batch in trained if batch != list(range(TRIAL_SIZE))]
