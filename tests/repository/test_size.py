@@ -1,25 +1,38 @@
-"""The brake: the lines of the core, of rooms and of tests have a limit, and more fails."""
+"""The brake: product and tests have at most as many lines as tests/size.toml says.
 
-import re
+`python -m tests.repository.test_size` prints the lines and the statements of each room, too.
+"""
+
+import ast
 import tomllib
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMITS = tomllib.loads((REPOSITORY / "tests/size.toml").read_text(encoding="utf-8"))
-PRODUCT = ("jobs", "trainer", "slurm", "slurm_job_kit")
+FOLDERS = {"product": ("jobs", "trainer", "slurm", "slurm_job_kit"), "tests": ("tests",)}
 CODE = {".py", ".sh", ".sbatch", ".mk", ".c"}
-RAISE = re.compile(r"\+(\d+): deleted \w.+")
 
 
-def lines(folder):
-    return {
-        path.relative_to(REPOSITORY): len(path.read_text(encoding="utf-8").splitlines())
-        for path in (REPOSITORY / folder).rglob("*")
-        if path.suffix in CODE and "__pycache__" not in path.parts
-    }
+def statement_lines(text):
+    """The number of lines on which a part of a statement begins or ends, without imports."""
+    lines = set()
+    nodes = [*ast.parse(text).body]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or is_docstring(node):
+            continue
+        lines |= {getattr(node, name) for name in ("lineno", "end_lineno") if hasattr(node, name)}
+        nodes += ast.iter_child_nodes(node)
+    return len(lines)
+
+
+def is_docstring(node):
+    """Whether a statement is a string alone."""
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_text and isinstance(node.value.value, str)
 
 
 def room(path):
@@ -27,25 +40,36 @@ def room(path):
     return path.parts[2] if len(path.parts) > 3 and path.parts[1] == "rooms" else "core"
 
 
-def counted():
-    counts: Counter[str] = Counter()
-    for package in PRODUCT:
-        for path, number in lines(package).items():
-            counts[room(path)] += number
-    of_rooms = Path("tests/rooms")
-    tests = sum(n for path, n in lines("tests").items() if of_rooms not in path.parents)
-    return {**counts, "tests": tests}
+def counted(folders):
+    """The lines and the statement lines of each room in folders."""
+    counts = defaultdict(lambda: {"lines": 0, "statements": 0})
+    for folder in folders:
+        for path in (REPOSITORY / folder).rglob("*"):
+            if path.suffix in CODE and "__pycache__" not in path.parts:
+                text = path.read_text(encoding="utf-8")
+                count = counts[room(path.relative_to(REPOSITORY))]
+                count["lines"] += len(text.splitlines())
+                count["statements"] += statement_lines(text) if path.suffix == ".py" else 0
+    return counts
 
 
-def limit(entry):
-    """A number, or a list of one and of raises, each with what was deleted for it."""
-    number, *raises = entry if isinstance(entry, list) else [entry]
-    return number + sum(int(RAISE.sub(r"\1", text)) for text in raises)
+@pytest.mark.parametrize("part", FOLDERS)
+@pytest.mark.parametrize("measure", ["lines", "statements"])
+def test_the_code_only_shrinks(part, measure):
+    there_are = sum(count[measure] for count in counted(FOLDERS[part]).values())
+    assert there_are <= LIMITS[part][measure], "delete as much as was added: tests/size.toml"
 
 
-COUNTED = counted()
+def main():
+    """Print the lines and statement lines of product and tests, whole and by room."""
+    for part, folders in FOLDERS.items():
+        counts = counted(folders)
+        for measure in ("lines", "statements"):
+            total = sum(count[measure] for count in counts.values())
+            print(f"{part} {measure} {total} of at most {LIMITS[part][measure]}")
+        for name, count in sorted(counts.items(), key=lambda pair: -pair[1]["lines"]):
+            print(f"  {name} {count['lines']} {count['statements']}")
 
 
-@pytest.mark.parametrize("name", [name for name in COUNTED if name in LIMITS])
-def test_no_room_is_longer_than_agreed(name):
-    assert COUNTED[name] <= limit(LIMITS[name]), f"see the first lines of tests/size.toml: {name}"
+if __name__ == "__main__":
+    main()
