@@ -75,7 +75,7 @@ bench-gpu: $(READY_DEV) ## Measure the kit on one GPU; where there is none, prin
 	@$(PYTHON) -m tests.bench gpu $(call typed,FLAGS)
 bench-full: $(READY_BENCH) ## All of it, and other libraries beside the kit, which it installs
 	@$(PYTHON) -m tests.bench full $(call typed,FLAGS)
-bench-scale: $(READY_DEV) ## 10,000 simulated nodes; 2 to 64 ranks on a real Slurm (root)
+bench-scale: $(READY_DEV) ## Files of 10,000 nodes; 2 to 64 ranks on a real Slurm (root)
 	@$(PYTHON) -m tests.scale $(call typed,FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .

@@ -16,8 +16,6 @@ from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import close_lost
 from tests.rooms.nodes.kit import kept
-from tests.scale.costs import Costs
-from tests.scale.world import World
 
 NODE = """\
 NodeName={} Arch=x86_64 CoresPerSocket=1
@@ -147,11 +145,3 @@ def test_a_node_that_was_rebooted_is_the_cause_of_a_lost_attempt(
     rebooted = record["evidence"]["rooms"].get("nodes", {}).get("rebooted", [])
     assert (record["cause"], rebooted) == (cause, nodes)
     assert cause != "node" or "rebooted after the attempt began: b" in record["reason"]
-
-
-def test_a_bad_node_is_left_out_of_the_next_start():
-    world = World(4, [2], Costs())
-    world.bad["n00000"] = True
-    world.run(4000, [])
-    job = world.trainings[0].job
-    assert job.excluded == ("n00000",) and "n00000" not in job.nodes and job.state == "RUNNING"
