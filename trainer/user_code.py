@@ -55,7 +55,7 @@ def with_key(error: Exception, key: str, name: str) -> CodeError:
 def call(key: str, function: Callable[..., Any], args: Mapping[str, Any], *given: Any) -> Any:
     """Call the code of the spec's `key` with `given` and `args`; return its value."""
     try:
-        return function(*given, **_as_meant(function, args))
+        return function(*given, **_typed(function, args))
     except TypeError as error:
         # A traceback of one frame: the arguments do not fit the signature, a mistake in the spec.
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:
@@ -63,7 +63,7 @@ def call(key: str, function: Callable[..., Any], args: Mapping[str, Any], *given
         raise
 
 
-def _as_meant(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with 1e5 and 32.0 as whole numbers where the signature has an int."""
     of: Mapping[str, inspect.Parameter] = {}
     with contextlib.suppress(Exception):  # no signature, or names that only type checkers import

@@ -6,6 +6,5 @@
 - resolve: fills in paths, variables and canonical forms.
 - validate: values against the dataclasses of jobs.spec; the room check has more.
 - keys: the names of all keys, and the nearest one to a typing error.
-- foreign: scripts, and configs of other tools, that are no spec.
 - reserved: options of sbatch that the kit sets itself.
 """

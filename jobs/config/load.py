@@ -15,7 +15,7 @@ from .. import installation
 from ..problems import Place, Problem, SpecError
 from ..rooms import ROOMS
 from ..spec import Spec
-from . import foreign, overrides, validate, yaml_reader
+from . import overrides, validate, yaml_reader
 from .keys import nearest
 from .yaml_reader import Document
 
@@ -69,13 +69,11 @@ def read(path: Path, arguments: Sequence[str] = ()) -> tuple[str, Document]:
     """
     text = _read(path)
     document = yaml_reader.parse(text, lambda line: Place(f"{path}:{line}", (0, line)))
-    if (other := foreign.of_keys(path, text, document.values)) is not None:
-        raise _refused(path, *other)
     if not isinstance(document.values, dict):
         hint = "write keys and values, such as name: first-run"
         nothing = Problem((), "this is not a mapping of keys", hint, place=document.place(()))
         raise SpecError(document.problems or [nothing])
-    document.values = overrides.as_meant(document.values, (), document.nodes)
+    document.values = overrides.typed(document.values, (), document.nodes)
     overrides.apply(document, arguments)
     return text, document
 
@@ -107,8 +105,6 @@ def _read(path: Path) -> str:
         if os.path.exists(path / "spec.json"):
             hint = f"it is a run, which {installation.command('resume', path.name)} continues"
         raise _refused(path, f"cannot be read: {reason}", hint) from None
-    if (other := foreign.of_script(path, data)) is not None:
-        raise _refused(path, *other)
     if len(data) > yaml_reader.MAX_BYTES:
         raise _refused(path, "is larger than 64 KiB", "is it a spec? configs/ has examples")
     try:

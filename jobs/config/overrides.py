@@ -1,46 +1,26 @@
 """`KEY=VALUE` arguments of the command line: each is parsed and merged into a document."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..problems import CONTROL, KeyPath, Place, Problem
 from . import yaml_reader
-from .keys import as_whole, is_text, is_text_item, keys, nearest, type_at
+from .keys import as_whole, is_text, is_text_item, type_at
 from .yaml_reader import Document, YamlNode
 
 _QUOTE = "quote the value for YAML as well: KEY='\"VALUE\"'"
-_QUOTED_MAPPING = "SET splits at spaces: write one entry as {}.NAME=VALUE"
 _CONTROL = re.compile(f"[{CONTROL}]")
 
 
 def apply(document: Document, arguments: Sequence[str]) -> None:
     """Merge each `KEY=VALUE` into the document; a wrong one becomes one of its problems."""
-    for number, (argument, *rest) in enumerate(_grouped(arguments)):
+    for number, argument in enumerate(arguments):
         parsed = parse(argument, number)
-        if rest:
-            place = Place(f"override {' '.join([argument, *rest])[:100]}", (1, number))
-            hint = f"write {''.join([argument, *rest])}"
-            parsed = Problem((), "has a space beside its =", hint, place=place)
         problem = parsed if isinstance(parsed, Problem) else merge(document, *parsed)
         if problem is not None:
             document.problems.append(problem)
-
-
-def _grouped(arguments: Iterable[str]) -> Iterator[list[str]]:
-    """Yield each argument, with what a shell has cut off at the spaces around its `=`."""
-    group: list[str] = []
-    for each in arguments:
-        key, equals, value = "".join(group).partition("=")
-        is_value = bool(equals) and not value and "=" not in each
-        is_rest = is_value or (bool(key) and not equals and each.startswith("="))
-        if group and not is_rest:
-            yield group
-            group = []
-        group.append(each)
-    if group:
-        yield group
 
 
 def newest(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -63,11 +43,7 @@ def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
     name, equals, written = argument.partition("=")
     place = Place(f"override {argument[:100]}", (1, number))
     if not equals:
-        known = [key.dotted for key in keys().values()]
-        in_mapping = any(name.startswith(f"{key}.") for key in known)
-        key = name if in_mapping else nearest(name, known)
         hint = "write KEY=VALUE without spaces, such as slurm.nodes=2"
-        hint = f"write {key}=VALUE" if key else hint
         return Problem((), "is not KEY=VALUE", hint, place=place)
     path: KeyPath = tuple(name.split("."))
     if not all(path) or len(argument.encode(errors="replace")) > yaml_reader.MAX_BYTES:
@@ -76,31 +52,15 @@ def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
         )
     if _CONTROL.search(argument):
         return Problem(path, "has a line break or control character", "leave it out", place=place)
-    document = _value(written, place)
-    if _has_comment(written, document):
-        return Problem(path, "# begins a comment: the value would end there", _QUOTE, place=place)
+    # An empty value is null.
+    document = yaml_reader.parse(written, lambda _: place) if written.strip() else Document()
     if document.problems:
-        is_cut = written.startswith("{") and not written.endswith("}")
-        hint = _QUOTED_MAPPING.format(name) if is_cut else _QUOTE
-        return replace(document.problems[0], path=path, hint=hint)
+        return replace(document.problems[0], path=path, hint=_QUOTE)
     nodes = {path + at: node for at, node in {(): YamlNode(place), **document.nodes}.items()}
-    return path, Document(as_meant(document.values, path, nodes, is_override=True), nodes)
+    return path, Document(typed(document.values, path, nodes, is_override=True), nodes)
 
 
-def _has_comment(written: str, document: Document) -> bool:
-    """Return whether a comment ends the text: one more character then changes nothing."""
-    if "#" not in written or written.lstrip().startswith("#"):
-        return "#" in written
-    longer = _value(written + "x", Place(""))
-    return not longer.problems and longer.values == document.values
-
-
-def _value(written: str, place: Place) -> Document:
-    """Return the document in the value of an override; an empty value is null."""
-    return yaml_reader.parse(written, lambda _line: place) if written.strip() else Document()
-
-
-def as_meant(
+def typed(
     value: Any, path: KeyPath, nodes: dict[KeyPath, YamlNode], is_override: bool = False
 ) -> Any:
     """Return the value with its numbers as their keys take them: 1e5 for a whole one is 100000.
@@ -109,10 +69,10 @@ def as_meant(
     """
     if isinstance(value, dict):
         return {
-            name: as_meant(item, (*path, name), nodes, is_override) for name, item in value.items()
+            name: typed(item, (*path, name), nodes, is_override) for name, item in value.items()
         }
     if isinstance(value, list):
-        return [as_meant(item, (*path, at), nodes, is_override) for at, item in enumerate(value)]
+        return [typed(item, (*path, at), nodes, is_override) for at, item in enumerate(value)]
     written = nodes[path].written if path in nodes else None
     if value is None or written is None:
         return value
@@ -125,9 +85,8 @@ def as_meant(
     return value if is_sbatch_arg and keeps_meaning else written
 
 
-def merge(document: Document, written: KeyPath, value: Document) -> Problem | None:
+def merge(document: Document, path: KeyPath, value: Document) -> Problem | None:
     """Set a key in the document, or return why that is impossible."""
-    path = _spelling_in(document.values, written)
     nodes = {path + at[len(path) :]: node for at, node in value.nodes.items()}
     own = nodes[path]
     parent = document.values
@@ -144,15 +103,3 @@ def merge(document: Document, written: KeyPath, value: Document) -> Problem | No
         del document.nodes[at]
     document.nodes.update(nodes)
     return None
-
-
-def _spelling_in(values: Any, path: KeyPath) -> KeyPath:
-    """Return the path with an sbatch option as the file spells it: mail_type or mail-type."""
-    if path[:2] != ("slurm", "sbatch_args") or len(path) != 3:
-        return path
-    slurm = (values.get("slurm") or {}) if isinstance(values, dict) else {}
-    options = slurm.get("sbatch_args") if isinstance(slurm, dict) else {}
-    for name in options if isinstance(options, dict) else {}:
-        if name.replace("_", "-") == str(path[2]).replace("_", "-"):
-            return (*path[:2], name)
-    return path

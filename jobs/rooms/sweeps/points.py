@@ -174,7 +174,7 @@ class _Section:
         path, full = tuple(key.split(".")), (SWEEP, *at)
         inner = self._document.nodes.items()
         nodes = {path + x[len(full) :]: node for x, node in inner if x[: len(full)] == full}
-        return word(key, overrides.as_meant(value, path, nodes))
+        return word(key, overrides.typed(value, path, nodes))
 
     def _values(self, key: str, values: Any) -> list[Any]:
         if isinstance(values, list) and values:

@@ -168,54 +168,6 @@ def test_no_content_of_a_file_makes_a_traceback(refuse, data, message):
     assert message in refuse(data)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "what", "where"),
-    [
-        ("t.py", "import torch\n" * 9000, "a Python script", "launch: {script: "),
-        ("t", "#!/usr/bin/env python3\n\xff", "a Python script", "launch: {script: "),
-        ("job.sbatch", "#SBATCH -N2\n", "a shell script", "keys of slurm"),
-        ("job", "#!/bin/bash\nsrun x\n", "a shell script", "launch.script"),
-        ("n.ipynb", '{"cells": []}', "a notebook", "nbconvert"),
-        ("a.yaml", "compute_environment: LOCAL_MACHINE\nfp16: no\n", "accelerate", "slurm.nodes"),
-        ("d.json", '{\n\t"zero_optimization": {"stage": 2}}', "DeepSpeed", "[--deepspeed, "),
-        ("h.yaml", "defaults: [a, _self_]\nname: x\nopt: {lr: 1}\n", "Hydra", "--config-name=h"),
-        ("h.yaml", "defaults: [_self_]\nname: x\ntrain:\n  lr: 1\n", "Hydra", "--config-name=h"),
-        ("h.yaml", "net:\n  _target_: a.B\n  w: ${w}\n", "Hydra", "launch.script"),
-        ("l.yaml", "trainer: {max_epochs: 3}\ndata:\n  class_path: a.B\n", "Lightning", "[fit, "),
-        (
-            "n.yaml",
-            "model: a\nargs:\n  per_device_train_batch_size: 8\nx: 1\n",
-            "Trainer",
-            "launch",
-        ),
-        ("t.yaml", "output_dir: out\nlearning_rate: 5e-5\n", "Trainer", "launch.args"),
-        ("t.yaml", "base: &a {x: 1}\nnum_train_epochs: 3\nmore: *a\n", "Trainer", "launch.args"),
-    ],
-)
-def test_a_file_of_another_tool_is_named_with_the_place_where_it_goes(
-    tmp_path, name, text, what, where
-):
-    path = tmp_path / name
-    path.write_text(text, encoding="latin-1")
-    with pytest.raises(SpecError) as caught:
-        load(path, ["no override"])
-    assert len(caught.value.problems) == 1
-    first, hint = str(caught.value).split("\n")
-    assert first.startswith(f"{path}: is ") and what in first
-    assert where in hint
-
-
-def test_a_spec_with_a_key_of_another_tool_is_a_spec(refuse, take):
-    assert "trainer: unknown key\n  hint: did you mean train?" in refuse(
-        "name: x\ntrainer: {lr: 1}"
-    )
-    assert "output_dir: unknown key" in refuse("train: {lr: 1}\noutput_dir: x")
-    assert "report_to: unknown key" in refuse(
-        "launch: {script: a.py}\noutput_dir: x\nreport_to: none\nlogging_steps: 4"
-    )
-    assert take("train: {model_args: {_target_: a.B}}").train.model_args == {"_target_": "a.B"}
-
-
 def test_a_byte_order_mark_is_accepted(take):
     assert take("\ufeffname: x").name == "x"
 
