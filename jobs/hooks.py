@@ -18,7 +18,7 @@ from .rooms import ROOMS
 
 if TYPE_CHECKING:
     from .attempt.decision import Decision
-    from .config.load import LoadedSpec
+    from .config.loaded import LoadedSpec
     from .environment import Door
     from .problems import Problem
     from .records.ended import AttemptRecord, Evidence

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .. import hooks, records, shared_files
 from ..attempt.close import write_missing_result
-from ..config.load import LoadedSpec
+from ..config.loaded import LoadedSpec
 from ..console import print_line
 from ..errors import UserError
 from ..records.frozen import Provenance, Revision

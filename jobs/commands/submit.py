@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from .. import hooks, installation
-from ..config.load import LoadedSpec, load
+from ..config.load import load
+from ..config.loaded import LoadedSpec
 from ..console import display_path, print_line
 from ..errors import FailedError, UserError
 from ..records.queued import Submission

@@ -8,39 +8,19 @@ import glob
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import installation
 from ..problems import Place, Problem, SpecError
 from ..rooms import ROOMS
-from ..spec import Spec
 from . import overrides, validate, yaml_reader
 from .keys import nearest
+from .loaded import LoadedSpec
 from .yaml_reader import Document
 
-__all__ = ["LoadedSpec", "SpecError", "load"]
+__all__ = ["SpecError", "load"]
 
 SWEEP = "sweep"  # a section that is no part of a spec: the room sweeps reads it
-
-
-@dataclass(frozen=True)
-class LoadedSpec:
-    """A valid spec, and the input that gives the same spec on any machine and from any directory.
-
-    text: the user's file, unchanged.
-    overrides: `KEY=VALUE`, the last of each key; with the absolute path of `train.init_from`.
-    document: the parsed input, with the line of each key.
-    """
-
-    spec: Spec
-    text: str
-    overrides: tuple[str, ...] = ()
-    document: Document = field(default_factory=Document, compare=False, repr=False)
-
-    def placed(self, problem: Problem) -> Problem:
-        """Return the problem with the place of its key in the user's input."""
-        return replace(problem, place=self.document.place(problem.path))
 
 
 def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> LoadedSpec:

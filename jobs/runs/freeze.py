@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import hooks, records
-from ..config.load import LoadedSpec
+from ..config.loaded import LoadedSpec
 from ..console import print_line
 from ..errors import UserError
 from ..records.frozen import Overrides, PackageVersion, Provenance

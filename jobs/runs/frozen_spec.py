@@ -18,7 +18,7 @@ from ..spec import Spec
 from . import ownership
 
 if TYPE_CHECKING:
-    from ..config.load import LoadedSpec
+    from ..config.loaded import LoadedSpec
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
 FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile", "notify")

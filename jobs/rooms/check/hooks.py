@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ... import hooks, records
-from ...config.load import LoadedSpec
+from ...config.loaded import LoadedSpec
 from ...console import print_line
 from ...environment import Door
 from ...problems import Problem, SpecError

@@ -9,7 +9,8 @@ from typing import Any
 from ...commands import arguments
 from ...commands.views import table
 from ...config.keys import Key, default_text, keys, sections, type_name, unknown_key_hint
-from ...config.load import LoadedSpec, load
+from ...config.load import load
+from ...config.loaded import LoadedSpec
 from ...console import display_path, printable
 from ...errors import UserError
 from ...runs import frozen_spec, lookup

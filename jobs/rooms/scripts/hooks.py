@@ -13,7 +13,7 @@ from ...spec import Spec
 
 if TYPE_CHECKING:
     from ...attempt.decision import Decision
-    from ...config.load import LoadedSpec
+    from ...config.loaded import LoadedSpec
     from ...problems import Problem
     from ...records.ended import Evidence
     from ...records.nodes import Chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...config.load import LoadedSpec
+from ...config.loaded import LoadedSpec
 from ...console import print_line
 from ...rundir import RunDir
 from . import preemption, warnings

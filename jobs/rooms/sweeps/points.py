@@ -11,7 +11,8 @@ from typing import Any
 
 from ...config import overrides, yaml_reader
 from ...config.keys import as_whole, nearest
-from ...config.load import SWEEP, LoadedSpec, read, resolve_document
+from ...config.load import SWEEP, read, resolve_document
+from ...config.loaded import LoadedSpec
 from ...config.yaml_reader import Document
 from ...problems import KeyPath, Problem, SpecError
 from ...spec import METRIC_MODES

@@ -14,7 +14,7 @@ from ...attempt.close import write_missing_result
 from ...commands import arguments, queue, resume
 from ...commands.submit import choose_cluster, new_runs
 from ...commands.submit_claim import hold_claim
-from ...config.load import LoadedSpec
+from ...config.loaded import LoadedSpec
 from ...console import display_path, number_ranges, print_line, quantity
 from ...errors import FailedError, UserError
 from ...records.queued import Submission

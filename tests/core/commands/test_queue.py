@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from slurm_job_kit.jobs.commands import queue
-from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.config.loaded import LoadedSpec
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import Timeline, read_json, read_jsonl

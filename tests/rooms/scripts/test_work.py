@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.config.loaded import LoadedSpec
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rooms.scripts import hooks, work
 from slurm_job_kit.jobs.rooms.scripts.code import editable_line

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.config.load import LoadedSpec
+from slurm_job_kit.jobs.config.loaded import LoadedSpec
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.rooms.sites import hooks, preemption
 from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
