@@ -11,7 +11,6 @@ endif
 PYTHON := $(or $(ACTIVE),.venv/bin/python)
 READY := $(if $(ACTIVE),,.venv/.ready)
 READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
-READY_BENCH := $(if $(ACTIVE),,.venv/.ready-bench)
 JOBS := $(PYTHON) -m jobs
 # typed NAME: what stands on make's command line; a variable of the environment does not count.
 typed = $(if $(filter command,$(origin $(1))),$($(1)))
@@ -73,7 +72,7 @@ bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--jso
 	@$(PYTHON) -m tests.bench start $(call typed,FLAGS)
 bench-gpu: $(READY_DEV) ## Measure the kit on one GPU; where there is none, print that
 	@$(PYTHON) -m tests.bench gpu $(call typed,FLAGS)
-bench-full: $(READY_BENCH) ## All of it, and other libraries beside the kit, which it installs
+bench-full: $(READY_DEV) ## All of it
 	@$(PYTHON) -m tests.bench full $(call typed,FLAGS)
 bench-scale: $(READY_DEV) ## Files of 10,000 nodes; 2 to 64 ranks on a real Slurm (root)
 	@$(PYTHON) -m tests.scale $(call typed,FLAGS)
@@ -93,9 +92,6 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 	@$(PIP) -r $< >&2 && touch $@
 .venv/.ready-libraries: requirements-bench.lock .venv/.ready-dev
 	@$(PIP) -r $< >&2 && touch $@
-.venv/.ready-bench: requirements-torchx.lock .venv/.ready-libraries
-	@python3 -m venv .venv/torchx && .venv/torchx/bin/pip install --quiet \
-	    --disable-pip-version-check -r requirements-torchx.lock >&2 && touch $@
 PIP := .venv/bin/python -m pip install --disable-pip-version-check
 OLD := Python 3.11 or newer is needed, python3 is
 OFFLINE := hint: if PyPI cannot be reached, activate an environment with torch and requirements.lock

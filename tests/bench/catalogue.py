@@ -4,12 +4,11 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 
 from tests.slurm.host import why_not
 
 SETS = {
-    "usual": "all that end within minutes and need no other package: `make bench`",
+    "usual": "all that end within minutes: `make bench`",
     "gpu": "on one GPU: `make bench-gpu`; the others measure the CPU, also where there is one",
     "start": "starts and restarts: `make bench-start`",
     "full": "all of them: `make bench-full`",
@@ -50,11 +49,6 @@ class Bench:
         return next((why for need in self.needs if (why := need())), None)
 
 
-def package(name: str) -> str | None:
-    """Return that a package of the extra `bench` is missing, or None."""
-    return None if find_spec(name) else f"needs {name}: `make bench-full` installs it"
-
-
 def command(name: str) -> str | None:
     """Return that a command is not on PATH, or None."""
     return None if shutil.which(name) else f"needs the command {name}"
@@ -67,13 +61,12 @@ def gpu() -> str | None:
 
 START, ALONE, GPU = frozenset({"start"}), frozenset[str](), frozenset({"gpu"})
 BENCHES = (
-    Bench("B1", "commands.submit", "submit latency: submitit with torch, torchx / kit", 0),
+    Bench("B1", "commands.submit", "submit latency: submitit with torch / kit", 0),
     Bench("B2", "commands.light", "status and --help / python that does nothing", 0),
     Bench("B3", "start.first_step", "first step of two nodes: kit / bare torchrun", 0, START),
     Bench("B3", "start.restart", "SIGKILL of a rank to the next step", 0, START, limit_s=600),
     Bench("B4", "loop.overhead", "a training of the kit / of a bare DDP loop"),
     Bench("B4", "loop.overhead_two_ranks", "the same, a small MLP at two ranks", 2),
-    Bench("B5", "peers.frameworks", "other libraries / kit", sets=ALONE, limit_s=900),
     Bench(  # a count needs no quiet machine, and is most useful on a GPU
         "B6",
         "loop.device_syncs",
@@ -118,8 +111,6 @@ BENCHES = (
     Bench(
         "B16", "goodput", "useful time under faults beside the closed form", 0, ALONE, limit_s=1800
     ),
-    Bench("B17", "commands.read_spec", "a spec: yaml.SafeLoader alone / kit whole", 0),
-    Bench("B18", "loop.strategies", "memory, saves, collectives of each", 4, ALONE, limit_s=900),
     Bench(
         *("B19", "start.node_lost", "power loss of a node to the next step", 0, ALONE),
         needs=(why_not,),
@@ -129,7 +120,6 @@ BENCHES = (
         "G1", "gpu.throughput", "ResNet-50: kit / bare loop", sets=GPU, needs=(gpu,), limit_s=900
     ),
     Bench("G2", "gpu.save_stall", "torch.save / the kit's stall of a GPU", sets=GPU, needs=(gpu,)),
-    Bench("G3", "gpu.accuracy", "seconds to 97 % of the digits", sets=GPU, needs=(gpu,)),
 )
 
 

@@ -12,19 +12,15 @@ LIMIT_S = 120
 SBATCH = """#!/bin/sh
 case "$*" in *--parsable*) echo 4711 ;; *) echo 'Submitted batch job 4711' ;; esac
 """
-# torchx asks for the state of the job that it has submitted.
-SACCT = """#!/bin/sh
-echo 'JobID|JobName|Partition|State|ExitCode'
-echo '4711|bench|bench|PENDING|0:0'
-"""
 NO_ANSWER = "#!/bin/sh\nexit 1\n"
 
 
 def fake_slurm(folder: Path) -> dict[str, str]:
     """The environment of a user on a machine whose Slurm takes each job and does nothing."""
     folder.mkdir()
-    clients = {"sbatch": SBATCH, "sacct": SACCT}
-    clients |= dict.fromkeys(("srun", "scontrol", "squeue", "sinfo", "scancel"), NO_ANSWER)
+    clients = {"sbatch": SBATCH} | dict.fromkeys(
+        ("srun", "scontrol", "squeue", "sinfo", "scancel"), NO_ANSWER
+    )
     for name, text in clients.items():
         (folder / name).write_text(text, encoding="ascii")
         (folder / name).chmod(0o755)

@@ -1,13 +1,11 @@
 """B1: seconds until a job is submitted."""
 
 import itertools
-import shutil
 import sys
 from pathlib import Path
 
 from tests.bench.commands.command_line import fake_slurm, seconds
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
-from tests.bench.start.local_run import REPOSITORY
 
 # As in submitit's guide: the function to run stands in the script, which imports what it needs.
 SCRIPT = """
@@ -41,33 +39,8 @@ def measure(folder: Path) -> list[Figure]:
     def submitit() -> float:
         return seconds([sys.executable, script, folder / f"submitit-{next(numbers)}"], env)
 
-    variants = {"kit": kit, "submitit": submitit}
-    torchx = _torchx()
-    if torchx is not None:
-        project = folder / "project"  # torchx copies its working directory
-        project.mkdir()
-        (project / "train.py").touch()
-
-        def by_torchx() -> float:
-            place = f"job_dir={folder / f'torchx-{next(numbers)}'}"
-            options = ["--scheduler", "slurm", "-cfg", place, "dist.ddp", "-j", "2x1"]
-            return seconds([torchx, "run", *options, "--script", "train.py"], env, project)
-
-        variants["torchx"] = by_torchx
-    times = interleaved(variants)
+    times = interleaved({"kit": kit, "submitit": submitit})
     own = milliseconds(times["kit"])
     what = f"submitit from a script that imports torch / kit submit --no-check ({own}; {FAKE})"
     target = Target(">=", 7)
-    figures = [ratio(f"{what}; {KIT_DIFFERS}", times["submitit"], times["kit"], target)]
-    what = f"torchx run / kit submit --no-check ({FAKE})"
-    if torchx is None:
-        why = "needs torchx: `make bench-full` installs it"
-        return [*figures, Figure(f"{what}; {why}", None, None)]
-    what = f"{what}; {KIT_DIFFERS}"
-    return [*figures, ratio(what, times["torchx"], times["kit"], Target(">=", 1.6))]
-
-
-def _torchx() -> str | None:
-    """The command torchx, of the environment that `make bench-full` makes or of PATH."""
-    own = REPOSITORY / ".venv/torchx/bin/torchx"
-    return str(own) if own.exists() else shutil.which("torchx")
+    return [ratio(f"{what}; {KIT_DIFFERS}", times["submitit"], times["kit"], target)]
