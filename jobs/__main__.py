@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from .commands.catalogue import load, parse
-from .console import discard_output, escape_output, open_standard_streams, with_time
+from .console import discard_output, escape_output, with_time
 from .errors import HINT, FailedError, UserError
 
 EXIT_USER = 2
@@ -61,7 +61,6 @@ def command() -> int:
     Submit makes 55,000 objects, most of them in imports, and few are garbage. To look for it took
     a seventh of its CPU time. A run on this machine takes hours: there the collector still works.
     """
-    open_standard_streams()
     gc.set_threshold(100_000)
     code = main()
     gc.freeze()  # the interpreter collects once more at its end

@@ -86,19 +86,6 @@ def print_line(text: str) -> None:
         os.write(STDERR, printable(f"{with_time(text)}\n", LAYOUT).encode())
 
 
-def open_standard_streams() -> None:
-    """Open what the caller has closed of stdin, stdout and stderr, as a daemon or `>&-` does.
-
-    Else the next file that is opened has the number of stderr, and gets the kit's own lines.
-    """
-    while (null := os.open(os.devnull, os.O_RDWR)) <= STDERR:
-        os.set_inheritable(null, True)
-    os.close(null)
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (for good)
-
-
 def discard_output() -> None:
     """Discard later output to stdout and stderr: the process that read it is gone."""
     null = os.open(os.devnull, os.O_WRONLY)

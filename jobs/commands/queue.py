@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from ..records.ended import read_attempts
 from ..records.queued import Submission
 from ..rundir import RunDir, Timeline
 from ..runs import lookup
-from ..slurm import client, duration, executor, refusals, site
+from ..slurm import client, executor, refusals, site
 from ..slurm.hostlist import expand_hostlist
 from ..slurm.sbatch import sbatch_argv
 from ..spec import Spec
 from .submit_claim import block_signals
 
-HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
+_HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
 
 
 def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
@@ -40,18 +40,6 @@ def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
     records.write(run_dir.submission, submission)
     record = functools.partial(record_job, run_dir, submission, site.record(run_dir).cluster)
     return call_sbatch(argv, run_dir.submitit, record)
-
-
-def gpu_hours(specs: Iterable[Spec]) -> str:
-    """Return what one start of each of these jobs asks for: `asks for at most 32 GPU hours`."""
-    hours = {"GPU": 0.0, "core": 0.0}  # cores of the jobs without GPUs
-    for slurm in (spec.slurm for spec in specs):
-        node_hours = slurm.job_nodes * duration.parse_or_zero(slurm.time) / 3600
-        noun = "GPU" if slurm.num_gpus else "core"
-        cores = client.most_cores(slurm.partition) if slurm.is_exclusive else 0
-        hours[noun] += node_hours * (slurm.num_gpus or max(cores, slurm.cpus_per_task))
-    asked = [f"{value:,.1f} {noun} hours" for noun, value in hours.items() if value]
-    return f"asks for at most {' and '.join(asked) or 'no time'}, and for as much at each restart"
 
 
 def call_sbatch(argv: Sequence[str], folder: Path, record: Callable[[str], None]) -> str:
@@ -87,7 +75,7 @@ def refusal(error: executor.SubmissionError) -> FailedError:
     if error.may_be_queued:
         return error
     hint = refusals.hint(error.message)
-    lines = [str(error), *([f"  hint: {hint}"] if hint else []), HINT]
+    lines = [str(error), *([f"  hint: {hint}"] if hint else []), _HINT]
     return FailedError("\n".join(lines))
 
 

@@ -36,7 +36,7 @@ from ..runs.state import RunState
 from ..slurm import job_list
 from ..spec import Spec
 from . import arguments, catalogue, local, run_jobs
-from .queue import gpu_hours, queue
+from .queue import queue
 from .submit import choose_cluster, go_on
 from .submit_claim import hold_claim
 
@@ -141,11 +141,8 @@ def changed_runs(
         runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
         for run_dir in run_dirs:
             ownership.check(run_dir)
-        specs = [loaded.spec for loaded in runs.values()]
         if cluster == "local":
-            local.check_machine(specs[0], len(local.visible_gpus()))
-        else:
-            print_line(gpu_hours(specs))
+            local.check_machine(runs[run_dirs[0]].spec, len(local.visible_gpus()))
         hooks.before_queue(runs, cluster == "slurm", request.is_checked)
         yield runs
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from .. import hooks, installation
 from ..config.load import load
 from ..config.loaded import LoadedSpec
-from ..console import display_path, print_line
-from ..errors import FailedError, UserError
+from ..console import display_path
+from ..errors import UserError
 from ..records.queued import Submission
 from ..rundir import RunDir
 from ..runs.freeze import freeze_all, planned_run_dir
-from ..slurm import client, executor
+from ..slurm import client
 from . import arguments, packages
-from .queue import HINT, gpu_hours, queue, test_only
+from .queue import queue, test_only
 from .submit_claim import hold_claim
 
 Claim = Callable[[RunDir], contextlib.AbstractContextManager[None]]
@@ -62,25 +62,17 @@ def submit(
 
 
 def choose_cluster(requested: str) -> str:
-    """Return `slurm` or `local`; auto is local only without sbatch, or if that has no cluster.
+    """Return `slurm` or `local`; auto is local only without sbatch.
 
-    Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing;
-    FailedError where sbatch does not answer: that is not "no".
+    Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing.
     """
     if requested == "local":
         return requested
-    try:
-        sbatch = client.find_sbatch()
-        if sbatch and (requested == "slurm" or client.has_cluster(sbatch)):
-            return "slurm"
-    except OSError as error:
-        raise FailedError(f"sbatch does not answer, nothing is queued: {error}\n{HINT}") from error
+    if client.is_installed():
+        return "slurm"
     if requested == "slurm":
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
-    if sbatch:
-        what = "sbatch is installed, but configured for no cluster: this machine trains"
-        print(what, file=sys.stderr)
-    elif reason := client.unloaded_reason():
+    if reason := client.unloaded_reason():
         raise UserError(
             f"no sbatch on PATH, but this looks like a cluster: {reason}\n"
             "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"
@@ -107,9 +99,6 @@ def new_runs(
             from . import local
 
             local.check_machine(loaded.spec, len(local.visible_gpus()))
-    if cluster == "slurm":
-        print_line(gpu_hours([loaded.spec for loaded in runs.values()]))
-        executor.begin_import()
     with freeze_all(runs), claim:
         hooks.before_queue(runs, cluster == "slurm", is_checked)
         yield
@@ -139,7 +128,6 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
     print(f"\n# script: slurm/{script.name}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
-    print_line(gpu_hours([spec]))
     is_local = choose_cluster(cluster) == "local"
     if is_local:
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)

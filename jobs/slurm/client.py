@@ -11,7 +11,6 @@ import random
 import re
 import shutil
 import socket
-import stat
 import subprocess
 import tempfile
 import threading
@@ -199,13 +198,6 @@ def components(job_id: str) -> str:
     return "" if job is None else field_of(job.text, r"(HetJobIdSet=\S+)")
 
 
-def most_cores(partition: str | None) -> int:
-    """Return the cores of the largest node of a partition, or of all; 0 without an answer."""
-    where = [] if partition is None else [f"--partition={partition}"]
-    text = output(["sinfo", "--noheader", "--Node", "--format=%c", *where])
-    return max(map(int, re.findall(r"\d+", text)), default=0)
-
-
 def ask_about(job_id: str, patience_s: float = 0.0) -> tuple[Job | None, bool]:
     """Return the job's record in slurmctld, and whether slurmctld answered: it may have none.
 
@@ -340,38 +332,8 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
 
 
 def is_installed() -> bool:
-    """Return whether this host has Slurm's commands, perhaps of no cluster."""
-    return shutil.which("squeue") is not None
-
-
-def find_sbatch() -> str | None:
-    """Return the first sbatch on PATH, also a link to a file that is not there now; None without.
-
-    Raises: OSError where a folder of PATH does not answer.
-    """
-    for folder in os.get_exec_path():
-        path = os.path.join(folder, "sbatch")
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            if not stat.S_ISDIR(os.lstat(path).st_mode):
-                return path
-    return None
-
-
-def has_cluster(sbatch: str) -> bool:
-    """Return whether sbatch does not say itself that it has no cluster.
-
-    Where a host or a name server should have the configuration and did not answer, that is no "no".
-    Source: slurm_conf_init; resolve_ctls_from_dns_srv, TRY_AGAIN.
-    Raises: OSError where it does not answer.
-    """
-    try:
-        answer = run([sbatch, "--version"])
-        if answer.returncode < 0:  # it has crashed
-            answer.check_returncode()
-    except subprocess.SubprocessError as error:
-        raise OSError(str(error)) from error
-    is_lost = "Host name lookup failure" in answer.stderr or "SLURM_CONF_SERVER" in os.environ
-    return is_lost or "Could not establish a configuration source" not in answer.stderr
+    """Return whether this host has Slurm's commands."""
+    return shutil.which("sbatch") is not None
 
 
 def node_addresses(nodes: Iterable[str]) -> dict[str, str]:

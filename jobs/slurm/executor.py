@@ -10,11 +10,9 @@ A job queues its successor with the standard library alone, by `jobs.slurm.clien
 """
 
 import contextlib
-import importlib
 import io
 import os
 import shlex
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,20 +36,6 @@ class SubmissionError(FailedError):
         super().__init__(f"{what}, {then}\n{shlex.join(argv)}\n{message}")
         self.message = message
         self.may_be_queued = may_be_queued
-
-
-def begin_import() -> None:
-    """Begin to import submitit in a thread, while this process waits for git and Slurm.
-
-    submitit imports asyncio: that takes longer than to freeze the code. `submit` waits for the end
-    of the import and raises its error.
-    """
-
-    def load() -> None:
-        with contextlib.suppress(Exception):
-            importlib.import_module("submitit")
-
-    threading.Thread(target=load, name="import submitit").start()
 
 
 def _executor(argv: Sequence[str], folder: Path, queued: list[str]) -> Any:

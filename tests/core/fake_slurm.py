@@ -25,7 +25,6 @@ if [ -e "$FAKE_SLURM/refusal" ]; then
     exit "$(cat "$FAKE_SLURM/refusal.exit")"
 fi
 case "$*" in *--test-only*) echo 'sbatch: Job 1 to start' >&2; exit ;; esac
-case "$*" in *--version*) exit ;; esac
 echo submitted >>"$FAKE_SLURM/submitted"
 [ -e "$FAKE_SLURM/state.{JOB_ID}" ] || echo RUNNING >"$FAKE_SLURM/state.{JOB_ID}"
 echo 'Submitted batch job {JOB_ID}'

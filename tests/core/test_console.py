@@ -40,15 +40,6 @@ def test_lines_of_a_command_of_a_user_carry_no_time(tmp_path):
     assert lines and not any(re.match(TIME, line) for line in lines)
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_command_whose_caller_has_closed_its_streams_runs(tmp_path, closed):
-    """Python opens none of them: the next file would be stdout or stderr."""
-    words = ["sh", "-c", f'"$0" -m jobs status {closed}', sys.executable]
-    env = {**os.environ, "KIT_RUNS": str(tmp_path)}
-    done = subprocess.run(words, cwd=REPOSITORY, env=env, capture_output=True, timeout=60)
-    assert done.returncode == 0 and b"Traceback" not in done.stderr
-
-
 def test_the_first_line_of_a_rank_begins_with_the_time(tmp_path):
     run = RunDir(tmp_path)
     for folder in (run.attempt(1).path, run.rank_log(0).parent, run.timeline("x").parent):

@@ -24,7 +24,7 @@ from ...runs import lookup, ownership, state
 from ...runs.freeze import link_in_default_root, new_run_id
 from ...runs.lookup import POINTS
 from ...runs.state import RunPhase
-from ...slurm import executor, sbatch, site
+from ...slurm import sbatch, site
 from . import points as sweep_points
 from . import record as sweep_record
 from .points import LoadedSweep
@@ -162,7 +162,6 @@ def resume_all(sweep: Path, request: resume.Request, as_json: bool) -> int:
     print_line(f"{sweep.name}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
     cluster = choose_cluster(request.cluster)
     if cluster == "slurm" and numbers:
-        executor.begin_import()
         chosen = [run_dirs[number] for number in numbers]
         with contextlib.ExitStack() as claims:
             for run_dir in (RunDir(sweep), *chosen):

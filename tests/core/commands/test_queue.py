@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.rundir import Timeline, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
-from slurm_job_kit.jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 
 
@@ -48,17 +48,6 @@ def full(*_):
 
 def ctrl_c(*_):
     os.kill(os.getpid(), signal.SIGINT)
-
-
-@pytest.mark.parametrize(
-    ("exclusive", "cores"), [(True, 64), ("user", 2)], ids=["whole nodes", "shared nodes"]
-)
-def test_the_core_hours_of_an_exclusive_job_are_those_of_whole_nodes(fake_slurm, exclusive, cores):
-    fake_slurm.answer("sinfo", "48\n64\n")
-    args: dict[str, bool | str] = {"exclusive": exclusive}
-    slurm = Slurm(nodes=2, time="01:00:00", cpus_per_task=2, sbatch_args={**args})
-    told = queue.gpu_hours([Spec(slurm=slurm)])
-    assert told.startswith(f"asks for at most {2.0 * cores:,.1f} core hours")
 
 
 def test_a_job_that_cannot_be_recorded_is_cancelled(queued, fake_slurm, monkeypatch):

@@ -87,58 +87,6 @@ def test_a_dry_run_without_slurm_writes_nothing(
     assert not (here / "runs").exists()
 
 
-LOST = "fatal: Could not establish a configuration source\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "texts"),
-    [
-        ([], 0, ["configured for no cluster", "sbatch was not asked"]),
-        (["--cluster", "slurm"], 1, ["configuration source"]),
-    ],
-)
-def test_slurm_that_knows_no_cluster_is_asked_only_if_requested(slurm, capsys, words, code, texts):
-    slurm.answer("sbatch", error=LOST, status=1)
-    assert main(["submit", "tiny.yaml", "--dry-run", *words]) == code
-    printed = capsys.readouterr().err
-    assert all(text in printed for text in texts)
-    assert submit.choose_cluster("auto") == "local"
-
-
-NO_NAMES = "sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Host name lookup failure"
-
-
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [
-        ("sleep 5", "timed out after 0.3 seconds"),
-        ("kill -SEGV $$", "died with <Signals.SIGSEGV: 11>"),
-        (f"echo '{NO_NAMES}' >&2; printf '{LOST}' >&2; exit 1", "Host name lookup failure"),
-        (b"\x7fELF\2\1\1" + bytes(57), "Exec format error"),  # of another architecture
-        (Path("/nowhere/sbatch"), "No such file or directory"),  # a file system is not mounted
-        (Path("sbatch"), "Too many levels of symbolic links"),
-    ],
-    ids=["slow", "crash", "names", "architecture", "gone", "loop"],
-)
-def test_an_sbatch_that_does_not_answer_is_no_missing_one(
-    slurm, monkeypatch, capsys, program, words
-):
-    """A submit must not train on a login node because its Slurm is slow or broken now."""
-    monkeypatch.setattr(client, "SBATCH_TIMEOUT_S", 0.3)
-    sbatch = slurm.bin / "sbatch"
-    if isinstance(program, str):
-        slurm.install("sbatch", program)
-    elif isinstance(program, bytes):
-        sbatch.write_bytes(program)
-    else:
-        sbatch.unlink()
-        sbatch.symlink_to(program)
-    assert main(["submit", "tiny.yaml"]) == 1
-    error = capsys.readouterr().err
-    assert words in error and "--cluster local" in error
-    assert "nothing is queued" in error and lookup.all_runs() == []
-
-
 def test_an_sbatch_that_is_slower_than_other_commands_queues_the_job(slurm, monkeypatch, capsys):
     monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.1)
     slurm.install("sbatch", "sleep 0.4; echo Submitted batch job 12")

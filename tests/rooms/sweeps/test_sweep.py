@@ -140,7 +140,7 @@ def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
     assert main([*GRID, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "0  train.seed=0"
     assert os.listdir(here / "runs") == [".code"]  # of the fixture
-    assert set(slurm.calls) == {"sbatch --version"}
+    assert not slurm.calls
     assert main([*GRID, "--dry-run", "--cluster", "local"]) == 0
     assert "--array" not in capsys.readouterr().out
 
