@@ -134,7 +134,6 @@ class Checkpoints:
         """Raise UserError for a state of another training. All ranks call it."""
         check_setup(saved.setup, self._setup, self._context)
         saved_state.check_fits(saved, replica)
-        saved_state.check_moments(saved, replica, self._context.train)
 
     def allocate(self, replica: Replica, state: TrainState) -> None:
         """Begin to allocate the memory that saves need; after a step, when the optimizer has it."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..contract import Train
 from ..errors import UserError
 from ..model import optim
 from ..model.replica import Replica
@@ -18,8 +17,6 @@ from ..process.context import DistributedContext
 from ..strategy.interface import Strategy
 from .setup import TrainSetup
 
-# What torch's own optimizers keep for each parameter after their first step.
-KEPT = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}}
 MAX_DIFFERENCES = 10  # lines of an error
 
 
@@ -57,14 +54,12 @@ class SavedState:
 
     model, optimizer, scaler: their `state_dict()`; of the scaler empty without fp16. Where each
         rank reads what it needs, each tensor is a `StoredTensor`.
-    parameter_names: of the optimizer's parameters in the order of its groups.
     state: its `window` has the windows of all ranks, float64 [world size, 2 + metrics].
     """
 
     model: dict[str, Any]
     optimizer: dict[str, Any]
     optimizer_class: str
-    parameter_names: list[str | None]
     scaler: dict[str, Any]
     setup: TrainSetup
     state: TrainState
@@ -81,7 +76,6 @@ class SavedState:
                 model=values["model"],
                 optimizer=values["optimizer"],
                 optimizer_class=values["optimizer_class"],
-                parameter_names=values["parameter_names"],
                 scaler=values["scaler"],
                 setup=TrainSetup(
                     *(values["global_batch_size"], values["samples_per_epoch"]),
@@ -103,12 +97,10 @@ def saved_values(
 
     It shares its tensors with the training. windows: of all ranks, as in `SavedState.state`.
     """
-    names = {id(each): name for name, each in replica.strategy.trained_parameters(replica.module)}
     return {
         "model": model_parts(replica.module, replica.strategy),
         "optimizer": optimizer_parts(replica),
         "optimizer_class": type(replica.optimizer).__name__,
-        "parameter_names": [names.get(id(each)) for each in parameters_of(replica.optimizer)],
         "scaler": replica.precision.scaler.state_dict(),
         "windows": windows,
         **vars(setup),
@@ -148,27 +140,6 @@ def restore(saved: SavedState, replica: Replica) -> None:
     """Load whole tensors into the replica; the caller has called `check_fits`."""
     replica.module.load_state_dict(saved.model)
     optim.load(replica.optimizer, saved.optimizer)
-
-
-def check_moments(saved: SavedState, replica: Replica, train: Train) -> None:
-    """Raise a UserError where the optimizer would begin with a moment of 0 without a word.
-
-    Before the first step there are none. Parameters that are not used in each step may have none.
-    """
-    optimizer_class = type(replica.optimizer).__name__
-    kept = KEPT.get(optimizer_class, set())
-    if optimizer_class == "SGD" and not replica.optimizer.defaults["momentum"]:
-        kept = set()
-    states = saved.optimizer["state"]
-    if not states or train.find_unused_parameters or train.static_graph:
-        return
-    for index in range(len(parameters_of(replica.optimizer))):
-        if missing := kept - states.get(index, {}).keys():
-            name = saved.parameter_names[index] or f"number {index}"
-            raise UserError(
-                f"the checkpoint has no {', '.join(sorted(missing))} of {optimizer_class} for "
-                f"parameter {name}: continue from an older checkpoint"
-            )
 
 
 def check_fits(saved: SavedState, replica: Replica) -> None:

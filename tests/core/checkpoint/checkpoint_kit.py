@@ -86,7 +86,6 @@ def saved_values(replica, **changes):
         "model": replica.module.state_dict(),
         "optimizer": replica.optimizer.state_dict(),
         "optimizer_class": "AdamW",
-        "parameter_names": [name for name, _ in replica.module.named_parameters()],
         "scaler": {},
         "windows": torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]], dtype=torch.float64),
         "global_batch_size": 12,

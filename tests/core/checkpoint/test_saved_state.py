@@ -9,17 +9,11 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
-from slurm_job_kit.trainer.checkpoint.saved_state import (
-    SavedState,
-    check_fits,
-    check_moments,
-    restored_state,
-)
+from slurm_job_kit.trainer.checkpoint.saved_state import SavedState, check_fits, restored_state
 from slurm_job_kit.trainer.checkpoint.setup import changed_keys
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.checkpoint.checkpoint_kit import (
@@ -91,7 +85,7 @@ def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
     with reader.Contents.open(context.run.dir.checkpoints / "step-00000006") as contents:
         values = outline.read(contents)
     assert [*values] == [
-        *("model", "optimizer", "optimizer_class", "parameter_names", "scaler", "windows"),
+        *("model", "optimizer", "optimizer_class", "scaler", "windows"),
         *("global_batch_size", "samples_per_epoch", "data_digest", "train"),
         *("global_step", "window_names", "last_eval_step", "evals_since_best", "epoch_sums"),
         *("metrics", "metrics_bytes", "environments", "best", "streams"),
@@ -128,21 +122,6 @@ def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
         check_fits(saved_state(replica, model=more), replica)
     with pytest.raises(UserError, match="the state of SGD, but train.optimizer is AdamW"):
         check_fits(saved_state(replica, optimizer_class="SGD"), replica)
-
-
-@pytest.mark.parametrize("lost", ["exp_avg", "all"])
-def test_a_checkpoint_without_a_moment_is_refused(lost):
-    replica = replica_of()
-    values = saved_values(replica)
-    check_moments(SavedState.from_dict(values), replica, Train())
-    state = values["optimizer"]["state"]
-    if lost == "all":
-        del state[1]
-    else:
-        state[1] = {key: value for key, value in state[1].items() if key != lost}
-    with pytest.raises(UserError, match="the checkpoint has no .*exp_avg.* for parameter 0.bias:"):
-        check_moments(SavedState.from_dict(values), replica, Train())
-    check_moments(SavedState.from_dict(values), replica, Train(static_graph=True))
 
 
 def test_the_digest_of_an_optimizer_changes_with_any_of_its_values():
