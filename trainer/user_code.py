@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import inspect
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +11,6 @@ from typing import Any
 
 from .contract import Provenance, RunDir, Train, in_words, missing, on_a_screen, records
 from .errors import CodeError, UserCodeError, UserError, is_of_machine
-
-_INTS = ("int", "<class 'int'>")  # as annotations are written and evaluated
 
 
 def is_user_code(name: str | None) -> bool:
@@ -55,24 +52,12 @@ def with_key(error: Exception, key: str, name: str) -> CodeError:
 def call(key: str, function: Callable[..., Any], args: Mapping[str, Any], *given: Any) -> Any:
     """Call the code of the spec's `key` with `given` and `args`; return its value."""
     try:
-        return function(*given, **_typed(function, args))
+        return function(*given, **args)
     except TypeError as error:
         # A traceback of one frame: the arguments do not fit the signature, a mistake in the spec.
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise UserError(f"{key}_args: {error}") from error
         raise
-
-
-def _typed(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with 1e5 and 32.0 as whole numbers where the signature has an int."""
-    of: Mapping[str, inspect.Parameter] = {}
-    with contextlib.suppress(Exception):  # no signature, or names that only type checkers import
-        of = inspect.signature(function).parameters
-    meant = dict(args)
-    for name, value in args.items():
-        if name in of and str(of[name].annotation).removesuffix(" | None") in _INTS:
-            meant[name] = int(value) if isinstance(value, float) and value.is_integer() else value
-    return meant
 
 
 def load(key: str, name: str, built_in: Mapping[str, Any] = {}) -> Callable[..., Any]:

@@ -67,7 +67,7 @@ class Scored:
         return Sums(loss, torch.tensor(len(labels)), metrics)
 
     def derive(self, means):
-        return {"double": 2 * means["score"] if means["score"] != NO_NUMBER else None}
+        return {"double": 2 * means["score"]} if means["score"] != NO_NUMBER else {}
 
 
 scored = Scored

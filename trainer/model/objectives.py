@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..contract import Train
-from ..errors import UserError, log
+from ..errors import UserError
 from ..hooks import parts
 from ..user_code import call, is_user_code, load, user_code
 
@@ -111,7 +111,6 @@ class _Users:
         self._name = name
         self._function = function
         self._args = dict(args)
-        self._left_out: set[str] = set()  # names whose value was no number
 
     def __call__(self, model: nn.Module, batch: Any) -> Sums:
         sums = self._function(model, batch, **self._args)
@@ -132,19 +131,7 @@ class _Users:
                 )
             if taken := sorted(metrics.keys() & means.keys()):
                 raise UserError(f"{where} returns {taken[0]}, which is a mean already: rename it")
-        return self._numbers(metrics, where)
-
-    def _numbers(self, metrics: Mapping[str, Any], where: str) -> dict[str, float]:
-        """Return the numbers; one warning for each other value, for no report ends a training."""
-        numbers = {}
-        for name, value in metrics.items():
-            try:
-                numbers[name] = float(value)
-            except Exception:
-                if name not in self._left_out:
-                    log(f"warning: {where} returns {name} as {_kind(value)}: it is left out")
-                self._left_out.add(name)
-        return numbers
+            return {name: float(value) for name, value in metrics.items()}
 
 
 def means(names: tuple[str, ...], row: list[float], objective: Objective) -> dict[str, float]:

@@ -143,6 +143,7 @@ def test_an_evaluation_needs_no_graph_of_the_loss():
     [
         ([None, None], "derive returns a NoneType, not a dict of numbers"),
         ([{"loss": 1.0}] * 2, "derive returns loss, which is a mean already: rename"),
+        ([{"more": "text"}] * 2, "ValueError: could not convert string to float"),
         ([{"far": 1.0}] * 2, "derive returns far, which is a mean already: rename it"),
     ],
 )
@@ -151,22 +152,6 @@ def test_what_an_objective_derives_is_checked_each_time(derived, words):
     with pytest.raises(UserError, match=f"^train.objective {__name__}:Changing: {words}"):
         for _ in range(2):
             means(("far",), [1.0, 1.0, 1.0], objective)
-
-
-def test_what_an_objective_derives_that_is_no_number_is_left_out_with_one_warning(capsys):
-    odd = {
-        "none": None,
-        "text": "warm-up",
-        "list": [1.0],
-        "rows": torch.zeros(2),
-        "a": torch.tensor(2),
-    }
-    objective = created("Changing", later=None, derived=[{"a": 1.0}, odd])
-    derived = [means((), [1.0, 1.0], objective) for _ in range(3)]
-    assert derived == [{"loss": 1.0, "a": a} for a in (1.0, 2.0, 2.0)]
-    lines = capsys.readouterr().out.splitlines()
-    for (name, _), line in zip([*odd.items()][:-1], lines, strict=True):
-        assert f"Changing: derive returns {name} as a " in line
 
 
 class Weighted(nn.Module):

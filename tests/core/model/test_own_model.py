@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
 from slurm_job_kit.trainer.model.objectives import DataFacts
-from slurm_job_kit.trainer.user_code import call, load
+from slurm_job_kit.trainer.user_code import load
 
 
 def created(name, **args):
@@ -20,14 +20,6 @@ def test_a_users_model_gets_only_the_arguments_of_the_spec():
     assert isinstance(model, torch.nn.Linear) and model.weight.shape == (2, 3)
     with pytest.raises(UserError, match="train.model: builtins:dict returns a dict, not a torch"):
         created("builtins:dict")
-
-
-def test_an_argument_that_is_whole_is_so_where_the_signature_has_an_int():
-    model = created("torch.nn:Linear", in_features=3.0, out_features=2e0)
-    assert model.weight.shape == (2, 3)
-    assert created("torch.nn:Dropout", p=1.0).p.is_integer()
-    with pytest.raises(TypeError, match="must be tuple of ints"):
-        created("torch.nn:Linear", in_features=3, out_features=2.5)
 
 
 def test_unknown_names_and_arguments_are_user_errors():
@@ -46,16 +38,3 @@ def test_a_name_of_a_room_that_is_not_there_names_the_room(monkeypatch):
     words = "^train.model: mlp needs the room zoo, which this copy of the kit does not have: name a"
     with pytest.raises(UserError, match=words):
         created("mlp")
-
-
-class Unreadable:
-    @property
-    def __signature__(self):
-        raise NameError("imported only by type checkers")
-
-    def __call__(self, in_features):
-        return in_features
-
-
-def test_a_part_whose_signature_cannot_be_read_gets_the_arguments_as_they_are():
-    assert call("train.model", Unreadable(), {"in_features": 2.0}) == 2.0
