@@ -11,25 +11,17 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Self, TypeVar
 
 from .. import shared_files
-from ..errors import RecordError, UserError
+from ..errors import RecordError
 from . import manifest, part_file
 from .manifest import DamageError as DamageError
 from .manifest import FileDigest, Manifest
-from .names import (
-    BEST,
-    MANIFEST,
-    checkpoint_name,
-    checkpoint_names,
-    checkpoint_step,
-    name_of_step,
-    read_pointer,
-)
+from .names import MANIFEST
 from .part_file import PartFile
 
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
@@ -147,44 +139,6 @@ def check(directory: Path) -> Manifest:
     for file in manifest.files:
         check_file(directory / file.name, file.digest)
     return manifest
-
-
-def find_checkpoint(checkpoints: Path, text: str) -> str:
-    """Return the name of the checkpoint `latest`, `best`, `step-00000012`, `step-12` or `12`.
-
-    checkpoints: the folder in a run directory. Raises: UserError if it has no such checkpoint.
-    """
-    names = checkpoint_names(checkpoints)
-    if text == "latest":
-        name = names[0] if names else text
-    elif text == "best":
-        name = _best(checkpoints, names) or text
-    else:
-        number = text.removeprefix("step-")
-        name = checkpoint_name(int(number)) if number.isdecimal() else text
-    is_name = checkpoint_step(name) is not None  # by its name: the listing may be old
-    if name not in names and not (is_name and shared_files.is_dir(checkpoints / name)):
-        has = ", ".join(names) or "none"
-        run = checkpoints.parent.name
-        raise UserError(f"{run} has no checkpoint {text}\n  hint: it has {has}")
-    return name
-
-
-def _best(checkpoints: Path, names: Sequence[str]) -> str | None:
-    """Return the best checkpoint: the one that the pointer names, else the newest whole manifest.
-
-    names: of the checkpoints, newest first.
-    """
-    with contextlib.suppress(OSError, UserError):
-        name = read_pointer(checkpoints, BEST) or ""
-        if name_of_step(checkpoints, checkpoint_step(name)) == name:
-            return name
-    for each in names:
-        with contextlib.suppress(OSError, UserError, DamageError):
-            step = read_manifest(checkpoints / each).best.step
-            if (best := name_of_step(checkpoints, step)) is not None:
-                return best
-    return None
 
 
 def with_retries(call: Callable[..., Value], *args: object) -> Value:

@@ -1,13 +1,15 @@
-"""Checks and copies a committed checkpoint, and puts newer ones aside.
+"""Finds, checks and copies a committed checkpoint, and puts newer ones aside.
 
 Only while no attempt of the run writes: the trainer alone commits, prunes and quarantines.
 """
 
+import contextlib
 import os
 import secrets
 import shutil
 from pathlib import Path
 
+from ... import shared_files
 from ...checkpoint import reader
 from ...checkpoint.manifest import Manifest
 from ...checkpoint.names import (
@@ -15,17 +17,41 @@ from ...checkpoint.names import (
     BEST,
     LATEST,
     TEMPORARY_PREFIX,
+    checkpoint_name,
     checkpoint_names,
+    checkpoint_step,
     free_name,
     is_newer,
     name_of_step,
     point_at_best,
+    read_pointer,
     write_pointer,
 )
 from ...errors import UserError
 from ...records.frozen import Part, Revision
 from ...rundir import RunDir, fsync_directory
 from ...runs import revision
+
+
+def find(checkpoints: Path, text: str) -> str:
+    """Return the name of the checkpoint `latest`, `best`, `step-00000012`, `step-12` or `12`.
+
+    checkpoints: the folder in a run directory. Raises: UserError if it has no such checkpoint.
+    """
+    names = checkpoint_names(checkpoints)
+    number = text.removeprefix("step-")
+    name = checkpoint_name(int(number)) if number.isdecimal() else text
+    if text == LATEST and names:
+        name = names[0]
+    if text == BEST:
+        with contextlib.suppress(OSError, UserError):
+            name = read_pointer(checkpoints, BEST) or text
+    # By its name: the listing may be old.
+    if checkpoint_step(name) is None or not shared_files.is_dir(checkpoints / name):
+        has = ", ".join(names) or "none"
+        run = checkpoints.parent.name
+        raise UserError(f"{run} has no checkpoint {text}\n  hint: it has {has}")
+    return name
 
 
 def verify(directory: Path) -> Manifest:

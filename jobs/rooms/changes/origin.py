@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from ... import records
 from ...checkpoint.names import checkpoint_step
-from ...checkpoint.reader import find_checkpoint
 from ...commands.submit_claim import hold_claim
 from ...console import print_line
 from ...errors import UserError
@@ -87,5 +86,5 @@ def find(text: str, is_confirmed: bool) -> Origin:
             f"--from {text}: its ranks are your own script, whose state the kit does not know\n"
             "  hint: give the script its file by launch.args"
         )
-    checkpoint = find_checkpoint(run_dir.checkpoints, name if separator else "latest")
+    checkpoint = checkpoint_files.find(run_dir.checkpoints, name if separator else "latest")
     return Origin(run_dir, checkpoint, is_confirmed)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ... import installation, records
-from ...checkpoint.reader import find_checkpoint
 from ...commands import arguments, resume
 from ...console import print_line
 from ...errors import UserError
@@ -133,7 +132,7 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
         raise UserError(
             f"--checkpoint {text}: the ranks are your own script, which chooses its file itself"
         )
-    return find_checkpoint(run_dir.checkpoints, text)
+    return checkpoint_files.find(run_dir.checkpoints, text)
 
 
 def fresh_code(run_dir: RunDir, request: ChangeRequest) -> code_changes.NewCode:

@@ -8,7 +8,6 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.checkpoint.reader import find_checkpoint
 from slurm_job_kit.jobs.commands import cancel, resume
 from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.commands.logs import GrowingFile, attempts_with, ranks_of
@@ -167,11 +166,14 @@ def test_the_logs_of_another_host_are_shown_as_they_grow(hosts, run, there):
         assert b"".join(shown.read()) == line.encode()
 
 
+@pytest.mark.room("changes")
 def test_a_checkpoint_that_was_saved_just_now_can_be_chosen(run, there):
+    from slurm_job_kit.jobs.rooms.changes import checkpoint_files
+
     make_checkpoint(run, 6)
     (run.checkpoints / "best").write_text("step-00000006\n")
     for name in ("latest", "best", "step-6", "6"):
-        assert find_checkpoint(there.checkpoints, name) == "step-00000006"
+        assert checkpoint_files.find(there.checkpoints, name) == "step-00000006"
 
 
 @pytest.mark.room("changes")

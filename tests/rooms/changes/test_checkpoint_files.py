@@ -1,11 +1,8 @@
 """A checkpoint is checked and copied as a whole; newer ones are put aside and come back."""
 
-import shutil
-
 import pytest
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.jobs.checkpoint.reader import find_checkpoint
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rooms.changes import checkpoint_files
 from slurm_job_kit.jobs.rundir import RunDir
@@ -43,28 +40,24 @@ def pointers(run):
     ],
 )
 def test_a_checkpoint_is_found_by_each_of_its_names(run, text, name):
-    assert find_checkpoint(run.checkpoints, text) == name
+    assert checkpoint_files.find(run.checkpoints, text) == name
 
 
 @pytest.mark.parametrize("pointer", [b"", b"x", b"step-00000099\n", b"../x", b"\xff\0", None])
-def test_the_best_checkpoint_is_that_of_the_manifests_where_the_pointer_is_damaged(run, pointer):
+def test_the_best_checkpoint_is_unknown_where_the_pointer_is_damaged(run, pointer):
     (run.checkpoints / "best").unlink()
     if pointer is None:
         (run.checkpoints / "best").mkdir()
     else:
         (run.checkpoints / "best").write_bytes(pointer)
-    assert find_checkpoint(run.checkpoints, "best") == "step-00000010"
-    (run.checkpoints / "step-00000030/manifest.json").write_text("{")
-    assert find_checkpoint(run.checkpoints, "best") == "step-00000010"
-    shutil.rmtree(run.checkpoints / "step-00000010")
     with pytest.raises(UserError, match="has no checkpoint best\n  hint: it has step-00000030, "):
-        find_checkpoint(run.checkpoints, "best")
+        checkpoint_files.find(run.checkpoints, "best")
 
 
 @pytest.mark.parametrize("text", ["11", "step-11", "../x", "aside-step-00000010", ""])
 def test_an_unknown_checkpoint_is_named_with_those_that_exist(run, text):
     with pytest.raises(UserError, match="hint: it has step-00000030, step-00000020, step-00000010"):
-        find_checkpoint(run.checkpoints, text)
+        checkpoint_files.find(run.checkpoints, text)
 
 
 def test_newer_checkpoints_are_put_aside_and_the_pointers_follow(run):

@@ -24,8 +24,8 @@ import safetensors
 import safetensors.torch
 import torch
 
+from ....jobs.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
 from ....jobs.checkpoint.part_file import SUFFIX
-from ....jobs.checkpoint.reader import find_checkpoint
 from ....jobs.console import escape_output
 from ....jobs.records.training import Result
 from ....jobs.rundir import replacing, write_durable
@@ -70,7 +70,16 @@ def find(path: Path, checkpoint: str) -> Path:
     if shared_files.is_file(path / MANIFEST):
         return path
     root = RunDir(path).checkpoints
-    return root / find_checkpoint(root, checkpoint)
+    names = checkpoint_names(root)
+    name: str | None = checkpoint
+    if checkpoint == LATEST and names:
+        name = names[0]
+    if checkpoint == BEST:
+        name = read_pointer(root, BEST)
+    if name is None or name not in names:
+        has = ", ".join(names) or "none"
+        raise UserError(f"{path.name} has no checkpoint {checkpoint}\n  hint: it has {has}")
+    return root / name
 
 
 def export(directory: Path, out: Path) -> tuple[Manifest, Path]:
