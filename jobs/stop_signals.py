@@ -8,6 +8,7 @@ one pending, across exec, too, and delivers it when it is unblocked.
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Sequence
 
 # Any of them may be the job's own --signal. The kernel's numbers (--signal=10) and SIG in front of
@@ -77,6 +78,41 @@ def _wait(numbers: Sequence[signal.Signals], seconds: float) -> int:
     mask[0] = sum(1 << (number - 1) for number in numbers)
     limit = (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 10**9))  # struct timespec
     return int(ctypes.CDLL(None).sigtimedwait(mask, None, limit))
+
+
+class StopSignals:
+    """The stop signals that have come to this process, in which `awaited` are blocked.
+
+    awaited: may also have SIGCHLD, which ends a wait and is no stop.
+    """
+
+    def __init__(self, awaited: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
+        self._awaited = awaited
+        self.names: list[str] = []  # since the last `take`
+
+    @property
+    def first(self) -> str:
+        """The first stop signal since the last `take`; "" without one."""
+        return next(iter(self.names), "")
+
+    def wait(self, seconds: float) -> list[str]:
+        """Wait for a signal; returns the names of the stop signals that came."""
+        came = arrived(self._awaited, seconds)
+        names = [number.name for number in came if number in STOP_SIGNALS]
+        self.names += names
+        return names
+
+    def pause(self, seconds: float) -> None:
+        """Wait until a stop signal has come, at most so long."""
+        deadline = time.monotonic() + seconds
+        while not self.names and (left := deadline - time.monotonic()) > 0:
+            self.wait(left)
+
+    def take(self) -> list[str]:
+        """Return the first stop signal in a list, and forget it: the attempt has ended."""
+        self.wait(0)
+        first, self.names = self.names[:1], []
+        return first
 
 
 def send(number: signal.Signals, pids: Iterable[int]) -> None:

@@ -1,7 +1,7 @@
 """The attempts of a run: what is done before, during and after each srun step.
 
 - __main__: the commands: run, of the batch script; open and close, of a launch by hand.
-- attempts: runs the attempts of one start of a job, each as an srun step.
+- attempts: one attempt after another until a decision ends this start; the srun of each.
 - open: claims the run and writes the plan of the next attempt.
 - close: reads the facts, decides what follows, records it.
 - collect_evidence: the evidence of what ended an attempt: its files, Slurm and the nodes.

@@ -12,15 +12,16 @@ killed. Standard library only: the batch host may have nothing else.
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
-from ..console import begin_lines_with_time, escape_output
+from ..console import begin_lines_with_time, escape_output, print_line
+from ..errors import FailedError, UserError
 from ..rundir import RunDir
 from ..runs import code_snapshot, ownership, run_lock
 from ..slurm import client
-from ..stop_signals import block_stop_signals
+from ..stop_signals import StopSignals, block_stop_signals
 from . import attempts
-from .srun_step import StopSignals
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,11 +33,21 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
     ownership.share(run_dir)
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
+    try:
+        return _execute(args, run_dir, me)
+    except (UserError, FailedError) as error:
+        print_line(f"error: {error}")
+        return 1
+
+
+def _execute(args: argparse.Namespace, run_dir: RunDir, me: run_lock.Owner) -> int:
     if args.command == "run":
-        job = attempts.Allocation(args.nodes, args.head_address, args.srun)
-        return attempts.run(run_dir, me, job, StopSignals())
+        stops = StopSignals()
+        run_step = partial(attempts.run_srun, run_dir, me, args.srun, stops)
+        job = attempts.Allocation(args.nodes, run_step, args.head_address)
+        return attempts.run(run_dir, me, job, stops)
     if args.command == "close":
-        return attempts.close_and_execute(run_dir, me, args.attempt)
+        return attempts.close_and_execute(run_dir, me, args.attempt, StopSignals())
     # The ranks of a launch by hand run the same code as this process.
     checkout = None if args.pid is None else code_snapshot.repository()
     plan, code = attempts.open_next(run_dir, me, args.nodes, args.head_address, checkout)

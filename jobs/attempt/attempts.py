@@ -1,5 +1,6 @@
-"""Runs the attempts of one start of a job: an srun step each, until a decision ends this start.
+"""Runs attempts, one after another, until a decision ends this start of a job, or a local run.
 
+An attempt of a job is an srun step; `jobs.commands.local` starts the agents of a local run itself.
 slurm/ddp.sbatch becomes this process by exec, so it gets the stop signals of the batch script. If
 it is killed, the kernel kills its srun, and the job ends: its next start records that attempt.
 """
@@ -7,7 +8,7 @@ it is killed, the kernel kills its srun, and the job ends: its next start record
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from ..records.nodes import AttemptPlan
 from ..rundir import RunDir, write_atomic
 from ..runs import run_lock
 from ..spec import Spec
-from ..stop_signals import end_at_stop_signals
+from ..stop_signals import StopSignals, end_at_stop_signals
 from . import srun_step
 from .close import close
-from .execute import EXIT_RETRY, end_for_good, execute
+from .execute import EXIT_RETRY, end_for_good, execute, retry_delay_s
 from .open import open_attempt
 
 Srun = subprocess.Popen[bytes]
@@ -32,53 +33,89 @@ EXIT_NOT_STARTED = 127
 
 @dataclass(frozen=True)
 class Allocation:
-    """What the batch script knows of its job.
+    """Where the attempts run, and how.
 
-    head_address: of the first node; empty where its name has none. srun: the command line of each
-    attempt, without what the spec adds.
+    run_step: runs the agents of an attempt to their end; returns the exit code of their srun, as a
+    shell counts it. head_address: of the first node; empty where its name has none.
     """
 
     nodes: Sequence[str]
-    head_address: str
-    srun: Sequence[str]
+    run_step: Callable[[AttemptPlan], int]
+    head_address: str = ""
 
 
-def start_srun(run_dir: RunDir, spec: Spec, plan: AttemptPlan, srun: Sequence[str]) -> Srun:
-    """Start the srun step of an attempt. srun: its command line, without what the spec adds."""
-    place = srun_step.place_argv(plan.nodes) if plan.can_lose is not None else []
-    agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
-    argv = [*srun, *srun_step.srun_argv(spec, os.environ), *place, *agent]
-    argv, environ = hooks.start(Door.SRUN, argv, os.environ, spec)
-    return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)
+def run(run_dir: RunDir, me: run_lock.Owner, where: Allocation, stops: StopSignals) -> int:
+    """Run attempts until a decision ends this start, and execute it; returns the exit code.
 
-
-def _become_srun() -> None:
-    """Undo in a new process what would make srun ignore a stop signal, before exec."""
-    die_with_parent()
-    end_at_stop_signals()
-
-
-def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.StopSignals) -> int:
-    """Run attempts until a decision ends this start of the job; returns the exit code."""
+    Raises: UserError, FailedError for a local run that cannot begin an attempt, or record it.
+    """
     code = EXIT_RETRY
     while code == EXIT_RETRY:
-        plan, code = open_next(run_dir, me, job.nodes, job.head_address)
+        plan, code = open_next(run_dir, me, where.nodes, where.head_address)
         if plan is None:
             break
-        srun_exit = _run_step(run_dir, me, plan, job.srun, stops)
-        # A signal that comes from now on is one for the next attempt.
-        code = close_and_execute(run_dir, me, plan.attempt, stops.take(), srun_exit)
+        step_exit = where.run_step(plan)
+        code = close_and_execute(run_dir, me, plan.attempt, stops, step_exit)
     return code
 
 
-def _run_step(
+def open_next(
     run_dir: RunDir,
     me: run_lock.Owner,
-    plan: AttemptPlan,
-    srun_line: Sequence[str],
-    stops: srun_step.StopSignals,
+    nodes: Sequence[str],
+    head_address: str,
+    checkout: Path | None = None,
+) -> tuple[AttemptPlan | None, int]:
+    """Open the next attempt as `open_attempt` does; returns its plan, or None and the exit code."""
+    with _named_failure(run_dir, me):
+        plan = open_attempt(run_dir, me, nodes, head_address, checkout)
+        if plan is None:
+            print_line(f"{run_dir.path}: already complete, nothing to do")
+        return plan, 0
+    is_over = not run_lock.is_restarted(run_dir, me)
+    return None, end_for_good(me.job_id) if is_over else 1
+
+
+def close_and_execute(
+    run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: StopSignals, srun_exit: int = 0
 ) -> int:
-    """Run the srun step of an attempt to its end; returns srun's exit code as a shell counts it."""
+    """Close an attempt as `close` does, and execute the decision; return the exit code."""
+    with _named_failure(run_dir, me):
+        # A signal that comes from now on is one for the next attempt.
+        decision, facts = close(run_dir, me, attempt, stops.take(), srun_exit)
+        code = execute(decision, run_dir, facts, me)
+        if code == EXIT_RETRY:
+            stops.pause(retry_delay_s(facts.attempts))
+        return code
+    return 1
+
+
+@contextlib.contextmanager
+def _named_failure(run_dir: RunDir, me: run_lock.Owner) -> Iterator[None]:
+    """Run a block that opens or ends an attempt; an error of it is a line of the job's log.
+
+    Raises: UserError, FailedError without a job: the command prints them.
+    """
+    try:
+        with run_lock.release_on_disk_error(run_dir, me):
+            yield
+    except (UserError, FailedError) as error:
+        if me.is_local:
+            raise
+        print_line(f"error: {error}")
+
+
+def run_srun(
+    run_dir: RunDir,
+    me: run_lock.Owner,
+    srun_line: Sequence[str],
+    stops: StopSignals,
+    plan: AttemptPlan,
+) -> int:
+    """Run the srun step of an attempt to its end; returns srun's exit code as a shell counts it.
+
+    srun_line: its command line, without what the spec adds.
+    """
     try:
         srun = start_srun(run_dir, Spec.read(run_dir.spec), plan, srun_line)
     except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
@@ -96,41 +133,16 @@ def _run_step(
     return code if code >= 0 else 128 - code
 
 
-def open_next(
-    run_dir: RunDir,
-    me: run_lock.Owner,
-    nodes: Sequence[str],
-    head_address: str,
-    checkout: Path | None = None,
-) -> tuple[AttemptPlan | None, int]:
-    """Open the next attempt as `open_attempt` does; returns its plan, or None and the exit code."""
-    try:
-        with run_lock.release_on_disk_error(run_dir, me):
-            plan = open_attempt(run_dir, me, nodes, head_address, checkout)
-    except (UserError, FailedError) as error:
-        print_line(f"error: {error}")
-        is_over = not me.is_local and not run_lock.is_restarted(run_dir, me)
-        return None, end_for_good(me.job_id) if is_over else 1
-    if plan is None:
-        print_line(f"{run_dir.path}: already complete, nothing to do")
-    return plan, 0
+def start_srun(run_dir: RunDir, spec: Spec, plan: AttemptPlan, srun: Sequence[str]) -> Srun:
+    """Start the srun step of an attempt. srun: its command line, without what the spec adds."""
+    place = srun_step.place_argv(plan.nodes) if plan.can_lose is not None else []
+    agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
+    argv = [*srun, *srun_step.srun_argv(spec, os.environ), *place, *agent]
+    argv, environ = hooks.start(Door.SRUN, argv, os.environ, spec)
+    return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)
 
 
-def close_and_execute(
-    run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str] = (), srun_exit: int = 0
-) -> int:
-    """Close an attempt as `close` does, and execute the decision; return the exit code."""
-    with _name_failure(run_dir, me):
-        decision, facts = close(run_dir, me, attempt, stops, srun_exit)
-        return execute(decision, run_dir, facts, me)
-    return 1
-
-
-@contextlib.contextmanager
-def _name_failure(run_dir: RunDir, me: run_lock.Owner) -> Iterator[None]:
-    """Run a block that ends an attempt; an error of it is a line of the log."""
-    try:
-        with run_lock.release_on_disk_error(run_dir, me):
-            yield
-    except (UserError, FailedError) as error:
-        print_line(f"error: {error}")
+def _become_srun() -> None:
+    """Undo in a new process what would make srun ignore a stop signal, before exec."""
+    die_with_parent()
+    end_at_stop_signals()

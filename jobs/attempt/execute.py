@@ -20,7 +20,7 @@ from .decision import Action, Decision, after_cancel, budget_used, format_decisi
 from .reasons import hold_hint
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
-EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
+EXIT_RETRY = 75  # the next attempt begins in this process. Source: sysexits.h, EX_TEMPFAIL
 MAX_DELAY_S = 60
 # A partition's jobs are preempted together: not all of them ask slurmctld in the same second.
 SPREAD_S = 1.0
@@ -35,7 +35,6 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
         return 0
     if decision.action is Action.RETRY:
         if can_retry_here(facts, me):
-            time.sleep(retry_delay_s(facts.attempts))
             return EXIT_RETRY
         decision = replace(decision, action=Action.REQUEUE)
         facts = record_writer.amend(run_dir, facts, decision)

@@ -25,7 +25,7 @@ from ..runs import fact_reader, interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
 from ..spec import Spec
-from ..stop_signals import STOP_SIGNALS, arrived, send
+from ..stop_signals import STOP_SIGNALS, StopSignals, send
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s). A
 # command prefix may have work to do, too.
@@ -55,30 +55,6 @@ def block_signals_prefix() -> list[str]:
     except OSError:
         return []
     return prefix if tried.returncode == 0 else []
-
-
-class StopSignals:
-    """The stop signals of this process, which is the batch script's; they stay blocked."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-
-    @property
-    def first(self) -> str:
-        """The first stop signal since the last `take`; "" without one."""
-        return next(iter(self._names), "")
-
-    def wait(self, seconds: float) -> list[str]:
-        """Wait for stop signals; returns the names of those that came."""
-        came = [number.name for number in arrived(STOP_SIGNALS, seconds)]
-        self._names += came
-        return came
-
-    def take(self) -> list[str]:
-        """Return the first stop signal in a list, and forget it: the attempt has ended."""
-        self.wait(0)
-        first, self._names = self._names[:1], []
-        return first
 
 
 def watch(

@@ -21,11 +21,8 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from .. import gpus, hooks, installation, records
-from ..attempt import srun_step
-from ..attempt.close import close, end_between_attempts
-from ..attempt.decision import Action, Cause, Decision
-from ..attempt.execute import retry_delay_s
-from ..attempt.open import open_attempt
+from ..attempt import attempts, srun_step
+from ..attempt.decision import Cause
 from ..attempt.reasons import hold_hint
 from ..console import display_path, format_metrics, print_line, quantity
 from ..environment import Door
@@ -37,11 +34,10 @@ from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
 from ..records.training import Progress, Result
 from ..rundir import RunDir, no_link
-from ..runs import fact_reader, ownership, run_lock
-from ..runs.run_lock import release_on_disk_error
+from ..runs import ownership, run_lock
 from ..slurm import client
 from ..spec import Launch, Spec
-from ..stop_signals import AWAITED, arrived
+from ..stop_signals import AWAITED, StopSignals
 from .views import words
 
 POLL_S = 0.2
@@ -58,26 +54,25 @@ class LocalError(UserError):
 def run_here(run_dir: RunDir, stream: TextIO) -> int:
     """Run in the foreground and print how it ended to a stream; returns the exit code."""
     print(f"run directory {display_path(run_dir.path)}", file=sys.stderr, flush=True)
-    decision = run(run_dir)
-    result = records.read(Result, run_dir.result)
-    if decision is None or decision.action is Action.DONE:
+    code, result = run(run_dir), records.read(Result, run_dir.result)
+    if code == 0:
         if result is not None and (metrics := format_held_out(result)):
             steps = quantity(result.global_step or 0, "step")
             print(f"{metrics} after {steps}", file=stream)
         print(f"run directory {display_path(run_dir.path)}", file=stream)
         print(f"next: {installation.command('logs', run_dir.run_id)}", file=stream)
         return 0
-    step = None if result is None else result.global_step
+    last, step = read_attempts(run_dir)[-1], None if result is None else result.global_step
     where = "" if step is None else f" after step {step}"
+    is_interrupted = last.cause is Cause.INTERRUPTED
     # The reason of a failure stands in the attempt's own line, just above.
-    why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
-    print(f"stopped{where}: {why}", file=sys.stderr)
-    if attempts := read_attempts(run_dir):
-        print(f"next: {hold_hint(attempts[-1].why, run_dir.run_id)}", file=sys.stderr)
+    reason = last.reason if is_interrupted else f"{last.cause}, see above"
+    print(f"stopped{where}: {reason}", file=sys.stderr)
+    print(f"next: {hold_hint(last.why, run_dir.run_id)}", file=sys.stderr)
     if client.is_installed():
         here = f"with {installation.CLUSTER_LOCAL} it continues here"
         print(f"note: where Slurm has a cluster this queues the run; {here}", file=sys.stderr)
-    return 130 if decision.cause is Cause.INTERRUPTED else 1
+    return 130 if is_interrupted else code
 
 
 def format_held_out(result: Result) -> str:
@@ -87,8 +82,8 @@ def format_held_out(result: Result) -> str:
     return format_metrics(without_loss or metrics)
 
 
-def run(run_dir: RunDir) -> Decision | None:
-    """Run attempts until the run is done, stopped or held; None if it was complete before.
+def run(run_dir: RunDir) -> int:
+    """Run attempts until the run is done, stopped or held; returns 0 if it is complete.
 
     Raises: LocalError, OwnedError, FailedError.
     """
@@ -103,39 +98,18 @@ def run(run_dir: RunDir) -> Decision | None:
     shares = gpu_shares(nodes, devices)
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
+
+    def run_step(plan: AttemptPlan) -> int:
+        watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch, run_dir)
+        kill_orphans()
+        return 0
+
     me = run_lock.this_process(None)
-    with release_on_disk_error(run_dir, me), stop_signals() as stops, adopted_orphans():
+    with run_lock.release_on_disk_error(run_dir, me), stop_signals() as stops, adopted_orphans():
         log = "" if spec.launch.is_trainer else f": {display_path(run_dir.rank_log(0))}"
         print_line(f"{installation.command('logs', run_dir.run_id)} shows the output{log}")
-        while True:
-            plan = open_attempt(run_dir, me, ["localhost"] * len(shares))
-            if plan is None:
-                return None
-            watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch, run_dir)
-            kill_orphans()
-            names = [number.name for number in stops]
-            decision, _ = close(run_dir, me, plan.attempt, names)
-            if decision.action is not Action.RETRY:
-                return decision
-            if wait_for_stop(stops, retry_delay_s(read_attempts(run_dir))):
-                return give_up(run_dir, me)
-
-
-def wait_for_stop(stops: Stops, seconds: float) -> bool:
-    """Wait before a retry; True if a stop signal came."""
-    deadline = time.monotonic() + seconds
-    while not stops and (left := deadline - time.monotonic()) > 0:
-        stops.wait(left)
-    return bool(stops)
-
-
-def give_up(run_dir: RunDir, me: run_lock.Owner) -> Decision:
-    """Hold a run that was stopped between two attempts; returns that decision."""
-    reason = "stopped on request"
-    end_between_attempts(run_dir, Action.HOLD, Cause.INTERRUPTED, reason)
-    run_lock.release(run_dir, me)
-    hooks.end(run_dir, fact_reader.read_newest(run_dir), me)
-    return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
+        where = attempts.Allocation(["localhost"] * nodes, run_step)
+        return attempts.run(run_dir, me, where, stops)
 
 
 def visible_gpus() -> list[str]:
@@ -262,25 +236,24 @@ def kill_orphans() -> None:
 
 
 def watch(
-    agents: list[subprocess.Popen[bytes]], stops: Stops, launch: Launch, run_dir: RunDir
+    agents: list[subprocess.Popen[bytes]], stops: StopSignals, launch: Launch, run_dir: RunDir
 ) -> None:
-    """Wait until all agents have ended; forward the first stop, kill at the second.
+    """Wait until all agents have ended; forward the first stop, kill at a Ctrl-C after it.
 
     Prints how far a script is.
     """
-    forwarded, shown = 0, (-math.inf, progress_line(run_dir))
-    kill_at = math.inf
+    is_stopping, kill_at, shown = False, math.inf, (-math.inf, progress_line(run_dir))
     while None in (codes := [agent.poll() for agent in agents]):
-        stops.wait(POLL_S)
+        came = stops.wait(POLL_S)
         if not launch.is_trainer and time.monotonic() > shown[0] + SHOW_S:
             shown = show_progress(run_dir, shown)
         # Only a Ctrl-C after the announcement kills: a closing terminal sends several signals.
-        is_kill = (forwarded and signal.SIGINT in stops[forwarded:]) or time.monotonic() > kill_at
-        if stops and not forwarded:
-            forwarded = len(stops)
+        is_kill = (is_stopping and "SIGINT" in came) or time.monotonic() > kill_at
+        if stops.names and not is_stopping:
+            is_stopping = True
             signal_agents(agents, signal.SIGTERM)
             print_line(format_stop(launch))
-            if stop_signal(launch) is None and signal.SIGINT not in stops:
+            if stop_signal(launch) is None and "SIGINT" not in stops.names:
                 # A cancel, or a closed terminal: no second Ctrl-C can come.
                 kill_at = time.monotonic() + KILL_WAIT_S
         elif is_kill or any(codes):
@@ -288,7 +261,7 @@ def watch(
             signal_agents(agents, signal.SIGKILL)
             if is_kill:
                 print_line("killing")
-                forwarded, kill_at = len(stops), math.inf
+                kill_at = math.inf
 
 
 def show_progress(run_dir: RunDir, shown: tuple[float, str]) -> tuple[float, str]:
@@ -325,19 +298,11 @@ def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
             agent.send_signal(number)
 
 
-class Stops(list[signal.Signals]):
-    """The stop signals that came, in their order."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a stop signal, or for the end of a child process, which is no stop."""
-        self += [number for number in arrived(AWAITED, seconds) if number != signal.SIGCHLD]
-
-
 @contextmanager
-def stop_signals() -> Iterator[Stops]:
-    """Run a block in which AWAITED are blocked, and read by the list that it gives."""
+def stop_signals() -> Iterator[StopSignals]:
+    """Run a block in which AWAITED are blocked, and read by what it gives."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
-    stops = Stops()
+    stops = StopSignals(AWAITED)
     try:
         yield stops
     finally:

@@ -6,6 +6,7 @@ from slurm_job_kit.jobs.attempt.decision import refusal
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import run_files
 
 
@@ -14,6 +15,13 @@ def entry(decision="retry", cause="crash", progress=False, steps=(None, None), *
     return run_files.attempt(
         seen, decision=decision, cause=cause, first_step=steps[0], last_step=steps[1], **fields
     )
+
+
+def stops(*names):
+    """The stop signals of a process to which these have come."""
+    came = StopSignals()
+    came.names += names
+    return came
 
 
 def close_lost(run, me):

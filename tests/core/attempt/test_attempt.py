@@ -27,6 +27,7 @@ from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.core import file_operations, run_files
+from tests.core.attempt import attempt_kit
 
 RECORD = run_files.attempt(decision="requeue", cause="preemption")
 ME = run_lock.this_process("7")
@@ -203,7 +204,7 @@ def command(run, slurm, monkeypatch):
 
 def closed(run, attempt=1, *stops, srun_exit=0):
     """The exit code of the batch process after the srun step of an attempt."""
-    return attempts.close_and_execute(run, ME, attempt, stops, srun_exit)
+    return attempts.close_and_execute(run, ME, attempt, attempt_kit.stops(*stops), srun_exit)
 
 
 def close(run, code, attempt=1):

@@ -10,6 +10,7 @@ from slurm_job_kit.jobs.records.training import Progress, progress_text
 from slurm_job_kit.jobs.rundir import Timeline, write_json
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import file_operations, run_files
 
 NODES = ("a", "b")
@@ -45,7 +46,8 @@ def job(run, fake_slurm, monkeypatch):
             if word == "open":
                 assert attempt_command.main([word, str(run.path), *arguments]) == 0
             else:
-                attempts.close_and_execute(run, run_lock.this_process("7"), *arguments)
+                me = run_lock.this_process("7")
+                attempts.close_and_execute(run, me, *arguments, StopSignals())
         return operations
 
     return call

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from slurm_job_kit.jobs import stop_signals
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.records.nodes import AgentRecord
@@ -65,7 +66,7 @@ class Shell:
     """The batch process, to which Slurm sends stop signals."""
 
     def __init__(self):
-        self.stops = srun_step.StopSignals()
+        self.stops = stop_signals.StopSignals()
         self._came: queue.Queue[signal.Signals] = queue.Queue()
 
     def write(self, name):
@@ -82,7 +83,7 @@ class Shell:
 @pytest.fixture
 def shell(monkeypatch):
     shell = Shell()
-    monkeypatch.setattr(srun_step, "arrived", shell.arrived)
+    monkeypatch.setattr(stop_signals, "arrived", shell.arrived)
     return shell
 
 

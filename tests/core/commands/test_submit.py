@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.attempt.decision import Cause
 from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
@@ -114,7 +114,7 @@ def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatc
 def test_a_local_run_that_stopped_ends_with_one_hint(here, capsys, monkeypatch, cause, kind, code):
     run = make_run(here)
     run_files.recorded(run, cause=cause, kind=kind)
-    monkeypatch.setattr(local, "run", lambda _: Decision(Action.HOLD, cause, "why"))
+    monkeypatch.setattr(local, "run", lambda _: 1)
     assert local.run_here(run, sys.stdout) == code
     *_, stopped, hint = capsys.readouterr().err.splitlines()
     assert stopped.startswith("stopped: ") and hint.startswith(f"next: {kind}: ")

@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.rundir import read_jsonl, write_json
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import close_lost
 from tests.rooms.nodes.kit import kept
@@ -117,7 +118,7 @@ def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_node
         run_files.node(run.attempt(2), rank, host=node, torchrun_exit=1, end=5.0)
     run_files.failed(run.attempt(2), 1, 4.0, host="b")
     run_lock.claim(run, run_lock.this_process("7"), 2)
-    attempts.close_and_execute(run, run_lock.this_process("7"), 2, (), 1)
+    attempts.close_and_execute(run, run_lock.this_process("7"), 2, StopSignals(), 1)
     (reason,) = found_in(read_attempts(run)[-1].evidence).reasons
     assert (reason.node, reason.is_left_out) == ("b", is_left_out)
 

@@ -8,7 +8,6 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action
-from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rooms.notify import hooks
 from slurm_job_kit.jobs.rundir import read_json, write_json
@@ -75,12 +74,6 @@ def test_a_requeue_and_a_retry_do_not_notify(wanting, fake_slurm):
     run_files.node(run.attempt(1), 0, (5.0, "SIGTERM"))
     assert close_module.close(run, me, 1)[0].action is Action.REQUEUE
     assert said(run) == []
-
-
-def test_a_stop_between_two_attempts_of_a_local_run_notifies(wanting):
-    run, me = wanting(job_id=None)
-    local.give_up(run, me)
-    assert said(run)[0] == "held"
 
 
 @pytest.mark.parametrize("command", ["exit 3", "no-such-command", "kill -9 $$"])
