@@ -7,14 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...config.keys import listed, words_in
 from ...config.reserved import BOTH, EXPEDITE, GPUS, PER_NODE, SBATCH
 from ...problems import KeyPath, Problem, format_value
 from ...slurm import duration
-from ...spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
+from ...spec import SECTIONS, Launch, Slurm, Spec
 
 MAX_NAME_BYTES = 100
-_OPTION = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*")
 _SRUN: Mapping[str, str] = {
     **BOTH,
     **dict.fromkeys(("gres", "tres-per-task"), GPUS),
@@ -25,11 +23,6 @@ _SRUN: Mapping[str, str] = {
     "jobid": "srun runs in its own job",
     "het-group": "write slurm.nodes; all nodes of a run have the same resources",
 }
-# --name=a b is one, and --name=a --other are two.
-_TWO_WORDS = re.compile(r"--?[A-Za-z]([^\s=]*\s+\S|[^\s=]*=[^\s-]\S*\s+--[A-Za-z])")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
-# A name of at most 15 bytes. Source: the kernel's dev_valid_name(); NCCL gives , = ^ a meaning.
-_INTERFACE = re.compile(r"[^\s/:,=^]{1,15}", re.ASCII)
 # Keys of launch that hold a number or auto: lower bound, upper bound, hint.
 _OR_AUTO: dict[str, tuple[int, float, str]] = {
     "nproc_per_node": (1, math.inf, "auto is one rank per GPU, or one"),
@@ -49,8 +42,6 @@ def problems(spec: Spec) -> Iterator[Problem]:
     yield from _slurm(spec.slurm)
     yield from _srun(spec.slurm.srun_args, spec.launch.command_prefix)
     yield from _launch(spec.launch)
-    yield from _env(spec.launch.env)
-    yield from _notify(spec.notify, spec.slurm)
 
 
 def _name(name: str) -> Iterator[Problem]:
@@ -61,14 +52,10 @@ def _name(name: str) -> Iterator[Problem]:
     if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
         what = f"has {len(name.encode())} bytes"
         yield Problem(path, what, f"write 1 to {MAX_NAME_BYTES} bytes")
-    elif wrong := next((char for char in name if char in "/:%" or not char.isprintable()), None):
-        what = f"{format_value(name)} has {format_value(wrong)} in it"
-        yield Problem(
-            path, what, f"leave out {format_value(wrong)}: a folder and the job get this name"
-        )
-    elif name[0] in ".-" or name != name.strip():
-        what = f"{format_value(name)} starts with . or -, or begins or ends with a space"
-        yield Problem(path, what, "begin and end it with a letter or digit")
+    elif not re.fullmatch(r"(?![ .-])[^/:%]*(?<! )", name) or not name.isprintable():
+        what = f"{format_value(name)} cannot be the name of a folder and of a job"
+        hint = "leave out / : % and control characters, and begin and end it with a letter"
+        yield Problem(path, what, hint)
 
 
 def _dir_mode(mode: str) -> Iterator[Problem]:
@@ -92,16 +79,8 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
     for name, value in slurm.sbatch_args.items():
         if (name, value) != ("requeue", EXPEDITE):
-            yield from _sbatch_arg(name, value)
-
-
-def _sbatch_arg(written: str, value: Scalar) -> Iterator[Problem]:
-    path, name = ("slurm", "sbatch_args", written), written.replace("_", "-")
-    if not _OPTION.fullmatch(name):
-        hint = "write the long name without its dashes, such as mail_type"
-        yield Problem(path, "is not the name of a long sbatch option", hint)
-    else:
-        yield from _reserved(path, name, SBATCH)
+            path = ("slurm", "sbatch_args", name)
+            yield from _reserved(path, name.replace("_", "-").partition("=")[0], SBATCH)
 
 
 def _reserved(path: KeyPath, name: str, options: Mapping[str, str]) -> Iterator[Problem]:
@@ -118,13 +97,12 @@ def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
     srun runs the first argument without -- as its command, and starts a second command after ":".
     """
     for index, option in enumerate(options):
-        path, name = ("slurm", "srun_args", index), option[2:].partition("=")[0]
-        if not option.startswith("--") or not _OPTION.fullmatch(name):
+        path = ("slurm", "srun_args", index)
+        if re.match("--[a-z]", option):
+            yield from _reserved(path, option[2:].partition("=")[0], _SRUN)
+        else:
             hint = "write each as one long option, such as --mpi=none"
             yield Problem(path, f"{format_value(option)} is not an srun option", hint)
-        else:
-            yield from _reserved(path, name, _SRUN)
-    yield from _words(("launch", "command_prefix"), prefix)
     for index, argument in enumerate(prefix):
         if argument == ":" or (index == 0 and (not argument or argument.startswith("-"))):
             path = ("launch", "command_prefix", index)
@@ -139,24 +117,7 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         if isinstance(number, int) and not least <= number <= most:
             bound = f"at least {least}" if number < least else f"at most {most}"
             yield Problem(("launch", name), f"must be {bound}, or auto, not {number}", hint)
-    if launch.interface and not _INTERFACE.fullmatch(launch.interface):
-        hint = (
-            "write one name, or the beginning of names, as `ip -brief address` lists them on a node"
-        )
-        what = f"{format_value(launch.interface)} is not the name of a network interface"
-        yield Problem(("launch", "interface"), what, hint)
-    yield from _words(("launch", "args"), launch.args)
     yield from _python(launch.python)
-
-
-def _words(path: KeyPath, words: list[str]) -> Iterator[Problem]:
-    """Refuse `--lr 0.1` as one word, and a command with its arguments as the first of a prefix."""
-    for index, word in enumerate(words):
-        is_command = index == 0 and path[-1] == "command_prefix"
-        if _TWO_WORDS.match(word) or (is_command and re.match(r"[^\s/]+\s+\S", word)):
-            parts = words_in(word)
-            what = f"{format_value(word)} is {'two' if len(parts) == 2 else 'several'} words"
-            yield Problem((*path, index), what, f"write them one by one: {listed(parts)}")
 
 
 def _python(python: str | None) -> Iterator[Problem]:
@@ -165,21 +126,3 @@ def _python(python: str | None) -> Iterator[Problem]:
         what = f"{format_value(python)} is neither an absolute path nor the name of a command"
         hint = f"write {os.path.abspath(python)}, or a name such as python3"
         yield Problem(("launch", "python"), what, hint)
-
-
-def _env(env: dict[str, str]) -> Iterator[Problem]:
-    for name in env:
-        path = ("launch", "env", name)
-        if not _VARIABLE.fullmatch(name):
-            hint = "use letters, digits and _, and start with a letter or _"
-            yield Problem(path, f"{format_value(name)} is not the name of a variable", hint)
-
-
-def _notify(notify: Notify, slurm: Slurm) -> Iterator[Problem]:
-    mail = next((name for name in slurm.sbatch_args if name.startswith("mail")), None)
-    if notify.mail is not None and mail is not None:
-        path, hint = ("notify", "mail"), "remove one of the two"
-        yield Problem(path, f"slurm.sbatch_args.{mail} is set, too", hint)
-    if notify.mail is not None and not re.fullmatch(r"[^\s-]\S*", notify.mail):
-        what = f"{format_value(notify.mail)} is no address"
-        yield Problem(("notify", "mail"), what, "write name@host, or the name of a user")

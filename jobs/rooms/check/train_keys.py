@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ...batch_sizes import uneven
-from ...config.keys import is_dotted, list_hint, nearest
+from ...config.keys import nearest
 from ...problems import Problem, format_value
 from ...spec import (
     DATASETS,
@@ -18,10 +18,14 @@ from ...spec import (
     Train,
 )
 
-# Names of other libraries for what the kit has.
-_OTHER_STRATEGIES = {
-    **dict.fromkeys(("zero", "zero1", "zero2"), "write fsdp, with reshard_after_forward: false"),
-    **dict.fromkeys(("fsdp2", "zero3", "deepspeed"), "write fsdp, which divides the same"),
+_KNOWN = {
+    "model": MODELS,
+    "dataset": DATASETS,
+    "objective": OBJECTIVES,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "transform": TRANSFORMS,
+    "strategy": STRATEGIES,
 }
 _KEYS_OF_OPTIMIZERS = ("momentum", "nesterov", "weight_decay")
 
@@ -29,9 +33,7 @@ _KEYS_OF_OPTIMIZERS = ("momentum", "nesterov", "weight_decay")
 def problems(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the section train, and with checkpoint.best."""
     yield from _batch(spec)
-    yield from _ddp(spec)
-    yield from _strategy(spec.train.strategy)
-    yield from _plugins(spec.train)
+    yield from _names(spec.train)
     yield from _optimizer(spec.train)
     yield from _schedule(spec.train)
     yield from _objective(spec.train)
@@ -58,61 +60,18 @@ def _batch(spec: Spec) -> Iterator[Problem]:
         yield problem("global_batch_size", *uneven(total, world_size), *also)
 
 
-def _ddp(spec: Spec) -> Iterator[Problem]:
-    """Refuse a static graph under no_sync(): it crashes or reduces no gradients (torch 2.13)."""
-    train = spec.train
-    if train.static_graph and train.grad_accum_steps > 1:
-        what = f"excludes train.grad_accum_steps {train.grad_accum_steps}: DDP loses gradients"
-        hint = "leave one of them out"
-        yield problem("static_graph", what, hint, "train.grad_accum_steps")
-    elif train.static_graph and train.global_batch_size is not None:
-        what = "excludes train.global_batch_size, which may accumulate: DDP loses gradients then"
-        yield problem("static_graph", what, "leave one of them out", "train.global_batch_size")
-    if train.sync_batchnorm and not spec.slurm.num_gpus:
-        what = "needs GPUs, and slurm.gpus_per_node is 0"
-        hint = "set slurm.gpus_per_node, or leave sync_batchnorm out"
-        yield problem("sync_batchnorm", what, hint, "slurm.gpus_per_node")
-
-
-def _strategy(strategy: str) -> Iterator[Problem]:
-    if strategy not in STRATEGIES:
-        guess = nearest(strategy.lower(), STRATEGIES)
-        hint = _OTHER_STRATEGIES.get(strategy.lower(), f"did you mean {guess}?" if guess else "")
-        hint = list_hint(strategy, STRATEGIES.__contains__) or hint
-        yield problem(
-            "strategy",
-            f"must be one of {', '.join(STRATEGIES)}, not {format_value(strategy)}",
-            hint,
-        )
-
-
-def _plugins(train: Train) -> Iterator[Problem]:
-    yield from _plugin("model", train.model, MODELS)
-    yield from _plugin("dataset", train.dataset, DATASETS)
-    yield from _plugin("objective", train.objective, OBJECTIVES)
-    yield from _plugin("optimizer", train.optimizer, OPTIMIZERS)
-    yield from _plugin("schedule", train.schedule, SCHEDULES)
-    if train.collate is not None:
-        yield from _plugin("collate", train.collate, ())
-    if train.transform is not None:
-        yield from _plugin("transform", train.transform, TRANSFORMS)
-    elif train.transform_args:
+def _names(train: Train) -> Iterator[Problem]:
+    """Yield each name that is neither built in nor an import path; a strategy is built in."""
+    for key, known in _KNOWN.items():
+        name = getattr(train, key)
+        if name is not None and name not in known and (":" not in name or key == "strategy"):
+            guess = nearest(name, known)
+            hint = f"known: {', '.join(known)}; or your own package.module:callable"
+            hint = f"did you mean {guess}? {hint}" if guess else hint
+            yield problem(key, f"there is no {key} {format_value(name)}", hint)
+    if train.transform_args and train.transform is None:
         hint = "write transform: image, or leave transform_args out"
         yield problem("transform_args", "needs a train.transform", hint, "train.transform")
-
-
-def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
-    module, colon, attribute = name.partition(":")
-    if name in known or (colon and is_dotted(module) and is_dotted(attribute)):
-        return
-    if hint := list_hint(name, known.__contains__):
-        yield problem(kind, f"there is no {kind} {format_value(name)}", hint)
-        return
-    guess = nearest(name, known)
-    known_names = f"known: {', '.join(known)}; or " if known else ""
-    hint = f"{known_names}your own package.module:callable"
-    hint = f"did you mean {guess}? {hint}" if guess else hint
-    yield problem(kind, f"there is no {kind} {format_value(name)}", hint)
 
 
 def _optimizer(train: Train) -> Iterator[Problem]:
@@ -137,10 +96,6 @@ def _schedule(train: Train) -> Iterator[Problem]:
         hint = "write schedule: step, or leave lr_milestones out"
         what = f"needs train.schedule step, not {train.schedule}"
         yield problem("lr_milestones", what, hint, *also)
-    elif steps and train.max_steps is None and not 1 <= steps[0] <= steps[-1] < train.epochs:
-        what = f"{format_value(steps)} is not all within 1 to {train.epochs - 1}"
-        hint = f"name epochs after the first and before the end, train.epochs {train.epochs}"
-        yield problem("lr_milestones", what, hint, *also)
     if train.max_steps is not None and train.warmup_steps > train.max_steps:
         what = f"{train.warmup_steps} is more than train.max_steps {train.max_steps}"
         yield problem("warmup_steps", what, "write fewer steps", "train.max_steps")
@@ -162,9 +117,6 @@ def _best(spec: Spec) -> Iterator[Problem]:
             hint = "name a metric there, such as eval_loss"
             what = "needs checkpoint.best, which is null"
             yield problem("early_stop_patience", what, hint, "checkpoint.best")
-    elif best != "auto" and not best.startswith("eval_"):
-        hint = f"write eval_{best.removeprefix('train_')}; training metrics choose no checkpoint"
-        yield Problem(where, f"{format_value(best)} is no held-out metric", hint)
     elif best != "auto" and best not in METRIC_MODES and mode == "auto":
         hint = "write best_mode: min, or best_mode: max"
         what = f"{format_value(best)} is not built in: the kit does not know which value is better"

@@ -1,6 +1,5 @@
 """Names, options, numbers and variables of a spec that no run could use are refused at load."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -31,16 +30,9 @@ def test_an_option_that_the_kit_sets_is_refused_with_what_to_use(refuse, option)
         assert f"--{option} belongs to the kit\n  hint: {SBATCH[option]}" in errors
 
 
-@pytest.mark.parametrize("short", ["job_nam", "par", "outp", "nod", "n", "gpus_per"])
+@pytest.mark.parametrize("short", ["job_nam", "par", "outp", "nod", "n", "gpus_per", "", "nodes=2"])
 def test_abbreviations_and_short_options_are_refused(refuse, short):
-    assert f"slurm.sbatch_args.{short}: " in refuse(f"slurm: {{sbatch_args: {{{short}: x}}}}")
-
-
-@pytest.mark.parametrize("name", ["--comment", "mail type", "a=b", "Comment", "a--b", "", "-", "ä"])
-def test_other_texts_than_names_of_options_are_refused(refuse, name):
-    assert "is not the name of a long sbatch option" in refuse(
-        f'slurm: {{sbatch_args: {{"{name}": x}}}}'
-    )
+    assert "belongs to the kit" in refuse(f'slurm: {{sbatch_args: {{"{short}": x}}}}')
 
 
 @pytest.mark.parametrize(
@@ -65,66 +57,8 @@ def test_a_command_prefix_cannot_become_an_option_or_a_second_srun_step(refuse, 
 
 
 @pytest.mark.parametrize(
-    ("key", "word", "parts"),
-    [
-        ("args", "--lr 0.1", "two words\n  hint: write them one by one: [--lr, 0.1]"),
-        (
-            "args",
-            "--lr 0.1 --name 'a b'",
-            "several words\n  hint: write them one by one: [--lr, 0.1",
-        ),
-        ("args", "-m pkg.train", "[-m, pkg.train]"),
-        ("args", "--lr=0.1 --fp16", "two words\n  hint: write them one by one: [--lr=0.1, --fp16]"),
-        ("args", '--net {"a": [1, 2]}', r'[--net, "{\"a\": [1, 2]}"]'),
-        ("args", "--name it's", '[--name, "it\'s"]'),
-        ("command_prefix", "-c exec x", '[-c, "exec x"]'),
-        ("command_prefix", "apptainer exec x.sif", "several words"),
-    ],
-)
-def test_two_words_in_one_are_refused_with_both(mistake, key, word, parts):
-    first = [] if word[0] == "a" else ["a"]
-    problem = mistake(f"launch: {{{key}: {json.dumps([*first, word])}}}")
-    assert problem.path == ("launch", key, len(first))
-    assert parts in f"{problem.what}\n  hint: {problem.hint}"
-
-
-def test_a_word_with_a_space_may_be_one_argument(take):
-    words = [
-        "--name=a b",
-        "--more=--lr=1 --fp16",
-        "--cmd=python x --lr=1",
-        "a b",
-        "- a",
-        "-1 2",
-        "--x ",
-        "-",
-    ]
-    launch = take(f"launch: {{args: {words}, command_prefix: [/my dir/wrap, a b]}}").launch
-    assert (launch.args, launch.command_prefix) == (words, ["/my dir/wrap", "a b"])
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("A B", '"A B" is not the name of a variable'),
-        ("A=B", "is not the name of a variable"),
-        ("1A", "is not the name of a variable"),
-        ("Ä", "is not the name of a variable"),
-        ("", "is not the name of a variable"),
-    ],
-)
-def test_a_wrong_name_of_a_variable_is_refused(refuse, name, message):
-    assert message in refuse(f'launch: {{env: {{"{name}": x}}}}')
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{notify: {mail: me@x}, slurm: {sbatch_args: {mail-type: END}}}", "mail-type is set, too"),
-        ("notify: {mail: me and you}", "is no address"),
-        ("notify: {mail: -x}", "is no address"),
-        ('notify: {command: ""}', "notify.command: is empty"),
-        ("launch: {interface: ''}", "launch.interface: is empty"),
         ("slurm: {partition: ''}", "slurm.partition: is empty\n  hint: leave the key out"),
         ("runs_root: ''", "runs_root: is empty"),
         ("launch: {nproc_per_node: 0}", "must be at least 1, or auto, not 0"),
@@ -139,16 +73,8 @@ def test_a_value_that_cannot_work_is_refused(refuse, text, message):
     assert errors.count("x.yaml:") == 1, "one mistake, one error"
 
 
-@pytest.mark.parametrize(
-    "name", ["=ib0", "^ib0", "ib0,ib1", "eth0:1", "ib 0", "/dev/ib0", "interface0123456"]
-)
-def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
-    message = f'x.yaml:1: launch.interface: "{name}" is not the name of a network interface\n'
-    assert message in refuse(f"launch: {{interface: '{name}'}}")
-
-
 def test_a_percent_sign_which_slurm_replaces_in_paths_is_refused_in_a_name(take, refuse):
-    assert 'name: "50%j" has "%" in it' in refuse("name: 50%j")
+    assert 'name: "50%j" cannot be' in refuse("name: 50%j")
     assert take("name: x\nslurm: {partition: 50%j}").slurm.partition == "50%j"
 
 
