@@ -37,8 +37,7 @@ MAX_DIFF_MIB = 8  # as JSON up to six times that; a reader takes 64 MiB
 DIFF = (
     *("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff"),
     *("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
-    # In a submodule git would run what the configuration of that one names.
-    *("--ignore-submodules=dirty", "--submodule=short"),
+    "--submodule=short",
 )
 
 
