@@ -9,7 +9,7 @@
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.
 - code_secrets: which files may be secrets, and are left out of it.
-- git: runs git, and no program that the configuration of a repository names.
+- git: runs git for its output.
 - ownership: whose files a run may execute; the modes of the folders that the kit makes.
 - revision: changes a run between two attempts, all of it or nothing.
 - scratch_purge: names what a scratch purge deleted.

@@ -1,6 +1,5 @@
 """The frozen code: a read-only copy of the repository, shared by runs of equal code."""
 
-import collections
 import contextlib
 import errno
 import functools
@@ -22,13 +21,10 @@ from . import ownership
 from .code_secrets import secret_in
 from .git import ask_git
 
-MAX_MIB = 256
-MAX_MIB_WITHOUT_GIT = 64
-MAX_UNTRACKED_BYTES = 2**20
+MAX_MIB = 64
 DEFAULT_MODE = 0o700  # of a run directory
 LIST = ".frozen-files"  # in each copy, the names of its files
-NAME = re.compile(r"[0-9a-f]{64}(-[0-9]+){0,2}")  # of a copy: digest, user id, and another mode
-RENEW_S = 86400.0  # the age from which on a copy that is used again gets new times
+NAME = re.compile(r"[0-9a-f]{64}(-[0-9]+){0,3}")  # of a copy: digest, user id, week, other mode
 MAX_SHOWN = 5  # names in a line for the user
 
 
@@ -59,7 +55,7 @@ def repository() -> Path:
 def take(
     repository: Path, runs_root: Path, mode: int = DEFAULT_MODE, inputs: Collection[str] = ()
 ) -> Path:
-    """Copy a repository to `<runs_root>/.code/<sha>-<uid>` unless it is there; return the folder.
+    """Copy a repository to `<runs_root>/.code/<sha>-<uid>-<week>`, unless it is there; return that.
 
     mode: dir_mode of the run; runs share a copy only if it is the same. inputs: names of files and
     folders that are not frozen. Raises: OSError; UserError for what cannot be frozen.
@@ -101,9 +97,9 @@ def source_files(
     """Return the files to freeze by their names: what git tracks or does not ignore.
 
     Without git, all but hidden files. Not what lies below runs_root or `inputs`, and no untracked
-    file of an environment, or that may be a secret.
+    file that may be a secret.
 
-    Raises: UserError for a repository that git does not read, a large untracked file, or too much.
+    Raises: UserError for a repository that git does not read, and for more than MAX_MIB.
     """
     listed = _listed_by_git(repository)
     names = ((name, False) for name in walk(repository, runs_root)) if listed is None else listed
@@ -112,12 +108,9 @@ def source_files(
         left_out.append(str(runs_root.relative_to(repository)))
     if installation.IS_CLONE and repository == installation.ROOT:
         left_out += (*installation.PARTS, installation.NAME)  # a run has a copy of the kit
-    own = (each for each in _files(repository, names) if not is_below(each.name, left_out))
-    files: Iterable[_File] = _without_environments(own, repository)
-    if listed is not None:
-        files = _refuse_large(list(files), repository)
-    limit_mib = MAX_MIB_WITHOUT_GIT if listed is None else MAX_MIB
-    kept = _without_secrets([*_limited(files, limit_mib, repository)], repository)
+    files = [each for each in _files(repository, names) if not is_below(each.name, left_out)]
+    kept = _without_secrets(files)
+    _refuse_large(kept, repository)
     return {each.name: repository / each.name for each in kept}
 
 
@@ -191,84 +184,34 @@ def _files(folder: Path, names: Iterable[tuple[str, bool]]) -> Iterator[_File]:
             yield _File(name, status.st_size, is_tracked)
 
 
-def is_environment(folder: Path) -> bool:
-    """Return whether a folder has installed packages: of venv, conda or npm."""
-    if folder.name in (".venv", "venv", "node_modules"):
-        return True
-    return any((folder / name).exists() for name in ("pyvenv.cfg", "conda-meta"))
+def _refuse_large(files: list[_File], repository: Path) -> None:
+    """Raises UserError for files of more than MAX_MIB together: data, outputs, or packages."""
+    if sum(each.size for each in files) <= MAX_MIB * 2**20:
+        return
+    largest = sorted(files, key=lambda each: -each.size)[:MAX_SHOWN]
+    shown = ", ".join(f"{each.name} ({each.size / 2**20:.1f} MiB)" for each in largest)
+    raise UserError(
+        f"the code to freeze, {repository}, has more than {MAX_MIB} MiB; the largest: {shown}\n"
+        "  hint: name data, outputs and environments in .gitignore (without git: git init first; "
+        "if git tracks them: git rm --cached), a script's data in launch.inputs"
+    )
 
 
-def _without_environments(files: Iterable[_File], repository: Path) -> Iterator[_File]:
-    """Yield the files but untracked ones of environments, which are printed."""
-    sizes: collections.Counter[str] = collections.Counter()
-
-    @functools.cache
-    def environment_of(folder: str) -> str:
-        """Return the outermost environment around a file; "" for none."""
-        around = folder and environment_of(os.path.dirname(folder))
-        return around or (folder if folder and is_environment(repository / folder) else "")
-
-    for each in files:
-        if not each.is_tracked and (found := environment_of(os.path.dirname(each.name))):
-            sizes[found] += each.size
-        else:
-            yield each
-    if sizes:
-        shown = ", ".join(f"{name} ({size / 2**20:.1f} MiB)" for name, size in sizes.items())
-        print_line(f"left out of the frozen code, as installed packages are no code: {shown}")
-
-
-def _refuse_large(files: list[_File], repository: Path) -> list[_File]:
-    """Return the files. Raises: UserError for untracked ones that are large: data, or outputs."""
-    large = [each for each in files if not each.is_tracked and each.size > MAX_UNTRACKED_BYTES]
-    if large:
-        raise UserError(
-            f"git neither tracks nor ignores {_some(large)} in {repository}, above 1 MiB\n"
-            "  hint: git add what is code, name outputs in .gitignore, a script's data in "
-            "launch.inputs"
-        )
-    return files
-
-
-def _limited(files: Iterable[_File], limit_mib: int, folder: Path) -> Iterator[_File]:
-    """Yield the files. Raises: UserError once they have more than `limit_mib` together."""
-    size, largest = 0, _File("", 0)
-    for each in files:
-        size, largest = size + each.size, max(largest, each, key=lambda file: file.size)
-        if size > limit_mib * 2**20:
-            raise UserError(
-                f"the code to freeze, {folder}, has more than {limit_mib} MiB; a large file is "
-                f"{largest.name}\n  hint: git init, and name data and outputs in .gitignore"
-            )
-        yield each
-
-
-def _without_secrets(files: list[_File], repository: Path) -> list[_File]:
+def _without_secrets(files: list[_File]) -> list[_File]:
     """Return the files but untracked ones that may be secrets, which are printed."""
-    secrets = {
-        each.name: what
-        for each in files
-        if not each.is_tracked and (what := secret_in(each.name, repository / each.name))
-    }
-    if secrets:
+    found = {each.name: secret_in(each.name) for each in files if not each.is_tracked}
+    if secrets := sorted({each for each in found.values() if each}):
         print_line(
-            "left out of the frozen code, as the names or contents are those of secrets: "
-            f"{', '.join(sorted({*secrets.values()}))}\n"
+            f"not copied (may be secrets): {', '.join(secrets)}\n"
             "  hint: git add a file that is no secret (without git: git init first)"
         )
-    return [each for each in files if each.name not in secrets]
-
-
-def _some(files: list[_File]) -> str:
-    names = [each.name for each in files]
-    return ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
+    return [each for each in files if not found.get(each.name)]
 
 
 def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
-    """Return a copy of the files; an equal one is used again, unless it is damaged.
+    """Return a copy of the files; an equal one of this week is used again, unless it is damaged.
 
-    It then gets new times: the command clean deletes none that was taken in the last hour, and a
-    scratch purge what is old.
+    Its folder then gets a new time: the command clean deletes none that was taken in the last hour.
     """
     target = runs_root / ".code" / _name(digest(files), mode)
     ownership.make_shared(target.parent, mode)
@@ -278,7 +221,6 @@ def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
         if ownership.problem_of(target) is None:
             os.utime(target)
             if damage(target) is None:
-                _renew(target)
                 return target
         os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
     copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
@@ -314,24 +256,6 @@ def _fill(copy: Path, files: Mapping[str, Path], mode: int) -> None:
         ownership.set_mode(Path(root), mode & ~0o222)
 
 
-def _renew(copy: Path) -> None:
-    """Give the files of a copy that is older than a day the time of now, and keep bytecode valid.
-
-    Bytecode has the time of its source in it. Source: PEP 552.
-    """
-    now = int(time.time())
-    if now - (copy / LIST).stat().st_mtime < RENEW_S:
-        return
-    for folder, _, names in os.walk(copy, topdown=False):  # LIST is the last file
-        for path in (Path(folder, name) for name in ("", *sorted(names, key=LIST.__eq__))):
-            with contextlib.suppress(OSError):  # Python renames new bytecode; some may be root's
-                if path.parent.name == "__pycache__":
-                    with path.open("r+b") as file:
-                        if file.read(8)[4:] == bytes(4):
-                            file.write(now.to_bytes(4, "little"))
-                os.utime(path, (now, now), follow_symlinks=False)
-
-
 def _link(name: str, path: Path) -> str:
     """Return where the copy of a link leads: a relative one that leaves the repository, in full."""
     text = os.readlink(path)
@@ -346,7 +270,8 @@ def _file_mode(source: int, mode: int) -> int:
 
 
 def _name(sha: str, mode: int) -> str:
-    own = f"{sha}-{os.geteuid()}"
+    # Of each week another one: a scratch purge deletes what is old, also of a new run.
+    own = f"{sha}-{os.geteuid()}-{time.strftime('%G%V')}"
     return own if mode == DEFAULT_MODE else f"{own}-{mode:o}"
 
 

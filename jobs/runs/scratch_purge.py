@@ -46,10 +46,9 @@ def check_code(run_dir: RunDir) -> tuple[Path, Path]:
     for folder in dict.fromkeys((code, kit)):
         is_copy = code_snapshot.NAME.fullmatch(folder.name)
         if is_copy and (what := code_snapshot.damage(folder)) is not None:
-            new = installation.command("resume", run_dir.run_id, "", "code")
-            other = f"; {new} takes today's code" if "changes" in ROOMS else ""
-            raise UserError(
-                f"the frozen code has lost or changed files: {what}\n"
-                f"  hint: a submit from the same checkout restores it{other}"
-            )
+            way = "a submit of the same checkout makes an equal copy there: put it in this place"
+            if "changes" in ROOMS:
+                command = installation.command("resume", run_dir.run_id, "", "code")
+                way = f"{command} takes the code of its checkout"
+            raise UserError(f"the frozen code has lost or changed files: {what}\n  hint: {way}")
     return code, kit

@@ -126,10 +126,10 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _may_be_read(repository: Path, name: str, runs_root: Path) -> bool:
-    """Return whether an ignored path may be data: not an environment, bytecode, or Slurm's log."""
+    """Return whether an ignored path may be data: not bytecode, or Slurm's log."""
     path = repository / name
     is_made = path.name.startswith((".", "__", "slurm-")) or path.suffix in (".pyc", ".egg-info")
-    return not (is_made or code_snapshot.is_environment(path) or path == runs_root)
+    return not (is_made or path == runs_root)
 
 
 def _is_linked(name: str, inputs: Sequence[str]) -> bool:

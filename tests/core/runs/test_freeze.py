@@ -1,7 +1,6 @@
 """A freeze makes a whole run directory or none, and keeps no secret."""
 
 import os
-import py_compile
 import subprocess
 import sys
 import time
@@ -114,24 +113,11 @@ def test_a_run_is_newer_than_those_of_a_clock_that_was_ahead(
 
 def test_all_times_of_a_new_run_are_those_of_the_submit(root, repository):
     (repository / "link").symlink_to("a.py")
-    (repository / "b.pyc").write_bytes(b"\0" * 20)  # a file of the code as any other
     for path in (repository / "a.py", repository / "link"):
         os.utime(path, (0, 0), follow_symlinks=False)
     before = int(time.time())
     frozen(repository)
     assert oldest(root) >= before
-    everything = [path for path in root.rglob("*") if ".code" in path.parts]
-    bytecode = next(root.glob(".code/*/__pycache__")) / "a.pyc"
-    for path in everything:
-        os.utime(path, (0, 0), follow_symlinks=False)
-    source = next(root.glob(".code/*/a.py"))
-    py_compile.compile(str(source), str(bytecode), doraise=True)
-    os.utime(bytecode, (0, 0))
-    frozen(repository)
-    assert oldest(root) >= before
-    assert min(path.stat().st_mtime for path in root.glob(".code/*/**/")) >= before
-    assert code_snapshot.damage(source.parent) is None
-    assert bytecode.read_bytes()[8:12] == int(source.stat().st_mtime).to_bytes(4, "little")
 
 
 def oldest(root):

@@ -8,13 +8,7 @@ import pytest
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import FORMAT
-from slurm_job_kit.jobs.runs import (
-    code_snapshot,
-    fact_reader,
-    frozen_spec,
-    interpret,
-    scratch_purge,
-)
+from slurm_job_kit.jobs.runs import fact_reader, frozen_spec, interpret, scratch_purge
 from slurm_job_kit.jobs.spec import FormatError, Spec
 from tests.core import run_files
 
@@ -63,15 +57,9 @@ def test_the_way_out_is_a_command_that_this_kit_has(run, monkeypatch, is_deleted
     if is_deleted:
         monkeypatch.delitem(ROOMS, "changes", raising=False)
     harm_code(run, lambda code: (code / "jobs/local.py").unlink())
-    with pytest.raises(UserError, match="hint: a submit from the same checkout") as messages:
+    with pytest.raises(UserError, match=IN_CODE) as messages:
         scratch_purge.check(run)
-    assert ("today's code" in str(messages.value)) == ("changes" in ROOMS)
-
-
-def test_a_submit_from_the_same_checkout_brings_the_code_back(run, tmp_path):
-    harm_code(run, lambda code: (code / "jobs/local.py").unlink())
-    code_snapshot.take(tmp_path / "checkout", tmp_path / "runs")
-    scratch_purge.check(run)
+    assert ("resume" in str(messages.value)) == ("changes" in ROOMS)
 
 
 def test_a_lost_setup_script_is_written_anew(run):
