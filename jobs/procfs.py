@@ -3,9 +3,10 @@
 Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this module.
 """
 
-import contextlib
 import os
 from pathlib import Path
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def parent_of(pid: int) -> int | None:
@@ -27,40 +28,12 @@ def children(*parents: int) -> list[int]:
 
 
 def start_of(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; empty if the process is gone."""
+    """Return when a process started: the id of the boot and clock ticks since it; "" if it is gone.
+
+    Source: random(4), /proc/sys/kernel/random/boot_id.
+    """
     fields = _stat(pid)
-    return fields[19] if fields else ""
-
-
-def has_open(pid: int, folder: Path) -> bool | None:
-    """Return whether a process has a folder open; None where /proc does not show it to this user.
-
-    Only links are read: a file of the process may lie on a server that does not answer.
-    """
-    path = os.path.realpath(folder)
-    try:
-        numbers = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return None
-    for number in numbers:
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/fd/{number}") == path:
-                return True
-    return False
-
-
-def is_hidden(pid: int) -> bool:
-    """Return whether another user's process exists that /proc does not show to this user.
-
-    Source: proc(5), hidepid; kill(2), EPERM.
-    """
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return not os.path.exists(f"/proc/{pid}")
-    except OSError:
-        pass
-    return False
+    return f"{_read(_BOOT_ID).decode().strip()} {fields[19]}" if fields else ""
 
 
 def _stat(pid: int) -> list[str]:

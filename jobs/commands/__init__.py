@@ -7,7 +7,6 @@
 - queue: hands a run directory to sbatch.
 - adopt: makes the run directory of a job that plain sbatch started.
 - resume: continues a run that stopped before its end, perhaps changed, or a group.
-- run_jobs: finds the Slurm jobs of runs.
 - submit_claim: lets one command at a time queue or cancel the jobs of a run.
 - freeze: makes a run directory without starting it.
 - cancel: stops a run.

@@ -11,16 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from .. import installation, shared_files
 from ..attempt.close import end_between_attempts, write_missing_result
 from ..attempt.decision import Action, Cause
-from ..console import BestEffort, print_line, quantity, user_name
+from ..console import BestEffort, print_line, quantity
 from ..errors import FailedError, UserError
-from ..procfs import has_open
 from ..records import RecordError
 from ..rundir import RunDir, write_atomic
 from ..runs import lookup, run_lock, state
 from ..runs.state import RunPhase, RunState
 from ..slurm import client, job_state
 from ..slurm.client import Job
-from . import arguments, run_jobs
+from . import arguments
 from .submit_claim import block_signals, hold_claim
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
@@ -53,8 +52,6 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     runs = [run for run in live_runs if run.phase is not RunPhase.COMPLETED]
     if live_runs and not runs:
         raise UserError(f"{name} is complete, there is nothing to cancel")
-    for uid in {run.run_dir.path.stat().st_uid for run in runs} - {os.geteuid()}:
-        print_line(f"{name} is a run of user {user_name(uid)}")
     here = [run for run in runs if run.process is not None]
     problems = [problem for run in here if (problem := stop_local(run)) is not None]
     queued = [run.run_dir for run in runs if run.process is None]
@@ -65,7 +62,7 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
             claim_patiently(stack, run_dir, record, deadline - time.monotonic())
         # Now that no other command can queue a job.
         runs = state.read_all(queued, is_for_change=True)
-        jobs = run_jobs.live_jobs(runs)
+        jobs = live_jobs(runs)
         if not jobs and not here:
             words = " or ".join(sorted({run.word for run in runs}))
             raise UserError(
@@ -90,6 +87,27 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     return 0
 
 
+def live_jobs(runs: Sequence[RunState]) -> dict[RunDir, dict[str, Job | None]]:
+    """Return the jobs of runs that are queued or run, or of which Slurm gives no answer.
+
+    By run, then by id. Prints of which other runs it is unknown whether their jobs live; raises
+    that as UserError where no run has another job.
+    """
+    jobs_of: dict[RunDir, dict[str, Job | None]] = {}
+    unknown: list[UserError | FailedError] = []
+    for run in runs:
+        lives = run.lives.items()
+        if jobs := {job_id: life.job for job_id, life in lives if life.is_alive or life.is_silent}:
+            jobs_of[run.run_dir] = jobs
+        else:
+            unknown += [state.unknown(run.run_dir, x) for _, x in lives if x.is_alive is None]
+    if unknown and not jobs_of:
+        raise unknown[0]
+    for error in unknown:
+        print_line(str(error))
+    return jobs_of
+
+
 def claim_patiently(
     stack: contextlib.ExitStack, run_dir: RunDir, record: BestEffort, wait_s: float
 ) -> None:
@@ -108,13 +126,11 @@ def stop_local(run: RunState) -> UserError | FailedError | None:
     """Ask the process that runs this run to stop and save; returns why it was not asked."""
     owner, run_dir = run.process, run.run_dir
     assert owner is not None
-    life = run_lock.life_in_run(run_dir, owner)  # now: the pid may be another process's
+    life = run_lock.life_of(owner)  # now: the pid may be another process's
     if life.is_alive is None:
         return state.unknown(run_dir, life)
-    if not life.is_alive or not has_open(owner.pid, run_dir.path):
-        what = f"process {owner.pid} has ended, or is of user {user_name(owner.uid)}"
-        hint = f"{installation.command('status')} shows whether it has; else ask that user"
-        return UserError(f"{run_dir.run_id}: {what}: nothing is stopped\n  hint: {hint}")
+    if not life.is_alive:
+        return UserError(f"{run_dir.run_id}: process {owner.pid} has ended: nothing is stopped")
     os.kill(owner.pid, signal.SIGTERM)
     print(f"{run_dir.run_id}: stopping after this step and saving")
     return None

@@ -35,7 +35,7 @@ from ..runs.freeze import setup_script
 from ..runs.state import RunState
 from ..slurm import job_list
 from ..spec import Spec
-from . import arguments, catalogue, local, run_jobs
+from . import arguments, catalogue, local
 from .queue import queue
 from .submit import choose_cluster, go_on
 from .submit_claim import hold_claim
@@ -204,12 +204,6 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
             raise UserError(f"{run_dir.run_id} is {what}\n  hint: {_WAIT}")
         if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
             raise state.unknown(run_dir, life)
-    queued = run_jobs.in_queue([run_dir])
-    if queued is None and cluster == "slurm":
-        raise run_jobs.silent(run_dir)
-    if queued:
-        what = f"{run_dir.run_id} is queued or running as job {next(iter(queued[run_dir]))}"
-        raise UserError(f"{what}\n  hint: {_WAIT}")
     if run.process is not None and run.life is not None:
         if run.life.is_alive:
             raise UserError(f"{run_dir.run_id} is running as {run.process.job_id}\n  hint: {_WAIT}")

@@ -77,7 +77,7 @@ class Owner:
     job_id: Name
     host: str
     pid: Pid
-    pid_start: str  # clock ticks since boot, of /proc/PID/stat: a new process may get the same pid
+    pid_start: str  # boot and clock ticks since it: a new process may get the same pid
     restart_count: int = 0
     uid: int | None = field(default=None, metadata=OMIT_NONE)  # of the user who runs it
     cluster: Name | None = field(default=None, metadata=OMIT_NONE)  # of a Slurm job

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .. import installation, records, shared_files
 from ..console import print_line, user_name
@@ -23,9 +22,6 @@ from ..records.ended import read_attempts
 from ..records.queued import Claim, RecordedJob, Submission
 from ..rundir import RunDir, relink
 from . import ownership
-
-if TYPE_CHECKING:
-    from ..slurm.client import Job
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
 # was killed before it could write successor.json.
@@ -109,38 +105,7 @@ def _links(job_id: str, cluster: str, roots: Iterable[Path]) -> list[Path]:
     links = (folder / name for folder in folders for name in shared_files.names_in(folder))
     wanted = f"{cluster}-{job_id}"
     named = (link for link in links if fnmatch(link.name, wanted))
-    return [link for link in named if shared_files.is_dir(_real(link)) and _is_followed(link)]
-
-
-def _is_followed(path: Path) -> bool:
-    """Return whether a path is no link, or one of this user, or of the user whose it leads to.
-
-    Who may write to a shared root must not choose which run of a user a name or a job id means.
-    """
-    with contextlib.suppress(OSError):
-        if not path.is_symlink():
-            return True
-        return path.lstat().st_uid in (os.geteuid(), path.stat().st_uid)
-    return False
-
-
-def is_job_of(run_dir: RunDir, job_id: str, job: "Job | None") -> bool:
-    """Return whether a Slurm job is a run's; its files may name any job of this user.
-
-    It works in the directory of the run, or as a task of an array in that of the group. A job of
-    plain sbatch, and one of which Slurm shows nothing, has a link in `.jobs` by its own user.
-    """
-    array, _, task = job_id.partition("_")
-    if not (array.isdecimal() and (task.isdecimal() or array == job_id)):
-        return False  # scancel would take it for several jobs, or for an option
-    run = os.path.realpath(run_dir.path)
-    if job is not None and job.work_dir:
-        folders = (job.work_dir, os.path.join(job.work_dir, POINTS, task))
-        if run in map(os.path.realpath, folders):
-            return True
-    uid = os.getuid() if job is None or job.uid is None else job.uid
-    links = _links(job_id, "*", [own_root(run_dir)])
-    return any(link.lstat().st_uid == uid and os.path.realpath(link) == run for link in links)
+    return [link for link in named if shared_files.is_dir(_real(link))]
 
 
 def all_runs() -> list[RunDir]:
@@ -149,8 +114,7 @@ def all_runs() -> list[RunDir]:
     A run that lies in another root has a link here. Its real directory is returned: the batch
     script refuses a link, which may lead elsewhere at a requeue.
     """
-    paths = (path for path in _children() if _is_run(path) and _is_followed(path))
-    runs = {RunDir(_real(path)) for path in paths}
+    runs = {RunDir(_real(path)) for path in _children() if _is_run(path)}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
 
 
@@ -165,7 +129,7 @@ def _children() -> Iterator[Path]:
             if error.errno not in (errno.EACCES, errno.ELOOP):  # of another user, or a bad link
                 raise
             continue
-        if names and _is_followed(folder):
+        if names:
             real = folder.resolve()
             yield from (real / name for name in names)
 
@@ -211,31 +175,14 @@ def find(text: str | None) -> RunDir:
         return by_job or by_id[0]
     if named := [run_dir for run_dir in runs if run_dir.path.parent.name == text]:
         return newest_begun(named)
-    if (closed := _unreadable(text)) is not None:
-        raise closed
+    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+        raise UserError(f"{path} is closed to you: it is of user {user_name(path.stat().st_uid)}")
     names = sorted({run_dir.path.parent.name for run_dir in runs} | {run.run_id for run in runs})
     names += [group.name for group in all_groups()]
     near = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
     listed = f"{installation.command('status')} lists the runs"
     hint = f"did you mean {' or '.join(near)}?" if near else listed
     raise NoSuchRunError(f"no run {text!r} in {runs_root()}\n  hint: {hint}")
-
-
-def _unreadable(text: str) -> UserError | None:
-    """Return the error for a run directory that exists and that this user may not read."""
-    root = runs_root()
-    names: list[str] = []
-    with contextlib.suppress(OSError):
-        names = os.listdir(root)
-    inside = (root / name / text for name in names)
-    for path in (_as_path(text), root / text / "latest", root / text, *inside):
-        with contextlib.suppress(OSError, RuntimeError, ValueError):
-            real = path.resolve(strict=True)
-            if real.is_dir() and not os.access(real, os.R_OK | os.X_OK):
-                user = user_name(real.stat().st_uid)
-                hint = 'its owner can share it (chmod -R g+rX); dir_mode: "0750" shares new runs'
-                return UserError(f"{real} is closed to you: user {user}\n  hint: {hint}")
-    return None
 
 
 def find_all(text: str | None) -> list[RunDir]:

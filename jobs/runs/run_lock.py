@@ -22,15 +22,12 @@ from .. import installation, records
 from ..console import user_name
 from ..errors import FailedError, UserError
 from ..known_causes import way_out
-from ..procfs import has_open, is_hidden, start_of
+from ..procfs import start_of
 from ..records.queued import Claim
 from ..records.queued import Owner as Owner
 from ..rundir import RunDir, fsync_directory, write_durable
 from ..slurm import client, job_list
 from ..slurm.client import Life
-
-# By owner.json: the descriptors by which /proc shows that this process runs these runs.
-_kept_open: dict[Path, int] = {}
 
 
 class OwnedError(UserError):
@@ -59,24 +56,11 @@ def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
         why = f"this host cannot find out whether process {owner.pid} on {owner.host} still runs"
         return Life(None, why, f"use {owner.host}")
     start = start_of(owner.pid)
-    if start or owner.uid == os.getuid() or not is_hidden(owner.pid):
-        return Life(start != "" and start == owner.pid_start and owner.pid > 1)
-    user = user_name(owner.uid)
-    why = f"process {owner.pid} here is hidden by /proc (hidepid): it may be the run's, of {user}"
-    return Life(None, why, f"ask user {user}")
-
-
-def life_in_run(run_dir: RunDir, owner: Owner) -> Life:
-    """Return `life_of` a local owner: a live one has the run directory open, from `claim` on.
-
-    Who may write to the run may have recorded any process, and after a reboot another one may have
-    the same pid and start.
-    """
-    life = life_of(owner)
-    if not life.is_alive or has_open(owner.pid, run_dir.path) is not False:
-        return life
-    why = f"process {owner.pid} here, which {run_dir.owner} names, does not show this run"
-    return Life(None, why, f"look at it (ps {owner.pid}); if it is not the run's, delete that file")
+    is_alive = start != "" and start == owner.pid_start
+    if is_alive or owner.uid in (None, os.getuid()):
+        return Life(is_alive)
+    user = f"user {user_name(owner.uid)}"
+    return Life(None, f"process {owner.pid} here is of {user}, and may be hidden", f"ask {user}")
 
 
 def read(run_dir: RunDir) -> Claim | None:
@@ -89,8 +73,6 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
 
     Raises: OwnedError if another job, or a later start of this one, may write.
     """
-    if attempt and me.is_local and me.pid == os.getpid() and run_dir.owner not in _kept_open:
-        _kept_open[run_dir.owner] = os.open(run_dir.path, os.O_RDONLY)
     mine, current = _new_claim(me, attempt), read(run_dir)
     if current is None:
         with _file_of(run_dir, mine) as file:
@@ -150,8 +132,6 @@ def release(run_dir: RunDir, me: Owner) -> None:
         with contextlib.suppress(OwnedError), _change_lock(run_dir, current, mine) as lock:
             run_dir.owner.unlink()
             lock.unlink(missing_ok=True)
-    if (fd := _kept_open.pop(run_dir.owner, None)) is not None:
-        os.close(fd)
 
 
 def _new_claim(me: Owner, attempt: int) -> Claim:

@@ -339,7 +339,7 @@ def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
     if owner is not None:
         of_owner = lives.get(owner.job_id)
         if owner.is_local:
-            of_owner = run_lock.life_in_run(files.run_dir, owner)
+            of_owner = run_lock.life_of(owner)
     # Slurm may not tell whether an earlier job has ended; the process that lives here is known.
     is_here = owner is not None and owner.is_local and of_owner is not None and of_owner.is_alive
     if of_owner is not None and (is_here or not _may_live(life)):

@@ -63,7 +63,6 @@ class Job:
     can_requeue: bool = True
     excluded: str = ""  # its ExcNodeList
     uid: int | None = None  # of its user
-    command: str = ""  # its batch script with arguments
     work_dir: str = ""
     nodes: str = ""  # as Slurm writes a list, n[1-2]; empty for a pending job
     # From squeue alone:
@@ -183,7 +182,6 @@ def parse_job(text: str) -> Job | None:
         can_requeue=value(r"Requeue=(\d+) ") != "0",
         excluded=value(r"ReqNodeList=\S+ ExcNodeList=(\S+)"),
         uid=int(uid) if uid else None,
-        command=value("Command=(.*)$"),
         work_dir=value("WorkDir=(.*)$"),
         nodes=value(r"NodeList=([^(\s]\S*)"),
         text=text,

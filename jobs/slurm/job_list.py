@@ -5,32 +5,25 @@ whether another user's job lives. A missing answer is no exception, as in jobs.s
 Standard library only.
 """
 
-import functools
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..console import user_name
 from ..records.queued import RecordedJob
 from . import client, duration, job_state, site
 from .client import Job, Life, call
-from .sbatch import SCRIPT
 
-# A job that the accounting has in such a state does not start again by itself.
-_FINAL = job_state.ENDED - {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"}
 # How long the accounting may not know yet that a job has ended. On Slurm 22.05.8 it still showed
 # the start before of a job that slurmctld had forgotten (MinJobAge 5 s).
 ACCOUNTING_DELAY_S = 10.0
-# A reason, a directory and a command may have any character that people type, newlines, too.
+# A reason and a directory may have any character that people type, newlines, too.
 _ROW, _SEPARATOR = "\x1e", "\x1f"
-_COLUMNS = ("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U", "%Z", "%o")
+_COLUMNS = ("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U", "%Z")
 QUEUE_FORMAT = _ROW + _SEPARATOR.join(_COLUMNS)
-# The kit's batch script, and the arguments behind it.
-_OURS = re.compile(rf"(?:^|[/ ]){re.escape(SCRIPT.name)}(?: (.*))?$")
 
 
 def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
@@ -54,32 +47,25 @@ def _lives_of_ended(
 ) -> dict[str, Life]:
     """Return the lives of jobs that Slurm does not show, or shows as ended.
 
-    It hides jobs of other users (PrivateData), and this host may ask another cluster: these lives
-    are unknown.
+    It may hide jobs of other users (PrivateData), and this host may ask another cluster: these
+    lives are unknown.
     """
-    asked = site.settings().get("ClusterName", "") if any(job.cluster for job in over) else None
-    foreign = [job.job_id for job in over if job.uid not in (None, os.getuid())]
+    here = site.settings().get("ClusterName") if any(job.cluster for job in over) else None
     absent = [job.job_id for job in over if job.job_id not in shown]
-    wanted = [job_id for job_id in absent if is_end_wanted or job_id in foreign]
-    past = past_states(wanted) if wanted else {}
+    past = past_states(absent) if absent and is_end_wanted else {}
     lives = {}
     for job in over:
-        state, unknown = past.get(job.job_id, ""), "whether it still runs is unknown"
-        if asked == "" and job.cluster is not None:
-            why = f"Slurm does not answer whether it is cluster {job.cluster}, which has job"
-            life = Life(None, f"{why} {job.job_id}: {unknown}", is_silent=True)
-        elif job.cluster not in (None, asked):
-            why = f"job {job.job_id} is in cluster {job.cluster}, and this host asks cluster"
-            life = Life(None, f"{why} {asked}: {unknown}", f"use a host of cluster {job.cluster}")
-        elif job.job_id in absent and job.job_id in foreign and state not in _FINAL:
-            user = user_name(job.uid)
-            why = f"Slurm shows no job {job.job_id}, and may hide it as one of user {user}"
-            own = "or begin a run of your own from its newest checkpoint: submit ... --from RUN"
-            life = Life(None, f"{why}: {unknown}", f"ask user {user}, {own}")
+        is_hidden = job.job_id in absent and job.uid not in (None, os.getuid())
+        if is_hidden or job.cluster not in (None, here):
+            why = f"job {job.job_id} is of another user or cluster: unknown whether it still runs"
+            own = "or begin a run of your own: submit ... --from RUN"
+            user = f"ask user {user_name(job.uid)}, {own}"
+            hint = user if is_hidden else f"use a host of cluster {job.cluster}"
+            lives[job.job_id] = Life(None, why, hint)
         else:
+            state = past.get(job.job_id)
             ended = Job(state) if state in job_state.ENDED else shown.get(job.job_id)
-            life = Life(False, job=ended)
-        lives[job.job_id] = life
+            lives[job.job_id] = Life(False, job=ended)
     return lives
 
 
@@ -113,28 +99,6 @@ class Queue:
         over = [each for each in wanted if each.job_id not in alive]
         return alive | _lives_of_ended(over, shown, is_end_wanted)
 
-    @functools.cached_property
-    def targets(self) -> dict[str, Path | None]:
-        """What the kit's batch script gets in each living job of this user that has it.
-
-        A run directory, a sweep or a spec; None where Slurm shows no arguments of the script: 23.02
-        to 25.05 without accounting.
-        """
-        ours = {
-            job_id: (job, words)
-            for job_id, job in (self.jobs or {}).items()
-            if job.is_alive and job.uid == os.getuid()
-            if (words := _argument(job.command)) is not None
-        }
-        # Since 23.02 %o has no arguments. Source: slurmctld/job_mgr.c, _pack_default_job_details.
-        bare = {_array_id(job_id) for job_id, (_, words) in ours.items() if not words}
-        lines = submit_lines(bare) if bare else {}
-        folders: dict[str, Path | None] = {}
-        for job_id, (job, words) in ours.items():
-            given = words or _argument(lines.get(_array_id(job_id), "")) or ""
-            folders[job_id] = Path(job.work_dir, given).resolve() if given else None
-        return folders
-
 
 def queue(users: Iterable[int] = ()) -> Queue:
     """Return the jobs of this user and of others (uids), by one call of squeue.
@@ -160,13 +124,12 @@ def queue(users: Iterable[int] = ()) -> Queue:
 
 def _job_of(row: Sequence[str]) -> Job:
     """Return the job of a line of squeue, without its id."""
-    state, start, left, num_nodes, nodes, reason, uid, work_dir, command = row
+    state, start, left, num_nodes, nodes, reason, uid, work_dir = row
     return Job(
         state=job_state.read(state),
         reason=reason,
         uid=int(uid) if uid.isdecimal() else None,
-        work_dir=work_dir,
-        command=command.removesuffix("\n"),
+        work_dir=work_dir.removesuffix("\n"),
         start=float(start) if start.isdecimal() else None,
         left_s=duration.parse_or_zero(left) or None,
         num_nodes=int(num_nodes) if num_nodes.isdecimal() else 0,
@@ -178,12 +141,6 @@ def ask(jobs: Iterable[RecordedJob]) -> dict[str, Life]:
     """Return whether each of these jobs lives; squeue is asked once for all of them."""
     wanted = list(jobs)
     return queue(job.uid for job in wanted if job.uid is not None).lives_of(wanted)
-
-
-def _argument(command: str) -> str | None:
-    """Return what follows the kit's batch script on a command line; None for another script."""
-    match = _OURS.search(command)
-    return None if match is None else (match[1] or "").strip()
 
 
 def _array_id(job_id: str) -> str:

@@ -46,8 +46,8 @@ cd "$FAKE_SLURM"
 for id in $({ ls | sed -n 's/^state\.//p'; cut -d'|' -f1 queue 2>/dev/null; } | sort -u); do
     state=$(cat "state.$id" 2>/dev/null) || state=RUNNING
     columns=$(cat "queue.$id" 2>/dev/null) || columns='N/A|UNLIMITED|1||None'
-    command=$(sed -n "s/^$id|//p" queue 2>/dev/null | tail -n 1)
-    printf '\036%s\n' "$id|$state|$columns|$(id -u)|${command:-|}" | tr '|' '\037'
+    folder=$(sed -n "s/^$id|//p" queue 2>/dev/null | tail -n 1)
+    printf '\036%s\n' "$id|$state|$columns|$(id -u)|$folder" | tr '|' '\037'
 done
 """
 CLIENTS = {
@@ -61,14 +61,10 @@ CLIENTS = {
 
 
 def squeue_line(
-    job_id: str,
-    state: str,
-    columns: str = "N/A|UNLIMITED|1||None",
-    folder: str = "",
-    script: str = "",
+    job_id: str, state: str, columns: str = "N/A|UNLIMITED|1||None", folder: str = ""
 ) -> str:
     """A line of squeue as job_list.QUEUE_FORMAT has it; columns: those behind the state."""
-    row = [job_id, state, *columns.split("|", 4), str(os.getuid()), folder, script]
+    row = [job_id, state, *columns.split("|", 4), str(os.getuid()), folder]
     return "\x1e" + "\x1f".join(row) + "\n"
 
 
@@ -124,17 +120,10 @@ class FakeSlurm:
         (self.folder / f"state.{job_id}").write_text(state)
         (self.folder / f"requeue.{job_id}").write_text(requeue)
 
-    def enqueue(self, job_id: str, work_dir: Path, command: str) -> None:
-        """Put a job into the queue that squeue shows with its directory and its command."""
+    def enqueue(self, job_id: str, work_dir: Path) -> None:
+        """Put a job into the queue that squeue shows with its directory."""
         with open(self.folder / "queue", "a", encoding="utf-8") as queue:
-            queue.write(f"{job_id}|{work_dir}|{command}\n")
-
-    def hide_arguments(self) -> None:
-        """Show the scripts of queued jobs without arguments, as Slurm does since 23.02."""
-        queue = self.folder / "queue"
-        rows = (line.split("|", 2) for line in self._lines("queue"))
-        cut = [f"{job_id}|{folder}|{command.split(' ')[0]}" for job_id, folder, command in rows]
-        queue.write_text("".join(f"{line}\n" for line in cut))
+            queue.write(f"{job_id}|{work_dir}\n")
 
     @property
     def calls(self) -> list[str]:

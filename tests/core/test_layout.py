@@ -333,7 +333,7 @@ ASK_ABOUT_JOBS = {
     "jobs.commands.resume": "until a job that has ended its run is gone",
     "jobs.commands.submit_claim": "whether the command that holds the claim is dead",
     "jobs.commands.why": "why a job waits",
-    "jobs.commands.run_jobs": "jobs of plain sbatch, which no file of a run names",
+    "jobs.commands.cancel": "whether the process that it stops is still that of the run",
 }
 # jobs.rundir.replacing is the one way to write a file as a whole; these rename for another reason.
 RENAME = {

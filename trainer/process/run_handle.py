@@ -96,7 +96,6 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
 
 def _open_by_hand(run_dir: RunDir) -> int:
     """Open an attempt that this process owns, as the batch script does for a Slurm job."""
-    os.open(run_dir.path, os.O_RDONLY)  # to the end: see jobs.runs.run_lock.life_in_run
     owner = f"--pid={os.getpid()}"
     opened = _python("jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname())
     if not opened:

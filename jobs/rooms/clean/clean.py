@@ -12,11 +12,10 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ... import installation, shared_files
-from ...commands import arguments, run_jobs
+from ...commands import arguments
 from ...console import display_path, print_line, quantity, user_name
 from ...errors import FailedError, UserError
 from ...rundir import File, RunDir
@@ -24,7 +23,6 @@ from ...runs import code_snapshot, lookup, state
 from ...runs.state import RunFiles, RunPhase, RunState
 from ...shared_files import files_in
 from ...slurm import job_list
-from ...slurm.client import Life
 from ...spec import Spec
 
 OVER = (RunPhase.COMPLETED, RunPhase.HELD, RunPhase.CANCELLED, RunPhase.STOPPED, RunPhase.LOST)
@@ -90,9 +88,11 @@ def _over(
 
     typed: the folders that the user gave.
     """
-    jobs = Squeue.of(list(files.values()))
-    for run in (state.judge(each, jobs.lives) for each in files.values()):
-        path, reason = run.run_dir.path, why_busy(run, jobs)
+    named = [job for each in files.values() for job in each.jobs]
+    lives = job_list.ask(named) if named else {}
+    is_silent = any(life.is_silent for life in lives.values())
+    for run in (state.judge(each, lives) for each in files.values()):
+        path, reason = run.run_dir.path, why_busy(run, is_silent)
         if reason is None:
             if run.phase not in OVER or age_s(run.run_dir) < older_than_s:
                 continue
@@ -154,34 +154,11 @@ def age_s(run_dir: RunDir) -> float:
     return time.time() - max(times)
 
 
-@dataclass(frozen=True)
-class Squeue:
-    """The jobs of runs, and all of this user, from one answer of squeue.
+def why_busy(run: RunState, is_silent: bool) -> str | None:
+    """Return why a run must not be changed now; None for one without a job or process.
 
-    targets: to what the batch scripts of the user's living jobs lead, and the runs of groups.
-    unclear: a job of the kit of which Slurm does not show that.
+    is_silent: Slurm did not answer.
     """
-
-    is_known: bool
-    lives: Mapping[str, Life]
-    targets: frozenset[Path]
-    unclear: str | None
-
-    @classmethod
-    def of(cls, files: Sequence[RunFiles]) -> Squeue:
-        """Ask Slurm once."""
-        named = [job for each in files for job in each.jobs]
-        queue = job_list.queue(job.uid for job in named if job.uid is not None)
-        lives = queue.lives_of(named, is_end_wanted=False) if named else {}
-        known_targets = {job_id: run_jobs.target_of(queue, job_id) for job_id in queue.targets}
-        unclear = next((job_id for job_id, path in known_targets.items() if path is None), None)
-        targets = {path for path in known_targets.values() if path is not None}
-        points = {run.path for path in targets for run in lookup.points_of(path)}
-        return cls(queue.jobs is not None, lives, frozenset(targets | points), unclear)
-
-
-def why_busy(run: RunState, jobs: Squeue) -> str | None:
-    """Return why a run must not be changed now; None for one without a job or process."""
     run_dir = run.run_dir
     if run_dir.path.stat().st_uid != os.geteuid():
         return f"it belongs to user {user_name(run_dir.path.stat().st_uid)}"
@@ -189,12 +166,10 @@ def why_busy(run: RunState, jobs: Squeue) -> str | None:
         return run.files.problem.partition("\n")[0]
     if run.process is not None:
         return run.life.why if run.life and run.life.why else f"it runs on {run.process.host}"
-    if not jobs.is_known and run.files.submitted is not None:
+    if is_silent and run.files.submitted is not None:
         return "Slurm does not answer whether its job still runs"
-    if any(life.is_alive for life in run.lives.values()) or run_dir.path in jobs.targets:
+    if any(life.is_alive for life in run.lives.values()):
         return "it is queued or running"
-    if jobs.unclear is not None:
-        return f"job {jobs.unclear} may run it: Slurm shows no arguments of its batch script"
     return next((life.why for life in run.lives.values() if life.is_alive is None), None)
 
 

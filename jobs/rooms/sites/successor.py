@@ -129,7 +129,7 @@ def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | No
     present = waiting(facts, job_id)
     if present is not None:
         life = job_list.life_of(lookup.as_recorded(run_dir, facts.submission, present))
-        if life.is_alive is not False and lookup.is_job_of(run_dir, present, life.job):
+        if life.is_alive is not False:
             return present, ""
     if facts.spec.slurm.restart == "requeue":
         return None, ""

@@ -371,7 +371,7 @@ def test_a_job_whose_node_cannot_open_its_directory_is_told_with_the_path(
     monkeypatch.setenv("HOME", str(tmp_path / ("link" if link == "home" else "")))
     if link == "runs":
         path = tmp_path / "link" / path.parent.name / path.name
-        slurm.enqueue("7", path, "ddp.sbatch")
+        slurm.enqueue("7", path)
     slurm.set_queued("7", "N/A|UNLIMITED|2|stn[1-2]|JobLaunchFailure")
     assert main(["why", str(path)]) == 0
     told = capsys.readouterr().out

@@ -90,23 +90,10 @@ def test_a_run_with_a_job_in_the_queue_stays_whole(slurm, here, state, is_succes
     run = ended(here, job_id="12")
     if is_successor:
         records.write(run.successor, Successor("13", "12"))
-    slurm.enqueue("13" if is_successor else "12", here, "x")
+    slurm.enqueue("13" if is_successor else "12", here)
     before = everything(run)
     assert main(["clean", "--yes"]) == 0
     assert everything(run) == before
-
-
-@pytest.mark.parametrize("is_cut", [False, True])
-def test_a_run_that_plain_sbatch_queued_stays_whole(slurm, here, is_cut):
-    run, never = ended(here), make_run(here, "20260102")
-    age(never.path)
-    slurm.enqueue("12", here, f"/x/slurm/ddp.sbatch {run.path}")
-    slurm.enqueue("13", never.path.parent, f"slurm/ddp.sbatch {never.run_id}")
-    if is_cut:  # Slurm 24.11 without accounting: either job may be of either run
-        slurm.hide_arguments()
-    before = everything(run), everything(never)
-    assert main(["clean", "--yes"]) == 0
-    assert (everything(run), everything(never)) == before
 
 
 def test_a_run_that_trains_on_this_machine_stays_whole(here):

@@ -26,4 +26,5 @@ def test_the_age_of_a_run_is_that_of_its_files_now(hosts, run):
 def test_clean_leaves_a_run_alone_whose_job_is_hidden(hidden_run, capfd, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: test_other_users.COLLEAGUE)  # its owner
     assert main(["clean", "tiny", "--yes"]) == 0
-    assert "left alone: Slurm shows no job" in capfd.readouterr().err and hidden_run.spec.exists()
+    assert "left alone: job 4711 is of another user" in capfd.readouterr().err
+    assert hidden_run.spec.exists()

@@ -233,12 +233,6 @@ def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued
     assert (record["after"], record["job_id"]) == ("7", "9" if queued else "8")
 
 
-def test_the_end_of_a_run_cancels_no_other_job_that_its_file_names(run, slurm, me):
-    write_json(run.successor, {"job_id": "9", "after": "7", "reason": ""})
-    hooks.end(run, now(run), me)
-    assert not any("scancel" in call for call in slurm.calls)
-
-
 def test_an_interactive_job_has_no_successor(run, slurm):
     """It took the nodes back after Ctrl-C."""
     slurm.answer("scontrol", SHOWN.format("RUNNING").replace("BatchFlag=1", "BatchFlag=0"))

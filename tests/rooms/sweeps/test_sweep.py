@@ -105,14 +105,6 @@ def test_cancel_marks_each_living_point_and_calls_scancel_once(made, slurm):
     assert main(["cancel", made.name]) == 2
 
 
-def test_cancel_of_a_sweep_ends_the_job_of_a_point_that_plain_sbatch_queued(made, slurm):
-    runs = end(made, slurm, p0="held", p1="completed", p2="completed")
-    slurm.set_state("5000", "PENDING")
-    slurm.enqueue("5000", runs[0].path, f"/x/slurm/ddp.sbatch {runs[0].path}")
-    assert main(["cancel", made.name]) == 0
-    assert slurm.cancelled == ["5000"]
-
-
 def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(made, slurm, capsys):
     gone, *left = end(made, slurm, p1="held", p2="completed")
     shutil.rmtree(gone.path)
