@@ -12,6 +12,7 @@ from ...runs import code_snapshot, ownership, revision
 from ...runs.freeze import provenance
 from ...runs.git import ask_git
 from ...spec import Spec
+from . import spec_changes
 
 MAX_LINES = 40  # of changed files that are shown
 
@@ -86,11 +87,8 @@ def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> list[str]:
     """Return what differs, for the user. Raises: UserError for a difference without a --yes."""
     lines = summary(run_dir, new)
     if lines and not is_confirmed:
-        raise UserError(
-            "resume: with other code the run may end with other results\n"
-            + "\n".join(f"  {line}" for line in lines)
-            + "\n  hint: repeat it with --yes (make: YES=1)"
-        )
+        what = "resume: with other code the run may end with other results"
+        raise spec_changes.unconfirmed(what, lines)
     return lines or [f"the code of {new.repository} is the same as that which the run has"]
 
 

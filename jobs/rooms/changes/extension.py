@@ -14,49 +14,33 @@ from ...rundir import RunDir
 from ...runs import fact_reader, revision
 from ...spec import Train
 
-SCHEDULES = {
-    "constant": "train.schedule constant: the learning rate stays as it is",
-    "cosine": (
-        "train.schedule cosine: the curve now ends at the new last step. If the run gets longer, "
-        "steps after the saved one have a higher rate than the end of the old curve"
-    ),
-    "step": "train.schedule step: train.lr_milestones stay; those in the new epochs take effect",
-    "wsd": (
-        "train.schedule wsd: the decay moves to the end of the new length. The saved weights have "
-        "been through the old decay, as far as it came"
-    ),
-}
-OWN_SCHEDULE = "train.schedule {}: it is called with the new number of steps from the saved one on"
-
 
 def schedule_note(was: Train, now: Train) -> str | None:
-    """Return what another length does to the learning rate; None where the length stays."""
-    if (was.epochs, was.max_steps) == (now.epochs, now.max_steps):
+    """Return what another length does to the learning rate; None where it stays as it is."""
+    if (was.epochs, was.max_steps) == (now.epochs, now.max_steps) or now.schedule == "constant":
         return None
-    return SCHEDULES.get(now.schedule, OWN_SCHEDULE.format(now.schedule))
+    return f"train.schedule {now.schedule}: after the saved step it is that of the new length"
 
 
 def check(run_dir: RunDir, was: Train, now: Train) -> None:
     """Raises: UserError unless a complete run certainly gets more steps by its changed spec."""
     result = records.read(Result, run_dir.result)
+    progress = records.read_leniently(Progress, run_dir.progress)
     done = (result and result.global_step) or 0
-    total = _total(run_dir) or done
-    complete = f"{run_dir.run_id} is complete after {done} steps, so nothing is changed"
+    total = (progress and progress.total) or done
+    hint = "raise train.epochs, or train.max_steps where that is set; or choose a --checkpoint"
     if now.max_steps is not None:
         is_longer = now.max_steps > max(total, was.max_steps or 0)
     else:
         is_longer = was.max_steps is None and now.epochs > was.epochs
-    if not is_longer:
-        raise UserError(
-            f"{complete}\n  hint: a greater train.epochs (or train.max_steps, where that is set) "
-            "lets it train on; --checkpoint NAME continues from an older checkpoint"
-        )
     patience = now.early_stop_patience
     if done < total and patience is not None and patience <= (was.early_stop_patience or 0):
-        raise UserError(
-            f"{complete}: train.early_stop_patience ended it, and would end it again at once\n"
-            "  hint: set that to a greater number, or to null, too"
+        is_longer, hint = (
+            False,
+            "raise train.early_stop_patience, which ended it, or set it to null",
         )
+    if not is_longer:
+        raise UserError(f"{run_dir.run_id} is complete after {done} steps{HINT}to train on, {hint}")
 
 
 def check_end(now: Train, done: int, is_new_run: bool = False) -> None:
@@ -66,16 +50,8 @@ def check_end(now: Train, done: int, is_new_run: bool = False) -> None:
     steps train.epochs is, the trainer knows.
     """
     if now.max_steps is not None and now.max_steps < done + is_new_run:
-        raise UserError(
-            f"train.max_steps {now.max_steps} leaves no step after the {done} that are done, so "
-            f"nothing is changed{HINT}a greater train.max_steps, or an older checkpoint"
-        )
-
-
-def _total(run_dir: RunDir) -> int | None:
-    """Return the number of steps that the run was to do, as the trainer noted it."""
-    progress = records.read_leniently(Progress, run_dir.progress)
-    return None if progress is None else progress.total
+        what = f"train.max_steps {now.max_steps} leaves no step after the {done} that are done"
+        raise UserError(f"{what}{HINT}raise train.max_steps, or choose an older checkpoint")
 
 
 def reopen(run_dir: RunDir) -> Revision:

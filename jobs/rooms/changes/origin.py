@@ -30,10 +30,11 @@ class Origin:
 
         Raises: UserError for differences on which results depend, unless they are confirmed.
         """
-        if not spec.launch.is_trainer or spec.train.init_from is not None:
-            key = "train.init_from" if spec.launch.is_trainer else "launch.script or launch.module"
-            raise UserError(f"--from has the whole state of a run of the trainer: remove {key}")
         was = Spec.read(self.run_dir.spec)
+        if not (was.launch.is_trainer and spec.launch.is_trainer):
+            raise UserError("--from: the kit does not know the state of a script of your own")
+        if spec.train.init_from is not None:
+            raise UserError("--from brings the weights, too: remove train.init_from")
         extension.check_end(spec.train, checkpoint_step(self.checkpoint) or 0, is_new_run=True)
         changed = {
             path: pair
@@ -42,11 +43,8 @@ class Origin:
         }
         lines = spec_changes.format_changes(changed, was.train, spec.train)
         if changed and not self.is_confirmed:
-            raise UserError(
-                f"submit: the spec differs from that of {self.run_dir.run_id}\n"
-                + "\n".join(f"  {line}" for line in lines)
-                + "\n  hint: repeat it with --yes (make: YES=1)"
-            )
+            what = f"submit: the spec differs from that of {self.run_dir.run_id}"
+            raise spec_changes.unconfirmed(what, lines)
         return lines
 
     @contextlib.contextmanager
@@ -63,8 +61,7 @@ class Origin:
         """
         source = self.run_dir.checkpoints / self.checkpoint
         checkpoint_files.copy(source, run_dir.checkpoints)
-        step = checkpoint_step(self.checkpoint) or 0
-        where = self.run_dir
+        step, where = checkpoint_step(self.checkpoint) or 0, self.run_dir
         known = records.read(Provenance, run_dir.provenance)
         if known is not None:
             code = code_snapshot.digest_in(where.code.resolve().name)
@@ -77,14 +74,9 @@ class Origin:
 def find(text: str, is_confirmed: bool) -> Origin:
     """Return the checkpoint that `RUN`, `RUN@step-N`, `RUN@N` or `RUN@best` names.
 
-    Raises: UserError for an unknown run or checkpoint, and for a run of a user's script.
+    Raises: UserError for an unknown run or checkpoint.
     """
     run, separator, name = text.rpartition("@")
     run_dir = lookup.find(run if separator else text)
-    if not Spec.read(run_dir.spec).launch.is_trainer:
-        raise UserError(
-            f"--from {text}: its ranks are your own script, whose state the kit does not know\n"
-            "  hint: give the script its file by launch.args"
-        )
     checkpoint = checkpoint_files.find(run_dir.checkpoints, name if separator else "latest")
     return Origin(run_dir, checkpoint, is_confirmed)

@@ -54,11 +54,7 @@ def change(
         extension.check_end(spec.train, checkpoint_step(checkpoint or "") or 0)
     lines = format_changes(weighty, was.train, spec.train)
     if weighty and not is_confirmed:
-        raise UserError(
-            "resume: the result depends on what this changes\n"
-            + "\n".join(f"  {line}" for line in lines)
-            + "\n  hint: repeat it with --yes (make: YES=1), or submit a new run"
-        )
+        raise unconfirmed("resume: the result depends on what this changes", lines)
     if lines:
         print_line("\n".join(lines))
     new: dict[Path, str | None] = {
@@ -71,6 +67,12 @@ def change(
     if weighty or _is_recorded(run_dir, text):
         _record(run_dir, changed, spec.to_json())
     return revision.of_files(run_dir, new)
+
+
+def unconfirmed(what: str, lines: Sequence[str]) -> UserError:
+    """Return the error of a command that shows differences, and that --yes confirms."""
+    shown = "".join(f"\n  {line}" for line in lines)
+    return UserError(f"{what}{shown}\n  hint: repeat it with --yes (make: YES=1)")
 
 
 def accept(run_dir: RunDir, other: Spec) -> None:

@@ -152,7 +152,7 @@ def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
     before = state(completed)
     assert main(["resume", "tiny", "train.epochs=3", "train.schedule=cosine"]) == 2
     shown = capsys.readouterr().err
-    assert "train.epochs: 1 -> 3\n" in shown and "the curve now ends at the new last step" in shown
+    assert "train.epochs: 1 -> 3\n" in shown and "train.schedule cosine: " in shown
     assert state(completed) == before
     assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 0
     assert not completed.result.exists()
@@ -243,9 +243,8 @@ def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, ca
     before = run.spec.read_text()
     assert main(["resume", "tiny", "train.lr=0.5", "--yes", "--cluster", "local"]) == 2
     assert capsys.readouterr().err == (
-        "error: 20260101 is complete after 12 steps, so nothing is changed\n"
-        "  hint: a greater train.epochs (or train.max_steps, where that is set) lets it train on; "
-        "--checkpoint NAME continues from an older checkpoint\n"
+        "error: 20260101 is complete after 12 steps\n  hint: to train on, raise train.epochs, or "
+        "train.max_steps where that is set; or choose a --checkpoint\n"
     )
     assert (run.spec.read_text(), read_json(run.result)["status"]) == (before, "completed")
     run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
