@@ -89,7 +89,6 @@ def _open(
     ownership.check(run_dir)  # before notify.command or a successor is started
     attempt = interpret.newest_number(facts) + 1
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
-        check_components(me.job_id)
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
         check_signal(facts, me.job_id)
     for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
@@ -153,15 +152,6 @@ def link_job_log(run_dir: RunDir) -> None:
 
 class AllocationError(UserError):
     """Options on sbatch's command line contradict the run's frozen spec, or the kit."""
-
-
-def check_components(job_id: str) -> None:
-    """Raises AllocationError for a heterogeneous job: its other nodes would only wait."""
-    if parts := client.components(job_id):
-        raise AllocationError(
-            f"job {job_id} is heterogeneous ({parts}), and the nodes of a run are alike\n"
-            "  hint: leave out : and what follows it, and #SBATCH hetjob"
-        )
 
 
 def check_allocation(

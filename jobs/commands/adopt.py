@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .. import gpus, hooks, installation, records
-from ..attempt.open import check_components
 from ..config.load import load
 from ..console import begin_lines_with_time, print_line
 from ..errors import UserError
@@ -50,7 +49,6 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         return known
     requested = load(config, overrides).spec.slurm
     job = client.show_job(job_id)
-    check_components(job_id)
     if int(os.environ.get("SLURM_ARRAY_TASK_COUNT", "1")) > 1:
         sweep = installation.command("sweep")
         print_line(f"warning: each task of the array trains the same spec: {sweep}")

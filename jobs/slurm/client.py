@@ -188,14 +188,6 @@ def parse_job(text: str) -> Job | None:
     )
 
 
-def components(job_id: str) -> str:
-    """Return `HetJobIdSet=5-6` of a heterogeneous job; "" of any other."""
-    if os.environ.get("SLURM_HET_SIZE", "1") == "1":  # a job that one has submitted has it, too
-        return ""
-    job = show_job(job_id)
-    return "" if job is None else field_of(job.text, r"(HetJobIdSet=\S+)")
-
-
 def ask_about(job_id: str, patience_s: float = 0.0) -> tuple[Job | None, bool]:
     """Return the job's record in slurmctld, and whether slurmctld answered: it may have none.
 

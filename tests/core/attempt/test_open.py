@@ -121,22 +121,6 @@ def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as
     assert sorted(path.name for path in run.path.iterdir()) == before
 
 
-@pytest.mark.parametrize("is_het", [True, False])
-def test_a_run_has_no_job_of_several_components(run, fake_slurm, monkeypatch, is_het):
-    """A job that was submitted inside of one has its SLURM_HET_SIZE, and is none."""
-    components = "   HetJobIdSet=7-8\n" if is_het else ""
-    shown = f"JobId=7 JobName=x\n{components}   JobState=RUNNING Reason=None\n"
-    fake_slurm.answer("scontrol", shown, when="show job 7")
-    monkeypatch.setenv("SLURM_HET_SIZE", "2")
-    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
-    me = run_lock.this_process("7")
-    if not is_het:
-        assert open_attempt(run, me, ["a"], "10.0.0.1")
-        return
-    with pytest.raises(AllocationError, match=r"job 7 is heterogeneous \(HetJobIdSet=7-8\)"):
-        open_attempt(run, me, ["a"], "10.0.0.1")
-
-
 @pytest.mark.parametrize(("cores", "is_warned"), [("2", True), ("4", False), ("", False)])
 def test_a_job_with_fewer_cores_than_the_spec_trains_with_a_warning(run, capfd, cores, is_warned):
     check_allocation(run, Slurm(cpus_per_task=4), 1, {"SLURM_CPUS_ON_NODE": cores})
