@@ -11,8 +11,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 
-# Any of them may be the job's own --signal. The kernel's numbers (--signal=10) and SIG in front of
-# the name mean the same to Slurm. Source: sbatch(1), --signal.
+# Any of them may be the job's own --signal.
 STOP_SIGNALS = (
     *(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP),
     *(signal.SIGQUIT, signal.SIGALRM),
@@ -26,16 +25,6 @@ END_TORCHRUN = signal.SIGVTALRM
 # while modules were being imported, waited for these for ever, and ignored the stops. So no process
 # sends this one.
 HANDLED_BY_TORCHRUN = signal.SIGRTMAX
-
-
-def is_passed_on(text: str) -> bool:
-    """Return whether a value of sbatch's --signal asks the ranks to stop: `USR1`, `B:SIGINT@60`.
-
-    The others kill or suspend processes, or have another meaning. Source: sbatch(1), --signal.
-    """
-    name = text.rpartition(":")[2].partition("@")[0].strip().upper().removeprefix("SIG")
-    numbers = [str(int(number)) for number in STOP_SIGNALS]
-    return name in ("0", *numbers, *(number.name[3:] for number in STOP_SIGNALS))
 
 
 def block_stop_signals() -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,9 +25,8 @@ from ..runs import (
     scratch_purge,
 )
 from ..runs.interpret import AttemptFacts
-from ..slurm import client, job_list, sbatch, site
+from ..slurm import client, site
 from ..spec import Launch, Slurm
-from ..stop_signals import is_passed_on
 from . import record_writer
 from .close import close_lost
 from .decision import COMPLETED, refusal
@@ -90,7 +88,6 @@ def _open(
     attempt = interpret.newest_number(facts) + 1
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
-        check_signal(facts, me.job_id)
     for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
         make_folder(folder)  # a scratch purge may have deleted it
     facts = close_lost(run_dir, facts, me, lookup.predecessor(run_dir))
@@ -182,31 +179,6 @@ def check_allocation(
         raise AllocationError(
             f"{run_dir.path}: the job has {has}, and the spec of the run is frozen: {key}\n"
             f"  hint: {resume} asks for what the run needs; {changed} changes it"
-        )
-
-
-_SIGNAL = re.compile(r"(?:^|\s)--si\w*(?:=|\s+)(\S+)", re.MULTILINE)  # sbatch takes --si, too
-
-
-def check_signal(facts: AttemptFacts, job_id: str) -> None:
-    """Raises AllocationError where plain sbatch asks for a --signal that stops no rank.
-
-    A job of the kit, also a successor, has the kit's own --signal.
-    """
-    queued = facts.submission
-    is_by_kit = queued.argv is not None and queued.job_id == job_id
-    if is_by_kit or lookup.SUCCEEDS in os.environ or client.restart_count() > 0:
-        return
-    line = " ".join(job_list.submit_lines([job_id]).values())
-    in_script = sbatch.directives(os.environ.get("KIT_BATCH_SCRIPT", ""))
-    exported = os.environ.get("SBATCH_SIGNAL", "")
-    # sbatch's order: its command line (not known on each site), its environment, the script.
-    asked = _SIGNAL.findall(line) or [*filter(None, [exported])] or _SIGNAL.findall(in_script)
-    text = (asked or ["0"])[-1].strip("'\"")
-    if not is_passed_on(text):
-        raise AllocationError(
-            f"sbatch's --signal={text} stops no rank, so nothing would be saved before the time "
-            "limit\n  hint: leave it out, or write --signal=USR1@120"
         )
 
 

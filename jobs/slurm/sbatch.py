@@ -50,25 +50,6 @@ def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]
     return [f"--{key}" if value is True else f"--{key}={value}" for key, value in chosen.items()]
 
 
-def directives(script: str) -> str:
-    """Return the options in the #SBATCH lines of a batch script, a line each; "" without a script.
-
-    Source: sbatch(1): no line counts behind the first that is neither empty nor a comment; what
-    follows a # is a comment.
-    """
-    directive_lines = []
-    try:
-        with open(script, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("#SBATCH"):
-                    directive_lines.append(line.removeprefix("#SBATCH").partition("#")[0].strip())
-                elif line.strip() and not line.startswith("#"):
-                    break
-    except OSError:
-        return ""
-    return "\n".join(directive_lines)
-
-
 def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list[str]:
     """Return the command line that queues a run directory.
 

@@ -9,7 +9,7 @@ import pytest
 from slurm_job_kit.jobs.rundir import RunDir
 
 from .cluster import Cluster
-from .kit import REPOSITORY, TABLE, Kit, Run
+from .kit import TABLE, Kit, Run
 
 
 @pytest.fixture
@@ -50,20 +50,6 @@ def test_sbatch_runs_a_config_and_its_options_override_config_and_script(kit: Ki
     log = (kit.runs_root / f"{run.job_id}.out").read_text()
     assert "warning: slurm.nodes: the config has 2, the allocation 3" in log
     assert "tail -F" in log and "completed" in log and "localhost" not in log
-
-
-def test_an_edited_script_whose_signal_stops_no_rank_is_refused_before_the_training(
-    kit: Kit,
-) -> None:
-    script = kit.runs_root / "mine.sbatch"
-    kit.runs_root.mkdir(parents=True, exist_ok=True)
-    text = (REPOSITORY / "slurm/ddp.sbatch").read_text()
-    script.write_text(text.replace("--signal=USR1@120", "--signal=KILL@120"))
-    run = kit.sbatch(script, TABLE)
-    run.wait("FAILED")
-    log = (kit.runs_root / f"{run.job_id}.out").read_text()
-    assert "sbatch's --signal=KILL@120 stops no rank" in log
-    assert not run.dir.attempt(1).plan.exists()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ _OF_TORCHRUN = (
 _OF_RUN = (
     *("KIT_AGENT_PID", "KIT_RUN_DIR", "KIT_CHECKPOINT_DIR", "KIT_ATTEMPT", "KIT_WORK_DIR"),
     *("KIT_RANKS_DIR", "KIT_STOP_FILE", "KIT_DEADLINE", "KIT_HANG_TIMEOUT_S", "KIT_NUM_GPUS"),
-    *("KIT_RUN_ID", "KIT_BATCH_SCRIPT", "KIT_NODE_RANK"),  # the second one of a local run
+    *("KIT_RUN_ID", "KIT_NODE_RANK"),  # the second one of a local run
 )
 # Of the make around the command.
 _OF_MAKE = (

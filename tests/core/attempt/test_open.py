@@ -20,7 +20,6 @@ from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import code_snapshot, run_lock
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
@@ -129,40 +128,6 @@ def test_a_job_with_fewer_cores_than_the_spec_trains_with_a_warning(run, capfd, 
 
 
 @pytest.mark.parametrize(
-    ("line", "exported", "directives", "problem"),
-    [
-        ("sbatch --signal=KILL@60 slurm/ddp.sbatch", None, "", "--signal=KILL@60 "),
-        ("sbatch --sig B:9@60 ddp.sbatch", None, "", "--signal=B:9@60 "),
-        ("sbatch slurm/ddp.sbatch", "CONT@30", "", "--signal=CONT@30 "),
-        ("", "CONT@30", "", "--signal=CONT@30 "),  # no accounting
-        ("sbatch --signal=B:QUIT@60 ddp.sbatch", "CONT@30", "", None),
-        ("sbatch mine.sbatch", None, "#SBATCH --nodes=2 --signal=KILL@60\n", "--signal=KILL@60 "),
-        ("", None, "# --signal=USR1\n\n#SBATCH --signal B:CONT\n", "--signal=B:CONT "),
-        ("sbatch --signal=USR1 mine.sbatch", None, "#SBATCH --signal=KILL@60\n", None),
-        ("sbatch mine.sbatch", None, "set -e\n#SBATCH --signal=KILL@60\n", None),
-        ("sbatch mine.sbatch", None, "#SBATCH --time=1 # no --signal=KILL@60\n", None),
-    ],
-)
-def test_a_signal_that_stops_no_rank_is_refused_before_the_training(
-    run, fake_slurm, monkeypatch, line, exported, directives, problem
-):
-    script = run.path.with_name("mine.sbatch")
-    script.write_text(f"#!/usr/bin/env bash\n{directives}\nexec true\n")
-    monkeypatch.setenv("KIT_BATCH_SCRIPT", str(script))
-    fake_slurm.answer("sacct", f"7|{line}\n" if line else "", status=0 if line else 1)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    if exported is not None:
-        monkeypatch.setenv("SBATCH_SIGNAL", exported)
-    me = run_lock.this_process("7")
-    if problem is None:
-        assert open_attempt(run, me, ["a"], "") is not None
-        return
-    with pytest.raises(AllocationError, match=f"sbatch's {problem}stops no rank"):
-        open_attempt(run, me, ["a"], "")
-    assert not run.attempt(1).path.exists()
-
-
-@pytest.mark.parametrize(
     ("wanted", "accepted", "refused", "words"),
     [
         (Slurm(nodes=2, spare_nodes=1), [3], [2], "slurm.spare_nodes is 1\n.*slurm.nodes=1"),
@@ -176,13 +141,6 @@ def test_a_job_has_as_many_nodes_as_its_run_may_take(run, wanted, accepted, refu
     for number in refused:
         with pytest.raises(AllocationError, match=f"{number} node.*{words}"):
             check_allocation(run, wanted, number, {})
-
-
-def test_the_signal_of_a_job_of_the_kit_is_not_looked_up(run, fake_slurm, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    write_json(run.submission, {"argv": ["sbatch"], "job_id": "7"})
-    assert open_attempt(run, run_lock.this_process("7"), ["a"], "") is not None
-    assert not [call for call in fake_slurm.calls if call.startswith("sacct")]
 
 
 def test_job_log_leads_to_the_log_that_plain_sbatch_has_chosen(run, tmp_path):

@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.node.torchrun import Node, nproc_per_node, stop_signal, 
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
-from slurm_job_kit.jobs.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
+from slurm_job_kit.jobs.stop_signals import END_TORCHRUN, STOP_SIGNALS
 from tests.core import run_files
 from tests.core.waiting import is_running, wait_for
 
@@ -363,18 +363,6 @@ def test_every_stop_signal_reaches_the_ranks_as_sigterm(training, stop):
     assert seen["signal"] == stop.name
     events = [event["event"] for event in read_jsonl(run.timeline("agent-00000"))]
     assert events == ["torchrun", "signal", "torchrun_end"]
-
-
-@pytest.mark.parametrize(
-    ("text", "is_passed"),
-    [
-        *((text, True) for text in ("USR1", "USR1@120", "B:USR2@60", "R:SIGTERM", "RB:int@9")),
-        *((text, True) for text in ("10@60", "B:14", "QUIT@60", "alrm", "0", "SIGHUP@1")),
-        *((text, False) for text in ("KILL@60", "9", "B:STOP", "CONT@60", "TSTP", "URG", "")),
-    ],
-)
-def test_a_signal_of_sbatch_that_stops_no_rank_is_known_in_each_spelling(text, is_passed):
-    assert is_passed_on(text) == is_passed
 
 
 def test_ranks_that_do_not_know_the_stop_are_left_alone(training):
