@@ -1,9 +1,9 @@
 """Start of every rank: install the stop signals, call the rooms, import torch, train.
 
-    torchrun --standalone --nproc-per-node=2 -m trainer configs/resnet.yaml train.epochs=3
-    torchrun --standalone --nproc-per-node=2 -m trainer runs/resnet/latest      (resumes)
+    python -m jobs freeze configs/resnet.yaml train.epochs=3        (prints RUN_DIR)
+    torchrun --standalone --nproc-per-node=2 -m trainer RUN_DIR     (begins, or resumes)
     torchrun --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --master-port=29400 \
-        --nproc-per-node=1 -m trainer configs/resnet.yaml                       (each machine)
+        --nproc-per-node=1 -m trainer RUN_DIR                       (on each machine)
 """
 
 import os

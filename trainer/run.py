@@ -20,7 +20,7 @@ from .model.build import build_replica, set_up_torch
 from .model.training_data import build_data
 from .process.context import check_device, choose_device, init_process_group
 from .process.rank_process import RankProcess
-from .process.run_handle import RankContext, close_by_hand, find_or_begin_run, is_run_dir, share_run
+from .process.run_handle import RankContext, close_by_hand, find_run, is_run_dir, share_run
 from .process.step_agreement import StepAgreement
 from .stop import StopSignal
 from .strategy import is_divided
@@ -44,7 +44,7 @@ def run(
     rank = None
     try:
         rank = RankProcess(stop, started, pulse, callbacks)
-        if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
+        if rank.attempt is not None and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
         return _train(rank, arguments)
     except BaseException as error:
@@ -121,7 +121,7 @@ def _initialize(rank: RankProcess, arguments: list[str]) -> RankContext:
         each.connected(rank, device)
     rank.pulse.beat("init")
     # After the rendezvous: if rank 0 fails here, its peers see the connection close at once.
-    handle = find_or_begin_run(arguments, rank.attempt) if distributed.is_first else None
+    handle = find_run(arguments, rank.attempt) if distributed.is_first else None
     run = share_run(handle, device)
     if rank.attempt is None:
         distributed.log(f"run directory {run.dir.path}")

@@ -2,9 +2,12 @@
 
 import argparse
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 from .. import hooks
 from ..config.load import load
+from ..rundir import RunDir
 from ..runs.freeze import freeze
 from . import arguments
 
@@ -16,8 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Freeze a spec and print the run directory as JSON; returns the exit code."""
-    loaded = load(args.config, arguments.overrides_of(args))
+    run_dir = frozen(args.config, arguments.overrides_of(args))
+    print(json.dumps({"run_dir": str(run_dir.path)}))
+    return 0
+
+
+def frozen(config: Path, overrides: Sequence[str]) -> RunDir:
+    """Make a run directory of a spec; nothing is queued. Raises: UserError, FailedError."""
+    loaded = load(config, overrides)
     with freeze(loaded) as run_dir:
         hooks.before_queue({run_dir: loaded}, is_on_slurm=False, is_checked=False)
-        print(json.dumps({"run_dir": str(run_dir.path)}))
-    return 0
+    return run_dir

@@ -86,20 +86,22 @@ def words(name: str, value: str, is_several: bool) -> list[str]:
 
 
 def train(values: dict[str, str], environ: MutableMapping[str, str]) -> NoReturn:
-    """Become plain torchrun on this machine. A bad spec is refused here, without its traceback.
+    """Freeze a spec and become plain torchrun on this machine; CONFIG may be a run directory.
 
     torchrun would take PET_... variables for its options. Raises: UserError.
     """
-    from ..config.load import load
+    from .freeze import frozen
 
     config, given = os.path.expanduser(values["CONFIG"]), values.get("SET", "")
     ranks = values.get("NPROC") or "1"
     if not ranks.isdecimal() or int(ranks) < 1:
         raise UserError(f"NPROC={ranks}: write a number of ranks, such as NPROC=2")
-    if not Path(config).is_dir():
-        load(Path(config), shlex.split(given))
+    run_dir = Path(config)
+    if not run_dir.is_dir():
+        run_dir = frozen(run_dir, shlex.split(given)).path
+    elif given:
+        raise UserError(f"{config} is frozen\n  hint: SET is for a new run, or for make resume")
     torchrun = [sys.executable, "-P", signed_torchrun.__file__, "--standalone"]
-    argv = [*torchrun, f"--nproc-per-node={ranks}", "-m", "trainer", config]
-    argv += [f"--set={given}"] if given else []
+    argv = [*torchrun, f"--nproc-per-node={ranks}", "-m", "trainer", str(run_dir)]
     own = {name: value for name, value in environ.items() if not name.startswith("PET_")}
     os.execve(argv[0], argv, own)

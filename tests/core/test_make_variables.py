@@ -127,14 +127,15 @@ def test_no_value_becomes_an_option(value):
 
 
 def test_plain_torchrun_takes_nothing_of_the_shell(tmp_path, monkeypatch):
-    config, ran = tmp_path / "x.yaml", []
-    config.write_text("train: {model: 'a.b:c'}")
+    ran: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr("os.execve", lambda *call: ran.append(call))
-    environ = {"KIT_TYPED": f"NPROC=2 CONFIG={config}", "PET_STANDALONE": "1", "A": "b"}
+    environ = {"KIT_TYPED": f"NPROC=2 CONFIG={tmp_path}", "PET_STANDALONE": "1", "A": "b"}
     make_words.words_of("train", environ)
     ((_, argv, env),) = ran
-    assert argv[3:] == ["--standalone", "--nproc-per-node=2", "-m", "trainer", str(config)]
+    assert argv[3:] == ["--standalone", "--nproc-per-node=2", "-m", "trainer", str(tmp_path)]
     assert env == {"A": "b"}
+    with pytest.raises(UserError, match="is frozen"):
+        make_words.words_of("train", {"KIT_TYPED": f"CONFIG={tmp_path} SET=train.lr=1"})
 
 
 def test_each_command_with_variables_is_a_target():

@@ -1,4 +1,4 @@
-"""Which run and attempt this is: rank 0 finds or freezes the run and broadcasts it.
+"""Which run and attempt this is: rank 0 finds the run and broadcasts it.
 
 The broadcast uses the process group, so a rank on a machine without the shared file system needs
 no file of the run directory.
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from ..contract import AttemptPlan, RunDir, Spec, Train, installation, records, shared_files
-from ..errors import UserError
+from ..errors import HINT, UserError
 from ..events import Events
 from ..hooks import Callback, Pulse
 from .context import DistributedContext, broadcast_bytes
@@ -65,28 +65,15 @@ def is_run_dir(path: Path) -> bool:
     return spec.is_file() or shared_files.is_file(spec)
 
 
-def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
-    """Return the run of the command line; a launch by hand freezes a config and opens an attempt.
+def find_run(arguments: list[str], attempt: int | None) -> RunHandle:
+    """Return the run of the command line; opens an attempt where no agent started this rank.
 
     Raises: UserError (wrong arguments, a run that is complete or cannot be started).
     """
-    if not arguments:
-        raise UserError("usage: torchrun ... -m trainer RUN_DIR | CONFIG [KEY=VALUE ...]")
-    path, overrides = Path(arguments[0]), arguments[1:]
-    if shared_files.is_dir(path):
-        if overrides:
-            raise UserError(
-                f"{path} is frozen, so {' '.join(overrides)} cannot be set here: start from a "
-                f"config, or use {installation.command('resume')}"
-            )
-        if not is_run_dir(path):
-            raise UserError(f"{path} is not a run directory: it has no {RunDir(path).spec.name}")
-        run_dir = RunDir(path.resolve())
-    elif path.is_file():
-        frozen = json.loads(_python("jobs", "freeze", *arguments))
-        run_dir = RunDir(Path(frozen["run_dir"]).resolve())
-    else:
-        raise UserError(f"{path}: no such run directory or config")
+    if len(arguments) != 1 or not is_run_dir(Path(arguments[0])):
+        freeze = "jobs freeze CONFIG (kit freeze CONFIG) prints the directory of a new run"
+        raise UserError(f"usage: torchrun ... -m slurm_job_kit.trainer RUN_DIR{HINT}{freeze}")
+    run_dir = RunDir(Path(arguments[0]).resolve())
     spec = Spec.read(run_dir.spec)
     attempt = _open_by_hand(run_dir) if attempt is None else attempt
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
@@ -104,7 +91,7 @@ def _open_by_hand(run_dir: RunDir) -> int:
 
 
 def close_by_hand(run: RunHandle) -> None:
-    """Close the attempt that `find_or_begin_run` opened.
+    """Close the attempt that `find_run` opened.
 
     If this rank is killed before, the next attempt records it as lost.
     """

@@ -7,7 +7,7 @@ from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.commit import check_owner
 from slurm_job_kit.trainer.errors import Superseded, UserError
-from slurm_job_kit.trainer.process.run_handle import find_or_begin_run, share_run
+from slurm_job_kit.trainer.process.run_handle import find_run, share_run
 from tests.core import run_files
 
 
@@ -16,7 +16,7 @@ def test_an_attempt_of_the_same_number_in_another_job_does_not_own_the_run(proce
     run_dir.attempt(2).path.mkdir()
     run_dir.spec.write_text(Spec().to_json())
     write_json(run_dir.attempt(2).plan, run_files.plan(job_id="7", attempt=2))
-    run = share_run(find_or_begin_run([str(tmp_path)], 2), torch.device("cpu"))
+    run = share_run(find_run([str(tmp_path)], 2), torch.device("cpu"))
     write_json(run_dir.owner, {"job_id": "7", "attempt": 2})
     check_owner(run)
     for owner in ({"job_id": "8", "attempt": 2}, {"job_id": "7", "attempt": 3}):
@@ -30,5 +30,11 @@ def test_a_launch_by_hand_finds_the_run_that_another_host_has_just_made(hosts):
     assert not there.path.is_dir()
     run.path.mkdir()
     run.spec.write_text(Spec().to_json())
-    with pytest.raises(UserError, match="run is frozen, so train.lr=1 cannot be set"):
-        find_or_begin_run([str(there.path), "train.lr=1"], None)
+    assert find_run([str(there.path)], 1).spec == Spec()
+
+
+@pytest.mark.parametrize("words", [["x.yaml"], ["{run}", "train.lr=1"], []])
+def test_other_words_than_a_run_directory_are_refused_with_the_way_to_one(run, words):
+    words = [word.replace("{run}", str(run.path)) for word in words]
+    with pytest.raises(UserError, match="RUN_DIR\n  hint: jobs freeze CONFIG"):
+        find_run(words, None)

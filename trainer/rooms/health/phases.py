@@ -16,7 +16,7 @@ START_UP = {
     "rendezvous": "rendezvous",  # also waits for the slowest import of all ranks
     DEVICE_TEST: "device_test",
     "all-reduce test": "preflight",
-    "init": "init",  # in a launch by hand rank 0 freezes the config in it and opens an attempt
+    "init": "init",  # in a launch by hand rank 0 opens an attempt in it
     "data": "data",
     "model": "model",  # has the first forward pass, and what it compiles
     "restore": "loaded",
