@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from slurm_job_kit.jobs.known_causes import REPEATED, known_cause
 from slurm_job_kit.jobs.node.__main__ import refuse_old_python
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.freeze import setup_script
+from slurm_job_kit.jobs.stop_signals import end_at_stop_signals
 from tests.core.waiting import wait_for
 
 SCRIPT = Path(__file__).resolve().parents[3] / "slurm/agent.sh"
@@ -145,24 +145,6 @@ def test_what_binds_or_breaks_the_ranks_is_inherited_from_the_setup_lines_only(n
     assert files.split()[1] == files.split()[3] != "64"
 
 
-@pytest.mark.parametrize("value", ["/nowhere", "{other}"])
-def test_the_home_of_another_python_is_named_and_held_at_once(node, tmp_path, value):
-    """Three attempts had "no record (killed)" as their reason."""
-    home = Path(sysconfig.get_path("stdlib"))
-    other = tmp_path / "other"
-    copy = other / home.relative_to(Path(sys.base_prefix).resolve())
-    copy.mkdir(parents=True)
-    for each in home.iterdir():
-        if each.name not in ("struct.py", "lib-dynload"):
-            (copy / each.name).symlink_to(each)
-    node.python, value = sys.executable, value.format(other=other)
-    done = node.run(f"export PYTHONHOME={value}", "export LD_LIBRARY_PATH=/of/a/module")
-    said = f"cannot be executed ({os.uname().machine}) with PYTHONHOME={value}: "
-    assert done.returncode == 1 and said in node.reason and "No module named '" in node.reason
-    assert known_cause(node.reason) in REPEATED
-    assert f"PYTHONHOME={value} " in done.stderr and "LD_LIBRARY_PATH=/of/a/module " in done.stderr
-
-
 def test_the_interpreter_that_submits_keeps_its_own_folder(node):
     node.python.write_text(INHERITED)
     node.interpreter = node.python
@@ -184,12 +166,9 @@ def test_setup_runs_outside_of_the_command_prefix(node):
     [
         (["true", "ls /no/such", "echo never"], "exit code 2: ls: "),
         (["f() { true; return 3; }", "echo x", "f"], "exit code 3: x"),
-        (["if true; then", "  false", "fi"], "exit code 1"),
-        (["echo no data; exit 4"], "exit code 4: no data"),
         (["true || true", "exit 0"], "exit code 0"),
         (["[ -d /no/such ] || return 5"], "exit code 5"),
         (["if then"], "exit code 2: "),
-        (["no_such_command x"], "exit code 127: "),
     ],
 )
 def test_a_failed_setup_line_is_the_reason_with_node_output_and_exit_code(node, lines, reason):
@@ -234,6 +213,8 @@ def in_setup(node):
                 env=os.environ | {"KIT_NODE_RANK": "8"},
                 stdout=subprocess.PIPE,
                 start_new_session=True,
+                # As srun does; bash cannot reset what `make test &` ignores.
+                preexec_fn=end_at_stop_signals,
             )
             shells.enter_context(shell)
             log = node.attempt.setup_log(8)
@@ -293,11 +274,7 @@ NO_PYTHON = "launch.python: no interpreter /no/such/python here"
 
 @pytest.mark.parametrize(
     ("prefix", "python", "reason"),
-    [
-        (["nosuch", "--nv"], None, NO_PREFIX),
-        ([], "/no/such/python", NO_PYTHON),
-        (["env"], "/no/such/python", NO_PYTHON),
-    ],
+    [(["nosuch", "--nv"], None, NO_PREFIX), (["env"], "/no/such/python", NO_PYTHON)],
 )
 def test_a_missing_program_is_named_with_its_node(node, prefix, python, reason):
     node.prefix = prefix
@@ -307,33 +284,16 @@ def test_a_missing_program_is_named_with_its_node(node, prefix, python, reason):
     assert "hint: " in done.stderr
 
 
-@pytest.mark.parametrize("is_prefix", [False, True])
-def test_a_program_of_another_architecture_is_named_with_its_node(node, tmp_path, is_prefix):
+def test_a_program_of_another_architecture_is_named_with_its_node(node, tmp_path):
     """The agents left no record, so it was tried five times as a node that was killed."""
     foreign = tmp_path / "foreign"
     foreign.write_bytes(b"\x7fELF\2\1\1" + bytes(57))
     foreign.chmod(0o755)
-    if is_prefix:
-        node.prefix = [str(foreign)]
-    else:
-        node.python = foreign
+    node.python = foreign
     done = node.run()
-    key = "launch.command_prefix" if is_prefix else "launch.python"
-    said = f"{HOST}: {key}: {foreign} cannot be executed ({os.uname().machine}): "
+    said = f"{HOST}: launch.python: {foreign} cannot be executed ({os.uname().machine}): "
     assert done.returncode == 1 and node.reason.startswith(said)
     assert known_cause(node.reason) is Kind.EXEC_FORMAT in REPEATED
-
-
-@pytest.mark.parametrize("is_inside", [False, True])  # of the command prefix
-def test_the_reason_of_a_node_controls_no_terminal(tmp_path, is_inside):
-    node = Node(tmp_path / "\x1b[2Jü")
-    if is_inside:
-        node.python = node.run_dir.path / "gone"
-    else:
-        node.run_dir.code.rename(tmp_path / "code")
-    shown = node.run().stderr
-    assert "/?[2J" in shown and "\x1b" not in shown and "\n  hint: " in shown
-    assert "\x1b[2Jü" in node.reason  # which Python escapes when it shows it
 
 
 def test_code_that_a_container_does_not_mount_is_named(node, tmp_path):
@@ -363,18 +323,6 @@ def test_the_check_of_the_version_needs_no_module_of_the_kit():
         ast.parse(text, feature_version=(3, 6))
         head = text.partition("def main")[0]
         assert "from ." not in head
-
-
-@pytest.mark.parametrize("line", ["echo said; exit 3", "echo said"])
-def test_log_and_reason_replace_links_that_somebody_has_planted(node, line):
-    mine = node.run_dir.path / "mine"
-    mine.write_text("old")
-    for path in (node.attempt.setup_log(8), node.attempt.agent_error(8)):
-        path.symlink_to(mine)
-    node.python.unlink()  # the second reason, by the shell inside of the command prefix
-    assert node.run(line).returncode == 1
-    assert node.attempt.setup_log(8).read_text() == "said\n" and mine.read_text() == "old"
-    assert ("exit code 3" if "exit" in line else "no interpreter") in node.reason
 
 
 def test_the_setup_lines_have_the_run_not_that_of_an_enclosing_job(node):
