@@ -21,7 +21,7 @@ from .errors import RecordError
 
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
-FORMAT = 5
+FORMAT = 6
 JOB_LOG = "job.log"
 _NOT_WRITTEN = "it is a link or no file: nothing is written; delete it"
 

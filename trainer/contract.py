@@ -22,7 +22,7 @@ from ..jobs.checkpoint.names import (
     read_pointer,
     write_pointer,
 )
-from ..jobs.checkpoint.part_file import BlockSink, Entry, header, part_name
+from ..jobs.checkpoint.part_file import Entry, HashedSink, header, part_name
 from ..jobs.checkpoint.reader import Contents, with_retries
 from ..jobs.console import (
     LAYOUT,

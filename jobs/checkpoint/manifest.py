@@ -17,7 +17,7 @@ from ..records import AS_OBJECT
 from ..records.training import Best, Metric
 from .names import MANIFEST
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 # What is raised where JSON that the kit did not write is taken apart.
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -28,10 +28,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True)
 class FileDigest:
-    """The size of a file in bytes, and its SHA-256 in hexadecimal digits.
-
-    That of a rank's file is the SHA-256 of the digests of its blocks (part_file).
-    """
+    """The size of a file in bytes, and its SHA-256 in hexadecimal digits."""
 
     size: int
     sha256: str

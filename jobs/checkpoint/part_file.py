@@ -1,8 +1,5 @@
-"""The file of a rank in a checkpoint: a safetensors file whose last tensor is its block digests.
+"""The file of a rank in a checkpoint: a safetensors file.
 
-The tensor DIGESTS, uint8 [blocks, 32], has the SHA-256 of each block of BLOCK_BYTES of the header
-and the tensors before it. The digest of the file is the SHA-256 of this tensor. So a rank that
-needs a part of the data reads and checks the blocks of that part only.
 Source of the format: github.com/huggingface/safetensors, "Format".
 """
 
@@ -15,16 +12,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .manifest import DamageError, FileDigest
+from .manifest import MALFORMED, DamageError, FileDigest
 
 SUFFIX = ".safetensors"
-DIGESTS = "block_sha256"
 LENGTH_BYTES = 8  # of the header's length, at the start of the file
-DIGESTS_ENTRY_BYTES = 192  # room in the header for the entry of DIGESTS
 ALIGNMENT = 64  # bytes; of the first tensor
-BLOCK_BYTES = 2**16
-DIGEST_BYTES = hashlib.sha256().digest_size
-READ_BYTES = 16 * BLOCK_BYTES
+READ_BYTES = 2**20  # at once; they are hashed while the processor's cache has them
 
 
 def part_name(rank: int) -> str:
@@ -48,18 +41,87 @@ def header(tensors: Iterable[Entry]) -> bytes:
         offsets = [end, end + nbytes]
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
         end += nbytes
-    room = LENGTH_BYTES + len(json.dumps(entries)) + DIGESTS_ENTRY_BYTES
-    begin = -(-room // ALIGNMENT) * ALIGNMENT
-    num_blocks = -(-(begin + end) // BLOCK_BYTES)
-    offsets = [end, end + num_blocks * DIGEST_BYTES]
-    shape = [num_blocks, DIGEST_BYTES]
-    entries[DIGESTS] = {"dtype": "U8", "shape": shape, "data_offsets": offsets}
-    length = begin - LENGTH_BYTES
-    return length.to_bytes(LENGTH_BYTES, "little") + json.dumps(entries).encode().ljust(length)
+    text = json.dumps(entries).encode()
+    length = -(-(LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT - LENGTH_BYTES
+    return length.to_bytes(LENGTH_BYTES, "little") + text.ljust(length)
+
+
+class HashedSink:
+    """Writes to a file and computes its SHA-256."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes) -> int:
+        """Write bytes (or a memoryview of bytes) after those before."""
+        self._file.write(data)
+        self._sha256.update(data)
+        self._size += len(data)
+        return len(data)
+
+    def digest(self) -> FileDigest:
+        """Return the size and the SHA-256 of what was written."""
+        return FileDigest(self._size, self._sha256.hexdigest())
+
+
+class PartReader:
+    """Reads the file of a rank in its order; raises DamageError where it is not what was written.
+
+    places: the first byte of each tensor, and the byte after its last one.
+    is_checked: whether the file was compared with its SHA-256 before; else each byte is read once.
+    """
+
+    def __init__(self, path: Path, file: BufferedReader, expected: FileDigest, is_checked: bool):
+        self._name, self._file, self._expected = path.name, file, expected
+        self._sha256 = None if is_checked else hashlib.sha256()
+        self._offset = 0
+        expected.check(self._name, os.fstat(file.fileno()).st_size)
+        length = int.from_bytes(self._next(LENGTH_BYTES), "little")
+        try:
+            self.places = _places(bytes(self._next(min(length, expected.size))))
+        except MALFORMED as error:
+            raise DamageError(
+                f"{self._name} has a header that is not the kit's: {error}"
+            ) from error
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` with the bytes from `offset` on, which follow those that were read."""
+        if offset < self._offset:
+            raise DamageError(f"{self._name} has two tensors at byte {offset}")
+        self._skip_to(offset)
+        self._fill(target)
+
+    def check(self) -> None:
+        """Read what is left, and compare the file with its SHA-256."""
+        if self._sha256 is not None:
+            self._skip_to(self._expected.size)
+            self._expected.check(self._name, self._offset, self._sha256.hexdigest())
+
+    def _skip_to(self, offset: int) -> None:
+        if self._sha256 is None:
+            self._offset = self._file.seek(offset)
+        while self._offset < offset:
+            self._next(min(READ_BYTES, offset - self._offset))
+
+    def _next(self, size: int) -> bytearray:
+        data = bytearray(size)
+        self._fill(memoryview(data))
+        return data
+
+    def _fill(self, target: memoryview) -> None:
+        for start in range(0, len(target), READ_BYTES):
+            chunk = target[start : start + READ_BYTES]
+            if self._file.readinto(chunk) < len(chunk):
+                raise DamageError(f"{self._name} ends before byte {self._offset + len(chunk)}")
+            self._offset += len(chunk)
+            if self._sha256 is not None:
+                self._sha256.update(chunk)
 
 
 @functools.lru_cache(maxsize=8)  # the headers of most ranks are equal
-def places(text: bytes) -> Mapping[str, tuple[int, int]]:
+def _places(text: bytes) -> Mapping[str, tuple[int, int]]:
     """Return the first byte of each tensor in a file, and the byte after its last one.
 
     text: the header without its length. Raises: one of MALFORMED if the kit did not write it.
@@ -69,124 +131,3 @@ def places(text: bytes) -> Mapping[str, tuple[int, int]]:
         name: (begin + int(entry["data_offsets"][0]), begin + int(entry["data_offsets"][1]))
         for name, entry in json.loads(text).items()
     }
-
-
-def data_bytes(size: int) -> int:
-    """Return the number of bytes before the digests, in a file of this size."""
-    num_blocks = -(-size // (BLOCK_BYTES + DIGEST_BYTES))
-    return size - num_blocks * DIGEST_BYTES
-
-
-def sha256_of(file: BinaryIO, size: int) -> str | None:
-    """Return the digest of an open file; None where a block does not agree with its own.
-
-    Reads the file from its present position to its end.
-    """
-    computed = bytearray()
-    rest = data_bytes(size)
-    while rest > 0 and (block := file.read(min(BLOCK_BYTES, rest))):
-        computed += hashlib.sha256(block).digest()
-        rest -= len(block)
-    digests = file.read()
-    return hashlib.sha256(digests).hexdigest() if digests == computed and rest == 0 else None
-
-
-class BlockSink:
-    """Writes data to a file, and at the end the SHA-256 of each block."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digests = bytearray()
-        self._block = hashlib.sha256()
-        self._room = BLOCK_BYTES  # what is left of the present block
-        self._size = 0
-
-    def write(self, data: bytes) -> int:
-        """Write bytes (or a memoryview of bytes) after those before."""
-        view = memoryview(data)
-        self._file.write(view)
-        self._size += len(view)
-        while len(view):
-            part = view[: self._room]
-            self._block.update(part)
-            self._room -= len(part)
-            view = view[len(part) :]
-            if self._room == 0:
-                self._end_block()
-        return len(data)
-
-    def finish(self) -> FileDigest:
-        """Write the digests; return that of the file. Call it once, at the end."""
-        if self._room < BLOCK_BYTES:
-            self._end_block()
-        self._file.write(self._digests)
-        sha256 = hashlib.sha256(self._digests).hexdigest()
-        return FileDigest(self._size + len(self._digests), sha256)
-
-    def _end_block(self) -> None:
-        self._digests += self._block.digest()
-        self._block, self._room = hashlib.sha256(), BLOCK_BYTES
-
-
-class PartFile:
-    """An open file of a rank. bytes_read: of its data and digests, so far.
-
-    Raises: DamageError where size or digests are not those of the manifest; OSError.
-    """
-
-    def __init__(self, path: Path, file: BufferedReader, expected: FileDigest) -> None:
-        self._name, self._file = path.name, file
-        size = os.fstat(file.fileno()).st_size
-        expected.check(path.name, size)
-        self._data_bytes = data_bytes(size)
-        self._digests = bytearray(size - self._data_bytes)
-        self.bytes_read = 0
-        self._read(self._data_bytes, memoryview(self._digests))
-        expected.check(path.name, size, hashlib.sha256(self._digests).hexdigest())
-        # The next tensor may begin in the same block. Those of two types may take turns.
-        self._block = functools.lru_cache(maxsize=4)(self._read_block)
-
-    def read_into(self, offset: int, target: memoryview) -> None:
-        """Fill `target` with the data from `offset` on. Raises: DamageError, OSError.
-
-        Only blocks that agree with their SHA-256 are copied; a block that is read in part is
-        checked as a whole.
-        """
-        if offset < 0 or offset + len(target) > self._data_bytes:
-            raise DamageError(f"{self._name} ends before byte {offset + len(target)}")
-        while len(target):
-            block, start = divmod(offset, BLOCK_BYTES)
-            whole = min(len(target), READ_BYTES)
-            if offset + whole < self._data_bytes:  # the last block may be shorter
-                whole -= whole % BLOCK_BYTES
-            if start == 0 and whole:
-                done = target[:whole]
-                self._read(offset, done)
-                self._check(block, done)
-            else:
-                done = target[: BLOCK_BYTES - start]
-                done[:] = self._block(block)[start : start + len(done)]
-            offset += len(done)
-            target = target[len(done) :]
-
-    def _read_block(self, block: int) -> memoryview:
-        view = memoryview(bytearray(min(BLOCK_BYTES, self._data_bytes - block * BLOCK_BYTES)))
-        self._read(block * BLOCK_BYTES, view)
-        self._check(block, view)
-        return view
-
-    def _read(self, offset: int, target: memoryview) -> None:
-        self._file.seek(offset)
-        count = self._file.readinto(target)
-        self.bytes_read += count
-        if count < len(target):
-            raise DamageError(f"{self._name} ends before byte {offset + len(target)}")
-
-    def _check(self, block: int, data: memoryview) -> None:
-        """Compare the blocks in `data`, the first of which is `block`, with their digests."""
-        for start in range(0, len(data), BLOCK_BYTES):
-            at = (block + start // BLOCK_BYTES) * DIGEST_BYTES
-            digest = hashlib.sha256(data[start : start + BLOCK_BYTES]).digest()
-            if digest != self._digests[at : at + DIGEST_BYTES]:
-                where = f"at byte {block * BLOCK_BYTES + start}"
-                raise DamageError(f"{self._name} does not agree with its SHA-256 {where}")

@@ -11,7 +11,8 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Self, TypeVar
@@ -22,7 +23,7 @@ from . import manifest, part_file
 from .manifest import DamageError as DamageError
 from .manifest import FileDigest, Manifest
 from .names import MANIFEST
-from .part_file import PartFile
+from .part_file import PartReader
 
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 LASTING = {errno.ENOENT, errno.ENOTDIR}
@@ -30,88 +31,47 @@ LASTING = {errno.ENOENT, errno.ENOTDIR}
 Value = TypeVar("Value")
 
 
-class Contents:
-    """The files of a committed checkpoint; each byte that it returns agrees with the manifest.
+# From the place of each tensor in a file to the memory to fill, with the first byte of each.
+Wanted = Callable[[Mapping[str, tuple[int, int]]], Iterable[tuple[int, Iterable[memoryview]]]]
 
-    manifest: that of the checkpoint.
+
+@dataclass(frozen=True)
+class Contents:
+    """The files of a committed checkpoint.
+
     Every method raises DamageError, or OSError if a later attempt may be able to read the files.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
-        self.directory = directory
-        self.manifest = manifest
-        self._digests = {file.name: file.digest for file in manifest.files}
-        self._opened = contextlib.ExitStack()
-        self._parts: dict[str, PartFile] = {}
-        self._places: dict[str, Mapping[str, tuple[int, int]]] = {}
-        self._is_fresh = False  # the cache of this host was dropped
+    directory: Path
+    manifest: Manifest
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Open a checkpoint. Raises as `read_manifest`."""
+        """Return the files of a checkpoint. Raises as `read_manifest`."""
         return cls(directory, read_manifest(directory))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._opened.close()
-        self._parts.clear()
-
     @property
-    def bytes_read(self) -> int:
-        """The bytes that were read of the files of ranks."""
-        return sum(part.bytes_read for part in self._parts.values())
+    def part_names(self) -> list[str]:
+        """The names of the files of ranks, in rank order."""
+        return sorted(name for name in self._digests if name.endswith(part_file.SUFFIX))
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file that is no rank's."""
+        """Return the content of a file that is no rank's, compared with its SHA-256."""
         with _bad_sectors_are_damage():
             return with_retries(_read, self.directory / name, self._digest(name))
 
-    def places(self, name: str) -> Mapping[str, tuple[int, int]]:
-        """Return the first byte of each tensor in a rank's file, and the byte after its last."""
-        if name not in self._places:
-            length = bytearray(part_file.LENGTH_BYTES)
-            self.read_into(name, 0, memoryview(length))
-            size = int.from_bytes(length, "little")
-            if size > self._digest(name).size:
-                raise DamageError(f"{name} ends before the end of its header")
-            text = bytearray(size)
-            self.read_into(name, len(length), memoryview(text))
-            try:
-                self._places[name] = part_file.places(bytes(text))
-            except manifest.MALFORMED as error:
-                raise DamageError(f"{name} has a header that is not the kit's: {error}") from error
-        return self._places[name]
+    def read_part(self, name: str, wanted: Wanted, is_checked: bool = False) -> None:
+        """Fill memory from a rank's file: in one pass, which compares it with its SHA-256.
 
-    def read_into(self, name: str, offset: int, target: memoryview) -> None:
-        """Fill `target` with the bytes of a rank's file from `offset` on."""
+        wanted: yields memory in the order of the file; it is called again after an OSError.
+        is_checked: the file was compared before; nothing else is read of it now.
+        """
         with _bad_sectors_are_damage():
-            try:
-                with_retries(self._read_into, name, offset, target)
-            except DamageError:
-                if self._is_fresh:
-                    raise
-                self._is_fresh = True
-                self._parts.clear()
-                with contextlib.suppress(OSError):
-                    shared_files.forget(self.directory)
-                with_retries(self._read_into, name, offset, target)
+            with_retries(_read_part, self.directory / name, self._digest(name), wanted, is_checked)
 
-    def _read_into(self, name: str, offset: int, target: memoryview) -> None:
-        try:
-            self._part(name).read_into(offset, target)
-        except OSError as error:
-            self._parts.pop(name, None)  # a file handle may be stale: the next try opens it again
-            error.filename = error.filename or str(self.directory / name)
-            raise
-
-    def _part(self, name: str) -> PartFile:
-        if name not in self._parts:
-            path = self.directory / name
-            file = self._opened.enter_context(_open(path))
-            self._parts[name] = PartFile(path, file, self._digest(name))
-        return self._parts[name]
+    @property
+    def _digests(self) -> dict[str, FileDigest]:
+        return {file.name: file.digest for file in self.manifest.files}
 
     def _digest(self, name: str) -> FileDigest:
         if name not in self._digests:
@@ -151,6 +111,18 @@ def with_retries(call: Callable[..., Value], *args: object) -> Value:
     return call(*args)
 
 
+def twice(directory: Path, read: Callable[[Path], Value]) -> Value:
+    """Return what `read` returns for a checkpoint.
+
+    Raises: DamageError if it is damaged, also once this host's caches are dropped; OSError.
+    """
+    with contextlib.suppress(DamageError):
+        return read(directory)
+    with contextlib.suppress(OSError):
+        shared_files.forget(directory)
+    return read(directory)
+
+
 @contextlib.contextmanager
 def _bad_sectors_are_damage() -> Iterator[None]:
     """Raise DamageError instead of an EIO that the block raises."""
@@ -181,6 +153,16 @@ def _read(path: Path, expected: FileDigest) -> bytes:
     return content
 
 
+def _read_part(path: Path, expected: FileDigest, wanted: Wanted, is_checked: bool) -> None:
+    with _open(path) as file:
+        part = PartReader(path, file, expected, is_checked)
+        for offset, memory in wanted(part.places):
+            for each in memory:
+                part.read_into(offset, each)
+                offset += len(each)
+        part.check()
+
+
 def check_file(path: Path, expected: FileDigest) -> None:
     """Read a file that was just written from the disk. Raises: DamageError, OSError."""
     with _bad_sectors_are_damage():
@@ -193,11 +175,7 @@ def _check(path: Path, expected: FileDigest) -> None:
         expected.check(path.name, size)
         # It is in the page cache: drop it there, to read from the disk.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if path.suffix == part_file.SUFFIX:
-            sha256 = part_file.sha256_of(file, size) or "other blocks"
-        else:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        expected.check(path.name, size, sha256)
+        expected.check(path.name, size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 @contextlib.contextmanager

@@ -31,13 +31,12 @@ def drop_momentum() -> Patch:
 
 def swap_shards() -> Patch:
     """Let each rank read the rows at the other end of each tensor."""
-    read_into = StoredTensor.read_into
+    pieces = StoredTensor.pieces
 
-    def mirrored(self: StoredTensor, contents: Any, first: int, target: torch.Tensor) -> None:
-        whole = torch.Size(self.shape).numel()
-        read_into(self, contents, whole - first - target.numel(), target)
+    def mirrored(self: StoredTensor, first: int, count: int) -> Iterator[tuple[str, int, int]]:
+        return pieces(self, torch.Size(self.shape).numel() - first - count, count)
 
-    return mock.patch.object(StoredTensor, "read_into", mirrored)
+    return mock.patch.object(StoredTensor, "pieces", mirrored)
 
 
 def shift_random_numbers() -> Patch:

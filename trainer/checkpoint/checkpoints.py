@@ -16,7 +16,7 @@ from .. import hooks
 from ..contract import (
     BEST,
     Best,
-    BlockSink,
+    HashedSink,
     Manifest,
     Metric,
     NamedFile,
@@ -70,7 +70,7 @@ class CopiedState:
         """The optimizer step after which the state was saved."""
         return self.manifest.global_step
 
-    def write_part(self, sink: BlockSink) -> None:
+    def write_part(self, sink: HashedSink) -> None:
         """Write the content of this rank's file."""
         outline.write_part(self.values, self.sharding, sink)
 

@@ -9,7 +9,6 @@ checkpoints are removed after that.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import shutil
@@ -22,9 +21,9 @@ from ..contract import (
     LATEST,
     MANIFEST,
     TEMPORARY_PREFIX,
-    BlockSink,
     DamageError,
     FileDigest,
+    HashedSink,
     Manifest,
     NamedFile,
     OwningAttempt,
@@ -65,7 +64,7 @@ def check_owner(run: RunHandle) -> None:
     )
 
 
-Write = Callable[[BlockSink], object]  # writes the content of a rank's file
+Write = Callable[[HashedSink], object]  # writes the content of a rank's file
 
 
 @dataclass(frozen=True)
@@ -243,19 +242,17 @@ def _write(path: Path, content: Write | bytes, doing: str) -> NamedFile:
     Raises: TransientStorageError if it does not read back as it was written; OSError.
     """
     with open(path, "wb", opener=no_link) as file:
+        sink = HashedSink(file)
         if isinstance(content, bytes):
-            file.write(content)
-            digest = FileDigest(len(content), hashlib.sha256(content).hexdigest())
+            sink.write(content)
         else:
-            sink = BlockSink(file)
             content(sink)
-            digest = sink.finish()
         file.flush()
         os.fsync(file.fileno())
     try:
-        reader.check_file(path, digest)
+        reader.check_file(path, sink.digest())
     except DamageError as error:
         raise TransientStorageError(
             f"{doing}: it does not read back as it was written ({error})"
         ) from error
-    return NamedFile(path.name, digest)
+    return NamedFile(path.name, sink.digest())

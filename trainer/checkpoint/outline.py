@@ -6,15 +6,16 @@ The file of a rank has its rows of the divided tensors. That of rank 0 has all o
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
 import safetensors.torch
 import torch
 
-from ..contract import MALFORMED, BlockSink, Contents, DamageError, Entry, header, part_name
+from ..contract import MALFORMED, Contents, DamageError, Entry, HashedSink, header, part_name
 from ..strategy.sharding import Rows, Sharding
 
 STATE = "state.json"
@@ -36,32 +37,59 @@ class StoredTensor:
     shape: tuple[int, ...]
     num_parts: int
 
-    def read(self, contents: Contents) -> torch.Tensor:
-        """Return the whole tensor, on the CPU. Raises: DamageError, OSError."""
-        tensor = torch.empty(self.shape, dtype=self.dtype)
-        self.read_into(contents, 0, tensor)
-        return tensor
+    def pieces(self, first: int, count: int) -> Iterator[tuple[str, int, int]]:
+        """Yield the files that have the `count` elements from number `first` on.
 
-    def read_into(self, contents: Contents, first: int, target: torch.Tensor) -> None:
-        """Fill `target` with the elements from number `first` on. Raises: DamageError, OSError.
-
-        target: contiguous, of this type, on the CPU.
+        With the number of the first one, in the tensor's part of the file, and how many follow.
         """
-        size, itemsize = math.prod(self.shape), self.dtype.itemsize
+        size = math.prod(self.shape)
         if self.num_parts > 1:
             size = Sharding(self.num_parts, 0).rows(self.shape[0])[1] * math.prod(self.shape[1:])
-        memory = memory_of(target)
-        while memory:
+        while count:
             rank, skipped = divmod(first, size)
-            part = memory[: (size - skipped) * itemsize]
-            file = part_name(rank)
-            begin, end = contents.places(file).get(self.name, (0, 0))
-            begin += skipped * itemsize
-            if begin + len(part) > end:
-                raise DamageError(f"{file} has not all of the rows of {self.name}")
-            contents.read_into(file, begin, part)
-            first += len(part) // itemsize
-            memory = memory[len(part) :]
+            number = min(count, size - skipped)
+            yield part_name(rank), skipped, number
+            first, count = first + number, count - number
+
+
+class Part(NamedTuple):
+    """Elements of a tensor in the file of a rank.
+
+    begin: the first one, counted in the tensor's part of the file. size: their number.
+    memory: yields memory for them, each of which is filled before the next one is asked for.
+    """
+
+    tensor: StoredTensor
+    file: str
+    begin: int
+    size: int
+    memory: Callable[[], Iterable[memoryview]]
+
+
+def read_parts(
+    parts: Iterable[Part], contents: Contents, files: Iterable[str], is_checked: bool = False
+) -> None:
+    """Fill the memory of the parts that are in these files. Raises as `Contents.read_part`."""
+    in_file = defaultdict[str, list[Part]](list)
+    for part in parts:
+        in_file[part.file].append(part)
+    for file in files:
+        contents.read_part(file, functools.partial(_in_order, in_file[file]), is_checked)
+
+
+def _in_order(
+    parts: Iterable[Part], places: Mapping[str, tuple[int, int]]
+) -> Iterator[tuple[int, Iterable[memoryview]]]:
+    found = []
+    for part in parts:
+        begin, end = places.get(part.tensor.name, (0, 0))
+        itemsize = part.tensor.dtype.itemsize
+        begin += part.begin * itemsize
+        if begin + part.size * itemsize > end:
+            raise DamageError(f"{part.file} has not all of the rows of {part.tensor.name}")
+        found.append((begin, part))
+    for begin, part in sorted(found, key=lambda each: each[0]):
+        yield begin, part.memory()
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
@@ -96,7 +124,7 @@ def _local(leaf: torch.Tensor | Rows) -> torch.Tensor:
     return leaf.local if isinstance(leaf, Rows) else leaf
 
 
-def write_part(tree: Any, sharding: Sharding, sink: BlockSink) -> None:
+def write_part(tree: Any, sharding: Sharding, sink: HashedSink) -> None:
     """Write the content of this rank's file; the tensors of `tree` are on the CPU."""
     own = [
         (stored.name, _local(leaf))
@@ -199,13 +227,32 @@ def tensors_of(model: Mapping[str, Any]) -> dict[str, StoredTensor]:
     return {name: value for name, value in model.items() if isinstance(value, StoredTensor)}
 
 
-def whole(tree: Any, contents: Contents) -> Any:
-    """Return nested containers with each StoredTensor read. Raises: DamageError, OSError."""
+def whole(tree: Any, contents: Contents, is_checked: bool = False) -> Any:
+    """Return nested containers with each StoredTensor read. Raises: DamageError, OSError.
 
-    def read(value: Any) -> Any:
-        return value.read(contents) if isinstance(value, StoredTensor) else value
+    is_checked: the files were compared with their SHA-256 before; else they are now.
+    """
+    parts: list[Part] = []
+    tensors = with_memory(tree, parts)
+    files = {part.file for part in parts} if is_checked else contents.part_names
+    read_parts(parts, contents, files, is_checked)
+    return tensors
 
-    return map_values(tree, read)
+
+def with_memory(tree: Any, parts: list[Part]) -> Any:
+    """Return nested containers with memory for each StoredTensor; append its parts."""
+
+    def memory_for(value: Any) -> Any:
+        if not isinstance(value, StoredTensor):
+            return value
+        tensor = torch.empty(value.shape, dtype=value.dtype)
+        memory = memory_of(tensor)
+        for file, begin, size in value.pieces(0, tensor.numel()):
+            own, memory = memory[: size * tensor.itemsize], memory[size * tensor.itemsize :]
+            parts.append(Part(value, file, begin, size, functools.partial(iter, (own,))))
+        return tensor
+
+    return map_values(tree, memory_for)
 
 
 def map_values(tree: Any, function: Callable[[Any], Any]) -> Any:

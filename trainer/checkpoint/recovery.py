@@ -24,6 +24,7 @@ from ..contract import (
     free_name,
     fsync_directory,
     read_pointer,
+    reader,
     records,
     replacing,
     shared_files,
@@ -56,23 +57,10 @@ def read_newest(
     """
     for name in names:
         try:
-            return _parsed(root / name, parse)
+            return reader.twice(root / name, lambda directory: parse(Contents.open(directory)))
         except DamageError as error:
             quarantine_and_report(root / name, str(error), report)
     return None
-
-
-def _parsed(directory: Path, parse: Callable[[Contents], Value]) -> Value:
-    """Return what `parse` returns for a checkpoint. Raises: DamageError, OSError.
-
-    It is damaged only if it still is once this host's caches are dropped: they may be old.
-    """
-    with contextlib.suppress(DamageError), Contents.open(directory) as contents:
-        return parse(contents)
-    with contextlib.suppress(OSError):
-        shared_files.forget(directory)
-    with Contents.open(directory) as contents:
-        return parse(contents)
 
 
 def read_newest_of_run(

@@ -9,7 +9,6 @@ import torch.distributed as dist
 from ..process.context import broadcast_bytes
 from ..strategy.sharding import Sharding
 from . import outline
-from .outline import StoredTensor
 
 # One broadcast; on a GPU, which also holds the model, it is one buffer.
 BUCKET_BYTES = 64 * 2**20
@@ -34,16 +33,11 @@ def share(value: Any, device: torch.device) -> Any:
     if not text:
         return None
     if not is_first:
-        value = outline.map_values(outline.from_json(text), _with_memory)
+        value = outline.with_memory(outline.from_json(text), [])
     max_bytes = SMALL_BYTES if device.type == "cpu" else BUCKET_BYTES
     for bucket in in_buckets(_parts(value), len, max_bytes):
         _broadcast(bucket, device)
     return value
-
-
-def _with_memory(value: Any) -> Any:
-    is_tensor = isinstance(value, StoredTensor)
-    return torch.empty(value.shape, dtype=value.dtype) if is_tensor else value
 
 
 def in_buckets(

@@ -64,8 +64,8 @@ def measure(place: Place) -> list[Figure]:
     run = place.train(SPEC, StepClock(0))
     (directory,) = run.checkpoints.glob("step-*")
     state = run.path / "state.pt"  # as tutorials save it
-    with Contents.open(directory) as contents:
-        torch.save(outline.whole(outline.read(contents), contents), state)
+    contents = Contents.open(directory)
+    torch.save(outline.whole(outline.read(contents), contents), state)
     attempts, rises = iter(range(2, 1000)), list[float]()
 
     def kit() -> float:

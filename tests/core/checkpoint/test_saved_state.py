@@ -82,8 +82,7 @@ def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
     """Kits of one format read each other's checkpoints."""
     context = job_of(tmp_path)
     save(context, replica_of(), 6)
-    with reader.Contents.open(context.run.dir.checkpoints / "step-00000006") as contents:
-        values = outline.read(contents)
+    values = outline.read(reader.Contents.open(context.run.dir.checkpoints / "step-00000006"))
     assert [*values] == [
         *("model", "optimizer", "optimizer_class", "scaler", "windows"),
         *("global_batch_size", "samples_per_epoch", "data_digest", "train"),

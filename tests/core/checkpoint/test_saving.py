@@ -88,8 +88,8 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
     assert saved[1].stall_s > 0.02 and saved[0].seconds > 0.1
     assert checkpoints.completed() == []
     for step, digest in enumerate(digests, start=1):
-        with Contents.open(context.run.dir.checkpoints / checkpoint_name(step)) as contents:
-            model = outline.whole(outline.read(contents)["model"], contents)
+        contents = Contents.open(context.run.dir.checkpoints / checkpoint_name(step))
+        model = outline.whole(outline.read(contents)["model"], contents)
         assert tensors_sha256(model) == digest
 
 

@@ -9,8 +9,8 @@ import safetensors.torch
 import torch
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
+from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
-from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.rooms.export import __main__ as export
 from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save
 from tests.core.checkpoint.conftest import trained as trained
@@ -98,18 +98,18 @@ def test_a_tensor_larger_than_a_file_is_alone(run, monkeypatch, tmp_path):
 
 def test_an_export_reads_the_model_only_and_holds_one_file_of_it(run, small_files, monkeypatch):
     run_dir, _ = run
-    really, names = StoredTensor.read, []
+    really, names = outline.with_memory, []
     held: list[Any] = []
 
-    def read(self, contents):
-        tensor = really(self, contents)
-        names.append(self.name)
-        held.append(weakref.ref(tensor))
+    def with_memory(tree, parts):
+        tensors = really(tree, parts)
+        names.extend(each.name for each in tree.values())
+        held.extend(weakref.ref(each) for each in tensors.values())
         alive = [each() for each in held]
         assert sum(each.nbytes for each in alive if each is not None) <= FILE_BYTES
-        return tensor
+        return tensors
 
-    monkeypatch.setattr(StoredTensor, "read", read)
+    monkeypatch.setattr(outline, "with_memory", with_memory)
     exported(run_dir)
     assert len(names) == len(set(names)) == 9
     assert all(name.startswith("model") for name in names), names

@@ -8,7 +8,7 @@ import torch
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.checkpoint.reader import Contents
 from slurm_job_kit.trainer.checkpoint import checkpoints, commit, outline
-from slurm_job_kit.trainer.rooms.sharded.checkpoints import DividedCheckpoints, read_rows
+from slurm_job_kit.trainer.rooms.sharded.checkpoints import DividedCheckpoints, parts_of
 from slurm_job_kit.trainer.strategy.sharding import Sharding
 from tests.core.checkpoint.checkpoint_kit import BATCHES, job_of, replica_of, state_at
 from tests.core.checkpoint.test_outline import saved
@@ -40,6 +40,7 @@ def test_rows_in_another_memory_format_are_read(tmp_path):
     values = torch.arange(2 * 6 * 4 * 3 * 3, dtype=torch.float32).view(2 * 6, 4, 3, 3)
     directory = saved(tmp_path, 1, lambda sharding: {"x": values})
     rows = torch.empty(5, 4, 3, 3).to(memory_format=torch.channels_last)
-    with Contents.open(directory) as contents:
-        read_rows(outline.read(contents)["x"], contents, 6 * 4 * 3 * 3, rows)
+    contents = Contents.open(directory)
+    parts = [*parts_of(outline.read(contents)["x"], 6 * 4 * 3 * 3, rows)]
+    outline.read_parts(parts, contents, contents.part_names)
     assert torch.equal(rows, values[6:11])

@@ -95,9 +95,8 @@ def export(directory: Path, out: Path) -> tuple[Manifest, Path]:
     if index.exists():  # a reader would take its files, and they may be another model's
         raise UserError(f"{index} exists: delete those weights first, or write elsewhere by --out")
     try:
-        with reader.Contents.open(directory) as contents:
-            written = _write(contents, out, index)
-            return contents.manifest, written
+        contents = reader.Contents(directory, reader.check(directory))
+        return contents.manifest, _write(contents, out, index)
     except reader.DamageError as error:
         raise reader.DamageError(
             f"checkpoint {directory} is damaged: {error}\n  hint: choose another checkpoint"
@@ -115,7 +114,8 @@ def _write(contents: reader.Contents, out: Path, index: Path) -> Path:
     files, sha256, size, places = split(model), hashlib.sha256(), 0, dict[str, str]()
     stem = out.name.removesuffix(SUFFIX)
     for number, names in enumerate(files, 1):
-        tensors = {name: model[name].read(contents) for name in names}
+        stored = {name: model[name] for name in names}
+        tensors = outline.whole(stored, contents, is_checked=True)
         size += sum(tensor.nbytes for tensor in tensors.values())
         for name in names:
             digest.update(sha256, name, tensors[name])

@@ -1,9 +1,10 @@
 """The checkpoints of a run whose model and optimizer are divided: each rank saves its rows."""
 
 import dataclasses
+import functools
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ....jobs.checkpoint import manifest
 from ...checkpoint import checkpoints, commit, outline, recovery, saved_state
 from ...checkpoint.checkpoints import Checkpoints, CopiedState
 from ...checkpoint.loading import Found, ReadAhead
-from ...checkpoint.outline import StoredTensor
+from ...checkpoint.outline import Part, StoredTensor
 from ...checkpoint.saved_state import SavedState, TrainState
 from ...checkpoint.writer import Writer
 from ...contract import Contents, DamageError, FileDigest, NamedFile, part_name, reader
@@ -136,10 +137,12 @@ class DividedCheckpoints(Checkpoints):
         while (shared := _share(newest.wait(), context)) is not None:
             saved, contents = shared
             self._check(saved, replica)
-            with contents:
-                read, problem = _read_part(saved, replica, contents)
-            problems = _gather_texts(problem, context.device)
+            parts: list[Part] = []
+            read = _with_memory(saved, replica, parts)
+            problems = _read(parts, contents, context)
             if not any(problems):
+                if read.model:
+                    replica.module.load_state_dict(read.model, strict=False)
                 optim.load(replica.optimizer, read.optimizer, is_owned=True)
                 return saved_state.restored_state(read, replica, context.distributed)
             if context.distributed.is_first:
@@ -160,35 +163,57 @@ def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Cont
     return SavedState.from_dict(values), contents
 
 
-def _read_part(saved: SavedState, replica: Replica, contents: Contents) -> tuple[SavedState, str]:
-    """Fill this rank's part of the model; return the rest of the state, and what is damaged."""
+def _read(parts: list[Part], contents: Contents, context: RankContext) -> list[str]:
+    """Read this rank's parts; return what each rank found damaged.
+
+    With as many ranks as at the save each rank reads and checks its own file in one pass. Otherwise
+    it checks its share of the files. From the others it reads afterwards what it needs.
+    """
+    place, names = context.distributed, contents.part_names
+    own = names[place.rank :: place.world_size]
+    problem = _damage(parts, contents, own, is_checked=False)
+    # All ranks: none may read of a file before the one that checks it has done so.
+    problems = _gather_texts(problem, context.device)
+    if not any(problems):
+        others = {part.file for part in parts}.difference(own)
+        problem = _damage(parts, contents, others, is_checked=True)
+        problems = _gather_texts(problem, context.device)  # all ranks: they load the same one
+    return problems
+
+
+def _damage(parts: list[Part], contents: Contents, files: Collection[str], is_checked: bool) -> str:
+    """Read the parts in these files; return what is damaged, "" where nothing is."""
+    directory = contents.directory
     try:
-        _fill_model(replica, saved.model, contents)
-        state = _optimizer_state(replica, saved.optimizer["state"], contents)
-        rest = outline.whole({"state": vars(saved.state), "scaler": saved.scaler}, contents)
+        reader.twice(directory, lambda _: outline.read_parts(parts, contents, files, is_checked))
     except DamageError as error:
-        return saved, str(error)
+        return str(error)
     except OSError as error:
-        raise storage_error(error, f"loading checkpoint {contents.directory}") from error
+        raise storage_error(error, f"loading checkpoint {directory}") from error
+    return ""
+
+
+def _with_memory(saved: SavedState, replica: Replica, parts: list[Part]) -> SavedState:
+    """Return a state with memory for what this rank reads of it; append the parts.
+
+    Parameters and buffers are read into their place; its `model` has what is left.
+    """
+    own, others = _own_memory(replica), {}
+    for name, value in saved.model.items():
+        if name in own and isinstance(value, StoredTensor):
+            _add_own(own[name], value, replica, parts)
+        else:
+            others[name] = outline.with_memory(value, parts)
     # Its options are those of the present spec.
     options = outline.map_values(saved.optimizer, _without_tensor)
-    optimizer = {**options, "state": state}
-    read = dataclasses.replace(
-        saved, optimizer=optimizer, state=TrainState(**rest["state"]), scaler=rest["scaler"]
+    state = _optimizer_state(replica, saved.optimizer["state"], parts)
+    return dataclasses.replace(
+        saved,
+        model=others,
+        optimizer={**options, "state": state},
+        state=TrainState(**outline.with_memory(vars(saved.state), parts)),
+        scaler=outline.with_memory(saved.scaler, parts),
     )
-    return read, ""
-
-
-def _fill_model(replica: Replica, saved: Mapping[str, Any], contents: Contents) -> None:
-    """Fill parameters and buffers. saved: the `state_dict()`, as `outline.read` returns it."""
-    own, others = _own_memory(replica), {}
-    for name, value in saved.items():
-        if name in own and isinstance(value, StoredTensor):
-            _fill(own[name], value, replica, contents)
-        else:
-            others[name] = outline.whole(value, contents)
-    if others:
-        replica.module.load_state_dict(others, strict=False)
 
 
 def _own_memory(replica: Replica) -> dict[str, torch.Tensor | Rows]:
@@ -213,18 +238,18 @@ def _address(value: Any) -> int | None:
 
 
 def _optimizer_state(
-    replica: Replica, saved: Mapping[int, Mapping[str, Any]], contents: Contents
+    replica: Replica, saved: Mapping[int, Mapping[str, Any]], parts: list[Part]
 ) -> dict[int, dict[str, Any]]:
-    """Return what this rank's optimizer keeps. saved: for each parameter the whole state."""
+    """Return memory for what this rank's optimizer keeps. saved: the state of each parameter."""
     owners = saved_state.parameters_of(replica.optimizer)
 
     def own(value: Any, owner: torch.nn.Parameter) -> Any:
         rows = replica.strategy.part(owner.detach(), owner)
         is_tensor = isinstance(value, StoredTensor)
         if not is_tensor or not isinstance(rows, Rows) or value.shape != rows.shape:
-            return outline.whole(value, contents)
+            return outline.with_memory(value, parts)
         part = Rows(torch.empty_like(rows.local, dtype=value.dtype), rows.shape)
-        _fill(part, value, replica, contents)
+        _add_own(part, value, replica, parts)
         return part.local
 
     return {
@@ -233,8 +258,8 @@ def _optimizer_state(
     }
 
 
-def _fill(
-    target: torch.Tensor | Rows, value: StoredTensor, replica: Replica, contents: Contents
+def _add_own(
+    target: torch.Tensor | Rows, value: StoredTensor, replica: Replica, parts: list[Part]
 ) -> None:
     first, tensor = 0, target
     if isinstance(target, Rows):
@@ -242,26 +267,36 @@ def _fill(
         first = replica.strategy.sharding.rows(target.shape[0])[0] * row
         tensor = target.local
     assert isinstance(tensor, torch.Tensor)
-    read_rows(value, contents, first, tensor.detach())
+    parts += parts_of(value, first, tensor.detach())
 
 
-def read_rows(stored: StoredTensor, contents: Contents, first: int, target: torch.Tensor) -> None:
-    """Fill `target` with the elements from number `first` on. Raises: DamageError, OSError.
+def parts_of(stored: StoredTensor, first: int, target: torch.Tensor) -> Iterator[Part]:
+    """Yield the parts that fill `target` with the elements from number `first` on.
 
-    target: on any device, in any memory format; the elements count as in a contiguous one.
+    target: whole rows on any device, in any memory format; the elements count as in a contiguous
+    one.
     """
-    dtype = stored.dtype
+    done, row = 0, math.prod(target.shape[1:])
+    for file, begin, size in stored.pieces(first, target.numel()):
+        if target.is_contiguous():
+            own = target.view(-1)[done : done + size]
+        else:  # a file has whole rows
+            own = target[done // row : (done + size) // row]
+        yield Part(stored, file, begin, size, functools.partial(_memory_for, own, stored.dtype))
+        done += size
+
+
+def _memory_for(target: torch.Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
+    """Yield memory on the CPU for the elements of `target`; copy what was filled to its place."""
     if target.device.type == "cpu" and target.is_contiguous() and target.dtype == dtype:
-        stored.read_into(contents, first, target)
+        yield outline.memory_of(target)
         return
     step = max(1, BUFFER_BYTES // dtype.itemsize) if target.is_contiguous() else target.numel()
     buffer = torch.empty(min(step, target.numel()), dtype=dtype)
-    parts = torch.split(target.view(-1), step) if target.is_contiguous() else (target,)
-    for part in parts:
+    for part in torch.split(target.view(-1), step) if target.is_contiguous() else (target,):
         own = buffer[: part.numel()]
-        stored.read_into(contents, first, own)
+        yield outline.memory_of(own)
         part.copy_(own.view(part.shape))
-        first += part.numel()
 
 
 def _without_tensor(value: Any) -> Any:

@@ -118,7 +118,7 @@ def _opened(path: Path, files: ExitStack) -> Weights:
         names = [path / f"{MODEL_NAME}{suffix}" for suffix in (SUFFIX, INDEX_SUFFIX)]
         path = next(filter(shared_files.is_file, names), None) or newest(path)
     if shared_files.is_dir(path):
-        return _of_checkpoint(files.enter_context(reader.Contents.open(path)))
+        return _of_checkpoint(reader.Contents(path, reader.check(path)))
     if path.name.endswith(".json"):
         places = _places(path)
         opened = {name: _safe_open(path.parent / name, files) for name in set(places.values())}
@@ -152,7 +152,7 @@ def _of_files(file_of: Mapping[str, Any]) -> Weights:
 def _of_checkpoint(contents: reader.Contents) -> Weights:
     model = outline.tensors_of(outline.read(contents)["model"])
     shapes = {name: value.shape for name, value in model.items()}
-    return Weights(shapes, lambda name: model[name].read(contents))
+    return Weights(shapes, lambda name: outline.whole(model[name], contents, is_checked=True))
 
 
 def newest(run_dir: Path) -> Path:
