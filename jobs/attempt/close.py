@@ -9,13 +9,11 @@ from dataclasses import replace
 
 from .. import hooks, shared_files
 from ..console import BestEffort, print_line
-from ..errors import FailedError, UserError
 from ..node.torchrun import stop_signal
 from ..records.ended import FINAL, Evidence
 from ..rundir import RunDir
 from ..runs import fact_reader, interpret, run_lock
 from ..runs.interpret import AttemptFacts
-from ..runs.state import RunState, read_files
 from . import collect_evidence, record_writer, srun_step
 from .decision import (
     COMPLETED,
@@ -144,36 +142,18 @@ def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: 
     A run whose training is complete stays complete. `cause`: where no attempt was closed yet.
     """
     facts = fact_reader.read_newest(run_dir)
-    if interpret.is_training_complete(facts):
-        if interpret.is_unrecorded(facts):
-            facts = record_writer.record(run_dir, facts, interpret.lost_evidence(facts), COMPLETED)
-        record_writer.write_result(run_dir, facts, COMPLETED)
-    else:
+    if not record_completion(run_dir, facts):
         record_writer.end_run(run_dir, facts, action, cause, reason)
 
 
-def write_missing_result(run: RunState) -> None:
-    """Write result.json of a run that is complete or cancelled, if its batch script did not.
+def record_completion(run_dir: RunDir, facts: AttemptFacts) -> bool:
+    """Return whether a run is complete; record it where its batch script was killed before that.
 
-    The script was killed before that, or the cancel came after its end and before Slurm's requeue.
-    It records the last attempt of a complete run, too. Nothing is written while the job or the
-    process that owns the run may still write, and nothing of another run: Slurm may start its job
-    again. While a job or its successor is left, `attempt.open` of that job does it: a claim of this
-    process could make that job fail.
+    facts: of the newest attempt.
     """
-    if run.result is None or run.files.result is not None:
-        return
-    run_dir = run.run_dir
-    # A full disk or a closed directory keeps no resume from its work.
-    with contextlib.suppress(UserError, FailedError, OSError):
-        me = run_lock.this_process(None)
-        run_lock.claim(run_dir, me, run.files.newest)
-        try:
-            # Before the claim another command may have written it or queued a job, or a job begun.
-            now, before = read_files(run_dir), run.files
-            names = (now.newest, now.mark, now.job_id, now.result)
-            if names == (before.newest, before.mark, before.job_id, None):
-                reason = "the job was cancelled"
-                end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, reason)
-        finally:
-            run_lock.release(run_dir, me)
+    if not interpret.is_training_complete(facts):
+        return False
+    if interpret.is_unrecorded(facts):
+        facts = record_writer.record(run_dir, facts, interpret.lost_evidence(facts), COMPLETED)
+    record_writer.write_result(run_dir, facts, COMPLETED)
+    return True

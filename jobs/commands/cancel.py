@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from .. import installation, shared_files
-from ..attempt.close import end_between_attempts, write_missing_result
+from ..attempt.close import end_between_attempts
 from ..attempt.decision import Action, Cause
 from ..console import BestEffort, print_line, quantity
 from ..errors import FailedError, UserError
@@ -47,8 +47,6 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     scancel fails.
     """
     live_runs = [run for run in state.read_all(run_dirs) if run.phase is not RunPhase.GONE]
-    for run in live_runs:
-        write_missing_result(run)
     runs = [run for run in live_runs if run.phase is not RunPhase.COMPLETED]
     if live_runs and not runs:
         raise UserError(f"{name} is complete, there is nothing to cancel")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import hooks, records, shared_files
-from ..attempt.close import write_missing_result
+from ..attempt.close import record_completion
 from ..config.loaded import LoadedSpec
 from ..console import print_line
 from ..errors import UserError
@@ -24,6 +24,7 @@ from ..runs import (
     code_snapshot,
     fact_reader,
     frozen_spec,
+    interpret,
     lookup,
     ownership,
     revision,
@@ -97,8 +98,8 @@ def resume_named(name: str | None, request: Request, as_json: bool) -> int:
 
 def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
     """Continue a run, on this machine to its end; returns the exit code. Raises: as `resume`."""
-    write_missing_result(state.read(run_dir))
-    if fact_reader.is_complete(run_dir) and not request.has_more_steps(run_dir):
+    is_complete = interpret.is_training_complete(fact_reader.read_newest(run_dir))
+    if is_complete and not request.has_more_steps(run_dir):
         return 0
     is_begun, job_id = resume(run_dir, request, choose_cluster(request.cluster))
     return go_on(run_dir, job_id, as_json) if is_begun else 0
@@ -113,7 +114,8 @@ def resume(run_dir: RunDir, request: Request, cluster: str) -> tuple[bool, str |
     with hold_claim(run_dir):
         refuse_living(run_dir, cluster)
         revision.complete(run_dir)
-        is_complete = fact_reader.is_complete(run_dir)  # its job may have ended since
+        # Its job may have ended since, or its batch script was killed before it wrote the result.
+        is_complete = record_completion(run_dir, fact_reader.read_newest(run_dir))
         if is_complete and not request.has_more_steps(run_dir):
             return False, None
         with changed_runs([run_dir], request, cluster, is_complete) as runs:

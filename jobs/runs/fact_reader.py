@@ -45,12 +45,6 @@ def _is_opened(attempt_dir: Path) -> bool:
     return "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names)
 
 
-def is_complete(run_dir: RunDir) -> bool:
-    """Return whether result.json says that the run is complete."""
-    result = records.read(Result, run_dir.result)
-    return result is not None and result.status == "completed"
-
-
 def read_newest(run_dir: RunDir) -> AttemptFacts:
     """Return `read` of the newest attempt that has files. Raises: RecordError, OSError."""
     with shared_files.one_look():

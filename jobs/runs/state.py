@@ -119,7 +119,7 @@ class RunState:
     job_id: of the job that decides it: the successor, where the first one has ended.
     life: of that job, or of the process that runs the run here; None where there is neither.
     lives: of all jobs that the run names. process: the owner without Slurm that may still live.
-    result: of the file, or what the next resume, cancel or start of a job writes into it.
+    result: of the file, or what the next start of a job writes into it.
     """
 
     files: RunFiles

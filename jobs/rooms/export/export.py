@@ -4,11 +4,10 @@ import argparse
 import os
 
 from ... import installation
-from ...attempt.close import write_missing_result
 from ...checkpoint.names import checkpoint_names
 from ...commands import arguments
 from ...errors import UserError
-from ...runs import lookup, state
+from ...runs import lookup
 from ...spec import Spec
 
 MAKE = ("", "RUN CHECKPOINT FLAGS")
@@ -34,7 +33,6 @@ def command(args: argparse.Namespace) -> int:
             f"{run_dir.run_id} is the run of a script, and export needs a checkpoint of the kit's "
             f"trainer\n  hint: {hint}"
         )
-    write_missing_result(state.read(run_dir))  # the trainer's export reads it
     if not checkpoint_names(run_dir.checkpoints):
         hint = installation.command("status", run_dir.run_id) + " shows the progress"
         raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")

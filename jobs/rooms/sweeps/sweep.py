@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ... import installation, records
-from ...attempt.close import write_missing_result
 from ...commands import arguments, queue, resume
 from ...commands.submit import choose_cluster, new_runs
 from ...commands.submit_claim import hold_claim
@@ -187,7 +186,6 @@ def open_points(run_dirs: Sequence[RunDir]) -> list[int]:
         run.refuse_unknown()
         if run.files.problem is not None:
             raise UserError(run.files.problem)
-        write_missing_result(run)
         if run.phase is not RunPhase.COMPLETED:
             numbers.append(number)
     return numbers

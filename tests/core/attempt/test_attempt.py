@@ -14,15 +14,8 @@ from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import (
-    FORMAT,
-    RunDir,
-    append_jsonl,
-    read_json,
-    read_jsonl,
-    write_json,
-)
-from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock, state
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
@@ -408,77 +401,6 @@ def through(run, attempt=1):
     write_json(run.attempt(attempt).plan, run_files.plan(nodes=["a"]))
     write_json(run.attempt(attempt).outcome, {"status": "completed", "global_step": 9})
     write_json(run.owner, run_files.claim(attempt=attempt))
-
-
-@pytest.mark.parametrize("has_owner", [True, False])
-def test_a_missing_result_of_a_complete_run_is_written_with_its_record(run, slurm, has_owner):
-    slurm.set_state("7", "FAILED")
-    run.spec.write_text(Spec().to_json())
-    through(run)
-    if not has_owner:
-        run.owner.unlink()
-    for _ in range(2):
-        close_module.write_missing_result(state.read(run))
-    result = {"status": "completed", "global_step": 9, "attempts": 1, "steps_redone": 0}
-    assert read_json(run.result) == result
-    assert [record["decision"] for record in read_jsonl(run.attempts)] == ["done"]
-    assert not run.owner.exists()
-
-
-@pytest.mark.parametrize("word", ["CANCELLED", "COMPLETING", "PENDING"])
-def test_a_cancel_before_the_requeue_landed_is_recorded_once_the_job_is_gone(run, slurm, word):
-    slurm.set_state("7", word)
-    write_json(run.submission, {"argv": None, "job_id": "7"})
-    run_files.recorded(run, decision="wait", cause="requeued")
-    run.cancelled.write_text("now: jobs cancel: 7\n")
-    close_module.write_missing_result(state.read(run))
-    assert run.result.exists() == (word == "CANCELLED")
-    if run.result.exists():
-        assert read_json(run.result)["status"] == "cancelled"
-        assert [each["decision"] for each in read_jsonl(run.attempts)] == ["wait", "cancel"]
-
-
-SUCCESSOR = {"successor.json": {"job_id": "8", "after": "7", "reason": "because"}}
-QUEUED = {"submission.json": {"argv": None, "job_id": "8"}}
-
-
-@pytest.mark.parametrize(
-    ("states", "files", "is_written"),
-    [
-        *((f"{word} FAILED", {}, False) for word in ("RUNNING", "COMPLETING", "PENDING", "silent")),
-        # A starting job would find the claim of a command on another host, and end without its
-        # attempt.
-        *((f"FAILED {word}", SUCCESSOR, False) for word in ("RUNNING", "PENDING")),
-        *((f"FAILED {word}", QUEUED, False) for word in ("RUNNING", "PENDING")),
-        ("FAILED FAILED", SUCCESSOR, True),
-        ("FAILED FAILED", QUEUED, True),
-        # The run may continue, or is of another kit.
-        ("FAILED FAILED", {"attempt-1/outcome.json": {"status": "stopped"}}, False),
-        ("FAILED FAILED", {"attempt-1/outcome.json": {"status": None}}, False),
-        ("FAILED FAILED", {"spec.json": {"format": FORMAT + 1}}, False),
-    ],
-)
-def test_a_missing_result_is_written_where_no_job_may_do_it(run, slurm, states, files, is_written):
-    for job_id, word in zip("78", states.split(), strict=True):
-        slurm.set_state(job_id, word)
-    if "silent" in states:  # slurmctld does not answer
-        slurm.answer("squeue", error="Unable to contact\n", status=1)
-    through(run)
-    for name, content in files.items():
-        write_json(run.path / name, content)
-    close_module.write_missing_result(state.read(run))
-    assert run.result.exists() == run.attempts.exists() == is_written
-    assert read_json(run.owner) == (None if is_written else run_files.claim())
-
-
-def test_a_result_that_another_process_is_writing_is_left_to_it(run, slurm):
-    through(run)
-    run.owner.unlink()
-    other = run_lock.process(os.getppid())
-    run_lock.claim(run, other, 1)
-    close_module.write_missing_result(state.read(run))
-    assert not run.result.exists()
-    assert run_lock.is_owned_by_start(run, other)
 
 
 def test_an_open_writes_the_result_of_a_run_whose_last_record_says_done(run, command):

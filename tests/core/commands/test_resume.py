@@ -21,7 +21,7 @@ def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):
     assert "queued as job 4712" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "resume", "cancel"])
+@pytest.mark.parametrize("command", ["status", "resume", "cancel"])
 def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, capsys, command):
     run = make_run(here)
     write_json(
@@ -29,11 +29,8 @@ def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, c
         {"status": "completed", "global_step": 9},
     )
     main([command, "tiny"])
-    is_written = command in ("resume", "cancel")  # the others look
-    assert run.result.exists() == run.attempts.exists() == is_written
-    assert not is_written or read_json(run.result)["status"] == "completed"
-    if command == "status":
-        assert " completed\n" in capsys.readouterr().out
+    assert not run.result.exists()  # the next start of a job writes it
+    assert "complete" in "".join(capsys.readouterr())
 
 
 def test_resume_of_a_running_job_is_a_users_error(submitted, capsys):

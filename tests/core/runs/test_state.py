@@ -93,18 +93,6 @@ def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
     assert (run_state.phase, run_state.is_over) == (RunPhase.CANCELLED, True)
 
 
-def test_no_result_is_written_for_a_run_that_was_queued_meanwhile(run, slurm):
-    from slurm_job_kit.jobs.attempt.close import write_missing_result
-
-    run_files.recorded(run, decision="wait", cause="requeued")
-    run.cancelled.write_text("now: jobs cancel: 7\n")
-    run_state = state.read(run)
-    run.cancelled.unlink()  # a resume
-    write_json(run.submission, {"argv": None, "job_id": "8"})
-    write_missing_result(run_state)
-    assert run_state.phase is RunPhase.CANCELLED and not run.result.exists()
-
-
 def test_a_list_shows_the_runs_beside_one_whose_file_is_none(here, capsys):
     first, second = make_run(here, "1"), make_run(here, "2")
     for harm in (os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")):

@@ -162,6 +162,16 @@ def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
     assert (facts.last.decision, facts.last.cause) == ("hold", "completed")
 
 
+def test_a_complete_run_whose_batch_script_was_killed_gets_more_epochs(completed, slurm):
+    completed.result.unlink()
+    attempt_dir = run_files.opened(completed, 2, job_id="6")
+    write_json(attempt_dir.outcome, {"status": "completed", "global_step": 20})
+    assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 0
+    facts = fact_reader.read_newest(completed)
+    assert not completed.result.exists() and not interpret.is_training_complete(facts)
+    assert facts.last is not None and (facts.last.attempt, facts.last.decision) == (2, "hold")
+
+
 def test_new_code_alone_does_not_continue_a_complete_run(completed, here, capsys):
     mend(here)
     before = state(completed)
