@@ -1,8 +1,6 @@
 """Closes an attempt: reads the facts, decides what follows, records the decision."""
 
-import contextlib
 import errno
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,14 +18,13 @@ from .decision import (
     Action,
     Cause,
     Decision,
-    after_same_crash,
+    after_quick_crash,
     budget_of,
     budget_used,
     decide,
     decide_lost,
     format_decision,
     is_automatic_start,
-    with_idle_limits,
     with_unsaved,
 )
 from .end_messages import error_lines, report_quarantine, report_short_lead
@@ -56,9 +53,9 @@ def close(
     decision = decide(evidence, budget_used(facts.attempts, time.time()), budget_of(facts.spec))
     if facts.plan is not None and interpret.first_event(facts, "first_step") is None:
         ran_s = time.time() - facts.plan.start
-        decision = after_same_crash(decision, evidence, facts.last, ran_s)
+        decision = after_quick_crash(decision, evidence, facts.last, ran_s)
     decision = hooks.decide(facts, evidence, decision)
-    decision = _with_stop(run_dir, facts, evidence, decision)
+    decision = _with_stop(facts, evidence, decision)
     if decision is COMPLETED and interpret.is_by_exit_code(facts):
         decision = replace(COMPLETED, reason="every rank exited with code 0")
     with BestEffort("attempt")():
@@ -84,28 +81,13 @@ def close(
     return decision, facts
 
 
-def _with_stop(
-    run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, decision: Decision
-) -> Decision:
-    """Return the decision with what a stop lacked that saved nothing, or came before a step."""
-    if evidence.outcome is not None:
+def _with_stop(facts: AttemptFacts, evidence: Evidence, decision: Decision) -> Decision:
+    """Return the decision with what a stop lacked that saved nothing of the steps."""
+    if evidence.outcome is not None or interpret.is_without_step(facts):
         return decision
-    if decision.cause is Cause.TIME_LIMIT and interpret.is_without_step(facts):
-        return with_idle_limits(decision, evidence, facts.attempts, budget_of(facts.spec))
     if stop_signal(facts.spec.launch) is None or not facts.of_nodes.known_agents:
         return decision  # it saves nothing at a stop, or had not begun
-    is_killed = bool(interpret.nodes_without_end(facts))
-    given_s = _time_to_stop_s(run_dir, facts) if is_killed else None
-    lead_s = facts.spec.slurm.signal_lead_s
-    return with_unsaved(decision, evidence, is_killed, lead_s, given_s)
-
-
-def _time_to_stop_s(run_dir: RunDir, facts: AttemptFacts) -> float | None:
-    """Return the time from the warning to the agents' last sign of life; None where not known."""
-    warned = [each.t for agent in facts.of_nodes.known_agents for each in agent.signals]
-    with contextlib.suppress(OSError, ValueError):
-        return os.stat(run_dir.attempt(facts.attempt).stop_requested).st_mtime - min(warned)
-    return None
+    return with_unsaved(decision, evidence, bool(interpret.nodes_without_end(facts)))
 
 
 def close_lost(
@@ -126,7 +108,7 @@ def close_lost(
     budgets = budget_used(facts.attempts, time.time()), budget_of(facts.spec)
     decision = decide_lost(evidence, *budgets, is_automatic)
     decision = hooks.decide(facts, evidence, decision)
-    decision = _with_stop(run_dir, facts, evidence, decision)
+    decision = _with_stop(facts, evidence, decision)
     # Nothing else in job.log shows how that attempt ended.
     print_line(f"attempt {facts.attempt}: {format_decision(decision)}")
     facts = record_writer.record(run_dir, facts, evidence, decision)

@@ -3,11 +3,9 @@
 Their table is in tests/core/attempt/test_decision.py.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..console import quantity
 from ..kinds import KINDS, Kind
 from ..log_text import first_line
 from ..records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
@@ -29,16 +27,8 @@ EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 DAY_S = 86400
-# A failure of the program itself that comes so soon twice, before a step, comes a third time.
+# Two crashes in a row that come so soon hold the run.
 SOON_S = 60.0
-_OF_THE_PROGRAM = (Kind.USER_CODE, Kind.SPEC_MISTAKE)
-# Not if it names what lies outside of it: that may pass.
-_OUTSIDE = re.compile(
-    r"connect|time[d -]*out|network|unreach|unavail|resol[uv]|server|https?\b|HTTPError|socket|busy"
-    r"|errno|\bI/O\b|\bEOF|JSONDecode|download|registry|cuda|nccl|gpu|\block",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(r"^rank \d+ on \S+|0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(frozen=True)
@@ -171,26 +161,23 @@ def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decisio
     return within_budget(decision, evidence, used, budget)
 
 
-def after_same_crash(
+def after_quick_crash(
     decision: Decision, evidence: Evidence, last: AttemptRecord | None, ran_s: float
 ) -> Decision:
-    """Return a hold where an attempt without a step crashed as the one before, each soon.
+    """Return a hold where two attempts in a row crashed within a minute, before a step.
 
-    last: the record of that one. ran_s: how long this one ran.
+    decision: about an attempt without a step. last: the record of the one before. ran_s: how long
+    the attempt ran.
     """
-    is_over = decision.action is Action.HOLD or evidence.has_progress
-    if last is None or last.decision in ENDS or last.times.start is None or is_over:
+    is_crash = decision.cause in CRASHES and not evidence.has_progress
+    if last is None or not is_crash or decision.action is Action.HOLD:
         return decision
-    if last.first_step is not None:
+    is_second = last.cause in CRASHES and last.first_step is None and last.decision not in ENDS
+    if not is_second or last.times.start is None:
         return decision
-    is_soon = max(ran_s, last.times.stop - last.times.start) <= SOON_S
-    is_of_program = decision.cause in CRASHES and evidence.kind in _OF_THE_PROGRAM
-    errors = [first_line(each.error or "") for each in (evidence, last.evidence)]
-    if not is_soon or not is_of_program or _OUTSIDE.search(errors[0]):
+    if max(ran_s, last.times.stop - last.times.start) > SOON_S:
         return decision
-    if len({_NUMBER.sub("#", each) for each in errors}) > 1:
-        return decision
-    reason = f"two starts failed alike within a minute: {decision.reason}"
+    reason = f"two attempts in a row crashed within a minute: {decision.reason}"
     return replace(decision, action=Action.HOLD, reason=reason)
 
 
@@ -216,54 +203,20 @@ def after_warning(evidence: Evidence) -> Decision:
     return start_again(evidence, cause, reason, action)
 
 
-def with_unsaved(
-    decision: Decision, evidence: Evidence, is_killed: bool, lead_s: int, given_s: float | None
-) -> Decision:
-    """Return the decision with what a stop lacked that saved nothing.
+def with_unsaved(decision: Decision, evidence: Evidence, is_killed: bool) -> Decision:
+    """Return the decision about a stop that saved nothing, with the reason.
 
-    is_killed: the ranks did not end by themselves. given_s: from the warning to the kill.
+    is_killed: the ranks did not end by themselves.
     """
-    is_warned_loss = decision.cause is Cause.LOST and bool(evidence.signals)
     is_limit = decision.cause is Cause.TIME_LIMIT
-    if not (is_limit or is_warned_loss or decision.cause in EXTERNAL_STOPS):
+    if not is_limit and decision.cause not in EXTERNAL_STOPS:
         return decision
-    if not is_killed:
-        error = first_line(evidence.error or "")
-        why = f"the ranks ended without a save{error and ': '}{error}"
-    elif is_limit or evidence.signals[:1] == ("SIGUSR1",):
-        why = f"killed before it could save: raise slurm.signal_lead_s, now {lead_s}"
-    else:
-        after = "" if given_s is None else f" {given_s:.0f} s after the warning"
-        why = f"killed{after}, before it could save"
-        if decision.cause is not Cause.MANUAL_STOP:
-            why += ": the site gives no more; save more often"
-    kind = Kind.NOT_SAVED if is_limit and is_killed else decision.kind
-    return replace(decision, reason=f"{decision.reason}; {why}", kind=kind)
-
-
-def with_idle_limits(
-    decision: Decision, evidence: Evidence, attempts: Sequence[AttemptRecord], budget: Budget
-) -> Decision:
-    """Return the decision after a time limit before which no rank did a step.
-
-    attempts: before this one. Twice in a row it is a hang, which holds after launch.max_crashes.
-    """
-    if evidence.has_progress:  # of a script that reports no step
-        return decision
-    number = 1
-    for entry in reversed(attempts):
-        is_idle = entry.cause is Cause.TIME_LIMIT and entry.times.start_s is None
-        if not is_idle or entry.evidence.has_progress or entry.decision in ENDS:
-            break
-        number += 1
-    reason = f"no rank has done a step in {quantity(number, 'attempt')}: {decision.reason}"
-    if evidence.kind is Kind.STOPPED_IN_START_UP:
-        reason += "; the stacks are in the logs of the ranks"
-    kind = Kind.HANG if number > 1 else decision.kind  # one may have begun late
-    decision = replace(decision, reason=reason, kind=kind)
-    if number < max(2, budget.crashes) or decision.action is Action.HOLD:
-        return decision
-    return replace(decision, action=Action.HOLD, cause=Cause.HANG)
+    if is_killed:
+        kind = Kind.NOT_SAVED if is_limit else decision.kind
+        return replace(decision, reason=f"{decision.reason}; killed before the save", kind=kind)
+    error = first_line(evidence.error or "")
+    why = f"the ranks ended without a save{error and ': '}{error}"
+    return replace(decision, reason=f"{decision.reason}; {why}")
 
 
 def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:

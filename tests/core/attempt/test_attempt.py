@@ -1,6 +1,5 @@
 """The batch script after a decision: its exit code, and a requeue that Slurm refuses."""
 
-import os
 import re
 import shutil
 import time
@@ -274,14 +273,11 @@ def test_a_stop_that_hardly_fits_before_a_time_limit_is_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("signal", "preempted", "kind", "words"),
-    [
-        ("SIGTERM", "PreemptTime=2026-01-01T00:00:00", "preemption", "killed 41 s after the"),
-        ("SIGUSR1", "", "not_saved", "raise slurm.signal_lead_s, now 120"),
-    ],
+    ("signal", "preempted", "kind"),
+    [("SIGTERM", "PreemptTime=2026-01-01T00:00:00", "preemption"), ("SIGUSR1", "", "not_saved")],
 )
 def test_a_stop_that_was_killed_before_its_save_names_what_it_lacked(
-    run, command, slurm, signal, preempted, kind, words
+    run, command, slurm, signal, preempted, kind
 ):
     run.spec.write_text(Spec().to_json())
     assert command("open", "a") == 0
@@ -289,28 +285,9 @@ def test_a_stop_that_was_killed_before_its_save_names_what_it_lacked(
     warned, first_step = time.time() - 50, {"event": "first_step", "attempt": 1, "step": 1}
     append_jsonl(run.timeline("rank-00000"), first_step | {"t": warned})
     run_files.node(run.attempt(1), 0, (warned, signal), end=None, torchrun_exit=None)
-    run.attempt(1).stop_requested.touch()
-    os.utime(run.attempt(1).stop_requested, (warned + 41, warned + 41))
     command("close", "1")
     last = read_attempts(run)[-1]
-    assert last.why.kind == kind and words in last.reason
-    assert "no rank has done a step" not in last.reason
-
-
-@pytest.mark.room("sites")  # a successor
-def test_three_time_limits_without_a_step_are_a_hang(run, command, slurm):
-    run.spec.write_text(Spec().to_json())
-    slurm.set_state("7", "RUNNING")
-    for number in (1, 2, 3):
-        assert command("open", "a") == 0
-        now = time.time()
-        run_files.node(run.attempt(number), 0, (now, "SIGUSR1"), end=None, torchrun_exit=None)
-        command("close", str(number))
-    first, second, last = read_attempts(run)
-    assert (first.why.kind, second.why.kind) == ("time_limit", "hang")
-    assert (last.cause, last.why.kind, last.decision) == ("hang", "hang", "hold")
-    assert last.reason.startswith("no rank has done a step in 3 attempts")
-    assert last.why.log == str(run.attempt(3).rank_log(0))
+    assert last.why.kind == kind and "; killed before the save" in last.reason
 
 
 def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, capfd):

@@ -93,6 +93,6 @@ def test_row_44_a_gpu_fewer_on_all_nodes(kit: Kit, row: Row) -> None:
 
     assert not [each for each in run.attempts() if "nodes" in each["evidence"]["rooms"]]
     assert "CUDA's driver shows 1 GPU" in str(run.result()["reason"])
-    oracles.causes(run, ["crash"] * 3)
+    oracles.causes(run, ["crash"] * 2)
     oracles.requeues(run, 0)
     oracles.nothing_left(run)

@@ -57,7 +57,7 @@ EXPECTED: dict[str, str | None] = {
     "35": "",
     "35_a_purge_takes_what_the_run_cannot": "time_limit files_missing",
     "36": "preemption",
-    "36_time_limit": "time_limit hang",
+    "36_time_limit": "time_limit no_progress",
     "37": "cancelled",
     "38": None,
     "39": "cancelled",
