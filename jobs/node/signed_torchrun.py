@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+LAUNCHER = "slurm_job_kit.jobs.node.signed_torchrun"  # this module, for `python -m`
 KEY_BYTES = 32  # as many as the digest has: SHA-256
 RENDEZVOUS = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 

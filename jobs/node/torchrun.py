@@ -14,6 +14,7 @@ from ..rundir import RunDir
 from ..spec import Launch, Spec
 from ..stop_signals import HANDLED_BY_TORCHRUN
 from . import interfaces
+from .signed_torchrun import LAUNCHER
 
 # The slowest node may import torch from a busy file system first.
 JOIN_TIMEOUT_S = 600
@@ -65,7 +66,7 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
     options.append(f"--log-dir={node.log_dir}")
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
-    torchrun = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.signed_torchrun", *options]
+    torchrun = [sys.executable, "-u", "-m", LAUNCHER, *options]
     trainer = [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path)]
     return [*torchrun, *wrapper, *trainer, *spec.launch.args]
 

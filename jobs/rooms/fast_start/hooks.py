@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ... import gpus
 from ...environment import Door
+from ...node.signed_torchrun import LAUNCHER
 from ...spec import Spec
 
 FORKED_RANK = Path(__file__).with_name("forked_rank.py")
@@ -25,7 +26,7 @@ def start(
         end = words.index("--")  # OPTIONS -m -- slurm_job_kit.jobs.node.rank RUN_DIR COMMAND
         forked = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), words[end + 2]]
         words[end - 1 :] = [*forked, *spec.launch.args]
-    at = words.index("slurm_job_kit.jobs.node.signed_torchrun")
+    at = words.index(LAUNCHER)
     words[at:at] = ["slurm_job_kit.jobs.rooms.fast_start.preload", ",".join(modules)]
     return words, variables
 

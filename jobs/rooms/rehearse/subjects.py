@@ -17,12 +17,12 @@ from pathlib import Path
 
 from ... import installation, records
 from ...errors import UserError
+from ...node import signed_torchrun
 from ...runs import code_snapshot
 from ...stop_signals import send
 from .traces import Process
 
 PROBE = Path(__file__).resolve().parent / "probe"
-TORCHRUN = Path(__file__).resolve().parents[2] / "node/signed_torchrun.py"
 _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
 
 
@@ -172,7 +172,7 @@ class CommandSubject(Subject):
         if self.is_forked:
             self._fork(argv, env, log)
         if not self.is_forked:
-            command = [self.python, str(TORCHRUN), *argv]
+            command = [self.python, signed_torchrun.__file__, *argv]
             self.process = _popen(command, self.cwd, env, log)
 
     def _fork(self, argv: list[str], env: Mapping[str, str], log: Path) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from ... import records
 from ...console import BestEffort
+from ...node.signed_torchrun import LAUNCHER
 from ...records.frozen import Provenance
 from ...records.nodes import NODE
 from ...rundir import RunDir
 from ...spec import Launch, Spec
 from .watch import watch
 from .work import ask_for_all
-
-TORCHRUN = "slurm_job_kit.jobs.node.signed_torchrun"
 
 
 def start(
@@ -28,7 +27,7 @@ def start(
     if environ.get("KIT_AGENT_PID") != str(os.getpid()):  # to show it only
         return words, {**environ}
     if num_ranks(argv) > 1:
-        words.insert(words.index(TORCHRUN), "slurm_job_kit.jobs.rooms.scripts.meeting")
+        words.insert(words.index(LAUNCHER), "slurm_job_kit.jobs.rooms.scripts.meeting")
     attempt, host = int(environ["KIT_ATTEMPT"]), environ[NODE]
     if attempt > 1:
         show_own_files(run_dir, host)

@@ -7,13 +7,13 @@ import pytest
 
 from slurm_job_kit.jobs import gpus, hooks
 from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.node.signed_torchrun import LAUNCHER
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
 from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 
 RUN = RunDir(Path("/runs/x y/1"))
-TORCHRUN = "slurm_job_kit.jobs.node.signed_torchrun"
 PRELOAD = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.rooms.fast_start.preload"]
 
 
@@ -32,10 +32,10 @@ def test_torchrun_forks_the_ranks_of_the_trainer():
     spec = Spec(launch=Launch(args=["--x=a b"]))
     command, variables = start(spec)
     torchrun = torchrun_command(spec, RUN, NodeOptions(1, 1))
-    end = torchrun.index("-m", torchrun.index(TORCHRUN))
+    end = torchrun.index("-m", torchrun.index(LAUNCHER))
     assert command == [
         *(*PRELOAD, "slurm_job_kit.trainer.run,torch._dynamo"),
-        *torchrun[torchrun.index(TORCHRUN) : end],
+        *torchrun[torchrun.index(LAUNCHER) : end],
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
     ]
     assert variables == {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -48,7 +48,7 @@ def test_torchrun_forks_the_ranks_of_the_trainer():
 def test_ranks_that_must_not_be_forked_are_started_by_exec(launch, num_gpus):
     spec = Spec(launch=launch, slurm=Slurm(gpus_per_node=num_gpus))
     command, variables = start(spec)
-    assert command[:6] == [*PRELOAD, "", TORCHRUN] and variables == {}
+    assert command[:6] == [*PRELOAD, "", LAUNCHER] and variables == {}
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1", sys.executable, "-u"]
     assert command[command.index("--") - 1 :][: len(wrapper)] == wrapper
 
