@@ -162,6 +162,7 @@ def conclude(context: RankContext, loop: Loop, status: str) -> None:
 def _leave(context: RankContext, loop: Loop, status: str) -> None:
     """End the training together with all other ranks: then everything is committed."""
     conclude(context, loop, status)
+    # All ranks: if rank 0 fails to write the outcome, none ends as if it had.
     dist.barrier()
     if context.distributed.is_first and "KIT_ATTEMPT" not in os.environ:
         close_by_hand(context.run)

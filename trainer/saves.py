@@ -104,6 +104,7 @@ class Saves:
         assert saved_step is not None
         self.finish(state)
         limit_s = SHARE_OF_LEAD * self._context.run.spec.slurm.signal_lead_s
+        # All ranks: how long a save took is known on rank 0 alone.
         is_saved = of_first(self._last_save_s <= limit_s, self._context.device)
         if not is_saved:
             redone = quantity(step - saved_step, "step")

@@ -29,7 +29,7 @@ def of_epoch(replica: Replica, state: TrainState) -> dict[str, float]:
 
 def _over_ranks(sums: torch.Tensor) -> list[float]:
     if dist.get_world_size() > 1:
-        dist.all_reduce(sums)
+        dist.all_reduce(sums)  # all ranks: each has the sums of its own samples
     return sums.tolist()  # waits for the device
 
 

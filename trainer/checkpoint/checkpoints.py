@@ -161,6 +161,7 @@ class Checkpoints:
 
     def _copied(self, replica: Replica, state: TrainState) -> CopiedState:
         """Return a copy of what this rank writes; wait for the commit in flight before."""
+        # All ranks: each has its own sums since the last log line, and rank 0 writes them.
         windows = torch.stack(gather(state.window))
         self.newest_step = state.global_step
         started = time.monotonic()

@@ -45,6 +45,7 @@ class ReadAhead:
                 executor = ThreadPoolExecutor(1, "checkpoint-reader", block_stop_signals)
                 self._reading = executor.submit(_read_newest, context, known)
                 executor.shutdown(wait=False)
+        # All ranks: where a checkpoint follows, none waits for the initial weights of rank 0.
         newest = "" if known is None else known.newest or ""
         self.is_expected = bool(broadcast_bytes(newest.encode(), context.device))
 

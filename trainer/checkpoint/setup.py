@@ -46,6 +46,7 @@ def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> Non
 
     All ranks call it. Raises: UserError.
     """
+    # Rank 0 alone reads the file: on another node it may be old, and all must decide alike.
     is_accepted = context.distributed.is_first and _accepts_changes(context.run)
     is_change_accepted = bool(broadcast_bytes(b"yes" if is_accepted else b"", context.device))
     if saved.global_batch_size != now.global_batch_size:

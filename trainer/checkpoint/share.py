@@ -21,6 +21,7 @@ Item = TypeVar("Item")
 def share(value: Any, device: torch.device) -> Any:
     """Return rank 0's dict of tensors, plain values and containers on every rank, or None.
 
+    All ranks call it: the others learn from the first broadcast how many follow.
     The tensors are contiguous and on the CPU; rank 0 gets its own `value` back. The `value` of the
     other ranks is ignored.
     """

@@ -109,6 +109,7 @@ def _fixed_items(sums: Sums, context: RankContext, is_even: bool) -> int | None:
         )
     if not is_even:
         return None
+    # All ranks: with different numbers each would divide its loss by another one, without an error.
     own = torch.tensor([-1 if fixed is None else fixed], device=context.device)
     counts = torch.cat(gather(own)).tolist()
     if len(set(counts)) > 1:

@@ -27,6 +27,7 @@ def evaluate(
     """
     module, sums = replica.module, replica.empty_row()
     is_alone = dist.get_world_size() == 1
+    # All ranks: BatchNorm's statistics differ between them, and a checkpoint has those of rank 0.
     for buffer in () if is_alone else module.buffers():
         dist.broadcast(buffer, src=0)
     num_rounds, num_samples, is_stopped = held_out.num_rounds, 0, False
@@ -46,7 +47,7 @@ def evaluate(
         return None
     counted = torch.cat([sums, sums.new_tensor([float(num_samples)])])
     if not is_alone:
-        dist.all_reduce(counted)
+        dist.all_reduce(counted)  # all ranks: each has evaluated its part of the samples
     if counted[-1] != len(held_out):
         raise RuntimeError(f"evaluation counted {counted[-1]:.0f} of {len(held_out)} samples")
     return counted[:-1]

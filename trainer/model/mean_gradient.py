@@ -37,7 +37,7 @@ class MeanGradient:
             divisor = _same(sums.num_items, self._fixed_items)
         else:
             self._add(sums.num_items, sums.loss.device)
-            if is_last:  # the ranks exchange the number during the backward pass
+            if is_last:  # all ranks exchange the number during the backward pass
                 self._reduction = dist.all_reduce(self._num_items, async_op=True)
         return _share(divisor, self._num_batches, sums.loss.dtype, sums.loss.device)
 

@@ -77,9 +77,13 @@ def build_data(context: RankContext) -> Data:
 
 @contextlib.contextmanager
 def first_on_node(context: RankContext) -> Iterator[None]:
-    """Run the block on local rank 0 of each node, then on the other ranks."""
+    """Run the block on local rank 0 of each node, then on the other ranks. All ranks call it.
+
+    So one rank of a node downloads or unpacks files, and the others find them.
+    """
     has_others = dist.is_initialized()  # not in the room check
     is_first = context.distributed.local_rank == 0
+    # Each rank calls one of the two: all pass when the first rank of the slowest node is done.
     if has_others and not is_first:
         dist.barrier()
     yield
@@ -109,6 +113,8 @@ def _train_batches(
 
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
     """Raise UserError where ranks see different data, such as an incomplete copy on a node.
+
+    All ranks call it, and raise alike: none waits for a rank that has ended.
 
     sizes: this rank's numbers by name; the names and their order are the same on all ranks.
     """

@@ -95,7 +95,7 @@ def init_process_group(device: torch.device) -> None:
 
 
 def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
-    """Return rank 0's bytes on every rank; the `data` of the other ranks is ignored."""
+    """Return rank 0's bytes on every rank, all of which call it; others' `data` is ignored."""
     size = torch.tensor([len(data or b"")], dtype=torch.int64, device=device)
     dist.broadcast(size, src=0)
     whole = torch.empty(int(size.item()), dtype=torch.uint8)
@@ -110,12 +110,12 @@ def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
 
 
 def of_first(value: bool, device: torch.device) -> bool:
-    """Return, on every rank, the `value` of rank 0."""
+    """Return the `value` of rank 0 on every rank, all of which call it."""
     return bool(gather(torch.tensor([int(value)], device=device))[0])
 
 
 def gather(value: torch.Tensor) -> list[torch.Tensor]:
-    """Return the `value` of every rank, all of one shape, in rank order.
+    """Return the `value` of every rank, all of one shape, in rank order. All ranks call it.
 
     Without a process group (the room check) only this process's.
     """

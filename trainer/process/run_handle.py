@@ -110,7 +110,10 @@ def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
 
 
 def share_run(handle: RunHandle | None, device: torch.device) -> RunHandle:
-    """Return rank 0's run on every rank; the `handle` of other ranks is ignored."""
+    """Return rank 0's run on every rank; the `handle` of other ranks is ignored.
+
+    All ranks call it: rank 0 alone reads the spec, which a cache of another node may have older.
+    """
     text = b""
     if handle is not None:
         values = (handle.attempt, handle.job_id, handle.code_digest)

@@ -108,6 +108,7 @@ def of_first_rank(loop: Loop, is_like_first: bool) -> dict[str, Any]:
     if context.distributed.is_first:
         known = records.read_leniently(ProvenanceOrigin, context.run.dir.provenance)
         text = json.dumps({DIGESTS: own, FROZEN: known and known.frozen}).encode()
+    # All ranks: each compares its samples with those of rank 0.
     first: dict[str, Any] = json.loads(broadcast_bytes(text, context.device))
     found = difference(first[DIGESTS], own, is_like_first)
     if found is not None and not loop.data.is_of_rank and is_repeatable(loop):

@@ -132,12 +132,12 @@ class Keeper:
         """Save a checkpoint, which appears under its name when all files are complete."""
         if self.rank == 0:
             whole.new_folder(self.folder, self.step)
-        barrier()
+        barrier()  # all ranks: each writes into the folder
         folder = whole.temporary_folder(self.folder, self.step)
         position = (self.step, self.epoch, self.num_batches)
         torch.save({"position": position, "generators": generators()}, folder / self._own_file)
         write(folder)
-        barrier()
+        barrier()  # all ranks: rank 0 names the checkpoint when all files are written
         if self.rank == 0:
             whole.commit(self.folder, self.step, self.keep)
             self.stop.saved(self.step)

@@ -65,6 +65,7 @@ class Fsdp(InBlocks):
         )
         if self._train.offload_optimizer and not self._is_offloaded:
             self._place.log("warning: train.offload_optimizer has no effect on a CPU")
+        # All ranks: each has created its own initial weights.
         _broadcast([*module.parameters(), *module.buffers()])
         self._mesh = self._connect()
         group = self._mesh.get_group("shard")
@@ -150,6 +151,7 @@ class Fsdp(InBlocks):
         if gradients:
             norms = torch.stack([each.double() for each in torch._foreach_norm(gradients)])
             square += norms.square().sum().to(self._device)
+        # The ranks that together have each row once.
         dist.all_reduce(square, group=self._mesh.get_group("shard"))
         factor = (max_norm / (square.sqrt() + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
@@ -202,7 +204,7 @@ class Fsdp(InBlocks):
         return Rows(value, shape) if shape and value.shape == owner.shape else value
 
     def whole(self, rows: Rows) -> torch.Tensor:
-        """Return the tensor of all ranks of the shard group."""
+        """Return the whole tensor. All ranks of the shard group call it: each has some rows."""
         sharding = self.sharding
         size = -(-rows.shape[0] // sharding.num_shards)
         # Rows that are offloaded are on the CPU, where NCCL has no collectives.
