@@ -87,7 +87,10 @@ class Slurm:
         room={"successor": "sites"},
     )
     max_restarts: int = key(
-        200, "How often the run continues after preemptions, time limits and lost nodes.", ge=0
+        200,
+        "How often the run continues after preemptions, time limits and lost nodes. Your own "
+        "script: 20 times by default, if none of its attempts saves where the kit sees it.",
+        ge=0,
     )
     suspect_hours: int = key(
         24,

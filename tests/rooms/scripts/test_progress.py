@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from functools import partial
 
 import pytest
 
@@ -12,7 +11,7 @@ from slurm_job_kit.jobs.attempt import collect_evidence, decision, record_writer
 from slurm_job_kit.jobs.rooms.scripts import progress
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
 from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock
-from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 from tests.core.run_files import opened
 from tests.core.two_hosts import look
@@ -75,84 +74,11 @@ def test_a_script_that_begins_again_has_progress_when_it_is_behind_every_earlier
         assert has_progress(run, 2) is is_new
 
 
-@pytest.mark.usefixtures("script")
-def test_a_step_saved_again_is_no_progress_though_its_file_is_newer(run):
-    run_files.recorded(run, checkpoint="step-00000300")
-    opened_now(run, 2)
-    write_json(run.saved, {"step": 200})
-    (run.checkpoints / "step-200.pt").touch()
-    assert not has_progress(run, 2)
-
-
-def reports(run, number, first, last):
-    write_json(run.progress, {"step": last})
-    events = run.timeline("rank-00000")
-    append_jsonl(events, {"t": 1.0, "event": "first_step", "attempt": number, "step": first})
-
-
-# first and last step of the attempts before, and of this one -> whether a newer file is progress
-BEGINNINGS = [
-    ([(1, 100)], (1, 90), False),
-    ([(1, 100)], (1, 110), True),
-    ([(1, 100)], (51, 90), True),
-    ([(1, 100), (51, 90)], (51, 90), False),
-    ([(1, 100), (51, 90)], (81, 90), True),
-    ([], (1, 90), True),
-    ([(5, 5)], (5, 5), True),  # epochs, each longer than an attempt
-    ([(1, 900), (901, 950), (101, 200)], (201, 300), True),  # after a start from an older save
-]
-
-
-@pytest.mark.usefixtures("script")
-@pytest.mark.parametrize(("earlier", "now", "is_new"), BEGINNINGS)
-def test_a_newer_file_of_a_script_that_begins_again_is_no_progress(run, earlier, now, is_new):
-    for number, (first, last) in enumerate(earlier, 1):
-        run_files.recorded(run, attempt=number, first_step=first, last_step=last)
-    number = len(earlier) + 1
+def time_limit(run, number, write=None):
+    """An attempt up to the time limit; returns what is decided after it."""
     opened_now(run, number)
-    reports(run, number, *now)
-    (run.checkpoints / "last.pt").touch()
-    assert has_progress(run, number) is is_new
-
-
-@pytest.mark.usefixtures("script")
-def test_steps_that_a_script_counts_in_each_epoch_do_not_show_where_it_began(run):
-    run_files.recorded(run, first_step=1, last_step=90)
-    opened_now(run, 2)
-    reports(run, 2, 1, 60)
-    reports(run, 2, 1, 80)  # kit_stop.py notes where the steps went back
-    (run.checkpoints / "epoch-7.pt").touch()
-    assert has_progress(run, 2)
-
-
-@pytest.mark.usefixtures("script")
-@pytest.mark.parametrize("sees", ["nothing", "a file", "a saved step"])
-def test_a_later_beginning_is_progress_only_where_the_save_before_it_was_not_seen(run, sees):
-    run_files.recorded(run, first_step=1, last_step=60, checkpoint="step-00000050")
-    if sees == "a file":
-        (run.checkpoints / "last.pt").touch()
-    if sees == "a saved step":
-        write_json(run.saved, {"step": 50})
-    opened_now(run, 2)
-    reports(run, 2, 51, 55)
-    assert has_progress(run, 2) is (sees == "nothing")
-
-
-@pytest.mark.usefixtures("script")
-def test_steps_before_a_resume_by_the_user_do_not_count(run):
-    run_files.recorded(run, first_step=1, last_step=100, decision="hold")
-    opened_now(run, 2)
-    reports(run, 2, 1, 50)
-    (run.checkpoints / "last.pt").touch()
-    assert has_progress(run, 2)
-
-
-def time_limit(run, number, write):
-    """An attempt of a job of its own, up to the time limit; returns what is decided after it."""
-    opened_now(run, number)
-    plan = run.attempt(number).plan
-    write_json(plan, json.loads(plan.read_text()) | {"job_id": str(4710 + number)})
-    write(number)
+    if write is not None:
+        write(number)
     facts, me = fact_reader.read(run, number), run_lock.this_process(None)
     evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "TIMEOUT"), None)
     used, budget = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
@@ -161,94 +87,45 @@ def time_limit(run, number, write):
     return decided
 
 
-def by_job(run, number, name="last.pt"):
-    path = run.work / f"out/{4710 + number}" / name
-    path.parent.mkdir(parents=True)
-    path.touch()
-
-
-WRITES = {
-    "by the job": (by_job, "each start begins at step 0: work/out/4716/last.pt has the id of"),
-    "by the job in KIT_CHECKPOINT_DIR": (
-        lambda run, n: (run.checkpoints / f"{4710 + n}.pt").touch(),
-        "each start begins at step 0: checkpoints/4716.pt has the id of the job",
-    ),
-    "reported steps": (lambda run, n: reports(run, n, 1, 90 + n), "each start begins at step 0;"),
-    "saved steps": (lambda run, n: write_json(run.saved, {"step": 20}), "no step above 20 was sa"),
-}
+@pytest.mark.usefixtures("script")
+def test_a_script_that_shows_no_progress_is_held_after_twenty_restarts_and_again_after_a_resume(
+    run,
+):
+    for first in (1, 22):
+        for number in range(first, first + 20):
+            assert time_limit(run, number).action == "successor"
+        held = time_limit(run, first + 20)
+        assert (held.action, held.budget) == ("hold", "max_restarts")
+        assert "the kit sees no progress" in held.reason and "time limit" in held.reason
 
 
 @pytest.mark.usefixtures("script")
-@pytest.mark.parametrize("how", WRITES)
-def test_a_script_that_begins_again_is_held_at_its_time_limits(run, how):
-    write, why = WRITES[how]
-    for number in range(1, 6):
-        assert time_limit(run, number, partial(write, run)).action == "successor"
-    held = time_limit(run, 6, partial(write, run))
-    assert (held.action, held.budget) == ("hold", "no_progress")
-    assert held.reason.startswith(f"5 attempts without progress: {why}")
+@pytest.mark.parametrize("attempt", [1, 20, 21])
+def test_a_script_that_saved_once_is_not_held_after_twenty_restarts(run, attempt):
+    def save(number):
+        if number == attempt:
+            write_json(run.saved, {"step": number})
+
+    for number in range(1, 23):
+        assert time_limit(run, number, save).action == "successor"
 
 
-def with_log_by_job(run, number):
-    by_job(run, number, "train.log")
-    (run.work / "last.pt").touch()
-
-
-def with_best_by_job(run, number):
-    by_job(run, number, "best.pt")
-    (run.work / "last.pt").touch()
-
-
-def with_newest_of_all_jobs(run, number):
-    """A start that reads the newest folder of any job, and saves into one of its own."""
-    for path in run.work.glob(f"out/{4709 + number}/*"):
-        os.utime(path, ns=(path.stat().st_mtime_ns + 1, path.stat().st_mtime_ns))
-    by_job(run, number)
-
-
-def by_job_with_steps(run, number):
-    by_job(run, number)
-    reports(run, number, 10 * number, 10 * number + 5)
-
-
-def after_an_older_save(run, number):
-    first, last = (1000, 9999) if number == 1 else (100 * number, 100 * number + 99)
-    reports(run, number, first, last)
-    write_json(run.saved, {"step": last})
-
-
-CONTINUES = [
-    with_newest_of_all_jobs,
-    by_job_with_steps,
-    lambda run, number: reports(run, number, 5, 5),  # an epoch, longer than eight attempts
-    after_an_older_save,
-    lambda run, number: None,  # it saves where the kit does not see it
-    with_log_by_job,
-    with_best_by_job,
-    lambda run, number: reports(run, number, 10 * number, 10 * number + 5),
-    lambda run, number: write_json(run.saved, {"step": number}),
-]
-
-
-@pytest.mark.usefixtures("script")
-@pytest.mark.parametrize("write", CONTINUES)
-def test_a_script_that_continues_is_not_held_at_its_time_limits(run, write):
-    for number in range(1, 9):
-        assert time_limit(run, number, partial(write, run)).action == "successor"
-
-
-@pytest.mark.usefixtures("script")
-def test_the_hold_after_crashes_names_that_each_start_begins_again(run):
-    for number in (1, 2):
-        run_files.recorded(run, attempt=number, first_step=1, last_step=90)
-    opened_now(run, 3)
-    reports(run, 3, 1, 90)
-    facts, me = fact_reader.read(run, 3), run_lock.this_process(None)
-    evidence = collect_evidence.of_ended(run, facts, me, (), 0)
-    used, budget = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
-    held = hooks.decide(facts, evidence, decision.decide(evidence, used, budget))
-    assert held.action == "hold" and held.reason.startswith("3 crashes within 24 hours")
-    assert held.reason.endswith("; each start begins at step 0")
+@pytest.mark.parametrize(
+    "spec",
+    [Spec(launch=Launch(script="x.py"), slurm=Slurm(max_restarts=50)), Spec()],
+    ids=["slurm.max_restarts", "the trainer"],
+)
+def test_twenty_restarts_hold_no_run_with_a_limit_of_its_own_and_none_of_the_trainer(run, spec):
+    run.spec.write_text(spec.to_json())
+    run_files.recorded(run, cause="preemption", decision="requeue")
+    record = json.loads(run.attempts.read_text())
+    for number in range(2, 22):
+        append_jsonl(run.attempts, record | {"attempt": number})
+    opened(run, 22)
+    facts, me = fact_reader.read(run, 22), run_lock.this_process(None)
+    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "PREEMPTED"), None)
+    requeue = decision.Decision(decision.Action.REQUEUE, decision.Cause.PREEMPTION, "preempted")
+    assert hooks.decide(facts, evidence, requeue) is requeue
 
 
 def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts):
