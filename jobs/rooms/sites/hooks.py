@@ -33,7 +33,7 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
         warnings.refuse_too_large(spec, first, sites)
         for run_dir in runs:
             preemption.record(run_dir, sites)
-    for problem in warnings.check(spec.slurm, sites, warnings.last_stop_s(first)):
+    for problem in warnings.check(spec.slurm, sites):
         print_line(problem.in_one_line)
 
 

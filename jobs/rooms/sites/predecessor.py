@@ -3,9 +3,7 @@
 If that end is unknown, the run is held; `resume` continues it.
 """
 
-import re
-
-from ... import hooks, installation, log_text
+from ... import hooks, installation
 from ...attempt import record_writer
 from ...errors import FailedError
 from ...records.ended import Action, Cause
@@ -14,7 +12,6 @@ from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
 from ...slurm import client, job_list, job_state
-from . import preemption
 
 
 class EndedError(FailedError):
@@ -35,7 +32,7 @@ def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
     elif result := facts.result:
         reason = f"job {before} left the run {result.status}: {result.reason}"
     else:
-        action, reason = _check_end(run_dir, facts, before)
+        action, reason = _check_end(facts, before)
     if action is not None:
         facts = record_writer.end_run(run_dir, facts, action, Cause.LOST, reason)
         hooks.end(run_dir, facts, me)
@@ -44,21 +41,31 @@ def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
         raise EndedError(text)
 
 
-def _check_end(run_dir: RunDir, facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
+def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
     """Return why the run does not continue after the end of job `before`, and how it ends by that.
 
-    A cancelled run must never continue, so an unknown end of job `before` holds the run.
+    A cancelled run must never continue, so an unknown end holds the run, unless the last attempt
+    left it to the successor while its job was running.
     """
-    state = end_state(run_dir, before)
+    # slurmctld keeps the state for some minutes (MinJobAge); after that sacct has it.
+    job = client.show_job(before, client.PATIENCE_S)
+    state = job_list.end_state(before) if job is None else job.state
     if state == "CANCELLED":
         return Action.CANCEL, f"job {before} was cancelled"
     if state is not None and state not in job_state.ENDED:
         return None, f"job {before} has not ended, it is {state}"
-    if state is None and not _was_handed_over(facts):
-        resume = installation.command("resume")
-        reason = f"it is unknown whether job {before} was cancelled; if not, {resume} continues"
-        return Action.HOLD, reason
-    return None, ""
+    if state is not None or _was_handed_over(facts):
+        return None, ""
+    resume = installation.command("resume")
+    reason = f"it is unknown whether job {before} was cancelled; if not, {resume} continues"
+    return Action.HOLD, reason
+
+
+def _was_handed_over(facts: AttemptFacts) -> bool:
+    last = facts.last
+    if last is None or last.attempt != interpret.newest_number(facts):
+        return False
+    return last.evidence.job_state == "RUNNING" and last.decision is Action.SUCCESSOR
 
 
 def _last_job(facts: AttemptFacts) -> str | None:
@@ -67,38 +74,3 @@ def _last_job(facts: AttemptFacts) -> str | None:
     if facts.plan is not None and facts.attempt == newest:
         return facts.plan.job_id
     return next((record.job_id for record in facts.attempts if record.attempt == newest), None)
-
-
-def _was_handed_over(facts: AttemptFacts) -> bool:
-    """Return whether the last attempt left its run to the successor while its job was running."""
-    last = facts.last
-    if last is None or last.attempt != interpret.newest_number(facts):
-        return False
-    return last.evidence.job_state == "RUNNING" and last.decision is Action.SUCCESSOR
-
-
-def end_state(run_dir: RunDir, job_id: str) -> str | None:
-    """Return the state in which a job ended; None if it is unknown.
-
-    slurmctld keeps it for some minutes (MinJobAge); after that sacct has it, or the job's log.
-    """
-    job = client.show_job(job_id, client.PATIENCE_S)
-    if job is not None:
-        return job.state
-    return job_list.end_state(job_id) or state_in_log(run_dir, job_id)
-
-
-def state_in_log(run_dir: RunDir, job_id: str) -> str | None:
-    """Return the state that slurmstepd's last such line in the job's log shows; None without one.
-
-    Source: src/slurmd/slurmstepd/req.c: `*** JOB 7 ON n1 CANCELLED AT <time> DUE TO ... ***`.
-    """
-    text = "\n".join(log_text.read_end(run_dir.job_log))
-    line = rf"\*\*\* JOB {re.escape(job_id)} ON \S+ CANCELLED AT \S+ (.*)\*\*\*"
-    why = next(iter(re.findall(line, text)[-1:]), None)
-    if why == "" or (why or "").startswith("DUE to SIGNAL "):  # the latter since 25.05
-        return "CANCELLED"
-    # Where preemption requeues, the job may have been cancelled in the queue after that line.
-    known = preemption.recorded(run_dir)
-    is_final = known is not None and known.cancels
-    return "PREEMPTED" if is_final and why == "DUE TO PREEMPTION " else None

@@ -1,4 +1,4 @@
-"""What this Slurm does with a job in its partition and QOS: limits, and preemption."""
+"""What this Slurm does with a job in its partition and QOS when it preempts the job."""
 
 import os
 import re
@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ... import records
-from ...console import user_name
 from ...rundir import RunDir
-from ...slurm import duration
 from ...slurm.site import number, settings, show_accounting, show_partitions
 from ...spec import Slurm
 
 _PAIR = re.compile(r"(\w+)=(\S+)")
-_UNLIMITED = ("UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "")
 
 
 @dataclass(frozen=True)
@@ -29,12 +26,10 @@ class Preemption:
 
 @dataclass(frozen=True)
 class Partition:
-    """The settings of `scontrol show partition` that matter to a run; None is no limit."""
+    """The settings of `scontrol show partition` that matter to a run."""
 
     name: str
     is_default: bool
-    max_time_s: int | None
-    grace_time_s: int
     preempt_mode: str
     nodes: int = 0  # in any state
 
@@ -45,9 +40,9 @@ class Site:
 
     settings: Mapping[str, str]
     partition: Partition
-    # PreemptMode (None: the cluster's) and GraceTime of the job's QOS, if PreemptType is qos.
-    qos: tuple[str | None, int] | None = None
-    qos_name: str | None = None  # of that QOS
+    # Of the job's QOS, if PreemptType is qos and the QOS is known; no mode: the cluster's.
+    qos_mode: str | None = None
+    qos_name: str | None = None
 
     @property
     def preempt_type(self) -> str:
@@ -60,17 +55,8 @@ class Site:
         if self.preempt_type == "partition_prio":
             return self.partition.preempt_mode
         if self.preempt_type == "qos":
-            return (self.qos and self.qos[0]) or mode_of(self.settings.get("PreemptMode", "OFF"))
+            return self.qos_mode or mode_of(self.settings.get("PreemptMode", "OFF"))
         return "OFF"
-
-    @property
-    def preemption_s(self) -> int | None:
-        """Seconds from the warning of a preemption to SIGKILL; None where no job is ended so."""
-        if self.preempt_mode not in ("CANCEL", "REQUEUE"):
-            return None
-        of_qos = 0 if self.qos is None else self.qos[1]
-        grace_s = of_qos if self.preempt_type == "qos" else self.partition.grace_time_s
-        return grace_s + number(self.settings.get("KillWait", ""))
 
 
 def mode_of(text: str) -> str:
@@ -85,33 +71,23 @@ def mode_of(text: str) -> str:
 def parse_partitions(text: str) -> list[Partition]:
     """Return the partitions in the output of `scontrol show partition`."""
     blocks = re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE)
-    pairs = [dict(_PAIR.findall(block)) for block in blocks]
-    return [_partition(values) for values in pairs if "PartitionName" in values]
+    return [
+        Partition(
+            name=values["PartitionName"],
+            is_default=values.get("Default") == "YES",
+            preempt_mode=mode_of(values.get("PreemptMode", "OFF")),
+            nodes=number(values.get("TotalNodes", "")),
+        )
+        for values in (dict(_PAIR.findall(block)) for block in blocks)
+        if "PartitionName" in values
+    ]
 
 
-def _partition(values: Mapping[str, str]) -> Partition:
-    max_time = values.get("MaxTime", "")
-    return Partition(
-        name=values["PartitionName"],
-        is_default=values.get("Default") == "YES",
-        max_time_s=None if max_time in _UNLIMITED else duration.parse_or_zero(max_time),
-        grace_time_s=number(values.get("GraceTime", "")),
-        preempt_mode=mode_of(values.get("PreemptMode", "OFF")),
-        nodes=number(values.get("TotalNodes", "")),
-    )
-
-
-def parse_qos(text: str) -> tuple[str | None, int] | None:
-    """Return PreemptMode (None: the cluster's) and GraceTime (seconds) of a QOS.
-
-    text: sacctmgr's `PreemptMode|GraceTime`; None where it has no such line.
-    """
+def parse_qos(text: str) -> str | None:
+    """Return the PreemptMode of a QOS from sacctmgr's `NAME|PreemptMode`; None: the cluster's."""
     line = next((line for line in text.splitlines() if "|" in line), "")
-    mode, bar, grace = line.strip().partition("|")
-    if not bar:
-        return None
-    is_clusters = mode.lower() in ("", "cluster")
-    return None if is_clusters else mode_of(mode), duration.parse_or_zero(grace)
+    mode = line.strip().partition("|")[2]
+    return None if mode.lower() in ("", "cluster") else mode_of(mode)
 
 
 def query(requested: Slurm, known: Mapping[str, str] | None = None) -> list[Site]:
@@ -130,30 +106,20 @@ def query(requested: Slurm, known: Mapping[str, str] | None = None) -> list[Site
     if not requested.partition:
         chosen = [each for each in partitions if each.is_default]
     sites = [Site(values, each) for each in chosen]
-    if not sites or sites[0].preempt_type != "qos":
+    if not sites or sites[0].preempt_type != "qos" or not requested.qos:
         return sites
-    wanted = requested.qos or default_qos(user_name(os.getuid()), requested.account)
-    columns, names = "format=PreemptMode,GraceTime", wanted.lower().split(",")
-    found = [(parse_qos(show_accounting("qos", f"name={name}", columns)), name) for name in names]
-    return [replace(each, qos=qos, qos_name=name) for each in sites for qos, name in found]
-
-
-def default_qos(user: str, account: str | None) -> str:
-    """Return the QOS of a user's jobs that request none: the association's, else Slurm's.
-
-    A submit plugin of the site may choose another; a job knows its own (SLURM_JOB_QOS). Source:
-    sacctmgr(1), DefaultQOS; slurmctld, acct_policy: "normal".
-    """
-    columns = "format=DefaultAccount,Account,DefaultQOS"
-    text = show_accounting("user", user, "withassoc", columns)
-    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
-    names = [qos for default, own, qos in rows if own == (account or default).lower() and qos]
-    return names[0] if names else "normal"
+    names = requested.qos.lower().split(",")
+    shown = (show_accounting("qos", f"name={name}", "format=Name,PreemptMode") for name in names)
+    modes = dict(zip(names, map(parse_qos, shown), strict=True))
+    return [replace(each, qos_mode=modes[name], qos_name=name) for each in sites for name in names]
 
 
 def record(run_dir: RunDir, sites: list[Site]) -> Preemption | None:
-    """Write what these sites do with the run's jobs, and return it; None without an answer."""
-    if not sites:
+    """Write what these sites do with the run's jobs, and return it; None where it is not known.
+
+    Which QOS a job gets that requests none, only the job knows.
+    """
+    if not sites or (sites[0].preempt_type == "qos" and sites[0].qos_name is None):
         return None
     known = Preemption(any(site.preempt_mode == "CANCEL" for site in sites), sites[0].qos_name)
     records.write(run_dir.path / "preemption.json", known)
@@ -168,7 +134,7 @@ def recorded(run_dir: RunDir) -> Preemption | None:
 def of_job(run_dir: RunDir, requested: Slurm) -> Preemption | None:
     """Return what preemption does with this job; None without an answer.
 
-    It is asked where submit got no answer, or the site gave the job another QOS than that.
+    It is asked where submit did not know it, or the site gave the job another QOS than that.
     """
     known, own_qos = recorded(run_dir), os.environ.get("SLURM_JOB_QOS")
     if known is not None and (known.qos is None or own_qos in (None, known.qos)):

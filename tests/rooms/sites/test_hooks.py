@@ -37,25 +37,6 @@ def test_the_warnings_are_printed_and_what_preemption_does_is_recorded(queue, ca
     assert preemption.recorded(run) == Preemption(cancels=True)
 
 
-def test_a_stop_that_took_longer_than_the_last_grace_is_a_warning(queue, capfd):
-    run = queue()
-    for attempt, stop_s in enumerate((13.5, 12.0, None)):
-        run_files.recorded(run, attempt=attempt, stop_s=stop_s)
-    queue()
-    assert "after 0 s, and the last stop took 12 s" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("exclusive", "cores", "is_told"), [(True, 1, True), (True, 8, False), ("user", 1, False)]
-)
-def test_whole_nodes_of_which_the_ranks_use_one_core_are_a_warning(
-    queue, capfd, exclusive, cores, is_told
-):
-    queue(sbatch_args={"exclusive": exclusive}, cpus_per_task=cores)
-    told = capfd.readouterr().err
-    assert ("slurm.cpus_per_task: " in told and "share one core" in told) == is_told
-
-
 def test_a_dry_run_writes_nothing(queue, capfd):
     run = queue(nodes=5, is_frozen=False)
     assert "cancels what it preempts" in capfd.readouterr().err

@@ -19,7 +19,7 @@ PreemptType             = preempt/{kind}
 SLURM_VERSION           = {version}
 """
 PLAIN = {"limit": 5, "kind": "partition_prio", "version": "24.11.5", "mode": "REQUEUE", "qos": ""}
-LOW = "PartitionName=low PreemptMode={mode} GraceTime=30\n"
+LOW = "PartitionName=low PreemptMode={mode}\n"
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def test_slurm_holds_a_job_that_it_requeued_too_often(left):
 @pytest.mark.parametrize("mode", ["CANCEL", "OFF", "SUSPEND", "GANG,SUSPEND"])
 def test_where_preempted_jobs_are_not_requeued_we_do_it(left, mode):
     assert not left(mode=mode)
-    assert not left(kind="qos", qos=f"{mode.lower()}|00:00:30")
+    assert not left(kind="qos", qos=f"cheap|{mode.lower()}")
 
 
 def test_a_qos_decides_where_qos_preempt(left):
-    assert left(kind="qos", qos="requeue|00:00:30", mode="OFF")
+    assert left(kind="qos", qos="cheap|requeue", mode="OFF")
     # The cluster's mode, or no answer: not certain.
-    assert not left(kind="qos", qos="cluster|00:00:00")
+    assert not left(kind="qos", qos="cheap|cluster")
 
 
 def test_without_an_answer_we_requeue(left, tmp_path, monkeypatch):
