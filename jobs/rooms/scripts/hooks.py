@@ -41,27 +41,29 @@ def freeze(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
-    """Fill the working directories; name what a new run has no copy of, or what may go wrong."""
-    specs = {run_dir: loaded.spec for run_dir, loaded in runs.items() if run_dir.path.is_dir()}
-    for run_dir, spec in [*specs.items()][:1]:
+    """Fill the working directories; name what may go wrong with the script of a new run."""
+    scripts = [
+        run_dir
+        for run_dir, loaded in runs.items()
+        if run_dir.path.is_dir() and not loaded.spec.launch.is_trainer
+    ]
+    for run_dir in scripts[:1]:
         if not (run_dir.work.exists() or run_dir.attempts.exists()):
-            for line in _lines_of_new(run_dir, spec):
+            for line in _lines_of_new(run_dir):
                 print_line(line)
-    scripts = [run_dir for run_dir, spec in specs.items() if not spec.launch.is_trainer]
     if scripts:
         from .work import follow_code
     for run_dir in scripts:
         follow_code(run_dir)
 
 
-def _lines_of_new(run_dir: RunDir, spec: Spec) -> Iterator[str]:
-    from .code import missing_of
+def _lines_of_new(run_dir: RunDir) -> Iterator[str]:
+    from .code import editable_line
+    from .text import warnings_of
 
-    yield from missing_of(run_dir, spec.launch)
-    if not spec.launch.is_trainer:
-        from .text import warnings_of
-
-        yield from warnings_of(Spec.read(run_dir.spec).launch, run_dir.code)
+    if line := editable_line():
+        yield line
+    yield from warnings_of(Spec.read(run_dir.spec).launch, run_dir.code)
 
 
 def start(

@@ -179,33 +179,6 @@ def test_a_script_that_git_ignores_or_that_does_not_exist_is_an_error(repository
         frozen(repository, script="mine/rum.py")
 
 
-def test_a_submit_names_what_git_ignores_and_the_script_may_read(repository, capfd):
-    write(repository, ".cache/x", "slurm-7.out", "mine/__pycache__/run.pyc")
-    (repository / ".gitignore").write_text("raw/\n.cache\n*.out\n__pycache__\n")
-    frozen(repository)
-    assert "git ignores data/raw/, so the run has no copy" in capfd.readouterr().err
-    for name in ("data/raw", "./data/raw/", "data/raw/big.bin"):
-        frozen(repository, inputs=[name])
-        assert "git ignores" not in capfd.readouterr().err
-
-
-def test_a_submit_names_modules_that_git_ignores_and_frozen_code_may_import(repository, capfd):
-    write(repository, "pkg/__init__.py", "pkg/_version.py", "pkg/gen/__init__.py", "pkg/gen/a.py")
-    write(repository, "pkg/out.csv", "pkg/build/x.o", "alone/x.py")
-    with open(repository / ".gitignore", "a") as file:
-        file.write("_version.py\ngen/\n*.csv\nbuild/\nalone/\n")
-    words = (
-        "git ignores pkg/_version.py, pkg/gen/ in frozen packages, so the run has no copy: what "
-    )
-    words += "your code imports there has to be "
-    frozen(repository)
-    assert f"{words}named in launch.inputs\n" in capfd.readouterr().err
-    frozen(repository, script=None)
-    assert capfd.readouterr().err.endswith(f"{words}added by git add -f\n")
-    frozen(repository, inputs=["pkg/_version.py", "pkg/gen"])
-    assert "in frozen packages" not in capfd.readouterr().err
-
-
 def test_an_editable_install_is_one_warning_line(tmp_path, monkeypatch):
     for name, is_editable in (("mine-1.0", "true"), ("other-2.0", "false")):
         folder = tmp_path / f"{name}.dist-info"
