@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import records, shared_files
-from ...console import print_line, user_name
+from ...console import print_line
 from ...errors import UserError
-from ...records.frozen import Provenance, is_inner_path
+from ...records.frozen import Provenance
 from ...rundir import RunDir, make_folder, replacing
 from ...runs import code_snapshot
 from ...spec import Spec
@@ -102,7 +102,7 @@ def _remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]
     and the new name is printed.
     """
     for name, before in old.items():
-        target = _inside(work, name)
+        target = work / name
         if not os.path.lexists(target) or (name in new and _is_same(before, new[name])):
             continue
         if target.is_symlink() or _is_same(before, target):
@@ -116,24 +116,9 @@ def _remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]
             print_line(f"{target} has new content from the code; the script's own is now {kept}")
 
 
-def _inside(work: Path, name: str) -> Path:
-    """Return a path in the working directory. Raises: UserError if it leads out of it.
-
-    A link of this user does not count: a script may keep a folder elsewhere.
-    """
-    target = work / name
-    if not is_inner_path(name):
-        raise UserError(f"{target} is not in the working directory\n  hint: submit a new run")
-    for folder in itertools.takewhile(work.__ne__, target.parents):
-        if folder.is_symlink() and (uid := folder.lstat().st_uid) != os.geteuid():
-            what = f"{folder} is a link of user {user_name(uid)}: nothing is changed behind it"
-            raise UserError(f"{what}\n  hint: delete it, or ask user {user_name(uid)}")
-    return target
-
-
 def _fill(work: Path, code: Path) -> None:
     for name, source in code_snapshot.files_of(code).items():
-        target = _inside(work, name)
+        target = work / name
         if os.path.lexists(target):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,14 +129,12 @@ def _fill(work: Path, code: Path) -> None:
         else:
             with replacing(target) as temporary:  # a kill leaves no half file
                 shutil.copyfile(source, temporary)
-                # Also for the group that may resume the run.
-                writers = 0o200 | work.parent.stat().st_mode & 0o020
-                temporary.chmod(source.stat().st_mode | writers)
+                temporary.chmod(source.stat().st_mode | 0o200)
 
 
 def _link(work: Path, inputs: Iterable[str], repository: Path) -> None:
     for name in sorted(inputs):  # a folder before what it has
-        target, source = _inside(work, name), repository / name
+        target, source = work / name, repository / name
         if target.exists() and target.samefile(source):
             continue
         if not os.path.lexists(target):

@@ -1,9 +1,7 @@
 """A user's script: which repository is frozen, and its working directory."""
 
 import errno
-import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -238,48 +236,6 @@ def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(reposito
 def fill_the_disk(source, target):
     Path(target).write_text("# mi")
     raise OSError(errno.ENOSPC, "No space left on device", str(target))
-
-
-@pytest.fixture
-def run_with_precious(repository, tmp_path):
-    """A run, and files of its user that a colleague would like to change."""
-    run = frozen(repository)
-    outside = tmp_path / "home"
-    outside.mkdir()
-    (outside / "x.txt").write_text("mine")
-    yield run, outside
-    assert files(outside) == ["x.txt"] and (outside / "x.txt").read_text() == "mine"
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give files away")
-@pytest.mark.parametrize("is_new", [False, True], ids=["fill", "new code"])
-def test_nothing_is_changed_behind_a_link_of_a_colleague(run_with_precious, repository, is_new):
-    run, outside = run_with_precious
-    for name in ("mine", "data"):
-        (run.work / name).rename(run.work / f"{name}-kept")
-        (run.work / name).symlink_to(outside)
-        os.lchown(run.work / name, 4001, 4001)
-    if is_new:
-        (repository / "data/x.txt").write_text("new")
-        new = frozen(repository)
-        run.code.unlink()
-        run.code.symlink_to(os.readlink(new.code))
-    with pytest.raises(UserError, match="is a link of user 4001"):
-        work.follow_code(run)
-
-
-@pytest.mark.parametrize("name", ["../../../../home/x.txt", "{outside}/x.txt"])
-def test_a_list_of_old_code_that_a_colleague_forged_names_nothing_outside(run_with_precious, name):
-    run, outside = run_with_precious
-    old = run.code.resolve().with_name("0" * 64)
-    old.mkdir()
-    (old / code_snapshot.LIST).write_text(name.format(outside=outside))
-    work.record_of(run).write_text(json.dumps({"code": old.name}))
-    try:
-        with pytest.raises(UserError, match="not in the working directory"):
-            work.follow_code(run)
-    finally:
-        shutil.rmtree(old)
 
 
 def test_a_copy_that_fails_leaves_no_half_file_in_the_working_directory(repository, monkeypatch):
