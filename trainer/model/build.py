@@ -86,7 +86,7 @@ def _shared_module(
     """Return the model with this rank's part of the weights, and what the objective calls."""
     spec = context.train
     # After the example, because a user's transform may draw random numbers there.
-    torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
+    seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed), context.device)
     with user_code("train.model", spec.model):
         module = _place(strategy.create(create), context, strategy)
         check_trainable(module, spec)

@@ -6,6 +6,7 @@ from pathlib import Path
 from ... import gpus
 from ...environment import Door
 from ...node.signed_torchrun import LAUNCHER
+from ...rooms import ROOMS
 from ...spec import Spec
 
 FORKED_RANK = Path(__file__).with_name("forked_rank.py")
@@ -37,6 +38,8 @@ def modules_for(spec: Spec) -> list[str]:
     With a GPU they are not forked by default: this was tried without GPUs only. A fork cannot use
     CUDA where its parent has initialised it; torchrun asks for the number of GPUs (torch 2.13).
 
+    Of each room the hooks, which each rank calls: an import costs some operations on a shared disk.
+
     DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
     torch stores the directory for compiled code, and each rank has its own.
     """
@@ -44,4 +47,7 @@ def modules_for(spec: Spec) -> list[str]:
     fork = not (gpus.of_machine() or spec.slurm.num_gpus) if fork == "auto" else fork
     if not fork or not spec.launch.is_trainer:
         return []
-    return ["slurm_job_kit.trainer.run", *([] if spec.train.compile else ["torch._dynamo"])]
+    rooms = [f"trainer.rooms.{name}.hooks" for name, room in ROOMS.items() if room.trainer_hooks]
+    own = ["trainer.run", "trainer.__main__", "jobs.node.rank", *rooms]
+    modules = [f"slurm_job_kit.{name}" for name in own]
+    return [*modules, *([] if spec.train.compile else ["torch._dynamo"])]

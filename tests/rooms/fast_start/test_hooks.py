@@ -1,5 +1,6 @@
 """The command of torchrun that forks the trainer's ranks."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from slurm_job_kit.jobs import gpus, hooks
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node.signed_torchrun import LAUNCHER
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
+from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
@@ -20,6 +22,11 @@ PRELOAD = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.rooms.fast_start.prel
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch):
     monkeypatch.setattr(gpus, "of_machine", lambda: 0)
+
+
+HOOKS = [f"trainer.rooms.{name}.hooks" for name, room in ROOMS.items() if room.trainer_hooks]
+NEEDED = ["trainer.run", "trainer.__main__", "jobs.node.rank", *HOOKS]
+MODULES = ",".join([*(f"slurm_job_kit.{name}" for name in NEEDED), "torch._dynamo"])
 
 
 def start(spec):
@@ -34,7 +41,7 @@ def test_torchrun_forks_the_ranks_of_the_trainer():
     torchrun = torchrun_command(spec, RUN, NodeOptions(1, 1))
     end = torchrun.index("-m", torchrun.index(LAUNCHER))
     assert command == [
-        *(*PRELOAD, "slurm_job_kit.trainer.run,torch._dynamo"),
+        *(*PRELOAD, MODULES),
         *torchrun[torchrun.index(LAUNCHER) : end],
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
     ]
@@ -62,4 +69,7 @@ def test_a_fork_on_request_does_not_let_torchrun_initialise_cuda():
 
 def test_compiled_code_is_stored_where_the_rank_says():
     """An import of torch._dynamo before the rank's own lines would choose another directory."""
-    assert "slurm_job_kit.trainer.run" in start(Spec(train=Train(compile=True)))[0]
+    modules = start(Spec(train=Train(compile=True)))[0][4]
+    assert modules == MODULES.removesuffix(",torch._dynamo")
+    code = f"import sys, {modules}; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,6 +12,7 @@ import pytest
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
+from slurm_job_kit.jobs.node.signed_torchrun import LAUNCHER
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
 from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
 from slurm_job_kit.jobs.rundir import RunDir
@@ -128,7 +129,7 @@ def test_a_stop_ends_a_torchrun_whose_ranks_wait_for_the_imports(tmp_path):
     node = NodeOptions(1, 1, "127.0.0.1:0", "7-1", True, "127.0.0.1", str(tmp_path))
     command = torchrun_command(Spec(), RunDir(tmp_path), node)
     command, variables = hooks.start(Door.TORCHRUN, command, os.environ, SPEC)
-    command[command.index("slurm_job_kit.trainer.run,torch._dynamo")] = "endless"
+    command[command.index(LAUNCHER) - 1] = "endless"
     command[command.index(str(FORKED_RANK))] = str(tmp_path / "rank.py")
     env = variables | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "WAITS": str(waits)}
     env |= {"KIT_RUN_DIR": str(tmp_path), "KIT_ATTEMPT": "1"}
