@@ -458,7 +458,9 @@ class Spec:
         "./runs (for the command kit: runs at the top of the repository).",
     )
     dir_mode: str = key(
-        "0700", "Permissions of the run directory, in octal.", pattern="^(0o?)?[0-7]{3}$"
+        "0700",
+        "Permissions of the run directory, in octal; others may read (0750, 0755), never write.",
+        pattern="^(0o?)?7[0145][0145]$",
     )
     slurm: Slurm = dataclasses.field(default_factory=Slurm)
     launch: Launch = dataclasses.field(default_factory=Launch)

@@ -28,8 +28,7 @@ export KIT_RUN_DIR=$kit_run_dir KIT_RUN_ID=${kit_run_dir##*/} # for the setup li
 
 kit_fail() { # REASON HINT
     printf '%(%F %T)T error: %s: %s\n  hint: %s\n' -1 "$kit_host" "${1//[^[:print:]]/?}" "$2" >&2
-    # Not through a link that somebody has put there; so below, too.
-    { rm -f -- "$kit_error" && set -C && printf '%s: %s\n' "$kit_host" "$1" >"$kit_error"; } || true
+    printf '%s: %s\n' "$kit_host" "$1" >"$kit_error" || true
     exit 1
 }
 
@@ -48,16 +47,13 @@ unset \
     OPENBLAS_NUM_THREADS GOTO_NUM_THREADS BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH \
     PYTHONHASHSEED CDPATH POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t kit_builtins < <(compgen -b)
-unset -f "${kit_builtins[@]}" link grep find rm stat # functions of the user's shell
-# As in ddp.sbatch: nothing runs that another user made or may change, and whom dir_mode lets in may
-# change what this node writes.
-kit_others=$(cd "$kit_run_dir" && find spec.json setup.sh code kit code/ kit/ -maxdepth 0 \
-    \( ! -uid "$EUID" ! -uid 0 -o ! -type l -perm /022 -o -name '*.*' ! -type f \) \
-    -printf '%p of user %u (mode %m)' -quit 2>&1) ||
+unset -f "${kit_builtins[@]}" link grep find # functions of the user's shell
+# As in ddp.sbatch: nothing runs that another user made or may change.
+kit_others=$(cd "$kit_run_dir" && find . code/ kit/ spec.json setup.sh -maxdepth 0 \
+    \( ! -uid "$EUID" ! -uid 0 -o -perm /022 \) -printf '%p is of user %u (mode %m)' -quit 2>&1) ||
     kit_fail "$kit_run_dir: $kit_others" "make resume, or kit resume, names what a purge has deleted"
-[[ -z $kit_others ]] || kit_fail "$kit_run_dir/$kit_others could be changed by others" \
-    "make resume RUN=$kit_run_dir (kit resume $kit_run_dir) asks, and makes it your own"
-umask "$(printf '%o' $((0$(umask) & ~(0$(stat -c %a "$kit_run_dir") & 070))))"
+[[ -z $kit_others ]] || kit_fail "$kit_run_dir: $kit_others, and only its owner continues a run" \
+    "chmod go-w, or begin one of your own: submit ... --from $kit_run_dir"
 mapfile -t kit_lines <"$kit_setup"
 case ${kit_lines[0]} in
 "export KIT_PYTHON=$kit_python" | "export KIT_PYTHON='$kit_python'") ;;
@@ -68,12 +64,9 @@ for kit_name in n u f v d t l; do ulimit -S "-$kit_name" hard 2>/dev/null || tru
 
 # --- the setup lines: the first line of setup.sh is the kit's ---------------------------------------
 [[ $((${#kit_lines[@]} + ${#kit_prefix[@]})) -gt 1 ]] || kit_log=/dev/null
-[[ $kit_log == /dev/null ]] || rm -f -- "$kit_log"
 kit_find_code
 mapfile -d '' -t kit_environment < <(
-    set -C
     exec 3>&1 >"$kit_log" 2>&1 </dev/null
-    set +C
     # conda and environment modules fail under -u, and their functions under -e. So only the lines of
     # setup.sh itself have to exit with 0.
     set +euo pipefail
@@ -107,7 +100,7 @@ code=$1 error=$2 host=$3; shift 3
 fail() {
     printf '%s error: %s: %s\n  hint: %s\n' "$(date '+%F %T')" "$host" "$1" "$2" |
         LC_ALL=C tr -c '\n -~' '?' >&2
-    rm -f -- "$error" && set -C && printf '%s: %s\n' "$host" "$1" >"$error"
+    printf '%s: %s\n' "$host" "$1" >"$error"
     exit 1
 }
 cd "$code" ||

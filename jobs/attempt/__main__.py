@@ -18,7 +18,7 @@ from pathlib import Path
 from ..console import begin_lines_with_time, escape_output, print_line
 from ..errors import FailedError, UserError
 from ..rundir import RunDir
-from ..runs import code_snapshot, ownership, run_lock
+from ..runs import code_snapshot, run_lock
 from ..slurm import client
 from ..stop_signals import StopSignals, block_stop_signals
 from . import attempts
@@ -31,7 +31,6 @@ def main(argv: list[str] | None = None) -> int:
     job_id = client.job_id_from(os.environ)
     if args.pid is None and job_id is None:
         sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
-    ownership.share(run_dir)
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
     try:
         return _execute(args, run_dir, me)

@@ -47,6 +47,7 @@ def open_attempt(
     Raises: OwnedError, AllocationError, RendezvousError, InterfaceError, HeldError, RecordError,
         and what a room raises of an attempt that must not begin.
     """
+    ownership.check(run_dir)
     claimed = fact_reader.newest_opened(run_dir) + 1
     run_lock.claim(run_dir, me, claimed)
     try:
@@ -84,7 +85,6 @@ def _open(
     resolved: str,
     checkout: Path | None,
 ) -> AttemptPlan | None:
-    ownership.check(run_dir)  # before notify.command or a successor is started
     attempt = interpret.newest_number(facts) + 1
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)

@@ -34,7 +34,7 @@ from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
 from ..records.training import Progress, Result
 from ..rundir import RunDir, no_link
-from ..runs import ownership, run_lock
+from ..runs import run_lock
 from ..slurm import client
 from ..spec import Launch, Spec
 from ..stop_signals import AWAITED, StopSignals
@@ -87,7 +87,6 @@ def run(run_dir: RunDir) -> int:
 
     Raises: LocalError, OwnedError, FailedError.
     """
-    ownership.share(run_dir)
     spec = Spec.read(run_dir.spec)
     devices = visible_gpus()
     check_machine(spec, len(devices))

@@ -5,34 +5,27 @@ It continues a run as it is. The room changes lets a user change the run first.
 
 import argparse
 import contextlib
-import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from .. import hooks, records, shared_files
+from .. import hooks, records
 from ..attempt.close import record_completion
 from ..config.loaded import LoadedSpec
-from ..console import print_line
 from ..errors import UserError
-from ..records.frozen import Provenance, Revision
+from ..records.frozen import Revision
 from ..records.queued import Submission
-from ..rundir import RunDir, folder_of
+from ..rundir import RunDir
 from ..runs import (
-    code_snapshot,
     fact_reader,
     frozen_spec,
     interpret,
     lookup,
-    ownership,
     revision,
     run_lock,
     scratch_purge,
     state,
 )
-from ..runs.freeze import setup_script
 from ..runs.state import RunState
 from ..slurm import job_list
 from ..spec import Spec
@@ -43,30 +36,25 @@ from .submit_claim import hold_claim
 
 ENDING_WAIT_S = 30.0
 _WAIT = "wait until it ends, or cancel it first"
-MAKE = ("", "RUN YES FLAGS")
+MAKE = ("", "RUN FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of resume."""
     arguments.add_run(parser)
     arguments.add_start(parser)
-    parser.add_argument("--yes", action="store_true", help="also a run of another user")
 
 
 def command(args: argparse.Namespace) -> int:
     """Run resume; returns the exit code."""
-    return resume_named(args.run, Request(args.cluster, args.yes), args.json)
+    return resume_named(args.run, Request(args.cluster), args.json)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks of a resume: to continue a run as it is.
-
-    is_confirmed: also if it executes what another user made.
-    """
+    """What a user asks of a resume: to continue a run as it is."""
 
     cluster: str = "auto"
-    is_confirmed: bool = False
 
     @property
     def is_checked(self) -> bool:
@@ -84,9 +72,8 @@ class Request:
         Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
         """
         check_spec(run_dir)
-        own = taken_over(run_dir, self.is_confirmed)
         scratch_purge.check_code(run_dir)
-        return uncancelled(run_dir) + own
+        return uncancelled(run_dir)
 
 
 def resume_named(name: str | None, request: Request, as_json: bool) -> int:
@@ -141,8 +128,6 @@ def changed_runs(
     with revision.changed({each: request.revision_of(each, is_complete) for each in run_dirs}):
         # Without the user's file: a mistake is in the code, or in a key of this command.
         runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
-        for run_dir in run_dirs:
-            ownership.check(run_dir)
         if cluster == "local":
             local.check_machine(runs[run_dirs[0]].spec, len(local.visible_gpus()))
         hooks.before_queue(runs, cluster == "slurm", request.is_checked)
@@ -154,40 +139,6 @@ def check_spec(run_dir: RunDir) -> None:
     revision.complete(run_dir)
     if (error := scratch_purge.read_spec(run_dir)[1]) is not None:
         raise error
-
-
-def taken_over(run_dir: RunDir, is_confirmed: bool, has_new_code: bool = False) -> Revision:
-    """Return the change after which what a run executes is this user's own.
-
-    Nothing changes where it is already. has_new_code: its repository is frozen again instead.
-    Raises: UserError without a confirmation, or for damaged code.
-    """
-    if (problem := ownership.problem(run_dir)) is None:
-        return Revision()
-    texts: dict[Path, str | None] = {}
-    for path in ownership.texts_of(run_dir):
-        with contextlib.suppress(FileNotFoundError):
-            texts[path] = shared_files.read_text(path)
-    spec = Spec.from_json(texts[run_dir.spec] or "", str(run_dir.path))
-    folders = {link: folder_of(link) or link for link in (run_dir.code, run_dir.kit)}
-    words = [*map(os.path.normpath, folders.values()), *spec.setup]
-    launched = (*spec.launch.command_prefix, spec.launch.python, spec.notify.command)
-    known = records.read(Provenance, run_dir.provenance)
-    repository = known.repository if known is not None and has_new_code else None
-    words += [each for each in (*launched, repository) if each]
-    lines = [f"  runs as you: {each}" for each in words]
-    if not is_confirmed:
-        listed = "\n".join([f"resume: {problem}", *lines])
-        raise UserError(f"{listed}\n  hint: if you trust it, repeat it with --yes (make: YES=1)")
-    print_line("\n".join([f"{problem}: the run becomes your own", *lines]))
-    texts[run_dir.setup] = setup_script(sys.executable, spec.setup)
-    if known is not None:
-        texts[run_dir.provenance] = records.text(replace(known, interpreter=sys.executable))
-    if has_new_code:
-        return revision.of_files(run_dir, texts)
-    root, mode = lookup.own_root(run_dir), int(spec.dir_mode, 8)
-    own = {link: code_snapshot.take_over(each, root, mode) for link, each in folders.items()}
-    return revision.of_files(run_dir, texts) + revision.of_links(run_dir, own)
 
 
 def uncancelled(run_dir: RunDir) -> Revision:

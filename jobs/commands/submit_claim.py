@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..console import user_name
 from ..errors import UserError
 from ..rundir import File, RunDir
 from ..runs import ownership, run_lock
@@ -32,8 +31,10 @@ def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
     """Run a block in which no other command queues or cancels a job of this run.
 
     `wait_s`: how long to wait for another command, in seconds.
-    Raises: UserError if another command still has the claim; OSError.
+    Raises: UserError for a run that is not this user's, and if another command still has the claim;
+        OSError.
     """
+    ownership.check(run_dir)
     claim, me = _SubmitClaim(run_dir.path), run_lock.this_process(None)
     deadline = time.monotonic() + wait_s
     while True:
@@ -43,24 +44,13 @@ def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
         except run_lock.OwnedError as error:
             if time.monotonic() >= deadline:
                 raise _refusal(claim) from error
-        except PermissionError as error:
-            raise _read_only(run_dir) from error
         time.sleep(POLL_S)
-    ownership.share(run_dir)
     try:
         yield
     finally:
         # A claim that a failing disk leaves behind is taken over: its process is dead by then.
         with contextlib.suppress(OSError):
             run_lock.release(claim, me)
-
-
-def _read_only(run_dir: RunDir) -> UserError:
-    """Return the error for a run whose directory this user may not change."""
-    user = user_name(run_dir.path.stat().st_uid)
-    own = "begin a run of your own from its newest checkpoint: submit ... --from RUN"
-    what = f"{run_dir.path} is read-only for you: user {user} owns it"
-    return UserError(f"{what}\n  hint: ask user {user}, or {own}")
 
 
 def _refusal(claim: _SubmitClaim) -> UserError:

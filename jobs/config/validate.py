@@ -49,7 +49,8 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
 }
 _HINTS: dict[KeyPath, str] = {
     ("slurm", "mem"): 'write a unit, such as 64G; "{}" in quotes is MiB',
-    ("dir_mode",): "write the octal digits, such as 0700",
+    ("dir_mode",): "write 0700, 0750 or 0755: only its owner writes a run; submit --from continues "
+    "another user's",
 }
 
 

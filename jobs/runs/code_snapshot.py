@@ -76,21 +76,6 @@ def take_kit(runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
     return _copy_of(files, runs_root, mode)
 
 
-def take_over(copy: Path, runs_root: Path, mode: int) -> Path:
-    """Return this user's own copy of another one. Raises: UserError if that is damaged; OSError."""
-    files = files_of(copy)
-    for path in files.values():  # its owner may have written any name into the list
-        is_inside = path.name != ".." and path.parent.resolve().is_relative_to(copy.resolve())
-        if not (is_inside and (path.is_symlink() or path.is_file())):
-            raise UserError(f"{path} is not a file of the frozen code")
-    own = _copy_of(files, runs_root, mode)
-    if digest_in(own.name) != digest_in(copy.name):
-        raise UserError(
-            f"a file of {copy} was changed\n  hint: resume with --code (make: CODE=1) takes today's"
-        )
-    return own
-
-
 def source_files(
     repository: Path, runs_root: Path | None = None, inputs: Collection[str] = ()
 ) -> dict[str, Path]:
@@ -215,7 +200,6 @@ def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
     """
     target = runs_root / ".code" / _name(digest(files), mode)
     ownership.make_shared(target.parent, mode)
-    ownership.check_open(target.parent)
     shared_files.ask_again(target)
     with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
         if ownership.problem_of(target) is None:
@@ -252,7 +236,7 @@ def _fill(copy: Path, files: Mapping[str, Path], mode: int) -> None:
     for root, _, names in os.walk(copy, topdown=False):
         if any(name.endswith(".py") for name in names):
             os.mkdir(f"{root}/__pycache__", 0o700)  # Python keeps its bytecode there
-            ownership.set_mode(Path(root, "__pycache__"), mode & ~ownership.OTHERS_WRITE)
+            ownership.set_mode(Path(root, "__pycache__"), mode)
         ownership.set_mode(Path(root), mode & ~0o222)
 
 

@@ -89,8 +89,6 @@ def freeze_all(
         raise UserError(f"name: {spec.name} cannot be the name of a folder of runs")
     root, mode = first.path.parent.parent, int(spec.dir_mode, 8)
     check_writable(root, mode)
-    for folder in (first.path.parent, root / ".jobs"):
-        ownership.check_open(folder)
 
     @functools.cache
     def frozen(home: Path, left_out: tuple[str, ...], interpreter: str) -> tuple[Path, Provenance]:
@@ -181,7 +179,6 @@ def check_writable(root: Path, mode: int) -> None:
 def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:
     spec = loaded.spec
     ownership.set_mode(run_dir.path, int(spec.dir_mode, 8))
-    ownership.share(run_dir)
     for folder in (run_dir.checkpoints, run_dir.submitit, run_dir.attempt(1).path):
         folder.mkdir()
     run_dir.timeline("submit").parent.mkdir()

@@ -15,7 +15,6 @@ from ..problems import KeyPath
 from ..records.frozen import Overrides, Provenance
 from ..rundir import RunDir, write_atomic
 from ..spec import Spec
-from . import ownership
 
 if TYPE_CHECKING:
     from ..config.loaded import LoadedSpec
@@ -100,8 +99,7 @@ def setup_script_of(run_dir: RunDir, lines: Sequence[str]) -> str:
     from .freeze import setup_script
 
     known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
-    is_own = known is not None and ownership.problem(run_dir) is None
-    return setup_script(known.interpreter if known and is_own else sys.executable, lines)
+    return setup_script(known.interpreter if known else sys.executable, lines)
 
 
 def mend_setup(run_dir: RunDir) -> None:

@@ -8,7 +8,7 @@ from ... import hooks, records
 from ...errors import UserError
 from ...records.frozen import Provenance, Revision
 from ...rundir import RunDir
-from ...runs import code_snapshot, ownership, revision
+from ...runs import code_snapshot, revision
 from ...runs.freeze import provenance
 from ...runs.git import ask_git
 from ...spec import Spec
@@ -98,7 +98,6 @@ def switch(run_dir: RunDir, new: NewCode) -> Revision:
     code = code_snapshot.digest_in(new.code.name)
     now = provenance(new.repository, code, Spec.read(run_dir.spec).interpreter)
     names = ["code", "git_sha", "git_diff", "lock_sha256", "repository", "frozen"]
-    names += ["interpreter"] * (ownership.problem(run_dir) is not None)  # of another user
     updated = replace(known or now, **{name: getattr(now, name) for name in names})
     texts = {run_dir.provenance: records.text(updated)}
     folders = {run_dir.code: new.code, run_dir.kit: new.kit}

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     arguments.add_overrides(parser, "slurm.time=8:0:0")
     arguments.add_start(parser)
-    help_of_yes = "also a run of another user, and keys on which results depend"
+    help_of_yes = "also keys on which results depend"
     parser.add_argument("--yes", action="store_true", help=help_of_yes)
     parser.add_argument("--code", action="store_true", help="freeze the checkout again first")
     parser.add_argument("--checkpoint", metavar="NAME", help="continue from best, step-N or N")
@@ -50,12 +50,13 @@ def command(args: argparse.Namespace) -> int:
 class ChangeRequest(resume.Request):
     """What a user asks of a resume, and what shall change before.
 
-    is_confirmed: also if results may change.
-    has_new_code: freeze the checkout anew. checkpoint: the one to go on from, as the user names it;
-    None: the newest. wants_check: on Slurm, build the parts of the run once before it is queued if
-    the code or the training changes. takes_all_nodes: also those that were left out.
+    is_confirmed: also if results may change. has_new_code: freeze the checkout anew. checkpoint:
+    the one to go on from, as the user names it; None: the newest. wants_check: on Slurm, build the
+    parts of the run once before it is queued if the code or the training changes. takes_all_nodes:
+    also those that were left out.
     """
 
+    is_confirmed: bool = False
     overrides: Sequence[str] = ()
     has_new_code: bool = False
     checkpoint: str | None = None
@@ -92,7 +93,6 @@ class ChangeRequest(resume.Request):
         Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
         """
         resume.check_spec(run_dir)
-        own = resume.taken_over(run_dir, self.is_confirmed, self.has_new_code)
         checkpoint = chosen_checkpoint(run_dir, self.checkpoint)
         new_code = fresh_code(run_dir, self) if self.has_new_code else None
         if new_code is None:
@@ -100,7 +100,7 @@ class ChangeRequest(resume.Request):
         if is_complete and checkpoint is None:
             now = frozen_spec.reload(run_dir, self.overrides).spec
             extension.check(run_dir, Spec.read(run_dir.spec).train, now.train)
-        change = resume.uncancelled(run_dir) + own
+        change = resume.uncancelled(run_dir)
         if self.overrides:
             newest = checkpoint or checkpoint_lookup.newest(run_dir, is_users=False)
             change += spec_changes.change(run_dir, self.overrides, self.is_confirmed, newest)

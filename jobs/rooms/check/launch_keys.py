@@ -35,7 +35,6 @@ _OR_AUTO: dict[str, tuple[int, float, str]] = {
 def problems(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the top level, slurm and launch, and every empty text."""
     yield from _name(spec.name)
-    yield from _dir_mode(spec.dir_mode)
     yield from _empty((), spec)
     for section in SECTIONS:
         yield from _empty((section,), getattr(spec, section))
@@ -56,12 +55,6 @@ def _name(name: str) -> Iterator[Problem]:
         what = f"{format_value(name)} cannot be the name of a folder and of a job"
         hint = "leave out / : % and control characters, and begin and end it with a letter"
         yield Problem(path, what, hint)
-
-
-def _dir_mode(mode: str) -> Iterator[Problem]:
-    if (int(mode, 8) & 0o700) != 0o700:
-        hint = 'start with 07, such as "0700" or "0750"'
-        yield Problem(("dir_mode",), f"{format_value(mode)} takes your own access away", hint)
 
 
 def _empty(section: KeyPath, values: Any) -> Iterator[Problem]:

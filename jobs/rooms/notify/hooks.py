@@ -12,7 +12,6 @@ import subprocess
 from ...console import STDERR, print_line
 from ...records.training import Result
 from ...rundir import RunDir
-from ...runs import ownership
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
 from ...stop_signals import end_at_stop_signals
@@ -25,12 +24,7 @@ def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     command = facts.spec.notify.command
     if command is None or facts.result is None:
         return
-    # The spec was read again since the attempt began, or its user did not begin one.
-    if others := ownership.problem_of(run_dir.spec):
-        problem = f"is not run: {others}"
-    else:
-        problem = _run(command, run_dir, facts.result)
-    if problem:
+    if problem := _run(command, run_dir, facts.result):
         print_line(f"notify.command {problem}; the run is not affected")
 
 

@@ -14,7 +14,7 @@ from ...console import print_line
 from ...environment import Door
 from ...records.queued import Successor
 from ...rundir import RunDir
-from ...runs import lookup, ownership
+from ...runs import lookup
 from ...runs.interpret import AttemptFacts
 from ...slurm import client, job_list, sbatch
 from ...spec import Spec
@@ -79,7 +79,7 @@ def queue(
     # After plain sbatch there is no recorded command line. The spec has most of its options (see
     # jobs.commands.adopt), but no --constraint and no --reservation.
     before = facts.submission.argv
-    if before is None or ownership.problem_of(run_dir.submission) is not None:
+    if before is None:
         before = tuple(sbatch.sbatch_argv(facts.spec, run_dir))
     argv = argv_after(before, job_id, can_requeue)
     argv, environ = hooks.start(Door.SBATCH, argv, os.environ, facts.spec)

@@ -111,8 +111,11 @@ nodes: 3
         ("train: {lr: .nan}", "train.lr: must be a finite number"),
         ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
         ("train: {lr_milestones: 30}", "a list of whole numbers, not 30\n  hint: write [30]"),
-        ("dir_mode: 0800", 'not "0800"\n  hint: write the octal digits, such as 0700'),
-        ("dir_mode: true", "dir_mode: must be text, not true\n  hint: write the octal digits"),
+        (
+            "dir_mode: 0770",
+            "hint: write 0700, 0750 or 0755: only its owner writes a run; submit --from",
+        ),
+        ("dir_mode: true", "dir_mode: must be text, not true\n  hint: write 0700"),
         ("5", "this is not a mapping of keys"),
     ],
 )
@@ -143,10 +146,10 @@ def test_a_number_whose_type_the_kit_does_not_know_stays_as_it_is(take):
     assert spec.launch.args == ["1e5", "32.0"]
 
 
-@pytest.mark.parametrize("written", ["0770", "0o770", "770", "'0770'", "'770'", '"0o770"'])
+@pytest.mark.parametrize("written", ["0750", "0o750", "750", "'0750'", "'750'", '"0o750"'])
 def test_a_mode_is_octal_however_it_is_written(take, written):
-    assert take(f"dir_mode: {written}").dir_mode == "0770"
-    assert take("{}", f"dir_mode={written}").dir_mode == "0770"
+    assert take(f"dir_mode: {written}").dir_mode == "0750"
+    assert take("{}", f"dir_mode={written}").dir_mode == "0750"
 
 
 def test_own_models_and_datasets_are_named_by_import_path(take):

@@ -69,13 +69,6 @@ def test_resume_with_code_shows_the_difference_and_wants_a_yes(run, here, slurm,
     assert state(run) == before and slurm.submitted == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_resume_with_code_of_a_colleagues_run_names_the_repository(run, here, slurm, capsys):
-    os.chown(run.spec, 1234, 1234)
-    assert main(["resume", "tiny", "--code"]) == 2
-    assert f"as you: {here / 'checkout'}" in capsys.readouterr().err
-
-
 def test_resume_with_code_queues_the_run_with_the_checkouts_code(run, here, slurm, capfd):
     mend(here)
     assert main(["resume", "tiny", "--code", "--yes"]) == 0

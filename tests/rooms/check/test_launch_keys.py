@@ -64,7 +64,6 @@ def test_a_command_prefix_cannot_become_an_option_or_a_second_srun_step(refuse, 
         ("launch: {nproc_per_node: 0}", "must be at least 1, or auto, not 0"),
         ("launch: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
         ("train: {transform: ''}", "train.transform: is empty\n  hint: leave the key out"),
-        ("dir_mode: '0077'", 'dir_mode: "0077" takes your own access'),
     ],
 )
 def test_a_value_that_cannot_work_is_refused(refuse, text, message):

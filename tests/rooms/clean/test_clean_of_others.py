@@ -1,15 +1,11 @@
-"""What clean leaves alone: a run that another host has just changed, or whose job is hidden."""
+"""What clean leaves alone: a run that another host has just changed."""
 
 import os
 
-from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rooms.clean import clean
 from tests.core import run_files
-from tests.core.commands import test_other_users
 from tests.core.commands.test_two_hosts import run as run
 from tests.core.two_hosts import look
-
-hidden_run = test_other_users.run
 
 
 def test_the_age_of_a_run_is_that_of_its_files_now(hosts, run):
@@ -21,10 +17,3 @@ def test_the_age_of_a_run_is_that_of_its_files_now(hosts, run):
     assert clean.age_s(there) > 60
     run_files.recorded(run, decision="hold")
     assert clean.age_s(there) < 60
-
-
-def test_clean_leaves_a_run_alone_whose_job_is_hidden(hidden_run, capfd, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: test_other_users.COLLEAGUE)  # its owner
-    assert main(["clean", "tiny", "--yes"]) == 0
-    assert "left alone: job 4711 is of another user" in capfd.readouterr().err
-    assert hidden_run.spec.exists()

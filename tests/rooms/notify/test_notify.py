@@ -51,13 +51,6 @@ def test_a_complete_run_notifies_once_after_its_result(wanting):
     assert said(run) == ["completed", "", run.run_id, str(run.path), str(run.path)]
 
 
-def test_a_command_that_others_may_have_written_is_not_run(wanting, capfd):
-    run, _ = wanting()
-    run.spec.chmod(0o664)
-    held(run)
-    assert said(run) == [] and "other users may write" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize("job_id", ["7", None])
 def test_a_held_run_notifies_with_its_reason(wanting, job_id):
     run, me = wanting(job_id=job_id)

@@ -57,7 +57,7 @@ def test_the_schema_takes_the_numbers_that_load_takes_as_text():
 def test_the_schema_takes_a_mode_without_quotes():
     mode = property_of(keys()[("dir_mode",)])
     assert mode["type"] == ["string", "integer"]
-    assert all(re.search(mode["pattern"], text) for text in ("0770", "0o770", "770"))
+    assert all(re.search(mode["pattern"], text) for text in ("0750", "0o750", "750"))
     assert not re.search(mode["pattern"], "0800")
 
 

@@ -125,13 +125,6 @@ def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm)
     assert successor.argv_after(argv, "7", False)[-3] == "--no-requeue"
 
 
-def test_a_command_line_that_others_may_have_written_is_not_run(run, slurm):
-    write_json(run.submission, {"argv": ["/bin/evil", "x.sh", str(run.path)], "job_id": "7"})
-    run.submission.chmod(0o664)
-    ensure(run, 1)
-    assert slurm.calls[-1].startswith("sbatch ") and str(run.path) in slurm.calls[-1]
-
-
 def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
     write_json(run.submission, {"argv": None, "job_id": "7_1"})
     slurm_keys = Slurm(nodes=3, mem="4G", restart="successor")

@@ -52,8 +52,8 @@ def test_a_number_in_a_list_of_text_stays_as_it_is_written(swept):
     text = "sweep: {grid: {launch.env.V: [1.10, 007], launch.args: [[--lr, 1e-3]]}}\n"
     args = 'launch.args=["--lr", "1e-3"]'
     assert swept(text) == [f'launch.env.V="1.10" {args}', f'launch.env.V="007" {args}']
-    text = "sweep: {list: [{dir_mode: 0770, slurm.nodes: 2.0}, {slurm.sbatch_args.nice: 010}]}\n"
-    assert swept(text) == ['dir_mode="0770" slurm.nodes=2', 'slurm.sbatch_args.nice="010"']
+    text = "sweep: {list: [{dir_mode: 0750, slurm.nodes: 2.0}, {slurm.sbatch_args.nice: 010}]}\n"
+    assert swept(text) == ['dir_mode="0750" slurm.nodes=2', 'slurm.sbatch_args.nice="010"']
 
 
 def test_the_command_line_lists_values_by_commas_outside_of_brackets_and_quotes(swept):
