@@ -1,6 +1,5 @@
 """The batches of this rank on its device: training batches and held-out batches."""
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,13 +12,11 @@ from .. import hooks
 from ..contract import BatchSizes, missing
 from ..errors import UserError
 from ..process.run_handle import RankContext
-from ..seeds import HELD_OUT, SAMPLE, mix, seed_all
-from ..user_code import is_user_code, user_code
+from ..seeds import HELD_OUT, SAMPLE
+from ..user_code import user_code
 from .batches import Batches, BatchIndices, TrainingLength
-from .sources import Batch, BatchSource, RawBatch, Source, check_batch, content_sha256
+from .sources import Batch, BatchSource, RawBatch, Source, check_batch
 from .to_device import ToDevice, Transform, on_device
-
-TRIAL_SIZE = 4
 
 
 class TrainBatches(ABC):
@@ -27,13 +24,12 @@ class TrainBatches(ABC):
 
     sizes: how the ranks share the samples of a step. length: of the whole training.
     samples_per_epoch: 0 where it is not known.
-    resumes_exactly: whether the samples go on after a resume as without one, as far as `example`
-        and `restore` have seen.
+    resumes_exactly: whether the samples go on after a resume as without one, as far as is known.
     inexact: otherwise the warning. resumed: the reason that the result then has; {} are the steps.
+        Both are empty where the step alone is the position.
     """
 
-    inexact: str
-    resumed: str
+    inexact = resumed = ""
 
     def __init__(
         self,
@@ -45,7 +41,7 @@ class TrainBatches(ABC):
         self.sizes, self.length = sizes, length
         self.samples_per_epoch = 0
         self.resumes_exactly = True
-        self._to_device = ToDevice(transform, context)
+        self.to_device = ToDevice(transform, context)
         self._seed = context.train.seed
 
     def num_micro_batches(self, step: int) -> int:
@@ -79,19 +75,8 @@ class TrainBatches(ABC):
 class IndexedBatches(TrainBatches):
     """The training batches of samples that are looked up; the step alone decides which.
 
-    A few samples are read again, because the code of the user may draw random numbers.
     batches: which samples belong to which step. reader: of the samples, before the transform.
     """
-
-    inexact = (
-        "a sample has other values when it is read again: the data set or train.transform draws "
-        "from a generator of its own, whose state no checkpoint has. The exactness of a run that "
-        "was resumed is then `approximate`"
-    )
-    resumed = (
-        "train.dataset or train.transform draws from a generator of its own, which began again "
-        "after step {}"
-    )
 
     def __init__(
         self, source: Source, transform: Transform | None, batches: Batches, context: RankContext
@@ -102,8 +87,7 @@ class IndexedBatches(TrainBatches):
         self.reader = reader_of(source, context, SAMPLE)
         self.batches = batches
         self._rank = context.distributed.rank
-        self._device, self._dataset = context.device, context.train.dataset
-        self._is_own = any(map(is_user_code, (context.train.dataset, context.train.transform)))
+        self._dataset = context.train.dataset
         self._read: Iterator[RawBatch] | None = None
         self._next_step = 0
 
@@ -121,25 +105,14 @@ class IndexedBatches(TrainBatches):
         self._next_step = step + 1
         for _ in range(self.batches.num_micro_batches(step)):
             batch = next(self._read)
-            yield self._to_device(batch, (self._seed, step))
+            yield self.to_device(batch, (self._seed, step))
 
     def example(self) -> Batch:
         """Return a batch of copies of the first sample, transformed as in evaluation."""
         with user_code("train.dataset", self._dataset):
             raw = self.reader.first(self.sizes.micro_batch_size)
-        self._to_device(raw, (self._seed, 0))
-        self.resumes_exactly = not self._is_own or self._is_repeatable()
-        return self._to_device(raw, None)
-
-    def _is_repeatable(self) -> bool:
-        """Return whether a few samples have the same values when they are read again."""
-        samples = set()
-        with contextlib.suppress(Exception):  # the training meets it, with the right step
-            for _ in range(2):
-                seed_all(mix(SAMPLE, self._seed), self._device)
-                raw = self.reader.at(range(min(TRIAL_SIZE, self.batches.num_samples)))
-                samples.add(content_sha256(self._to_device(raw, (self._seed, 0))))
-        return len(samples) < 2
+        self.to_device(raw, (self._seed, 0))
+        return self.to_device(raw, None)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -159,7 +132,7 @@ class HeldOut:
 
     def __init__(self, source: Source, transform: Transform | None, context: RankContext) -> None:
         self.reader = reader_of(source, context, HELD_OUT)
-        self._to_device = ToDevice(transform, context)
+        self.to_device = ToDevice(transform, context)
         self._num_samples, self._dataset = len(source), context.train.dataset
         world_size = context.distributed.world_size
         all_indices = torch.arange(len(source), device=self.reader.index_device)
@@ -180,13 +153,13 @@ class HeldOut:
         The worker processes stay alive between two calls.
         """
         for batch in self.reader.read(self._schedule):
-            yield HeldOutBatch(self._to_device(batch, None), len(batch.indices))
+            yield HeldOutBatch(self.to_device(batch, None), len(batch.indices))
 
     def example(self) -> Batch:
         """Return a batch of the first sample of all."""
         with user_code("train.dataset", self._dataset):
             raw = self.reader.first(1)
-        return self._to_device(raw, None)
+        return self.to_device(raw, None)
 
     def close(self) -> None:
         """End the worker processes."""

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data import data_set
-from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.data.sources import Samples, content_sha256
 from slurm_job_kit.trainer.errors import UserError
 
 
@@ -46,3 +47,15 @@ def pair(train, held_out):
 
 def test_the_held_out_part_may_be_missing():
     assert parts(f"{__name__}:pair", {"train": [1], "held_out": None}) == ([1], None, False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"x": torch.ones(2), "name": "cat"}, {"x": torch.ones(2), "name": "dog"}),
+        (np.arange(3), np.arange(3) + 1),
+        ((b"cat", 1), (b"dog", 1)),
+    ],
+)
+def test_what_a_collate_function_takes_has_a_digest(one, other):
+    assert content_sha256(one) == content_sha256(one) != content_sha256(other)

@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from slurm_job_kit.trainer.data.feed import TRIAL_SIZE
 from slurm_job_kit.trainer.data.sources import Batch, Samples
 from tests import parts
 
@@ -53,10 +52,10 @@ def recorded() -> tuple[Samples, Samples]:
 def batches(folder: Path, rank: int) -> list[list[int]]:
     """The samples on which a rank trained over all attempts.
 
-    Without those of a start: a throw-away pass uses sample 0 only, the first ones are compared, and
+    Without those of a start: a throw-away pass uses sample 0 only, the first four are compared, and
     single ones are digested.
     """
     lines = [line.split() for line in (folder / str(rank)).read_text().splitlines()]
     all_batches = [[int(word) for word in line] for line in lines]
     trained = [batch for batch in all_batches if len(batch) > 1 and any(batch)]
-    return [batch for batch in trained if batch != list(range(TRIAL_SIZE))]
+    return [batch for batch in trained if batch != [0, 1, 2, 3]]

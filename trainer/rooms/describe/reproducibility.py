@@ -55,11 +55,13 @@ def note_attempt(loop: Loop) -> None:
     """Add this attempt's environment to the saved state; give the loop the exactness."""
     context, state, batches = loop.context, loop.state, loop.data.train_batches
     now = describe(context)
+    sample_digests.try_again(loop)
     now |= _samples(loop, now)
     if not _resume_exactly(batches, context):
-        context.distributed.log(f"warning: train.dataset: {batches.inexact}")
+        inexact = batches.inexact or sample_digests.INEXACT
+        context.distributed.log(f"warning: train.dataset: {inexact}")
         if state.global_step > 0:
-            now[INEXACT] = [state.global_step, batches.resumed]
+            now[INEXACT] = [state.global_step, batches.resumed or sample_digests.RESUMED]
     state.environments = extend_history(state.environments, now, state.global_step)
     loop.exactness = exactness(state.environments, context.is_deterministic)
 

@@ -21,12 +21,23 @@ from ...data.sources import content_sha256
 from ...errors import HINT, OtherData
 from ...loop import Loop
 from ...process.context import broadcast_bytes
+from ...user_code import is_user_code
 
-COUNT = 16  # of each set, spread over it
-# One sample may take seconds. A generator may change one of a hundred.
-READ_S, REREAD_S, NUM_REREADS = 1, 5, 100
+COUNT, READ_S = 16, 1  # of each set, spread over it; one sample may take seconds
+NUM_REREADS, TRIAL_SIZE = 5, 4
 # Keys of an environment: the digests, and when a submit or `resume --code` froze the code.
 DIGESTS, FROZEN = "samples", "frozen"
+
+# Of samples that differ when they are read again: the warning, and the reason of the result.
+INEXACT = (
+    "a sample has other values when it is read again: the data set or train.transform draws from a "
+    "generator of its own, whose state no checkpoint has. The exactness of a run that was resumed "
+    "is then `approximate`"
+)
+RESUMED = (
+    "train.dataset or train.transform draws from a generator of its own, which began again after "
+    "step {}"
+)
 
 # Of each set by its name: its number of samples, and label and digest of those that are read. The
 # label is empty where it is no class and no text, the digest where the sample could not be read.
@@ -124,14 +135,24 @@ def of_first_rank(loop: Loop, is_like_first: bool) -> dict[str, Any]:
 
 def is_repeatable(loop: Loop) -> bool:
     """Return whether this rank reads the same again; a generator of the user's may draw anew."""
-    first, until = of_rank(loop), time.monotonic() + REREAD_S
-    for _ in range(NUM_REREADS):
-        if difference(first, of_rank(loop)) is not None:
-            loop.data.train_batches.resumes_exactly = False
-            return False
-        if time.monotonic() > until:
-            break
-    return True
+    first = of_rank(loop)
+    is_same = all(difference(first, of_rank(loop)) is None for _ in range(NUM_REREADS))
+    loop.data.train_batches.resumes_exactly &= is_same
+    return is_same
+
+
+def try_again(loop: Loop) -> None:
+    """Read the first samples twice, which the user's code may draw or transform otherwise."""
+    batches, train, samples = loop.data.train_batches, loop.train, set()
+    is_own = any(map(is_user_code, (train.dataset, train.transform)))
+    if not is_own or not isinstance(batches, IndexedBatches):
+        return
+    with contextlib.suppress(Exception):  # the training meets it, with the right step
+        for _ in range(2):
+            seeds.seed_all(seeds.mix(seeds.SAMPLE, train.seed), loop.device)
+            raw = batches.reader.at(range(min(TRIAL_SIZE, batches.batches.num_samples)))
+            samples.add(content_sha256(batches.to_device(raw, (train.seed, 0))))
+    batches.resumes_exactly = len(samples) < 2
 
 
 def in_words(loop: Loop, differs: tuple[str, str, str]) -> str:

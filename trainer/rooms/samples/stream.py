@@ -229,14 +229,14 @@ class StreamBatches(TrainBatches):
             reading = self._next()
             self._last = self._reader.position, reading
             self._reader.position = reading.after
-            yield self._to_device(reading.batch, (self._seed, step))
+            yield self.to_device(reading.batch, (self._seed, step))
 
     def example(self) -> Batch:
         """Return the first batch of the stream; the training still begins with that batch."""
         with user_code("train.dataset", self._train.dataset):
             reading = self._reader.first()
-        self._to_device(reading.batch, (self._seed, 0))
-        return self._to_device(reading.batch, None)
+        self.to_device(reading.batch, (self._seed, 0))
+        return self.to_device(reading.batch, None)
 
     def positions(self) -> list[dict[str, Any]]:
         """Return the position after the last batch that was trained on, as plain values.
