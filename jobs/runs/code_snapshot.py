@@ -1,7 +1,6 @@
 """The frozen code: a read-only copy of the repository, shared by runs of equal code."""
 
 import contextlib
-import errno
 import functools
 import hashlib
 import os
@@ -307,23 +306,9 @@ def _damage(copy: Path) -> str | None:
     return None if is_same else f"a file of {copy} was changed"
 
 
-def delete(folder: Path, judged: os.stat_result | None = None) -> None:
-    """Delete a folder, whose folders may be read-only, and nothing outside of it; spec.json last.
-
-    judged: the folder that is meant; another one may have its name now. Raises: OSError.
-    """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if judged is not None and not os.path.samestat(os.fstat(fd), judged):
-            raise OSError(errno.ESTALE, "another folder has this name now", str(folder))
-        for _, _, _, inner in os.fwalk(dir_fd=fd):
-            with contextlib.suppress(PermissionError):
-                os.fchmod(inner, 0o700)
-        for name in sorted(os.listdir(fd), key="spec.json".__eq__):
-            if stat.S_ISDIR(os.lstat(name, dir_fd=fd).st_mode):
-                shutil.rmtree(name, dir_fd=fd)
-            else:
-                os.unlink(name, dir_fd=fd)
-    finally:
-        os.close(fd)
-    os.rmdir(folder)
+def delete(folder: Path) -> None:
+    """Delete a folder, whose folders may be read-only. Raises: OSError."""
+    for root, _, _ in os.walk(folder):
+        with contextlib.suppress(PermissionError):
+            os.chmod(root, 0o700)
+    shutil.rmtree(folder)

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ... import installation, shared_files
@@ -30,7 +30,6 @@ DAYS = 30
 DELETED = ".deleted-"  # what a clean has renamed and not yet deleted
 MIN_CODE_AGE_S = 3600.0  # a submit may be using it before its run directory exists
 _RUN = RunDir(Path())
-_LINKS = (_RUN.code.name, _RUN.kit.name, _RUN.job_log.name)  # that the kit makes
 _FILES = {getattr(_RUN, name).name for name, each in vars(RunDir).items() if isinstance(each, File)}
 # Beside these, at the top of a run: by attempts, by rooms, or for a moment.
 _MORE = re.compile(
@@ -59,8 +58,7 @@ def command(args: argparse.Namespace) -> int:
     named = [run for text in args.runs for run in lookup.find_all(text)]
     runs = [run for run in named or lookup.all_runs() if shared_files.is_dir(run.path)]
     files = {run_dir: state.read_files(run_dir) for run_dir in runs}  # before Slurm is asked
-    typed = {Path(os.path.realpath(os.path.expanduser(text))) for text in args.runs}
-    over = list(_over(files, days * 86400, typed))
+    over = list(_over(files, days * 86400))
     code = [] if args.runs else list(_unused_code(lookup.runs_root(), over, days * 86400))
     for path in [*(run_dir.path for run_dir in over), *code]:
         print(f"{format_size(size_of(path)):>9}  {display_path(path)}")
@@ -73,21 +71,16 @@ def command(args: argparse.Namespace) -> int:
     else:
         failed = sum(not _delete_run(run_dir, files[run_dir]) for run_dir in over)
         fresh = time.time() - MIN_CODE_AGE_S  # a submit touches the copy that it takes
-        unused = [(path, judged) for path in code if (judged := path.lstat()).st_mtime < fresh]
-        failed += sum(not _delete(path, path.parent, judged) for path, judged in unused)
+        unused = [path for path in code if path.lstat().st_mtime < fresh]
+        failed += sum(not _delete(path, path.parent) for path in unused)
         if failed:
             raise FailedError(f"{failed} of {found} could not be deleted, see above")
         print(f"{found} deleted")
     return 0
 
 
-def _over(
-    files: Mapping[RunDir, RunFiles], older_than_s: float, typed: Collection[Path]
-) -> Iterator[RunDir]:
-    """Yield runs that are over and old enough; print which runs are left alone and why.
-
-    typed: the folders that the user gave.
-    """
+def _over(files: Mapping[RunDir, RunFiles], older_than_s: float) -> Iterator[RunDir]:
+    """Yield runs that are over and old enough; print which runs are kept and why."""
     named = [job for each in files.values() for job in each.jobs]
     lives = job_list.ask(named) if named else {}
     is_silent = any(life.is_silent for life in lives.values())
@@ -96,52 +89,25 @@ def _over(
         if reason is None:
             if run.phase not in OVER or age_s(run.run_dir) < older_than_s:
                 continue
-            reason = why_no_run(path) or (None if path in typed else why_elsewhere(path))
+            reason = why_no_run(path)
         if reason is None:
             yield run.run_dir
         else:
-            print_line(f"{display_path(path)} is left alone: {reason}")
+            print_line(f"{display_path(path)} is kept: {reason}")
 
 
-def why_no_run(path: Path, is_left: bool = False) -> str | None:
-    """Return what a real folder of this user has that no run of the kit has; None for a run.
-
-    is_left: by a clean that was killed: spec.json is the last file that it deletes.
-    """
+def why_no_run(path: Path) -> str | None:
+    """Return what a folder has that no run of the kit has; None for a run."""
     try:
-        spec = Spec.read(path / _RUN.spec) if not is_left or os.listdir(path) else None
-        with os.scandir(path) as entries:
-            reason = next(filter(None, map(_why_not_of_run, entries)), None)
+        name = Spec.read(path / _RUN.spec).name
     except (OSError, UserError) as error:
         return f"no spec is read, as of a run: {str(error).partition(chr(10))[0]}"
-    if spec is not None and spec.name != path.parent.name and not is_left:
-        return f"it is a run of {spec.name}, in a folder of another name: move it back"
-    return reason
-
-
-def _why_not_of_run(entry: os.DirEntry[str]) -> str | None:
-    """Return why a run with this entry stays."""
-    if entry.name not in _FILES and not _MORE.fullmatch(entry.name):
-        return f"the kit makes no {entry.name} in a run: move it out, or delete the run by hand"
-    if entry.is_symlink() and entry.name not in _LINKS:
-        return f"{entry.name} is a link, and the kit makes none there: delete the link"
-    is_closed = entry.is_dir(follow_symlinks=False) and not os.access(entry, os.W_OK | os.X_OK)
-    if is_closed and (uid := entry.stat().st_uid) != os.geteuid():
-        return f"{entry.name} is of user {user_name(uid)}, who must delete it"
+    if name != path.parent.name:
+        return f"it is a run of {name}, in a folder of another name: move it back"
+    for entry in os.listdir(path):
+        if entry not in _FILES and not _MORE.fullmatch(entry):
+            return f"the kit makes no {entry} in a run: move it out, or delete the run by hand"
     return None
-
-
-def why_elsewhere(path: Path) -> str | None:
-    """Return why a run in another root is not one of the default root; None for one that is.
-
-    The kit lets links of this user in the default root lead to it.
-    """
-    link = lookup.runs_root() / path.parent.name / path.name
-    if os.path.realpath(link) == str(path):
-        links = [each for each in (link.parent, link) if each.is_symlink()]
-        if all(each.lstat().st_uid == os.geteuid() for each in links):
-            return None
-    return "it lies in another root, and no link of yours leads to it: clean it by its path"
 
 
 def age_s(run_dir: RunDir) -> float:
@@ -175,20 +141,14 @@ def why_busy(run: RunState, is_silent: bool) -> str | None:
 
 def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Iterator[Path]:
     """Yield copies of code that no run of the root names, and what a killed clean left."""
-    for path in files_in(root, f"{DELETED}*"):
-        if not _is_own_folder(path):
-            continue
-        if (reason := why_no_run(path, is_left=True)) is None:
-            yield path
-        else:
-            print_line(f"{display_path(path)} is left alone: {reason}")
+    yield from filter(_is_own_folder, files_in(root, f"{DELETED}*"))
     if (root / ".code").is_symlink():
-        print_line(f"all code is left alone: {root / '.code'} is a link")
+        print_line(f"all code is kept: {root / '.code'} is a link")
         return
     try:
         named = _named_code(root, {run_dir.path for run_dir in gone})
     except OSError as error:
-        print_line(f"all code is left alone: {str(error).partition(chr(10))[0]}")
+        print_line(f"all code is kept: {str(error).partition(chr(10))[0]}")
         return
     for path in files_in(root / ".code", "*"):
         shared_files.ask_again(path)  # a submit on another host may be taking it
@@ -229,11 +189,10 @@ def _named_code(root: Path, without: set[Path]) -> set[str]:
 
 def _delete_run(run_dir: RunDir, before: RunFiles) -> bool:
     """Delete a run and the folder of its name, if that is empty then; returns whether it could."""
-    judged = run_dir.path.lstat()
     if state.read_files(run_dir) != before:
-        print_line(f"{display_path(run_dir.path)} stays: the run was started meanwhile")
+        print_line(f"{display_path(run_dir.path)} is kept: the run was started meanwhile")
         return False
-    if not _delete(run_dir.path, lookup.own_root(run_dir), judged):
+    if not _delete(run_dir.path, lookup.own_root(run_dir)):
         return False
     latest = run_dir.path.with_name("latest")
     with contextlib.suppress(OSError):
@@ -243,22 +202,16 @@ def _delete_run(run_dir: RunDir, before: RunFiles) -> bool:
     return True
 
 
-def _delete(path: Path, folder: Path, judged: os.stat_result) -> bool:
-    """Rename a folder to a hidden one of `folder` and delete it; returns whether it could.
-
-    judged: the folder that may be deleted; another one that has its name now stays.
-    """
+def _delete(path: Path, folder: Path) -> bool:
+    """Rename a folder to a hidden one of `folder` and delete it; returns whether it could."""
     aside = path
     try:
         if not path.name.startswith(DELETED):
             aside = folder / f"{DELETED}{path.name}-{os.urandom(4).hex()}"
             os.rename(path, aside)
-            if not os.path.samestat(aside.lstat(), judged):
-                os.rename(aside, path)
-                aside = path
-        code_snapshot.delete(aside, judged)  # frozen code is read-only
+        code_snapshot.delete(aside)  # frozen code is read-only
     except OSError as error:
-        print_line(f"{display_path(path)} stays: {error}")
+        print_line(f"{display_path(path)} is kept: {error}")
         return False
     return True
 

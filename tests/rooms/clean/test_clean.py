@@ -15,7 +15,9 @@ from slurm_job_kit.jobs.rooms.clean import clean
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_json
 from slurm_job_kit.jobs.runs import code_snapshot
 from tests.core import run_files
+from tests.core.commands.test_two_hosts import run as run
 from tests.core.run_files import make_checkpoint, make_code, make_run
+from tests.core.two_hosts import look
 
 
 def age(path, days=2.0):
@@ -169,108 +171,54 @@ def test_the_next_clean_ends_one_that_was_killed(here, monkeypatch):
     assert not left.exists()
 
 
-@pytest.fixture
-def precious(here):
-    """A folder of this user, and what it holds; a clean must neither delete nor change it."""
-    folder = here / "precious"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "inner/thesis").write_text("x")
-    for each in (folder, folder / "inner"):
-        each.chmod(0o555)
-    yield folder
-    assert (folder / "inner/thesis").read_text() == "x"
-    for each in (folder, folder / "inner"):
-        assert each.stat().st_mode & 0o777 == 0o555
-        each.chmod(0o755)
-
-
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("standby", "the kit makes no standby in a run"),
-        ("checkpoints", "checkpoints is a link, and the kit makes none there"),
-        ("timeline", "timeline is a link"),
-        ("attempt-1", "attempt-1 is a link"),
         ("notes.txt", "the kit makes no notes.txt in a run: move it out"),
         ("spec.json", "spec.json: not JSON"),
         ("name", "it is a run of tiny, in a folder of another name"),
     ],
 )
-def test_clean_leaves_alone_what_no_run_of_the_kit_has(here, precious, name, line, capfd):
+def test_clean_keeps_what_no_run_of_the_kit_has(here, name, line, capfd):
     run = ended(here)
-    if name == "notes.txt":
-        (run.path / name).write_text("x")
-    elif name == "spec.json":
-        run.spec.write_text("{")
-    elif name == "name":
+    if name == "name":
         run = RunDir(run.path.parent.rename(here / "runs/thesis") / run.run_id)
     else:
-        shutil.rmtree(run.path / name, ignore_errors=True)
-        (run.path / name).symlink_to(precious)
+        (run.path / name).write_text("{")
     age(run.path, 40)
     before = everything(run)
     assert main(["clean", "--yes"]) == 0
-    assert f"{run.path.parent.name}/20260101 is left alone: " in (err := capfd.readouterr().err)
+    assert f"{run.path.parent.name}/20260101 is kept: " in (err := capfd.readouterr().err)
     assert line in err and everything(run) == before
 
 
-def test_clean_deletes_links_and_nothing_behind_them(here, precious):
-    run = ended(here)
-    (run.checkpoints / "newest").symlink_to(precious)
+def test_clean_deletes_links_and_nothing_behind_them(here, capfd):
+    precious, run = here / "precious", ended(here)
+    (precious / "inner").mkdir(parents=True)
+    (precious / "inner/thesis").write_text("x")
+    precious.chmod(0o555)
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.symlink_to(precious)
     run.job_log.symlink_to(precious / "inner/thesis")
     age(run.path, 40)
+    (here / "runs/.deleted-y").symlink_to(precious)
+    (here / "runs/.code").symlink_to(precious)  # perhaps of several roots
     assert main(["clean", "--yes"]) == 0
-    assert not run.path.exists()
+    assert not run.path.exists() and (precious / "inner/thesis").exists()
+    assert precious.stat().st_mode & 0o777 == 0o555
+    assert f"all code is kept: {here}/runs/.code is a link" in capfd.readouterr().err
+    precious.chmod(0o755)
 
 
-@pytest.mark.parametrize("swapped", ["link", "folder"])
-def test_clean_deletes_no_other_folder_that_gets_the_name_meanwhile(
-    here, precious, swapped, monkeypatch, capfd
-):
-    run, rename = ended(here), os.rename
-
-    def swap_and_rename(path, aside):
-        monkeypatch.setattr(os, "rename", rename)
-        rename(run.path, here / "moved")
-        run.path.symlink_to(precious) if swapped == "link" else rename(precious, run.path)
-        os.rename(path, aside)
-
-    monkeypatch.setattr(os, "rename", swap_and_rename)
-    assert main(["clean", "--yes"]) == 1
-    assert f"{run.run_id} stays: " in capfd.readouterr().err and (here / "moved/spec.json").exists()
-    if swapped == "folder":
-        run.path.rename(precious)
-
-
-def test_a_link_in_the_root_leads_a_clean_to_a_run_of_another_root_only_if_it_is_ones_own(
-    here, monkeypatch, capfd
-):
-    run = make_run(here, root="elsewhere")
-    records.write(run.result, Result("completed", global_step=30))
-    age(run.path, 40)
-    for link in (here / "runs/x/y", here / "runs/tiny/20260101"):
-        assert run.path.exists()
-        link.parent.mkdir(parents=True)
-        link.symlink_to(run.path)
-        capfd.readouterr()
-        assert main(["clean", "--yes"]) == 0
-        if link.parent.name == "x":
-            assert "lies in another root" in capfd.readouterr().err
-            link.unlink()
-    assert not run.path.exists()
-
-
-def test_what_looks_like_the_rest_of_a_clean_stays_unless_it_is_one(here, precious, capfd):
-    root = here / "runs"
-    (root / ".deleted-x").mkdir(parents=True)
-    (root / ".deleted-x/thesis").write_text("x")
-    (root / ".deleted-y").symlink_to(precious)
-    (root / ".code").symlink_to(precious)
-    age(root, 40)
-    assert main(["clean", "--yes"]) == 0
-    assert (root / ".deleted-x/thesis").exists() and (root / ".deleted-y").is_symlink()
-    assert ".deleted-x is left alone: no spec is read" in (err := capfd.readouterr().err)
-    assert f"all code is left alone: {root / '.code'} is a link" in err
+def test_the_age_of_a_run_is_that_of_its_files_now(hosts, run):
+    run_files.recorded(run)
+    there = hosts.run_there(run)
+    for path in (run.spec, run.submission, run.attempts, run.path):
+        os.utime(path, (0, 0))
+    look(hosts.there)
+    assert clean.age_s(there) > 60
+    run_files.recorded(run, decision="hold")
+    assert clean.age_s(there) < 60
 
 
 def test_an_unknown_run_is_refused(here, capfd):
