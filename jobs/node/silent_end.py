@@ -30,16 +30,6 @@ _FAILURE = re.compile(
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
 _FRAME = re.compile(r'^\s*File ".*", line \d+')
-# The first line of a traceback, and the errors of a group, whose lines have a | before them.
-_TRACEBACK = re.compile(r"( *\+ Exception Group )?Traceback \(most recent call last\)")
-_IN_GROUP = re.compile(r" *\| (?!(?:Exception Group )?Traceback \()(\S.*)")
-LINES, GROUP_LINES = 20, 400
-# Lines that only say where there is more, and the borders of a box around the words.
-_POINTER = re.compile(r"--help|helptext|HYDRA_FULL_ERROR|errors\.pydantic\.dev")
-_REFUSAL = re.compile(
-    r"error|unrecogni[sz]ed|unknown|invalid|missing|required|unexpected|no such|not ", re.IGNORECASE
-)
-_BORDER = " \t|─━═│┃║╭╮╰╯┌┐└┘┏┓┗┛╔╗╚╝"
 # Lines of the kit and of Slurm in job.log.
 _NOT_PREFIX = re.compile(r"\d{4}-\d\d-\d\d \d\d:|(?:srun|slurmstepd)\S*: ")
 _EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
@@ -61,18 +51,16 @@ def ended_ranks(
 def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError:
     """Return the record of a rank, by the error file of torchelastic's @record, else by its log."""
     rank, code = int(end["rank"]), int(end["code"])
-    log = log_text.last_lines(attempt_dir.rank_log(rank), GROUP_LINES)
-    whole = [line.removeprefix(f"[rank{rank}]: ") for line in log]  # torch puts it there
-    lines = whole[-LINES:]
+    log = log_text.last_lines(attempt_dir.rank_log(rank))
+    lines = [line.removeprefix(f"[rank{rank}]: ") for line in log]  # torch puts it there
     if end["error_file"] != "<N/A>":
-        whole = lines = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
-    words, is_refusal = _words_of(lines, code)
-    words = (code == 1 and _group_words(whole)) or words
+        lines = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
+    words = _words_of(lines, code)
     is_peers = code == -signal.SIGTERM or any(each in words for each in _PEER_ERRORS)
     cause = None if is_peers else known_cause(words)
     # A shell shows the end of a program by signal N as 128 + N.
     of_exit = Kind.PROCESS_KILLED if code < 0 or code > 128 else Kind.USER_CODE
-    of_exit = Kind.SPEC_MISTAKE if is_refusal else of_exit
+    of_exit = Kind.SPEC_MISTAKE if code == 2 else of_exit  # of a parser of options, by convention
     kind = cause or (Kind.COLLECTIVE if is_peers else of_exit)
     between = ": " if code > 0 else "; its last line: "
     return RankError(
@@ -89,39 +77,16 @@ def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError
     )
 
 
-def _words_of(lines: Sequence[str], code: int) -> tuple[str, bool]:
-    """Return what a log says of a rank's end, and whether a parser refused an option.
-
-    That is the error behind the last frame of a traceback, else the last line: of a parser (exit
-    code 2, by convention) the last one that names what it refused.
-    """
+def _words_of(lines: Sequence[str], code: int) -> str:
+    """Return what a log says of a rank's end: the error of its last traceback, or its last line."""
     last_frame = max((n for n, line in enumerate(lines) if _FRAME.match(line)), default=None)
     if last_frame is not None and code == 1:  # else Python has not ended by it
-        behind = lines[last_frame + 1 :]
-        begin = next((n for n, line in enumerate(behind) if line[:1].strip()), len(behind))
+        behind = itertools.dropwhile(lambda line: not line[:1].strip(), lines[last_frame + 1 :])
         # Warnings of torch ([W1128 ...) come from other threads, of a peer that is gone by then.
-        of_error = itertools.takewhile(lambda line: not line.startswith("["), behind[begin:])
-        if error := [line for line in of_error if not _POINTER.search(line)]:
-            return "\n".join(error), False
-    shown = [text for line in lines if re.search(r"\w", text := line.strip(_BORDER))]
-    own = [text for text in shown if not _POINTER.search(text)]
-    is_refusal = code == 2 or (0 < code <= 128 and any(map(_POINTER.search, shown[-3:])))
-    if is_refusal:
-        at = max((n for n, text in enumerate(own) if _REFUSAL.search(text)), default=-1)
-        if at >= 0:  # `(required)` below its option; the options below `unrecognized:`
-            begin = at if " " in own[at] else max(0, at - 1)
-            end = at + (3 if own[at].endswith(":") else 1)
-            own = [" ".join(own[begin:end])]
-    return (own or shown or [""])[-1], is_refusal
-
-
-def _group_words(lines: Sequence[str]) -> str:
-    """Return the errors of an exception group in one line; "" if the last traceback is of none."""
-    begins = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
-    if not begins or "+ Exception Group" not in lines[begins[-1]]:
-        return ""
-    group, *errors = (found[1] for line in lines[begins[-1] :] if (found := _IN_GROUP.match(line)))
-    return f"{group}: {'; '.join(errors)}"
+        if error := [*itertools.takewhile(lambda line: not line.startswith("["), behind)]:
+            return "\n".join(error)
+    shown = (line.strip(" \t|│") for line in reversed(lines) if re.search(r"\w", line))
+    return next(shown, "")
 
 
 def _seconds(when: str) -> float:
