@@ -17,7 +17,7 @@ from .environment import without
 from .rooms import ROOMS
 
 if TYPE_CHECKING:
-    from .attempt.decision import Decision
+    from .attempt.decision import Decision, Ending
     from .config.loaded import LoadedSpec
     from .environment import Door
     from .problems import Problem
@@ -107,10 +107,10 @@ def evidence(
     return found
 
 
-def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     """Return the decision after an attempt, which a room may turn into another."""
     for hook in _rooms_with("decide"):
-        decision = hook(facts, found, decision)
+        decision = hook(facts, ending, decision)
     return decision
 
 

@@ -4,8 +4,9 @@
 - attempts: one attempt after another until a decision ends this start; the srun of each.
 - open: claims the run and writes the plan of the next attempt.
 - close: reads the facts, decides what follows, records it.
-- collect_evidence: the evidence of what ended an attempt: its files, Slurm and the nodes.
-- decision: the pure functions from evidence and earlier records to a decision.
+- collect_evidence: how an attempt ended: its files, Slurm and the nodes.
+- ending: the value that has that.
+- decision: the pure functions from an ending and earlier records to a decision.
 - reasons: names what ended an attempt, and what shows it, for its record.
 - execute: executes a decision: requeue, successor, retry, hold.
 - record_writer: makes and writes the records of all attempts, and the result.

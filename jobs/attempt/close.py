@@ -3,12 +3,10 @@
 import errno
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from .. import hooks, shared_files
 from ..console import BestEffort, print_line
-from ..node.torchrun import stop_signal
-from ..records.ended import FINAL, Evidence
+from ..records.ended import FINAL
 from ..rundir import RunDir
 from ..runs import fact_reader, interpret, run_lock
 from ..runs.interpret import AttemptFacts
@@ -18,14 +16,12 @@ from .decision import (
     Action,
     Cause,
     Decision,
-    after_quick_crash,
+    Ending,
     budget_of,
-    budget_used,
     decide,
-    decide_lost,
     format_decision,
+    history_of,
     is_automatic_start,
-    with_unsaved,
 )
 from .end_messages import error_lines, report_quarantine, report_short_lead
 from .execute import end_run, format_for_log
@@ -49,15 +45,8 @@ def close(
             raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
         raise
     facts = fact_reader.read(run_dir, attempt)
-    evidence = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
-    decision = decide(evidence, budget_used(facts.attempts, time.time()), budget_of(facts.spec))
-    if facts.plan is not None and interpret.first_event(facts, "first_step") is None:
-        ran_s = time.time() - facts.plan.start
-        decision = after_quick_crash(decision, evidence, facts.last, ran_s)
-    decision = hooks.decide(facts, evidence, decision)
-    decision = _with_stop(facts, evidence, decision)
-    if decision is COMPLETED and interpret.is_by_exit_code(facts):
-        decision = replace(COMPLETED, reason="every rank exited with code 0")
+    ending = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
+    evidence, decision = ending.evidence, _decide(facts, ending)
     with BestEffort("attempt")():
         run_dir.attempt(attempt).rendezvous_key.unlink(missing_ok=True)
         report_quarantine(run_dir, facts)
@@ -68,7 +57,7 @@ def close(
     # Else Slurm itself ends the steps; in the job's next start they have the same names.
     is_over = evidence.is_requeued or evidence.outcome == "completed"
     if evidence.job_state == "RUNNING" and not is_over:
-        srun_step.end_leftover(me.job_id, interpret.nodes_without_end(facts))
+        srun_step.end_leftover(me.job_id, ending.silent)
     facts = record_writer.record(run_dir, facts, evidence, decision)
     record_writer.note(run_dir, attempt, "close", decision=decision.action)
     if evidence.outcome == "stopped" and not me.is_local:  # else there is no limit, or no stop
@@ -81,13 +70,9 @@ def close(
     return decision, facts
 
 
-def _with_stop(facts: AttemptFacts, evidence: Evidence, decision: Decision) -> Decision:
-    """Return the decision with what a stop lacked that saved nothing of the steps."""
-    if evidence.outcome is not None or interpret.is_without_step(facts):
-        return decision
-    if stop_signal(facts.spec.launch) is None or not facts.of_nodes.known_agents:
-        return decision  # it saves nothing at a stop, or had not begun
-    return with_unsaved(decision, evidence, bool(interpret.nodes_without_end(facts)))
+def _decide(facts: AttemptFacts, ending: Ending) -> Decision:
+    history = history_of(facts.attempts, time.time())
+    return hooks.decide(facts, ending, decide(ending, history, budget_of(facts.spec)))
 
 
 def close_lost(
@@ -102,16 +87,11 @@ def close_lost(
     if is_others or not interpret.is_unrecorded(facts):
         return facts
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
-    evidence = interpret.lost_evidence(facts)
-    if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
-        evidence = collect_evidence.of_lost(run_dir, facts, me, evidence)
-    budgets = budget_used(facts.attempts, time.time()), budget_of(facts.spec)
-    decision = decide_lost(evidence, *budgets, is_automatic)
-    decision = hooks.decide(facts, evidence, decision)
-    decision = _with_stop(facts, evidence, decision)
+    ending = collect_evidence.of_lost(run_dir, facts, me, is_automatic)
+    decision = _decide(facts, ending)
     # Nothing else in job.log shows how that attempt ended.
     print_line(f"attempt {facts.attempt}: {format_decision(decision)}")
-    facts = record_writer.record(run_dir, facts, evidence, decision)
+    facts = record_writer.record(run_dir, facts, ending.evidence, decision)
     if decision.action in FINAL:
         facts = record_writer.write_result(run_dir, facts, decision)
         hooks.end(run_dir, facts, me)

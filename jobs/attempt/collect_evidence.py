@@ -1,54 +1,81 @@
-"""The evidence about an attempt that ended: its files, and what Slurm and its nodes answer now."""
+"""How an attempt ended: its files, and what Slurm and its nodes answer now."""
 
 import time
 from dataclasses import replace
 
 from .. import hooks
 from ..console import print_line
+from ..node.torchrun import stop_signal
 from ..records.ended import Evidence
 from ..rundir import RunDir
 from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
 from . import srun_step
+from .ending import SOON_S, Ending
 
 
 def of_ended(
     run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
-) -> Evidence:
-    """Return what ended the attempt; Slurm is not asked where the run is certainly complete."""
+) -> Ending:
+    """Return how the attempt ended; Slurm is not asked where the run is certainly complete."""
     state = "LOCAL" if me.is_local else "UNKNOWN"
     evidence, job = interpret.rank_evidence(facts, state, srun_exit, stops), None
+    ending = ending_of(facts, evidence, time.time())
     if not me.is_local and evidence.outcome != "completed":
         job = client.show_job(me.job_id, client.PATIENCE_S)
         if job is None:
             print_line(f"attempt {facts.attempt}: slurmctld does not show job {me.job_id}")
         else:
-            evidence = with_job(facts, evidence, job)
-    return hooks.evidence(run_dir, facts, me, evidence, job)
+            evidence = _with_job(facts, ending, job)
+    return replace(ending, evidence=hooks.evidence(run_dir, facts, me, evidence, job))
 
 
-def with_job(facts: AttemptFacts, evidence: Evidence, job: client.Job) -> Evidence:
-    """Return `evidence` with what Slurm shows of the job now, and the nodes that do not answer."""
+def _with_job(facts: AttemptFacts, ending: Ending, job: client.Job) -> Evidence:
+    """Return the evidence with what Slurm shows of the job now, and the nodes without an answer."""
     evidence = replace(
-        evidence,
+        ending.evidence,
         job_state=job.state,
         job_reason=job.reason,
         is_preempted=job.is_preempted,
         is_requeued=job.restarts > client.restart_count(),
         can_requeue=job.can_requeue,
         is_near_limit=interpret.is_near_limit(facts, time.time()),
-        unreachable_nodes=srun_step.unreachable_nodes(facts, interpret.nodes_without_end(facts)),
+        unreachable_nodes=srun_step.unreachable_nodes(facts, ending.silent),
     )
     if evidence.unreachable_nodes and not (facts.of_nodes.errors or facts.of_nodes.agent_errors):
         evidence = replace(evidence, error=None)  # what the other agents left is a consequence
     return evidence
 
 
-def of_lost(
-    run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, evidence: Evidence
-) -> Evidence:
-    """Return `evidence` of a lost attempt with its nodes that do not answer now."""
-    unreachable = srun_step.unreachable_nodes(facts, facts.nodes)
-    evidence = replace(evidence, unreachable_nodes=unreachable)
-    return hooks.evidence(run_dir, facts, me, evidence, None)
+def of_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, is_automatic: bool) -> Ending:
+    """Return how an attempt ended whose batch script was killed.
+
+    is_automatic: no user asked for this start. Then a node may have failed, and the batch script
+    with it: its nodes are asked now.
+    """
+    evidence = interpret.lost_evidence(facts)
+    if is_automatic and not me.is_local:
+        unreachable = srun_step.unreachable_nodes(facts, facts.nodes)
+        evidence = replace(evidence, unreachable_nodes=unreachable)
+        evidence = hooks.evidence(run_dir, facts, me, evidence, None)
+    return ending_of(facts, evidence, time.time(), is_automatic)
+
+
+def ending_of(
+    facts: AttemptFacts, evidence: Evidence, now: float, is_automatic: bool = True
+) -> Ending:
+    """Return how an attempt ended. now: in seconds since the epoch."""
+    launch, of_nodes = facts.spec.launch, facts.of_nodes
+    has_begun = interpret.first_event(facts, "first_step") is not None
+    saves = stop_signal(launch) is not None and bool(of_nodes.known_agents)
+    return Ending(
+        evidence,
+        interpret.first_error(of_nodes.errors),
+        tuple(interpret.further_errors(of_nodes.errors)),
+        interpret.nodes_without_end(facts),
+        is_quick=facts.plan is not None and not has_begun and now - facts.plan.start <= SOON_S,
+        saves_steps=saves and not interpret.is_without_step(facts),
+        is_by_exit_code=interpret.is_by_exit_code(facts),
+        is_automatic=is_automatic,
+    )

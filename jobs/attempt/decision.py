@@ -1,4 +1,4 @@
-"""What happens after an attempt: pure functions from evidence and earlier records to a decision.
+"""What happens after an attempt: pure functions from its end and earlier records to a decision.
 
 Their table is in tests/core/attempt/test_decision.py.
 """
@@ -10,11 +10,10 @@ from ..kinds import KINDS, Kind
 from ..log_text import first_line
 from ..records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
 from ..records.queued import RequeueAnswer
-from ..slurm import job_state
-from ..slurm.client import is_cancelled
 from ..spec import Spec
+from .ending import SOON_S, Ending
 
-__all__ = ["Action", "Cause", "Evidence"]  # of jobs.records.ended, for those who decide
+__all__ = ["Action", "Cause", "Ending", "Evidence"]  # for those who decide
 
 # These end the job's present start.
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
@@ -27,18 +26,17 @@ EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 DAY_S = 86400
-# Two crashes in a row that come so soon hold the run.
-SOON_S = 60.0
 
 
 @dataclass(frozen=True)
-class BudgetUsed:
-    """How much of each budget the earlier attempts of the run have used."""
+class History:
+    """What the earlier attempts of a run have used of each budget, and how the last one ended."""
 
-    restarts: int  # attempts that ended with the job
+    restarts: int = 0  # attempts that ended with the job
     # Without progress since: a new checkpoint, or a later step that kit_stop.py reports.
-    crashes: int  # within a day
-    attempts: int  # in a row; preemptions and stops by hand do not count
+    crashes: int = 0  # within a day
+    attempts: int = 0  # in a row; preemptions and stops by hand do not count
+    is_quick_crash: bool = False  # the last one crashed within a minute, before a step
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,7 @@ class Decision:
 
 
 COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
+BY_EXIT_CODE = replace(COMPLETED, reason="every rank exited with code 0")
 
 
 def format_decision(decision: Decision) -> str:
@@ -76,45 +75,51 @@ def format_decision(decision: Decision) -> str:
     return f"{decision.cause}: {decision.reason} -> {decision.action}"
 
 
-def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> Decision:
-    """Return the decision after one attempt.
+def decide(ending: Ending, history: History, budget: Budget = Budget()) -> Decision:
+    """Return the decision after one attempt: the row that fits, within the budgets.
 
     The run directory knows better than Slurm whether the run is complete: a run that finishes in
     the slack behind its time limit is booked as TIMEOUT.
     """
-    if evidence.outcome == "completed":
-        return COMPLETED
+    if ending.evidence.outcome == "completed":
+        return BY_EXIT_CODE if ending.is_by_exit_code else COMPLETED
+    decision = within_budget(_by_row(ending, history, budget), ending.evidence, history, budget)
+    return _with_unsaved(decision, ending)
+
+
+def _by_row(ending: Ending, history: History, budget: Budget) -> Decision:
+    """Return the decision of the first row that fits, for a run that is not complete."""
+    evidence = ending.evidence
+    if ending.is_lost:
+        return _after_loss(ending)
     if evidence.is_requeued:
-        return within_budget(after_requeue(evidence), evidence, used, budget)
-    if is_cancelled(evidence.job_state, evidence.job_reason):
-        return within_budget(after_cancel(evidence), evidence, used, budget)
+        return after_requeue(evidence)
+    if ending.is_cancelled:
+        return after_cancel(evidence)
     # After a launch by hand there is no agent that records the signal.
     is_stopped = evidence.outcome == "stopped" or evidence.kind is Kind.STOPPED_IN_START_UP
     if evidence.job_state == "LOCAL" and (evidence.signals or is_stopped):
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
-    is_over = evidence.is_preempted or is_over_limit(evidence)
-    if evidence.signals or is_stopped or is_over:
-        return within_budget(after_warning(evidence), evidence, used, budget)
-    if job_state.has_no_allocation(evidence.job_state):
-        state = f"{evidence.job_state} {evidence.job_reason}"
-        reason = f"Slurm ended the job: {state}"
+    if evidence.signals or is_stopped or evidence.is_preempted or ending.is_over_limit:
+        return after_warning(ending)
+    if not ending.has_allocation:
+        reason = f"Slurm ended the job: {evidence.job_state} {evidence.job_reason}"
         cause = Cause.NODE if evidence.unreachable_nodes else Cause.REQUEUED
-        decision = start_again(evidence, cause, reason, Action.WAIT)
-        return within_budget(decision, evidence, used, budget)
+        return start_again(ending, cause, reason, Action.WAIT)
     if evidence.unreachable_nodes:
         reason = first_line(evidence.error or "") or no_answer(evidence)
-        return within_budget(start_again(evidence, Cause.NODE, reason), evidence, used, budget)
-    return after_crash(evidence, used, budget)
+        return start_again(ending, Cause.NODE, reason)
+    return after_crash(ending, history, budget)
 
 
 def start_again(
-    evidence: Evidence, cause: Cause, reason: str, action: Action = Action.REQUEUE
+    ending: Ending, cause: Cause, reason: str, action: Action = Action.REQUEUE
 ) -> Decision:
     """Return the decision to continue in another start of the job, or in a successor job.
 
     `action`: REQUEUE if the kit asks Slurm to start the job again, WAIT if Slurm does it unasked.
     """
-    if not evidence.can_requeue or is_over_limit(evidence):
+    if not ending.evidence.can_requeue or ending.is_over_limit:
         action = Action.SUCCESSOR
     if action is Action.WAIT:
         reason += BY_SLURM
@@ -142,43 +147,28 @@ def no_answer(evidence: Evidence) -> str:
     return f"no answer from {', '.join(evidence.unreachable_nodes)}"
 
 
-def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decision:
-    """Return the decision if ranks failed or hung: a retry in this allocation, within a budget."""
+def after_crash(ending: Ending, history: History, budget: Budget) -> Decision:
+    """Return the decision if ranks failed or hung: a retry in this allocation, within a budget.
+
+    Two crashes in a row hold the run, if each comes within a minute and before a step.
+    """
+    evidence = ending.evidence
     cause = crash_cause(evidence)
     crash = first_line(evidence.error or "the processes ended without an error record")
     if evidence.would_repeat:
         return Decision(Action.HOLD, cause, crash)
-    crashes = 1 if evidence.has_progress else used.crashes + 1
+    crashes = 1 if evidence.has_progress else history.crashes + 1
     if crashes >= budget.crashes:
         of_script = "a step saved by kit_stop.py, or a file in KIT_CHECKPOINT_DIR"
         progress = "a new checkpoint" if budget.attempts else of_script
         row = f"{crashes} crashes within 24 hours without {progress}: " if crashes > 1 else ""
         return Decision(Action.HOLD, cause, f"{row}{crash}", Kind.MAX_CRASHES)
-    decision = Decision(Action.RETRY, cause, crash)
+    if ending.is_quick and history.is_quick_crash and not evidence.has_progress:
+        reason = f"two attempts in a row crashed within a minute: {crash}"
+        return Decision(Action.HOLD, cause, reason)
     if evidence.is_near_limit:
-        reason = f"{crash}; too near the time limit for a retry here"
-        decision = start_again(evidence, cause, reason)
-    return within_budget(decision, evidence, used, budget)
-
-
-def after_quick_crash(
-    decision: Decision, evidence: Evidence, last: AttemptRecord | None, ran_s: float
-) -> Decision:
-    """Return a hold where two attempts in a row crashed within a minute, before a step.
-
-    decision: about an attempt without a step. last: the record of the one before. ran_s: how long
-    the attempt ran.
-    """
-    is_crash = decision.cause in CRASHES and not evidence.has_progress
-    if last is None or not is_crash or decision.action is Action.HOLD:
-        return decision
-    is_second = last.cause in CRASHES and last.first_step is None and last.decision not in ENDS
-    if not is_second or last.times.start is None:
-        return decision
-    if max(ran_s, last.times.stop - last.times.start) > SOON_S:
-        return decision
-    reason = f"two attempts in a row crashed within a minute: {decision.reason}"
-    return replace(decision, action=Action.HOLD, reason=reason)
+        return start_again(ending, cause, f"{crash}; too near the time limit for a retry here")
+    return Decision(Action.RETRY, cause, crash)
 
 
 def crash_cause(evidence: Evidence) -> Cause:
@@ -187,45 +177,21 @@ def crash_cause(evidence: Evidence) -> Cause:
     return cause if cause in CRASHES else Cause.CRASH
 
 
-def is_over_limit(evidence: Evidence) -> bool:
-    """Return whether Slurm ended the job at its time limit; it never starts such a job again."""
-    return evidence.job_state == "TIMEOUT" or (
-        job_state.has_no_allocation(evidence.job_state) and evidence.job_reason == "TimeLimit"
-    )
-
-
-def after_warning(evidence: Evidence) -> Decision:
+def after_warning(ending: Ending) -> Decision:
     """Return the decision after a warned stop, or after a failure that followed the warning."""
-    cause, reason = cause_of_stop(evidence)
-    action = Action.REQUEUE
-    if job_state.has_no_allocation(evidence.job_state):
-        action = Action.WAIT
-    return start_again(evidence, cause, reason, action)
+    cause, reason = _cause_of_stop(ending)
+    action = Action.REQUEUE if ending.has_allocation else Action.WAIT
+    return start_again(ending, cause, reason, action)
 
 
-def with_unsaved(decision: Decision, evidence: Evidence, is_killed: bool) -> Decision:
-    """Return the decision about a stop that saved nothing, with the reason.
-
-    is_killed: the ranks did not end by themselves.
-    """
-    is_limit = decision.cause is Cause.TIME_LIMIT
-    if not is_limit and decision.cause not in EXTERNAL_STOPS:
-        return decision
-    if is_killed:
-        kind = Kind.NOT_SAVED if is_limit else decision.kind
-        return replace(decision, reason=f"{decision.reason}; killed before the save", kind=kind)
-    error = first_line(evidence.error or "")
-    why = f"the ranks ended without a save{error and ': '}{error}"
-    return replace(decision, reason=f"{decision.reason}; {why}")
-
-
-def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
+def _cause_of_stop(ending: Ending) -> tuple[Cause, str]:
     """Return the cause of a warned stop, and its reason.
 
     A job that Slurm preempts has a PreemptTime while it is RUNNING in its grace. Without Slurm's
     answer, or where Slurm is ending the job already, a SIGTERM is taken for a preemption.
     """
-    if is_over_limit(evidence):
+    evidence = ending.evidence
+    if ending.is_over_limit:
         return Cause.TIME_LIMIT, "the time limit was reached"
     if evidence.is_preempted:
         return Cause.PREEMPTION, "preempted"
@@ -239,37 +205,45 @@ def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
     return Cause.PREEMPTION, "preempted, or stopped by hand"
 
 
-def decide_lost(
-    evidence: Evidence, used: BudgetUsed, budget: Budget, is_automatic: bool
-) -> Decision:
+def _after_loss(ending: Ending) -> Decision:
     """Return the decision about an attempt whose batch script was killed, at the job's next start.
 
-    `is_automatic`: the job starts without a user's request, so the budgets count. Where a user
-    submitted it, the run stood still until then, and the budgets begin again.
+    Where a user submitted that start, the run stood still until then, and the budgets begin again.
     """
-    if evidence.outcome == "completed":
-        return COMPLETED
-    if not is_automatic:
+    if not ending.is_automatic:
         return Decision(Action.HOLD, Cause.LOST, LOST_REASON)
-    cause, reason = Cause.LOST, LOST_REASON
-    if evidence.unreachable_nodes:
-        cause, reason = Cause.NODE, no_answer(evidence)
-    return within_budget(Decision(Action.RETRY, cause, reason), evidence, used, budget)
+    if ending.evidence.unreachable_nodes:
+        return Decision(Action.RETRY, Cause.NODE, no_answer(ending.evidence))
+    return Decision(Action.RETRY, Cause.LOST, LOST_REASON)
+
+
+def _with_unsaved(decision: Decision, ending: Ending) -> Decision:
+    """Return the decision, which names why a stop did not save the steps that it should have."""
+    is_limit, evidence = decision.cause is Cause.TIME_LIMIT, ending.evidence
+    is_stop = is_limit or decision.cause in EXTERNAL_STOPS
+    if not is_stop or evidence.outcome is not None or not ending.saves_steps:
+        return decision
+    if ending.silent:  # the ranks did not end by themselves
+        kind = Kind.NOT_SAVED if is_limit else decision.kind
+        return replace(decision, reason=f"{decision.reason}; killed before the save", kind=kind)
+    error = first_line(evidence.error or "")
+    why = f"the ranks ended without a save{error and ': '}{error}"
+    return replace(decision, reason=f"{decision.reason}; {why}")
 
 
 def within_budget(
-    decision: Decision, evidence: Evidence, used: BudgetUsed, budget: Budget
+    decision: Decision, evidence: Evidence, history: History, budget: Budget
 ) -> Decision:
     """Return `decision`, or a hold where a budget is used up."""
     if decision.action in (Action.HOLD, Action.CANCEL):
         return decision
-    idle = 0 if evidence.has_progress else used.attempts + 1
+    idle = 0 if evidence.has_progress else history.attempts + 1
     is_counted = budget.attempts is not None and decision.cause not in EXTERNAL_STOPS
     if is_counted and idle >= (budget.attempts or 0):
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason, Kind.NO_PROGRESS)
-    if is_restart(decision.action, decision.cause) and used.restarts >= budget.restarts:
-        reason = f"{used.restarts} restarts are used up, the last one: {decision.reason}"
+    if is_restart(decision.action, decision.cause) and history.restarts >= budget.restarts:
+        reason = f"{history.restarts} restarts are used up, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason, Kind.MAX_RESTARTS)
     return decision
 
@@ -303,7 +277,7 @@ def refusal(last: AttemptRecord | None, job_id: str, predecessor: str | None) ->
     return f"{last.decision}: {last.reason}"
 
 
-def budget_used(attempts: Sequence[AttemptRecord], now: float = 0.0) -> BudgetUsed:
+def history_of(attempts: Sequence[AttemptRecord], now: float = 0.0) -> History:
     """Return what counts against the budgets since the last hold or cancel: then a user resumed.
 
     now: in seconds since the epoch; 0: crashes count that are more than a day old, too.
@@ -318,7 +292,14 @@ def budget_used(attempts: Sequence[AttemptRecord], now: float = 0.0) -> BudgetUs
         may_count = may_count and not entry.evidence.has_progress
         idle += may_count and entry.cause not in EXTERNAL_STOPS
         restarts += is_restart(entry.decision, entry.cause)
-    return BudgetUsed(restarts, crashes, idle)
+    return History(restarts, crashes, idle, bool(attempts) and _is_quick_crash(attempts[-1]))
+
+
+def _is_quick_crash(last: AttemptRecord) -> bool:
+    start, is_over = last.times.start, last.decision in ENDS
+    if last.cause not in CRASHES or last.first_step is not None or is_over or start is None:
+        return False
+    return last.times.stop - start <= SOON_S
 
 
 def budget_of(spec: Spec) -> Budget:

@@ -13,10 +13,10 @@ from ..records.queued import RequeueAnswer
 from ..rundir import RunDir
 from ..runs import run_lock
 from ..runs.interpret import AttemptFacts
-from ..slurm import client, site
+from ..slurm import client, job_state, site
 from ..slurm.hostlist import expand_hostlist
 from . import record_writer
-from .decision import Action, Decision, after_cancel, budget_used, format_decision
+from .decision import Action, Decision, Ending, after_cancel, format_decision, history_of
 from .reasons import hold_hint
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
@@ -135,7 +135,7 @@ def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
 
     Only crashes without progress count, and of the last day, as for the budget.
     """
-    crashes = budget_used(attempts, time.time()).crashes
+    crashes = history_of(attempts, time.time()).crashes
     return 0.0 if crashes < 2 else float(min(2 * 4 ** (crashes - 2), MAX_DELAY_S))
 
 
@@ -150,7 +150,7 @@ def requeue(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
     if requeued.answer is RequeueAnswer.ACCEPTED:
         exclude_nodes(run_dir, facts, me.job_id, job)
         return False
-    if job is not None and client.is_cancelled(job.state, job.reason):
+    if job is not None and job_state.is_cancelled(job.state, job.reason):
         # The cancel came between the decision and the requeue, which then had no effect.
         instead = _after_cancel(facts, job)
         if instead.action is not Action.SUCCESSOR:
@@ -164,7 +164,8 @@ def _after_cancel(facts: AttemptFacts, job: client.Job) -> Decision:
     found = replace(
         last.evidence, job_state=job.state, job_reason=job.reason, is_preempted=job.is_preempted
     )
-    return hooks.decide(replace(facts, attempts=tuple(earlier)), found, after_cancel(found))
+    before = replace(facts, attempts=tuple(earlier))
+    return hooks.decide(before, Ending(found), after_cancel(found))
 
 
 def end_instead(

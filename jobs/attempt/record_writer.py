@@ -12,7 +12,7 @@ from .. import records
 from ..console import BestEffort
 from ..errors import UserError
 from ..kinds import Kind
-from ..records.ended import ENDS, Action, AttemptRecord, Cause, Evidence, Times, Why
+from ..records.ended import ENDS, LOST, Action, AttemptRecord, Cause, Evidence, Times, Why
 from ..rundir import RunDir, Timeline
 from ..runs import interpret
 from ..runs.interpret import AttemptFacts
@@ -87,7 +87,7 @@ def record_of(
     """Return the line of attempts.jsonl for an ended attempt; `now`: seconds since the epoch."""
     first_step, last_step = interpret.steps_of(facts)
     # A lost attempt ended at an unknown time, perhaps long before the start that records it.
-    is_end_known = evidence.job_state != interpret.LOST
+    is_end_known = evidence.job_state != LOST
     stop_s, start_s = interpret.times_of(facts, bool(evidence.signals) and is_end_known, now)
     begun = None if facts.plan is None else facts.plan.start
     return AttemptRecord(

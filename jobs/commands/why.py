@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import installation, log_text, shared_files
 from ..attempt import record_writer
-from ..attempt.decision import CRASHES, budget_of, budget_used, decide_lost
+from ..attempt.decision import CRASHES, Ending, History, decide
 from ..attempt.reasons import BY_STATE, remedy_of, with_reason
 from ..console import display_path, format_duration, quantity
 from ..errors import UserError
@@ -191,8 +191,7 @@ def _has_end(run: RunState) -> bool:
 def _lost_record(run: RunState, facts: AttemptFacts) -> AttemptRecord:
     """Return the record that the next start of the run would write about its newest attempt."""
     seen = interpret.lost_evidence(facts)
-    budgets = budget_used(facts.attempts), budget_of(facts.spec)
-    decision = decide_lost(seen, *budgets, is_automatic=False)
+    decision = decide(Ending(seen, is_automatic=False), History())
     return with_reason(run.run_dir, facts, record_writer.record_of(facts, seen, decision, 0.0))
 
 

@@ -28,6 +28,10 @@ ENDS = (Action.HOLD, Action.CANCEL)
 FINAL = (*ENDS, Action.DONE)
 
 
+# In place of Slurm's JobState: the batch script was killed, and a later start records the attempt.
+LOST = "LOST"
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """A node that the next attempts do without. A room that knows some keeps them as `left_out`.

@@ -12,7 +12,7 @@ from ..errors import HINT, UserError
 from ..kinds import OF_MEMORY, Kind
 from ..known_causes import REPEATED, UNSIGNED, known_cause
 from ..log_text import first_line
-from ..records.ended import FINAL, Action, AttemptRecord, Evidence
+from ..records.ended import FINAL, LOST, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
 from ..records.training import CodeSpan, Event, Outcome, Result
@@ -23,8 +23,6 @@ from ..stop_signals import STOP_SIGNALS
 RETRY_S = 120.0
 # What the clocks of two nodes may differ by.
 SKEW_S = 2.0
-# In place of Slurm's JobState: the batch script was killed, and a later start records the attempt.
-LOST = "LOST"
 
 
 @dataclass(frozen=True)

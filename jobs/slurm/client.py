@@ -271,14 +271,6 @@ def is_answered(answer: subprocess.CompletedProcess[str] | None) -> bool:
     return not any(each.search(answer.stderr) for each in (NO_CONTACT, NO_ANSWER_IN_TIME))
 
 
-def is_cancelled(state: str, reason: str) -> bool:
-    """Return whether a job that was not requeued was cancelled.
-
-    While a cancelled job ends it is COMPLETING with Reason None; a time limit has its own reason.
-    """
-    return state == "CANCELLED" or (state, reason) == ("COMPLETING", "None")
-
-
 def restart_count(environ: Mapping[str, str] = os.environ) -> int:
     """Return how often Slurm started this job before this start, for any cause."""
     return int(environ.get("SLURM_RESTART_COUNT", "0"))

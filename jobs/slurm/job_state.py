@@ -40,3 +40,11 @@ def read(word: str) -> str:
 def has_no_allocation(state: str) -> bool:
     """Return whether a job has no nodes: it waits, has ended, or Slurm is taking them away."""
     return state in ENDING | WAITING | ENDED
+
+
+def is_cancelled(state: str, reason: str) -> bool:
+    """Return whether a job that was not requeued was cancelled.
+
+    While a cancelled job ends it is COMPLETING with Reason None; a time limit has its own reason.
+    """
+    return state == "CANCELLED" or (state, reason) == ("COMPLETING", "None")

@@ -15,7 +15,7 @@ from typing import Any
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import record_writer
-from slurm_job_kit.jobs.attempt.decision import budget_used, decide
+from slurm_job_kit.jobs.attempt.decision import Ending, decide, history_of
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head, RankError
 from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.rundir import RunDir
@@ -44,7 +44,7 @@ def _measure(run_dir: RunDir, nodes: int) -> dict[str, Any]:
         fact_reader.read(run_dir, 1)
     began = time.process_time()
     seen = interpret.rank_evidence(facts, "RUNNING", 1)
-    decision = decide(seen, budget_used(facts.attempts))
+    decision = decide(Ending(seen), history_of(facts.attempts))
     record = record_writer.record_of(facts, seen, decision, 100.0)
     decide_s = time.process_time() - began
     records.append(run_dir.attempts, record)

@@ -6,55 +6,54 @@ Its table is tests/rooms/nodes/test_decision.py.
 from dataclasses import replace
 
 from ...attempt import decision as rules
-from ...attempt.decision import Action, Budget, BudgetUsed, Cause, Decision
+from ...attempt.decision import Action, Budget, Cause, Decision, Ending, History
 from ...log_text import first_line
-from ...records.ended import Evidence
-from ...runs import interpret
-from ...slurm import job_state
 from .records import NodesFound, found_in
 
 
 def after_fault_of_node(
-    found: Evidence, decision: Decision, used: BudgetUsed, budget: Budget
+    ending: Ending, decision: Decision, history: History, budget: Budget
 ) -> Decision:
     """Return the decision after an attempt, which is another one where a node is at fault.
 
     decision: of the core, within its budgets.
     """
+    found = ending.evidence
     mine = found_in(found)
-    decided = _decide(found, mine, decision)
+    decided = _decide(ending, mine, decision)
     if decided is not decision:
-        decided = rules.within_budget(decided, found, used, budget)
+        decided = rules.within_budget(decided, found, history, budget)
     kinds = [each.kind for each in mine.reasons if each.is_left_out]
     is_of_node = decided.cause is Cause.NODE and bool(kinds)
     return replace(decided, kind=kinds[0]) if is_of_node else decided
 
 
-def _decide(found: Evidence, mine: NodesFound, decision: Decision) -> Decision:
-    has_allocation = not job_state.has_no_allocation(found.job_state)
-    if found.job_state == interpret.LOST:
+def _decide(ending: Ending, mine: NodesFound, decision: Decision) -> Decision:
+    found, has_allocation = ending.evidence, ending.has_allocation
+    if ending.is_lost:
         if mine.rebooted and decision.cause is Cause.LOST:
             reason = f"rebooted after the attempt began: {', '.join(mine.rebooted)}"
             return Decision(Action.RETRY, Cause.NODE, reason)
     elif decision.action is Action.WAIT and has_allocation and not found.is_requeued:
         # Slurm accepts an ExcNodeList only for a pending job: the kit requeues it first.
         if mine.bad:
-            return rules.after_warning(found)
+            return rules.after_warning(ending)
     elif decision.cause in rules.CRASHES or (
         decision.cause is Cause.NODE and has_allocation and not found.is_requeued
     ):
         if mine.followed:
             return Decision(Action.HOLD, rules.crash_cause(found), mine.followed)
         if found.unreachable_nodes or (mine.suspected and not found.would_repeat):
-            return _after_node_trouble(found, mine)
+            return _after_node_trouble(ending, mine)
     return decision
 
 
-def _after_node_trouble(found: Evidence, mine: NodesFound) -> Decision:
+def _after_node_trouble(ending: Ending, mine: NodesFound) -> Decision:
     """Return the decision if a node is left out or does not answer: start on others.
 
     In this allocation, where it has enough others.
     """
+    found = ending.evidence
     reason = first_line(found.error or "")
     if not reason and found.unreachable_nodes:
         reason = rules.no_answer(found)
@@ -63,4 +62,4 @@ def _after_node_trouble(found: Evidence, mine: NodesFound) -> Decision:
         return Decision(Action.HOLD, Cause.NODE, reason)
     if mine.has_spares and not found.is_near_limit:
         return Decision(Action.RETRY, Cause.NODE, reason)
-    return rules.start_again(found, Cause.NODE, reason)
+    return rules.start_again(ending, Cause.NODE, reason)

@@ -17,7 +17,7 @@ from ...rundir import RunDir
 from ...spec import Spec
 
 if TYPE_CHECKING:
-    from ...attempt.decision import Decision
+    from ...attempt.decision import Decision, Ending
     from ...records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
     from ...runs.run_lock import Owner
@@ -76,10 +76,10 @@ def evidence(
     return of_nodes(run_dir, facts, found, job)
 
 
-def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     """Return the decision after an attempt, which is another one where a node is at fault."""
     from ...attempt import decision as rules
     from .decision import after_fault_of_node
 
-    used = rules.budget_used(facts.attempts, time.time())
-    return after_fault_of_node(found, decision, used, rules.budget_of(facts.spec))
+    history = rules.history_of(facts.attempts, time.time())
+    return after_fault_of_node(ending, decision, history, rules.budget_of(facts.spec))

@@ -7,9 +7,8 @@ from functools import partial
 
 from ...attempt import srun_step
 from ...records import with_room
-from ...records.ended import Evidence
+from ...records.ended import LOST, Evidence
 from ...rundir import RunDir
-from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from ...slurm import client, job_state
 from ...slurm.client import Job
@@ -27,7 +26,7 @@ CLOCK_SKEW_S = 300.0
 def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | None) -> Evidence:
     """Return the evidence with what speaks against single nodes, and whether there are others."""
     rebooted: tuple[str, ...] = ()
-    if found.job_state == interpret.LOST and not found.unreachable_nodes and facts.nodes:
+    if found.job_state == LOST and not found.unreachable_nodes and facts.nodes:
         rebooted = rebooted_nodes(facts)
     states = {}
     is_running = found.job_state in job_state.ON_NODES

@@ -15,12 +15,11 @@ from ...console import quantity
 from ...kinds import OF_MEMORY, Kind
 from ...known_causes import known_cause
 from ...log_text import first_line
-from ...records.ended import Evidence
+from ...records.ended import LOST, Evidence
 from ...records.nodes import RankError
 from ...runs import interpret
 from ...runs.interpret import AttemptFacts
-from ...slurm.client import is_cancelled
-from ...slurm.job_state import has_no_allocation
+from ...slurm.job_state import has_no_allocation, is_cancelled
 from ...stop_signals import STOP_SIGNALS
 from .records import Reason
 
@@ -61,9 +60,7 @@ def reasons_of(
     text = "it was rebooted during an attempt"
     reasons += [Reason(node, Kind.NODE_FAILURE, text, False) for node in rebooted]
     # Slurm may have killed the processes of a job that it ended, one node after the other.
-    is_ended = evidence.job_state in ("LOCAL", interpret.LOST) or has_no_allocation(
-        evidence.job_state
-    )
+    is_ended = evidence.job_state in ("LOCAL", LOST) or has_no_allocation(evidence.job_state)
     if is_failure(evidence) and not is_ended:
         reasons += _of_gpus(facts)
         reasons += [] if reasons or evidence.kind in OF_MEMORY else _of_first_failure(facts)

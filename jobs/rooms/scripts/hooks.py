@@ -12,7 +12,7 @@ from ...rundir import RunDir
 from ...spec import Spec
 
 if TYPE_CHECKING:
-    from ...attempt.decision import Decision
+    from ...attempt.decision import Decision, Ending
     from ...config.loaded import LoadedSpec
     from ...problems import Problem
     from ...records.ended import Evidence
@@ -99,8 +99,8 @@ def evidence(
     return with_progress(run_dir, facts, found)
 
 
-def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     """Return the decision, which is a hold of a script that begins again at each start."""
     from . import progress
 
-    return progress.decide(facts, found, decision)
+    return progress.decide(facts, ending, decision)

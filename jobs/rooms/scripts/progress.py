@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ... import records, shared_files
-from ...attempt.decision import Decision, budget_used, is_restart
+from ...attempt.decision import Decision, Ending, history_of, is_restart
 from ...checkpoint.names import is_newer
 from ...kinds import Kind
 from ...records import of_room, with_room
@@ -71,22 +71,22 @@ def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:
     return (newest_file(run_dir) or "") > ((begun and begun.newest_file) or "")
 
 
-def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     """Return the decision, or a hold after MAX_RESTARTS starts of which none shows progress.
 
     That of a complete run says if its ranks did not meet.
     """
-    seen = of_room(Seen, found.rooms, ROOM)
+    seen = of_room(Seen, ending.evidence.rooms, ROOM)
     if decision.action is Action.DONE and seen is not None:
         reason = f"{seen.apart} separate trainings: no rank called torch's init_process_group()"
         return replace(decision, reason=reason, kind=Kind.SEPARATE_TRAININGS)
-    spec, restarts = facts.spec, budget_used(facts.attempts).restarts
+    spec, restarts = facts.spec, history_of(facts.attempts).restarts
     is_bounded = not spec.launch.is_trainer and spec.slurm.max_restarts == Slurm.max_restarts
     is_counted = decision.action not in FINAL and is_restart(decision.action, decision.cause)
     if not is_bounded or not is_counted or restarts < MAX_RESTARTS:
         return decision
     since = itertools.takewhile(lambda each: each.decision not in ENDS, reversed(facts.attempts))
-    if found.has_progress or any(each.evidence.has_progress for each in since):
+    if ending.evidence.has_progress or any(each.evidence.has_progress for each in since):
         return decision
     reason = (
         f"{restarts} restarts, and the kit sees no progress (no step saved by kit_stop.py, no file "

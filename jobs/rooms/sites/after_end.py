@@ -3,7 +3,15 @@
 import time
 from dataclasses import dataclass, replace
 
-from ...attempt.decision import BY_SLURM, RESTARTS, Decision, budget_of, budget_used, within_budget
+from ...attempt.decision import (
+    BY_SLURM,
+    RESTARTS,
+    Decision,
+    Ending,
+    budget_of,
+    history_of,
+    within_budget,
+)
 from ...records import of_room, with_room
 from ...records.ended import Action, Cause, Evidence
 from ...runs.interpret import AttemptFacts
@@ -36,12 +44,13 @@ def seen(facts: AttemptFacts, found: Evidence, job: Job, job_id: str) -> Evidenc
     return replace(found, rooms=with_room(found.rooms, ROOM, after))
 
 
-def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     """Return the decision where Slurm or another job continues the run.
 
     Where preemption cancels jobs (PreemptMode=CANCEL), Slurm does not show which it was while the
     job ends; the successor job can find out.
     """
+    found = ending.evidence
     after = of_room(AfterEnd, found.rooms, ROOM) or AfterEnd()
     if decision.action in RESTARTS and not after.is_batch:
         reason = (
@@ -52,6 +61,6 @@ def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision
         return replace(decision, action=Action.WAIT, reason=decision.reason + BY_SLURM)
     if decision.action is Action.CANCEL and found.is_preempted and after.has_successor:
         instead = replace(decision, action=Action.SUCCESSOR, cause=Cause.PREEMPTION)
-        used = budget_used(facts.attempts, time.time())
-        return within_budget(instead, found, used, budget_of(facts.spec))
+        history = history_of(facts.attempts, time.time())
+        return within_budget(instead, found, history, budget_of(facts.spec))
     return decision

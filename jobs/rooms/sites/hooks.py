@@ -11,7 +11,7 @@ from ...rundir import RunDir
 from . import preemption, warnings
 
 if TYPE_CHECKING:  # the commands that queue a job need no more than the above
-    from ...attempt.decision import Decision
+    from ...attempt.decision import Decision, Ending
     from ...records.ended import Evidence
     from ...records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
@@ -46,11 +46,11 @@ def evidence(
     return found if job is None else seen(facts, found, job, me.job_id)
 
 
-def decide(facts: AttemptFacts, found: Evidence, decision: Decision) -> Decision:
+def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     """Return the decision, which is another one where Slurm or another job continues the run."""
     from . import after_end
 
-    return after_end.decide(facts, found, decision)
+    return after_end.decide(facts, ending, decision)
 
 
 def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:

@@ -4,24 +4,23 @@ import dataclasses
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt.decision import (
     Action,
     Budget,
-    BudgetUsed,
+    Ending,
     Evidence,
-    after_quick_crash,
+    History,
     budget_of,
     decide,
-    with_unsaved,
+    history_of,
 )
 from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
+from tests.core.attempt.attempt_kit import parsed
 
-FRESH = BudgetUsed(restarts=0, crashes=0, attempts=0)
+FRESH = History(restarts=0, crashes=0, attempts=0)
 OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
 NOTHING = Evidence(
     outcome=None,
@@ -32,7 +31,14 @@ NOTHING = Evidence(
     has_progress=False,
     error=None,
 )
-TERM, USR1, USR2 = ("SIGTERM",), ("SIGUSR1",), ("SIGUSR2",)
+
+
+def ended(**known):
+    """The end of an attempt with facts that differ from NOTHING."""
+    return Ending(dataclasses.replace(NOTHING, **known))
+
+
+TERM, USR1 = ("SIGTERM",), ("SIGUSR1",)
 
 # facts that differ from NOTHING -> action, cause
 TABLE = [
@@ -124,7 +130,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("known", "action", "cause"), TABLE, ids=[str(row[0]) for row in TABLE])
 def test_decision(known, action, cause):
-    decision = decide(dataclasses.replace(NOTHING, **known), FRESH)
+    decision = decide(ended(**known), FRESH)
     assert decision.action == action
     assert cause is None or decision.cause == cause
     assert decision.reason
@@ -159,7 +165,7 @@ BUDGETS = [
 
 @pytest.mark.parametrize(("known", "past", "action", "budget"), BUDGETS)
 def test_a_run_comes_back_only_so_often(known, past, action, budget):
-    decision = decide(dataclasses.replace(NOTHING, **known), BudgetUsed(*past))
+    decision = decide(ended(**known), History(*past))
     assert (decision.action, decision.budget) == (action, budget)
 
 
@@ -176,55 +182,69 @@ SCRIPT = [
 @pytest.mark.parametrize(("known", "past", "action"), SCRIPT)
 def test_time_limits_and_preemptions_of_a_script_count_as_restarts_only(known, past, action):
     budget = budget_of(Spec(launch=Launch(script="x.py")))
-    decision = decide(dataclasses.replace(NOTHING, **known), BudgetUsed(*past), budget)
+    decision = decide(ended(**known), History(*past), budget)
     assert decision.action == action
 
 
 def test_the_hold_of_a_crashing_script_names_what_counts_as_progress():
-    seen = dataclasses.replace(NOTHING, error="rank 1 on b exited with code 1")
+    seen = ended(error="rank 1 on b exited with code 1")
     budget = budget_of(Spec(launch=Launch(script="x.py")))
-    assert decide(seen, BudgetUsed(0, 2, 2), budget).reason == (
+    assert decide(seen, History(0, 2, 2), budget).reason == (
         "3 crashes within 24 hours without a step saved by kit_stop.py, or a file in "
         "KIT_CHECKPOINT_DIR: rank 1 on b exited with code 1"
     )
-    assert "without a new checkpoint" in decide(seen, BudgetUsed(0, 2, 2)).reason
+    assert "without a new checkpoint" in decide(seen, History(0, 2, 2)).reason
 
 
 def test_the_budgets_can_be_set():
-    assert decide(NOTHING, FRESH, Budget(crashes=1)).action is Action.HOLD
+    assert decide(ended(), FRESH, Budget(crashes=1)).action is Action.HOLD
 
 
-# evidence, cause, decision and seconds of the attempt before, own seconds -> whether it holds
+LOST = {"job_state": "LOST"}
+
+
+@pytest.mark.parametrize(
+    ("known", "is_automatic", "action", "cause"),
+    [
+        (LOST, True, "retry", "lost"),
+        (LOST | {"unreachable_nodes": ("b",)}, True, "retry", "node"),
+        (LOST | {"signals": TERM, "error": "x"}, True, "retry", "lost"),
+        (LOST, False, "hold", "lost"),  # a user resumed: the budgets begin again
+        (LOST | {"outcome": "completed"}, False, "done", "completed"),
+    ],
+)
+def test_an_attempt_whose_batch_script_was_killed(known, is_automatic, action, cause):
+    ending = dataclasses.replace(ended(**known), is_automatic=is_automatic)
+    decision = decide(ending, FRESH)
+    assert (decision.action, decision.cause) == (action, cause)
+    if is_automatic:
+        assert decide(ending, History(attempts=4)).action is Action.HOLD
+
+
+# evidence, cause, decision and seconds of the attempt before, whether this one is quick -> holds
 QUICK = [
-    ({}, "crash", "retry", 9, 9, True),
-    ({"kind": Kind.OUT_OF_MEMORY}, "hang", "requeue", 9, 9, True),
-    ({}, "crash", "retry", 9, 61, False),
-    ({}, "crash", "retry", 61, 9, False),
-    ({}, "preemption", "requeue", 9, 9, False),
-    ({}, "crash", "hold", 9, 9, False),  # a user resumed
-    ({"has_progress": True}, "crash", "retry", 9, 9, False),
-    ({"signals": TERM}, "crash", "retry", 9, 9, False),
+    ({}, "crash", "retry", 9, True, True),
+    ({"kind": Kind.OUT_OF_MEMORY}, "hang", "requeue", 9, True, True),
+    ({}, "crash", "retry", 9, False, False),
+    ({}, "crash", "retry", 61, True, False),
+    ({}, "preemption", "requeue", 9, True, False),
+    ({}, "crash", "hold", 9, True, False),  # a user resumed
+    ({"has_progress": True}, "crash", "retry", 9, True, False),
+    ({"signals": TERM}, "crash", "retry", 9, True, False),
 ]
 
 
-def past(**fields):
-    """The record of an attempt."""
-    return records.decode(AttemptRecord, run_files.attempt(**fields), "here")
-
-
-@pytest.mark.parametrize(("known", "cause", "decision", "before_s", "ran_s", "holds"), QUICK)
+@pytest.mark.parametrize(("known", "cause", "decision", "before_s", "is_quick", "holds"), QUICK)
 def test_two_crashes_in_a_row_within_a_minute_of_each_start_hold(
-    known, cause, decision, before_s, ran_s, holds
+    known, cause, decision, before_s, is_quick, holds
 ):
-    seen = dataclasses.replace(NOTHING, **known)
-    last = past(cause=cause, decision=decision, start=100.0, stop=100.0 + before_s)
-    decided = decide(seen, FRESH)
-    after = after_quick_crash(decided, seen, last, ran_s)
-    assert (after.action is Action.HOLD) == holds and after.cause == decided.cause
-    assert ("two attempts in a row crashed" in after.reason) == holds
-    assert after_quick_crash(decided, seen, None, ran_s) == decided
-    stepped = dataclasses.replace(last, first_step=1, last_step=3)
-    assert after_quick_crash(decided, seen, stepped, ran_s) == decided
+    fields = {"cause": cause, "decision": decision, "start": 100.0, "stop": 100.0 + before_s}
+    ending = dataclasses.replace(ended(**known), is_quick=is_quick)
+    decided = decide(ending, history_of(parsed([run_files.attempt(**fields)])))
+    assert ("two attempts in a row crashed" in decided.reason) == holds
+    assert (decided.action is Action.HOLD) == holds
+    stepped = parsed([run_files.attempt(first_step=1, last_step=3, **fields)])
+    assert decide(ending, history_of(stepped)).action is not Action.HOLD
 
 
 # evidence, whether it was killed -> the end of the reason, the kind
@@ -234,12 +254,19 @@ UNSAVED = [
     ({"signals": TERM, "is_preempted": True}, True, "; killed before the save", None),
     ({"signals": TERM, "error": "rank 0: full"}, False, "without a save: rank 0: full", None),
     ({"signals": USR1}, False, "; the ranks ended without a save", None),
+    ({"signals": TERM, "outcome": "stopped"}, False, "does not preempt the job", None),
     ({"error": "rank 0: x"}, True, "rank 0: x", None),
 ]
 
 
 @pytest.mark.parametrize(("known", "is_killed", "words", "kind"), UNSAVED)
 def test_a_stop_that_saved_nothing_has_the_reason(known, is_killed, words, kind):
-    seen = dataclasses.replace(NOTHING, **known)
-    decision = with_unsaved(decide(seen, FRESH), seen, is_killed)
+    silent = {"b": None} if is_killed else {}
+    ending = dataclasses.replace(ended(**known), saves_steps=True, silent=silent)
+    decision = decide(ending, FRESH)
     assert decision.reason.endswith(words) and decision.kind is kind
+
+
+def test_a_script_without_a_marker_is_complete_by_its_exit_code():
+    ending = dataclasses.replace(ended(outcome="completed"), is_by_exit_code=True)
+    assert decide(ending, FRESH).reason == "every rank exited with code 0"

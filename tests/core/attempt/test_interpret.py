@@ -5,7 +5,14 @@ import time
 import pytest
 
 from slurm_job_kit.jobs.attempt import record_writer
-from slurm_job_kit.jobs.attempt.decision import COMPLETED, Action, BudgetUsed, budget_used, decide
+from slurm_job_kit.jobs.attempt.decision import (
+    COMPLETED,
+    Action,
+    Ending,
+    History,
+    decide,
+    history_of,
+)
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
@@ -93,8 +100,8 @@ def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
     assert seen.outcome == outcome
     if outcome is None:
         assert "exited with code 0 after step 40 of 100" in str(seen.error)
-        assert decide(seen, BudgetUsed(0, 0, 0)).action is Action.RETRY
-        assert decide(seen, BudgetUsed(0, 2, 2)).action is Action.HOLD
+        assert decide(Ending(seen), History()).action is Action.RETRY
+        assert decide(Ending(seen), History(0, 2, 2)).action is Action.HOLD
 
 
 def test_a_stop_file_without_a_recorded_signal_speaks_against_exit_0(run):
@@ -225,7 +232,7 @@ def test_an_agent_that_lacks_the_interface_of_the_spec_holds_the_run_at_once(run
     node(attempt, 1, torchrun_exit=None, end=5.0, error=error)
     seen = evidence(run, 1)
     assert (seen.error, seen.signals) == (error, ())
-    assert decide(seen, BudgetUsed(0, 0, 0)).action is Action.HOLD
+    assert decide(Ending(seen), History()).action is Action.HOLD
 
 
 @pytest.mark.parametrize("srun_exit", [1, 128 + 9, 128 + 15])
@@ -261,31 +268,31 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
 @pytest.mark.parametrize(
     ("attempts", "counted"),
     [
-        ([], BudgetUsed(0, 0, 0)),
-        ([entry(), entry()], BudgetUsed(0, 2, 2)),
-        ([entry(), entry(progress=True)], BudgetUsed(0, 1, 0)),
-        ([entry(cause="hang"), entry()], BudgetUsed(0, 2, 2)),
-        ([entry(progress=True), entry()], BudgetUsed(0, 2, 1)),
-        ([entry(), entry("requeue", "preemption")], BudgetUsed(1, 1, 1)),
-        ([entry(), entry("requeue", "preemption", progress=True)], BudgetUsed(1, 0, 0)),
-        ([entry("wait", "requeued"), entry("requeue", "preemption")], BudgetUsed(2, 0, 1)),
-        ([entry("retry", "lost")], BudgetUsed(1, 0, 1)),
-        ([entry(cause="out_of_memory"), entry(cause="node")], BudgetUsed(1, 1, 2)),
-        ([entry("successor", "preemption")], BudgetUsed(1, 0, 0)),
-        ([entry(), entry("requeue", "manual_stop")], BudgetUsed(1, 1, 1)),
-        ([entry("requeue", "time_limit")] * 2, BudgetUsed(2, 0, 2)),
-        ([entry("requeue", "time_limit"), entry()], BudgetUsed(1, 1, 2)),
-        ([entry(), entry("hold"), entry()], BudgetUsed(0, 1, 1)),
-        ([entry(), entry("cancel", "cancelled")], BudgetUsed(0, 0, 0)),
+        ([], History(0, 0, 0)),
+        ([entry(), entry()], History(0, 2, 2)),
+        ([entry(), entry(progress=True)], History(0, 1, 0)),
+        ([entry(cause="hang"), entry()], History(0, 2, 2)),
+        ([entry(progress=True), entry()], History(0, 2, 1)),
+        ([entry(), entry("requeue", "preemption")], History(1, 1, 1)),
+        ([entry(), entry("requeue", "preemption", progress=True)], History(1, 0, 0)),
+        ([entry("wait", "requeued"), entry("requeue", "preemption")], History(2, 0, 1)),
+        ([entry("retry", "lost")], History(1, 0, 1)),
+        ([entry(cause="out_of_memory"), entry(cause="node")], History(1, 1, 2)),
+        ([entry("successor", "preemption")], History(1, 0, 0)),
+        ([entry(), entry("requeue", "manual_stop")], History(1, 1, 1)),
+        ([entry("requeue", "time_limit")] * 2, History(2, 0, 2)),
+        ([entry("requeue", "time_limit"), entry()], History(1, 1, 2)),
+        ([entry(), entry("hold"), entry()], History(0, 1, 1)),
+        ([entry(), entry("cancel", "cancelled")], History(0, 0, 0)),
     ],
 )
 def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attempts, counted):
-    assert budget_used(parsed(attempts)) == counted
+    assert history_of(parsed(attempts)) == counted
 
 
 def test_crashes_of_the_last_24_hours_count():
     crashes = parsed([entry(stop=1000.0), entry(stop=50_000.0), entry(stop=90_000.0)])
-    counted = [budget_used(crashes, now).crashes for now in (87_000.0, 90_001.0, 180_000.0)]
+    counted = [history_of(crashes, now).crashes for now in (87_000.0, 90_001.0, 180_000.0)]
     assert counted == [3, 2, 0]
 
 

@@ -6,9 +6,10 @@ from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
-    BudgetUsed,
     Cause,
     Decision,
+    Ending,
+    History,
     decide,
 )
 from slurm_job_kit.jobs.records.ended import read_attempts
@@ -45,14 +46,14 @@ def test_a_signal_that_only_a_rank_got_in_its_start_up_is_a_stop(run):
     node(attempt, 0, torchrun_exit=1)
     node(attempt, 1, torchrun_exit=1)
     seen = stopped_in_startup(run, attempt)
-    assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.MANUAL_STOP
+    assert decide(Ending(seen), History()).cause is Cause.MANUAL_STOP
 
 
 def test_a_rank_that_obeyed_the_sigterm_after_the_death_of_an_agent_explains_nothing(run):
     attempt = opened(run, 1)
     node(attempt, 1, (5.0, "SIGTERM"), torchrun_exit=1)  # from srun: the agent of `a` was killed
     seen = stopped_in_startup(run, attempt)
-    decision = decide(seen, BudgetUsed(0, 0, 0))
+    decision = decide(Ending(seen), History())
     assert (decision.action, decision.cause) == (Action.RETRY, Cause.CRASH)
     assert "a: no record (killed)" in decision.reason
 

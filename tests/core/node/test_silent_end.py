@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.decision import Action, BudgetUsed, Cause, decide
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, History, decide
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -196,7 +196,7 @@ def test_a_torchrun_that_fails_by_itself_has_not_been_stopped(run, last_lines, l
     assert (seen.outcome, seen.error) == (None, error)
     assert (seen.kind == "node_failure") is (error == REFUSED)
     for job_state in ("RUNNING", "LOCAL"):
-        decided = decide(replace(seen, job_state=job_state), BudgetUsed(0, 0, 0))
+        decided = decide(Ending(replace(seen, job_state=job_state)), History())
         assert (decided.action, decided.cause) == (Action.RETRY, Cause.CRASH)
 
 
@@ -212,7 +212,7 @@ def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run):
     facts = fact_reader.read(run, 1)
     seen = interpret.rank_evidence(facts, "RUNNING", 255)  # of apptainer, without an image
     assert (seen.error, seen.signals) == ("a: no record (killed); b: no record (killed)", ())
-    assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.CRASH
+    assert decide(Ending(seen), History()).cause is Cause.CRASH
 
 
 def test_setup_lines_that_fail_are_named_with_the_last_line_of_their_output(run):

@@ -7,19 +7,19 @@ import pytest
 from slurm_job_kit.jobs.attempt.decision import (
     Action,
     Budget,
-    BudgetUsed,
     Cause,
     Decision,
+    Ending,
     Evidence,
+    History,
     decide,
-    decide_lost,
 )
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import with_room
 from slurm_job_kit.jobs.rooms.nodes.decision import after_fault_of_node
 from slurm_job_kit.jobs.rooms.nodes.records import ROOM, NodesFound, Reason
 
-FRESH = BudgetUsed(restarts=0, crashes=0, attempts=0)
+FRESH = History(restarts=0, crashes=0, attempts=0)
 NOTHING = Evidence(
     outcome=None,
     job_state="RUNNING",
@@ -37,9 +37,9 @@ FOLLOWED = {"followed": "the same failure on a and b"}
 SPARES = {"has_spares": True}
 
 
-def evidence(known, of_room):
+def ended(known, of_room):
     rooms = with_room((), ROOM, NodesFound(**of_room))
-    return dataclasses.replace(NOTHING, rooms=rooms, **known)
+    return Ending(dataclasses.replace(NOTHING, rooms=rooms, **known))
 
 
 # facts that differ from NOTHING, what the room knows -> action, cause
@@ -72,7 +72,7 @@ TABLE = [
     ("known", "of_room", "action", "cause"), TABLE, ids=[str(row[:2]) for row in TABLE]
 )
 def test_decision(known, of_room, action, cause):
-    found = evidence(known, of_room)
+    found = ended(known, of_room)
     decision = after_fault_of_node(found, decide(found, FRESH), FRESH, Budget())
     assert (decision.action, decision.cause) == (action, cause)
     assert decision.reason
@@ -90,14 +90,14 @@ BUDGETS = [
 
 @pytest.mark.parametrize(("known", "of_room", "past", "action", "budget"), BUDGETS)
 def test_a_run_comes_back_only_so_often(known, of_room, past, action, budget):
-    found, used = evidence(known, of_room), BudgetUsed(*past)
+    found, used = ended(known, of_room), History(*past)
     decision = after_fault_of_node(found, decide(found, used), used, Budget())
     assert (decision.action, decision.budget) == (action, budget)
 
 
 def test_the_kind_of_an_attempt_is_what_speaks_against_its_node():
     for of_room, kind in ((BAD, Kind.BAD_NODE), (LOST, Kind.NODE_FAILURE), (ONCE, None)):
-        found = evidence({"unreachable_nodes": ("b",)}, of_room)
+        found = ended({"unreachable_nodes": ("b",)}, of_room)
         decision = after_fault_of_node(found, decide(found, FRESH), FRESH, Budget())
         assert (decision.cause, decision.kind) == (Cause.NODE, kind)
 
@@ -105,16 +105,16 @@ def test_the_kind_of_an_attempt_is_what_speaks_against_its_node():
 @pytest.mark.parametrize(("of_room", "action"), [(BAD, "requeue"), (LOST, "wait")])
 def test_a_preempted_job_with_a_bad_node_is_requeued_by_the_kit(of_room, action):
     """Slurm accepts an ExcNodeList only for a pending job."""
-    found = evidence({"signals": TERM, "is_preempted": True}, of_room)
+    found = ended({"signals": TERM, "is_preempted": True}, of_room)
     left_to_slurm = Decision(Action.WAIT, Cause.PREEMPTION, "Slurm does it")
     decision = after_fault_of_node(found, left_to_slurm, FRESH, Budget())
     assert (decision.action, decision.cause) == (action, "preemption")
 
 
 def test_a_reboot_is_the_cause_of_a_lost_attempt():
-    found = evidence({"job_state": "LOST"}, {"rebooted": ("b",)})
-    for past, action in ((FRESH, "retry"), (BudgetUsed(200, 0, 0), "hold")):
-        decision = decide_lost(found, past, Budget(), is_automatic=True)
+    found = ended({"job_state": "LOST"}, {"rebooted": ("b",)})
+    for past, action in ((FRESH, "retry"), (History(200, 0, 0), "hold")):
+        decision = decide(found, past)
         decision = after_fault_of_node(found, decision, past, Budget())
         assert (decision.action, decision.cause) == (action, "node")
         assert "rebooted after the attempt began: b" in decision.reason

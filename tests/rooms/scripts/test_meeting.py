@@ -57,8 +57,9 @@ def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, caps
     (folder.path / NEVER_MET).touch()
     facts, me = fact_reader.read(run, 1), run_lock.this_process(None)
     evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
-    used, budget = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
-    decided = hooks.decide(facts, evidence, decision.decide(evidence, used, budget))
+    ending = decision.Ending(evidence)
+    used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
+    decided = hooks.decide(facts, ending, decision.decide(ending, used, budget))
     assert decided.action == "done"
     record_writer.record(run, facts, evidence, decided)
     write_json(run.result, {"status": "completed", "attempts": 1})

@@ -24,7 +24,7 @@ def script(run):
 
 def has_progress(run, number):
     facts, me = fact_reader.read(run, number), run_lock.this_process(None)
-    return collect_evidence.of_ended(run, facts, me, (), 0).has_progress
+    return collect_evidence.of_ended(run, facts, me, (), 0).evidence.has_progress
 
 
 def opened_now(run, number):
@@ -81,8 +81,9 @@ def time_limit(run, number, write=None):
         write(number)
     facts, me = fact_reader.read(run, number), run_lock.this_process(None)
     evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "TIMEOUT"), None)
-    used, budget = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
-    decided = hooks.decide(facts, evidence, decision.decide(evidence, used, budget))
+    ending = decision.Ending(evidence)
+    used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
+    decided = hooks.decide(facts, ending, decision.decide(ending, used, budget))
     record_writer.record(run, facts, evidence, decided)
     return decided
 
@@ -125,7 +126,7 @@ def test_twenty_restarts_hold_no_run_with_a_limit_of_its_own_and_none_of_the_tra
     facts, me = fact_reader.read(run, 22), run_lock.this_process(None)
     evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "PREEMPTED"), None)
     requeue = decision.Decision(decision.Action.REQUEUE, decision.Cause.PREEMPTION, "preempted")
-    assert hooks.decide(facts, evidence, requeue) is requeue
+    assert hooks.decide(facts, decision.Ending(evidence), requeue) is requeue
 
 
 def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts):
@@ -164,8 +165,8 @@ def test_a_script_that_cannot_see_a_ctrl_c_and_exits_with_0_is_complete(run, tex
         write_json(run.progress, report)
     facts, me = fact_reader.read(run, 1), run_lock.this_process(None)
     evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
-    used, budget = decision.budget_used(facts.attempts), decision.budget_of(facts.spec)
-    assert decision.decide(evidence, used, budget).action == action
+    used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
+    assert decision.decide(decision.Ending(evidence), used, budget).action == action
     on_slurm = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "RUNNING"), None)
     assert on_slurm.outcome == "stopped"
     run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal="TERM")).to_json())

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.decision import Action, BudgetUsed, Cause, Evidence, decide
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, Evidence, History, decide
 from slurm_job_kit.jobs.records import with_room
 from slurm_job_kit.jobs.rooms.sites import hooks
 from slurm_job_kit.jobs.rooms.sites.after_end import ROOM, AfterEnd
@@ -38,7 +38,7 @@ GONE = {"outcome": None, "signals": ()}
     ],
 )
 def test_the_decision_knows_what_starts_after_the_job(run, after, seen, action, cause):
-    found = dataclasses.replace(SEEN, **seen, rooms=with_room((), ROOM, after))
-    decision = decide(found, BudgetUsed(restarts=0, crashes=0, attempts=0))
+    found = Ending(dataclasses.replace(SEEN, **seen, rooms=with_room((), ROOM, after)))
+    decision = decide(found, History(restarts=0, crashes=0, attempts=0))
     decision = hooks.decide(fact_reader.read_newest(run), found, decision)
     assert (decision.action, decision.cause) == (Action(action), Cause(cause))

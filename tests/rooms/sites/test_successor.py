@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_job_kit.jobs.attempt import execute
-from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, budget_used
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, history_of
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rooms.sites import hooks, predecessor, preemption, successor
@@ -302,7 +302,7 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     (record,) = read_attempts(run)
     assert (record.decision, record.cause) == ("cancel", Cause.LOST)
     assert run_lock.read(run) is None
-    assert budget_used(read_attempts(run)).restarts == 0  # a resume begins anew
+    assert history_of(read_attempts(run)).restarts == 0  # a resume begins anew
 
 
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
