@@ -172,11 +172,10 @@ def test_a_metric_that_is_nan_is_no_improvement(tmp_path, capsys, values, last, 
     assert f"eval_score was best at step {best} (" in out
 
 
-@pytest.mark.parametrize("stop_at", [22, 25, 27])
-def test_evaluations_without_an_improvement_are_counted_over_a_stop(tmp_path, stop_at):
+def test_evaluations_without_an_improvement_are_counted_over_a_stop(tmp_path):
     reference, _ = train(tmp_path / "reference", spec_of(**PATIENT, epochs=9))
     Scored.evaluations = 0
-    run, loop = train(tmp_path / "run", spec_of(**PATIENT, epochs=9), stop_at=stop_at)
+    run, loop = train(tmp_path / "run", spec_of(**PATIENT, epochs=9), stop_at=25)
     assert 20 < loop.state.global_step < 30 and loop.state.evals_since_best <= 1
     _, loop = train(tmp_path / "run", spec_of(**PATIENT, epochs=9), attempt=2)
     assert loop.state.global_step == 30
@@ -319,9 +318,8 @@ class Rotating(nn.Module):
         return self.last((inputs.to(torch.complex64) @ self.weight).abs())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_model_with_complex_parameters_trains_and_resumes(tmp_path, optimizer):
-    spec = spec_of(model=f"{HERE}:Rotating", optimizer=optimizer, lr=0.01, grad_clip_norm=1.0)
+def test_a_model_with_complex_parameters_trains_and_resumes(tmp_path):
+    spec = spec_of(model=f"{HERE}:Rotating", optimizer="adamw", lr=0.01, grad_clip_norm=1.0)
     whole, _ = train(tmp_path / "whole", spec)
     run, _ = train(tmp_path / "run", spec, stop_at=7)
     train(tmp_path / "run", spec, attempt=2)

@@ -1,12 +1,10 @@
 """The training loop on a stream."""
 
-import dataclasses
 from typing import Any
 
 import pytest
-import torch
 
-from slurm_job_kit.jobs.spec import Checkpoint, Launch
+from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer import hooks
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.test_loop import train
@@ -33,18 +31,6 @@ STREAM: dict[str, Any] = {
     "max_steps": 9,
     "eval_every_steps": 4,
 }
-
-
-@pytest.mark.parametrize(("stop_at", "workers"), [(0, 0), (4, 0), (6, 1)])
-def test_a_training_on_a_stream_continues_bitwise_after_a_stop(tmp_path, stop_at, workers):
-    spec = spec_of(Checkpoint(), **STREAM)
-    reference, whole = train(tmp_path / "reference", spec)
-    run, loop = train(tmp_path / "run", spec, stop_at=stop_at)
-    assert 0 < loop.state.global_step < 9 and loop.state.streams
-    spec = dataclasses.replace(spec, launch=Launch(num_workers=workers))
-    _, loop = train(tmp_path / "run", spec, attempt=2)
-    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
-    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
 
 
 def buffered():
