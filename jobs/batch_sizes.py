@@ -94,13 +94,5 @@ def global_batch_size(spec: Spec) -> int:
 def uneven(size: int, world_size: int) -> tuple[str, str]:
     """Return what is wrong with a global batch of `size` samples, and what would fit."""
     below = size // world_size * world_size
-    sizes = " or ".join(str(each) for each in (below, below + world_size) if each > 0)
-    small = [number for number in range(1, math.isqrt(size) + 1) if size % number == 0]
-    divisors = sorted({*small, *(size // number for number in small)})
-    nearest = [
-        *[number for number in divisors if number < world_size][-1:],
-        *[number for number in divisors if number > world_size][:1],
-    ]
-    ranks = " or ".join(map(str, nearest))
-    what = f"{size} cannot be shared evenly by {world_size} ranks"
-    return what, f"write {sizes}, or take {ranks} ranks"
+    fit = " or ".join(str(each) for each in (below, below + world_size) if each > 0)
+    return f"{size} cannot be shared evenly by {world_size} ranks", f"write {fit}"

@@ -46,7 +46,7 @@ def train_step(
             with replica.precision.autocast():
                 sums = replica.objective(replica.wrapped, batch)
             if index in replica.idle_rounds:
-                sums = sums.of_no_item()
+                sums = sums.zero_sums()
             seed = scaler.scale(mean.seed(sums, is_last))
             sums.loss.backward(seed.to(sums.loss.dtype))  # type: ignore[no-untyped-call]
         rows.append(replica.row_of(sums))

@@ -45,7 +45,7 @@ class Sums:
         count = torch.full_like(loss, items) if isinstance(items, int) else items.double()
         return torch.stack([loss, count, *(value.double() for value in self.metrics.values())])
 
-    def of_no_item(self) -> Sums:
+    def zero_sums(self) -> Sums:
         """Return sums that add nothing; their backward pass still exchanges the gradients."""
         metrics = {name: value * 0 for name, value in self.metrics.items()}
         return Sums(self.loss * 0, self.num_items * 0, metrics)
