@@ -28,17 +28,16 @@ class CompileCache(Callback):
         """Keep compiled code in the run directory, unless the user has set the variable.
 
         Each rank has its own directory, because torch locks files in it and locks on NFS are not
-        reliable. By default torch uses /tmp. Triton's cache is inside this directory. Each user has
-        another one, because torch executes what is in it.
+        reliable. By default torch uses /tmp. Triton's cache is inside this directory. Others cannot
+        enter it, because torch executes what is in it.
         """
         if context.train.compile and context.run.dir.path.is_dir():
-            name = f"rank-{context.distributed.rank:05d}-{os.geteuid()}"
-            cache = context.run.dir.path / "compile-cache" / name
-            with contextlib.suppress(OSError):  # a full disk; a colleague's folder may be closed
-                cache.mkdir(0o700, parents=True, exist_ok=True)
-                status = cache.lstat()  # of a link, others may write it
-                if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
-                    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+            folder = context.run.dir.path / "compile-cache"
+            cache = folder / f"rank-{context.distributed.rank:05d}"
+            with contextlib.suppress(OSError):  # a full disk
+                folder.mkdir(0o700, exist_ok=True)
+                cache.mkdir(exist_ok=True)
+                os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         if context.distributed.is_first:
             _report_compilations(context.events)
 
