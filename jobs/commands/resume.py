@@ -63,7 +63,7 @@ class Request:
 
     def has_more_steps(self, run_dir: RunDir) -> bool:
         """Return whether a complete run gets further steps; print it if not. Raises: UserError."""
-        print(f"{run_dir.run_id} is complete, there is nothing to resume")
+        print(f"{run_dir.run_id} is already complete")
         return False
 
     def revision_of(self, run_dir: RunDir, is_complete: bool) -> Revision:
@@ -73,7 +73,7 @@ class Request:
         """
         check_spec(run_dir)
         scratch_purge.check_code(run_dir)
-        return uncancelled(run_dir)
+        return uncancel(run_dir)
 
 
 def resume_named(name: str | None, request: Request, as_json: bool) -> int:
@@ -141,9 +141,9 @@ def check_spec(run_dir: RunDir) -> None:
         raise error
 
 
-def uncancelled(run_dir: RunDir) -> Revision:
+def uncancel(run_dir: RunDir) -> Revision:
     """Return the change after which a run is not cancelled; restores setup.sh if it is missing."""
-    frozen_spec.mend_setup(run_dir)
+    frozen_spec.restore_setup(run_dir)
     return revision.of_files(run_dir, {run_dir.cancelled: None})
 
 

@@ -56,7 +56,8 @@ def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
 def _refusal(claim: _SubmitClaim) -> UserError:
     holder = run_lock.read(claim)
     if holder is None:
-        return UserError(f"{claim.run_id}: another command has just finished\n  hint: try again")
+        what = f"{claim.run_id}: another command was changing this run"
+        return UserError(f"{what}\n  hint: try again")
     hint = "wait for it, then try again"
     if run_lock.life_of(holder).is_alive is None:
         hint += f"; if it has died, delete {claim.owner}"

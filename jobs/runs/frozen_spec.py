@@ -102,7 +102,7 @@ def setup_script_of(run_dir: RunDir, lines: Sequence[str]) -> str:
     return setup_script(known.interpreter if known else sys.executable, lines)
 
 
-def mend_setup(run_dir: RunDir) -> None:
+def restore_setup(run_dir: RunDir) -> None:
     """Write setup.sh from the spec if a scratch purge deleted it."""
     if not shared_files.is_file(run_dir.setup):
         spec = Spec.read(run_dir.spec)

@@ -78,7 +78,7 @@ class ChangeRequest(resume.Request):
         is_script = is_foreign(run_dir)
         if is_changed and not is_script:
             return True
-        complete = f"{run_dir.run_id} is complete, there is nothing to resume"
+        complete = f"{run_dir.run_id} is already complete"
         how = "submit a new run"
         if not is_script:
             how = installation.command("resume", run_dir.run_id, "train.epochs=...", "yes")
@@ -100,7 +100,7 @@ class ChangeRequest(resume.Request):
         if is_complete and checkpoint is None:
             now = frozen_spec.reload(run_dir, self.overrides).spec
             extension.check(run_dir, Spec.read(run_dir.spec).train, now.train)
-        change = resume.uncancelled(run_dir)
+        change = resume.uncancel(run_dir)
         if self.overrides:
             newest = checkpoint or checkpoint_lookup.newest(run_dir, is_users=False)
             change += spec_changes.change(run_dir, self.overrides, self.is_confirmed, newest)

@@ -104,7 +104,7 @@ def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
     slurm.set_state("7", "COMPLETED")
     monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
     assert main(["resume", there.run_id]) == 0
-    assert "is complete, there is nothing to resume" in capsys.readouterr().out
+    assert "is already complete" in capsys.readouterr().out
 
 
 def test_a_cancel_that_fails_keeps_the_mark_of_a_cancel_on_another_host(run, there, slurm):

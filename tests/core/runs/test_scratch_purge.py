@@ -63,10 +63,10 @@ def test_the_way_out_is_a_command_that_this_kit_has(run, monkeypatch, is_deleted
 
 
 def test_a_lost_setup_script_is_written_anew(run):
-    frozen_spec.mend_setup(run)
+    frozen_spec.restore_setup(run)
     assert "module load x\n" in run.setup.read_text()
     run.setup.write_text("mine\n")
-    frozen_spec.mend_setup(run)
+    frozen_spec.restore_setup(run)
     assert run.setup.read_text() == "mine\n"
 
 

@@ -283,6 +283,6 @@ def test_resume_of_a_complete_run_does_nothing(here, capsys):
     write_json(run.result, {"status": "completed"})
     assert main(["resume"]) == 0
     assert capsys.readouterr().out == (
-        "20260101 is complete, there is nothing to resume; to train on, make resume "
+        "20260101 is already complete; to train on, make resume "
         'RUN=20260101 SET="train.epochs=..." YES=1\n'
     )
