@@ -44,7 +44,7 @@ class Stop:
         self.file = os.environ.get("KIT_STOP_FILE")
         self.rank = int(os.environ.get("RANK", "0"))
         self.every, self.step, self.warned, self.next_look = every, 0, False, 0.0
-        self.is_agreed, self.goes_back, self.calls, self.interval = False, False, 0, 1
+        self.is_agreed, self.calls, self.interval = False, 0, 1
         self.last_agreement = time.monotonic()
         self.reported: tuple[int, int | None, dict[str, Any]] | None = None
         self.left_out: set[str] = set()  # names with a value that is no number
@@ -111,13 +111,10 @@ class Stop:
         if self.file is None or self.rank != 0 or (done := self._whole("step", step)) is None:
             return
         steps = None if total is None else self._whole("total", total)
-        before, self.reported = self.reported, (done, steps or None, metrics)
-        if before is None:
+        if self.reported is None:
             atexit.register(self._report, is_exit=True)
             self._note_first_step(done)
-        elif done < before[0] and not self.goes_back:  # the steps of an epoch: the kit sees two
-            self.goes_back = True
-            self._note_first_step(done)
+        self.reported = done, steps or None, metrics
         if time.monotonic() >= self.next_write or done == steps:  # the last one is the end
             self._report()
 
@@ -154,9 +151,7 @@ class Stop:
         attempt = int(Path(str(self.file)).parent.name.partition("-")[2])
         event = {"t": time.time(), "event": "first_step", "attempt": attempt, "step": step}
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-            path = self._run_dir() / "timeline/rank-00000.jsonl"
-            with open(os.open(path, flags, 0o666), "a") as file:
+            with open(self._run_dir() / "timeline/rank-00000.jsonl", "a") as file:
                 file.write(json.dumps(event) + "\n")
         except OSError as error:  # a full disk ends no training
             self._print(f"kit_stop: {error}", sys.stderr)
@@ -206,7 +201,7 @@ class Stop:
 
 
 def replace(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file as a whole; first under a name that is new, and that nobody knows."""
+    """Write a JSON file as a whole; first under a name that no other process writes."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
         with open(temporary, "x") as file:

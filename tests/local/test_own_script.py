@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 
@@ -97,18 +96,6 @@ def log_with(kit, words, rank=0):
     wait_for(lambda: log.exists() and words in log.read_text(), f"no {words} in {log}")
     run = RunDir((kit.root / "own/latest").resolve())
     return run, log.read_text()
-
-
-# Rank 1 raises while rank 0 waits for it.
-FAILING = """
-import os
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-dist.barrier()
-if os.environ["RANK"] == "1":
-    raise ValueError("bad batch")
-dist.all_reduce(torch.zeros(1))
-"""
 
 
 def weights(checkpoint):
@@ -228,22 +215,3 @@ def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(
     (record,) = read_jsonl(run.attempts)
     # The script wrote no marker: it may have more steps to do.
     assert (record["cause"], record["evidence"]["outcome"]) == ("interrupted", "stopped")
-
-
-def test_the_reason_of_a_failing_script_is_the_error_of_the_rank_that_failed_first(kit, tmp_path):
-    script = tmp_path / "outside/train.py"
-    script.parent.mkdir()
-    script.write_text(FAILING)
-    text = f"name: own\nslurm: {{nodes: 2}}\nlaunch: {{script: {script}, max_crashes: 1}}\n"
-    status, _, stderr = kit.end(submit_config(kit, text))
-    assert status == 1, stderr
-    run = RunDir((kit.root / "own/latest").resolve())
-    reason = f"rank 1 on {socket.gethostname()} exited with code 1: ValueError: bad batch"
-    assert f"attempt 1: crash: {reason} -> hold" in stderr
-    assert read_json(run.result)["reason"] == reason
-    (record,) = read_jsonl(run.attempts)
-    assert (record["reason"], record["evidence"]["error"]) == (reason, reason)
-    # job.log of a job; a local run shows it on the terminal.
-    assert f'{run.work / "train.py"}", line 7, in <module>' in stderr
-    status, stdout, _ = kit.run("status", run.run_id)
-    assert status == 0 and reason in stdout
