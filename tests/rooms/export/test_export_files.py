@@ -98,8 +98,7 @@ def test_a_tensor_larger_than_a_file_is_alone(run, monkeypatch, tmp_path):
 
 def test_an_export_reads_the_model_only_and_holds_one_file_of_it(run, small_files, monkeypatch):
     run_dir, _ = run
-    really, names = outline.with_memory, []
-    held: list[Any] = []
+    really, names, held = outline.with_memory, list[str](), list[Any]()
 
     def with_memory(tree, parts):
         tensors = really(tree, parts)
