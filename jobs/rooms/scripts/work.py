@@ -119,9 +119,10 @@ def _remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]
 def _fill(work: Path, code: Path) -> None:
     for name, source in code_snapshot.files_of(code).items():
         target = work / name
-        if os.path.lexists(target):
+        if target.exists():
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # it leads to a copy of the code that was deleted
         if source.is_symlink():
             target.symlink_to(os.readlink(source))
         elif source.stat().st_size > MAX_COPIED_BYTES:

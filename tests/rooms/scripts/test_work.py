@@ -76,6 +76,10 @@ def test_a_large_file_is_a_link_that_survives_a_move_of_the_runs(repository, mon
     link = moved.work / "data/x.txt"
     assert link.is_symlink() and link.resolve() == (moved.code / "data/x.txt").resolve()
     assert not (moved.work / "top.json").is_symlink()
+    link.unlink()
+    link.symlink_to("../../../.code/deleted/data/x.txt")
+    work.follow_code(moved)
+    assert link.resolve() == (moved.code / "data/x.txt").resolve()
 
 
 @pytest.mark.parametrize("name", ["data/raw", "data/raw/big.bin", "data"])
