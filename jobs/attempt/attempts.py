@@ -23,9 +23,9 @@ from ..runs import run_lock
 from ..spec import Spec
 from ..stop_signals import StopSignals, end_at_stop_signals
 from . import srun_step
-from .close import close
+from .close import close, close_lost
 from .execute import EXIT_RETRY, end_for_good, execute, retry_delay_s
-from .open import open_attempt
+from .open import claimed, open_attempt
 
 Srun = subprocess.Popen[bytes]
 EXIT_NOT_STARTED = 127
@@ -66,9 +66,13 @@ def open_next(
     head_address: str,
     checkout: Path | None = None,
 ) -> tuple[AttemptPlan | None, int]:
-    """Open the next attempt as `open_attempt` does; returns its plan, or None and the exit code."""
-    with _named_failure(run_dir, me):
-        plan = open_attempt(run_dir, me, nodes, head_address, checkout)
+    """Record the last attempt if its batch script was killed, then open the next one.
+
+    Returns: as `open_attempt`, and the exit code where the plan is None.
+    """
+    with _named_failure(run_dir, me), claimed(run_dir, me) as facts:
+        facts = close_lost(run_dir, facts, me)
+        plan = open_attempt(run_dir, me, facts, nodes, head_address, checkout)
         if plan is None:
             print_line(f"{run_dir.path}: already complete, nothing to do")
         return plan, 0

@@ -8,7 +8,7 @@ from .. import hooks, shared_files
 from ..console import BestEffort, print_line
 from ..records.ended import FINAL
 from ..rundir import RunDir
-from ..runs import fact_reader, interpret, run_lock
+from ..runs import fact_reader, interpret, lookup, run_lock
 from ..runs.interpret import AttemptFacts
 from . import collect_evidence, record_writer, srun_step
 from .decision import (
@@ -75,13 +75,12 @@ def _decide(facts: AttemptFacts, ending: Ending) -> Decision:
     return hooks.decide(facts, ending, decide(ending, history, budget_of(facts.spec)))
 
 
-def close_lost(
-    run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, predecessor: str | None
-) -> AttemptFacts:
+def close_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> AttemptFacts:
     """Record the newest attempt if its batch script was killed; returns the facts with its record.
 
-    `predecessor`: the id of the job whose successor this job is.
+    This job or process has claimed the next attempt.
     """
+    predecessor = lookup.predecessor(run_dir)
     last_job_id = None if facts.plan is None else facts.plan.job_id
     is_others = predecessor is not None and last_job_id not in (None, me.job_id, predecessor)
     if is_others or not interpret.is_unrecorded(facts):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,34 +28,26 @@ from ..runs.interpret import AttemptFacts
 from ..slurm import client, site
 from ..spec import Launch, Slurm
 from . import record_writer
-from .close import close_lost
 from .decision import COMPLETED, refusal
 from .execute import end_run
 
 
-def open_attempt(
-    run_dir: RunDir,
-    me: run_lock.Owner,
-    nodes: Sequence[str],
-    resolved: str = "",
-    checkout: Path | None = None,
-) -> AttemptPlan | None:
-    """Open the next attempt: write its plan and return it; None if the run is already complete.
+@contextlib.contextmanager
+def claimed(run_dir: RunDir, me: run_lock.Owner) -> Iterator[AttemptFacts]:
+    """Run a block that opens the next attempt of a run, which is claimed for it.
 
-    `resolved`: the first node's address, if the batch script found one. `checkout`: the code that
-    the ranks of a launch by hand run; all others run the frozen code.
-    Raises: OwnedError, AllocationError, RendezvousError, InterfaceError, HeldError, RecordError,
-        and what a room raises of an attempt that must not begin.
+    Yields: the facts of the newest attempt. If the block fails, the claim is released.
+    Raises: OwnedError, RecordError, OSError; UserError for files that another user may change.
     """
     ownership.check(run_dir)
-    claimed = fact_reader.newest_opened(run_dir) + 1
-    run_lock.claim(run_dir, me, claimed)
+    number = fact_reader.newest_opened(run_dir) + 1
+    run_lock.claim(run_dir, me, number)
     try:
-        facts = _facts_after_claim(run_dir, claimed)
+        facts = _facts_after_claim(run_dir, number)
         attempt = interpret.newest_number(facts) + 1
-        if attempt != claimed:
+        if attempt != number:
             run_lock.claim(run_dir, me, attempt)
-        return _open(run_dir, me, facts, nodes, resolved, checkout)
+        yield facts
     except (UserError, FailedError, OSError):
         with contextlib.suppress(OSError):
             run_lock.release(run_dir, me)
@@ -77,25 +69,29 @@ def _facts_after_claim(run_dir: RunDir, claimed: int) -> AttemptFacts:
     return _facts_after_claim(run_dir, claimed)
 
 
-def _open(
+def open_attempt(
     run_dir: RunDir,
     me: run_lock.Owner,
     facts: AttemptFacts,
     nodes: Sequence[str],
-    resolved: str,
-    checkout: Path | None,
+    resolved: str = "",
+    checkout: Path | None = None,
 ) -> AttemptPlan | None:
+    """Open the next attempt: write its plan and return it; None if the run is already complete.
+
+    facts: of the attempt before, which has its record. `resolved`: the first node's address, if the
+    batch script found one. `checkout`: the code that the ranks of a launch by hand run; all others
+    run the frozen code.
+    Raises: AllocationError, RendezvousError, InterfaceError, HeldError, RecordError, and what a
+        room raises of an attempt that must not begin.
+    """
     attempt = interpret.newest_number(facts) + 1
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
     for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
         make_folder(folder)  # a scratch purge may have deleted it
-    facts = close_lost(run_dir, facts, me, lookup.predecessor(run_dir))
     if not me.is_local:
-        if facts.site is None:  # Slurm did not answer submit, or there was none
-            site.record(run_dir)
-        lookup.note_job(run_dir, facts.submission, me.job_id, client.cluster_name())
-        link_job_log(run_dir)
+        _note_job(run_dir, facts, me)
     if interpret.is_completed(facts):
         end_run(run_dir, facts, me, COMPLETED)
         return None
@@ -115,15 +111,29 @@ def _open(
         code=code_snapshot.digest_in(code.name),
         code_digest=" ".join(code_snapshot.digest_in(each.name) for each in (code, kit)),
     )
-    make_folder(run_dir.attempt(attempt).path)
-    write_key(run_dir.attempt(attempt).rendezvous_key)  # an agent that sees the plan reads it
-    records.write(run_dir.attempt(attempt).plan, plan)
+    _write_plan(run_dir, plan)
     if not me.is_local:
         hooks.successor(run_dir, facts, me, is_over=False)
-    record_writer.note(run_dir, attempt, "open", nodes=list(plan.nodes), job_id=me.job_id)
     where = f"{plan.head.endpoint} ({plan.head.how}){chosen.note}"
     print_line(f"attempt {attempt}: {quantity(len(plan.nodes), 'node')}, rendezvous at {where}")
     return plan
+
+
+def _write_plan(run_dir: RunDir, plan: AttemptPlan) -> None:
+    attempt_dir = run_dir.attempt(plan.attempt)
+    make_folder(attempt_dir.path)
+    write_key(attempt_dir.rendezvous_key)  # an agent that sees the plan reads it
+    records.write(attempt_dir.plan, plan)
+    nodes, job_id = list(plan.nodes), plan.job_id
+    record_writer.note(run_dir, plan.attempt, "open", nodes=nodes, job_id=job_id)
+
+
+def _note_job(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> None:
+    """Record what the run directory does not have yet of this job and its Slurm."""
+    if facts.site is None:  # Slurm did not answer submit, or there was none
+        site.record(run_dir)
+    lookup.note_job(run_dir, facts.submission, me.job_id, client.cluster_name())
+    link_job_log(run_dir)
 
 
 def write_key(path: Path) -> None:

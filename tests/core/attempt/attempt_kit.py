@@ -2,6 +2,7 @@
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import close as close_module
+from slurm_job_kit.jobs.attempt import open as open_module
 from slurm_job_kit.jobs.attempt.decision import refusal
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.runs import fact_reader, interpret
@@ -25,7 +26,14 @@ def stops(*names):
 
 
 def close_lost(run, me):
-    close_module.close_lost(run, fact_reader.read_newest(run), me, None)
+    close_module.close_lost(run, fact_reader.read_newest(run), me)
+
+
+def open_attempt(run, me, nodes, address="", checkout=None):
+    """The plan of the next attempt; what `attempts.open_next` prints of a job is raised."""
+    with open_module.claimed(run, me) as facts:
+        facts = close_module.close_lost(run, facts, me)
+        return open_module.open_attempt(run, me, facts, nodes, address, checkout)
 
 
 def refused(run, me):

@@ -9,12 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import __main__
-from slurm_job_kit.jobs.attempt.open import (
-    AllocationError,
-    check_allocation,
-    open_attempt,
-    write_key,
-)
+from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, write_key
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.node import interfaces
@@ -23,6 +18,7 @@ from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.runs import code_snapshot, run_lock
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
+from tests.core.attempt.attempt_kit import open_attempt
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

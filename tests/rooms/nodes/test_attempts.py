@@ -3,7 +3,6 @@
 import pytest
 
 from slurm_job_kit.jobs.attempt import attempts
-from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.console import quantity
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
@@ -15,7 +14,7 @@ from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import run_files
-from tests.core.attempt.attempt_kit import close_lost
+from tests.core.attempt.attempt_kit import close_lost, open_attempt
 from tests.rooms.nodes.kit import kept
 
 NODE = """\

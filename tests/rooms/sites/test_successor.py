@@ -7,7 +7,6 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, history_of
-from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rooms.sites import hooks, predecessor, preemption, successor
 from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
@@ -16,6 +15,7 @@ from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
+from tests.core.attempt.attempt_kit import open_attempt
 
 SHOWN = """\
 JobId=7
