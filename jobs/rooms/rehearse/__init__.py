@@ -7,9 +7,7 @@
 - disks: the disks that a SIGKILL in a save can leave
 - scenarios: the harms that are tried, each in a run of its own
 - final_state: which files are the final state, and in what they differ
-- metrics: the lines with numbers that a training printed or wrote
 - judge: a run of a scenario, and what it shows beside the undisturbed one
 - causes: the faults that are recognised, with what to change
-- controls: spoils the restore of exact trainings; each verdict must be no
-- verdict: the questions and their answers, as a table, JSON and JUnit XML
+- verdict: the questions and their answers, as a table and as JSON
 """

@@ -13,15 +13,12 @@ BITS, SAMPLES = "ends with the same bits", "takes the same samples"
 
 
 class Fault(NamedTuple):
-    """A fault of a training. questions: whose answer may be no for it. is_shown: by a scenario.
-
-    change: what to do; it follows from the scenario where the training does a part of it already.
-    """
+    """A fault of a training. questions: whose answer may be no for it. is_shown: by a scenario."""
 
     name: str
     questions: tuple[str, ...]
     what: str
-    change: str | Callable[[Tried], str]
+    change: str
     is_shown: Callable[[Tried], bool]
 
 
@@ -79,74 +76,31 @@ def _differs_in(name: str, shown: Tried) -> bool:
     return name in shown.divergence.inputs[: 2 if shown.divergence.is_replayed else 1]
 
 
-def _is_kept_beside(shown: Tried) -> bool:
-    """Return whether a file differs although each step, or all that it begins with, is the same."""
-    if not shown.is_comparable or not shown.difference or shown.is_mixed:
-        return False
-    return shown.divergence is None or not shown.divergence.inputs
-
-
-def _is_of_best(shown: Tried) -> bool:
-    return any("best" in each.lower() for each in (shown.difference.most, *shown.difference.values))
-
-
-def _restore(name: str, shown: Tried) -> str:
-    """Return what to change so that a state is restored."""
-    state = f"{name}.state_dict()"
-    if not any(f"{name}.state_dict" in each.called for each in shown.processes):
-        return f"save {state}, and load it at the start, after what it is loaded into exists"
-    if not any(f"{name}.load_state_dict" in each.called for each in shown.starts[-1].processes):
-        return f"{state} is called, but nothing is loaded into it: load it at the start"
-    return (
-        f"{state} is loaded, but not that of the same step as the weights, or something changes it "
-        "after the load: save both in one file, and load it last"
-    )
-
-
-def _skip(shown: Tried) -> str:
-    """Return what to change so that the data continue where they were."""
-    skip = "skip the samples of the epoch that were taken"
-    has_epoch = any("sampler.set_epoch" in each.called for each in shown.processes)
-    return skip if has_epoch else f"call sampler.set_epoch(epoch) in each epoch, and {skip}"
-
-
-def _write_whole(shown: Tried) -> str:
-    name = shown.disk.rpartition(" is ")[0]
-    homes = (
-        [shown.reference.home / each / name for each in ("code", "kit", "work", ".")]
-        if shown.reference
-        else []
-    )
-    if any(each.exists() for each in homes):
-        return "save under a temporary name, then os.replace() it to the final one"
-    return f"the start loads {name}, which is not whole: leave out such names when it looks for one"
-
-
 # What is not restored: its name in the first step that differs, its fault, what to change.
-_NOT_RESTORED: tuple[tuple[str, str, str, str | Callable[[Tried], str]], ...] = (
+_NOT_RESTORED = (
     (
         "optimizer",
         "optimizer not saved",
         "the optimizer's state, such as momentum, is not what it was",
-        partial(_restore, "optimizer"),
+        "save optimizer.state_dict() with the weights of the same step, and load it last",
     ),
     (
         "lr",
         "scheduler not saved",
         "the learning rate is not what it was",
-        partial(_restore, "scheduler"),
+        "save scheduler.state_dict() with the weights of the same step, and load it last",
     ),
     (
         "scale",
         "loss scale not saved",
         "the loss scale is not what it was",
-        partial(_restore, "scaler"),
+        "save scaler.state_dict() with the weights of the same step, and load it last",
     ),
     (
         "position",
         "position in the data not kept",
         "the data continue at another sample: the sampler does not know the epoch, or the position",
-        _skip,
+        "call sampler.set_epoch(epoch) in each epoch, and skip the samples of it that were taken",
     ),
     (
         "random",
@@ -237,26 +191,8 @@ FAULTS = (
         "saved to the final name",
         (CONTINUES, BITS),
         "a kill in a save leaves a half-written checkpoint, on which the next start fails",
-        _write_whole,
+        "save under another name that no start looks for, then os.replace() it to the final one",
         _is_half_written,
-    ),
-    Fault(
-        "averaged weights not saved",
-        (BITS,),
-        "each step is the same, but weights that are averaged over steps (EMA, SWA), or a buffer "
-        "such as that of a batch norm, begin again",
-        "save them with the checkpoint, such as by AveragedModel.state_dict(), and load them",
-        lambda shown: (
-            _is_kept_beside(shown) and shown.difference.tensors > 0 and not _is_of_best(shown)
-        ),
-    ),
-    Fault(
-        "best value not saved",
-        (BITS,),
-        "each step is the same, but the best value so far begins again, and a worse one replaces "
-        "the file of the best",
-        "save it with the checkpoint, and load it",
-        lambda shown: _is_kept_beside(shown) and _is_of_best(shown),
     ),
     *(
         Fault(name, (BITS, SAMPLES), what, change, partial(_differs_in, state))
@@ -266,9 +202,5 @@ FAULTS = (
 
 
 def recognised(shown: Tried) -> list[Fault]:
-    """Return the causes that a scenario shows, each with the words of its change."""
-    found = [cause for cause in FAULTS if cause.is_shown(shown)]
-    return [
-        cause if isinstance(cause.change, str) else cause._replace(change=cause.change(shown))
-        for cause in found
-    ]
+    """Return the causes that a scenario shows."""
+    return [cause for cause in FAULTS if cause.is_shown(shown)]

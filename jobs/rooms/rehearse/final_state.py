@@ -13,7 +13,7 @@ from ...errors import UserError
 from .probe.sitecustomize import STATE_SUFFIXES
 
 OF_TRAINING = ("code", "checkpoints", "work")  # folders: the others have records of the kit
-TEXTS = (".jsonl", ".csv", ".tsv", ".txt", ".log")  # their lines are compared
+TEXTS = (".txt", ".log")  # what a training prints
 # Values beside the tensors that another start has otherwise: times, and its own words.
 _OF_THE_START = re.compile(
     r"(?i)time(?!step)|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume|attempt"
@@ -123,7 +123,7 @@ def visible_name(name: str) -> str:
 
 
 def _is_of_other(name: str) -> bool:
-    """Return whether it is compared by lines, or describes a checkpoint, such as its check sums."""
+    """Return whether it is a text, or describes a checkpoint, such as its check sums."""
     is_of_step = re.search(r"\d", os.path.dirname(of_training(name))) is not None
     return name.endswith(TEXTS) or (name.endswith(".json") and is_of_step)
 

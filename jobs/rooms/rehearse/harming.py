@@ -49,7 +49,6 @@ class Start:
     number: int
     harm: Harm | None
     ranks: int
-    spoil: str = ""
     recorded: range = range(0)
     begun: float = field(default_factory=time.time)
     harmed_at: float | None = None
@@ -96,7 +95,6 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
         MARK: str(subject.folder),
         "KIT_REHEARSE": str(own),
         "KIT_REHEARSE_MOMENT": start.harm.moment if start.harm else "",
-        "KIT_REHEARSE_SPOIL": start.spoil,
         "KIT_REHEARSE_DISK": f"{start.recorded.start}:{start.recorded.stop}",
         "KIT_REHEARSE_INSIDE": os.pathsep.join(map(os.path.realpath, inside)),
         "TMPDIR": str(temporary),

@@ -35,7 +35,6 @@ class Scenario:
     harms: tuple[Harm, ...] = ()
     untried: str = ""
     ranks: int | None = None
-    spoil: str = ""
     recorded: range = range(0)
 
 

@@ -14,15 +14,14 @@ from pathlib import Path
 
 from ...commands import arguments
 from ...config import load
-from ...errors import FailedError, UserError
+from ...errors import UserError
 from ...runs import frozen_spec, lookup
-from . import metrics, traces
-from .controls import self_test
+from . import traces
 from .final_state import Difference
 from .judge import Tried, compare
 from .scenarios import MIDDLE, Rehearsal
 from .subjects import CommandSubject, SpecSubject, Subject, patterns_of
-from .verdict import Verdict, junit
+from .verdict import Verdict
 
 RANKS = 2
 MAKE = ("", "CONFIG RUN SET FLAGS")
@@ -51,17 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_of_it = "seconds from SIGTERM to SIGKILL (30)"
     add("--grace", type=float, default=30.0, metavar="S", help=help_of_it)
     add("--limit", type=float, default=300.0, metavar="S", help="seconds of a start (300)")
-    add("--self-test", action="store_true", help="spoil exact trainings; each verdict must be no")
     add("--keep", type=arguments.path, metavar="DIR", help="keep all that was written")
-    help_of_it = "also write the verdict as JUnit XML"
-    add("--junit", type=arguments.path, metavar="FILE", help=help_of_it)
     arguments.add_json(parser)
 
 
 def command(args: argparse.Namespace) -> int:
     """Print the verdict; returns 1 if an answer is no."""
     words = getattr(args, "words", [])
-    if bool(words) + (args.what is not None) + args.self_test != 1:
+    if bool(words) == (args.what is not None):
         raise UserError(
             "give a spec, a run, or a command behind --, as in\n"
             "    rehearse --ranks 2 -- python train.py --epochs 2"
@@ -71,20 +67,12 @@ def command(args: argparse.Namespace) -> int:
     # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if args.self_test:
-            return self_test(folder, (args.grace, args.limit))
         with closing(_subject(args, words, folder)) as subject:
             found = rehearse(subject, args)
-    except (UserError, FailedError) as error:
-        if args.junit is not None:
-            args.junit.write_text(junit([("rehearse", "error", str(error), "")]), encoding="utf-8")
-        raise
     finally:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(found.json(), indent=2) if args.json else found.table())
-    if args.junit is not None:
-        args.junit.write_text(found.junit(), encoding="utf-8")
     return 0 if found.is_good else 1
 
 
@@ -108,11 +96,6 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not value > 0:
             raise UserError(f"--{name} {value:g}: more than 0")
-    try:
-        if args.junit is not None:
-            args.junit.open("ab").close()
-    except OSError as error:
-        raise UserError(f"--junit {args.junit}: {error.strerror}") from None
 
 
 def _folder(keep: Path | None) -> Path:
@@ -193,7 +176,6 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         repeats=repeats,
         is_hash_ordered=rehearsal.is_hash_ordered,
         uncompared=again.difference.uncompared,
-        metrics=metrics.compare(first, again, [run for run in tried if run.is_comparable]),
         seconds=time.monotonic() - begun,
         notes=notes,
     )

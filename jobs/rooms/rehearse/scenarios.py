@@ -258,7 +258,7 @@ class Rehearsal:
         for number, harm in enumerate([*harms, None], len(done.starts) + 1):
             start = Start(number, harm, subject.ranks)
             if number > 1:
-                start.ranks, start.spoil = scenario.ranks or subject.ranks, scenario.spoil
+                start.ranks = scenario.ranks or subject.ranks
             else:
                 start.recorded = scenario.recorded
             harming.run(subject, start, done.folder, self.limits)

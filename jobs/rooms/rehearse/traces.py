@@ -65,7 +65,6 @@ class Process:
     saves: list[Save] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)  # after so many steps
     outside: list[str] = field(default_factory=list)
-    called: set[str] = field(default_factory=set)
     has_group: bool = False
     full: str = ""  # why it ceased to record the disk
 
@@ -102,8 +101,6 @@ def _process(path: Path) -> Process:
                 process.evaluations.append(len(process.steps))
             case "outside":
                 process.outside.append(values["path"])
-            case "call":
-                process.called.add(values["function"])
             case "full":
                 process.full = values["why"]
             case "group":

@@ -1,23 +1,18 @@
-"""The questions about a training and their answers, as a table, as JSON and as JUnit XML."""
+"""The questions about a training and their answers, as a table and as JSON."""
 
 import math
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from xml.etree import ElementTree
 
 from ...console import quantity
 from .causes import BITS, CONTINUES, SAMPLES, SAVES, STOPS, recognised
 from .final_state import visible_name
 from .judge import Tried
-from .metrics import Compared
 from .scenarios import failure
 
-REPEATS, METRICS, SITE = "repeats itself undisturbed", "writes the same metrics", "a site must give"
+REPEATS, SITE = "repeats itself undisturbed", "a site must give"
 YES, NO, NOT_TRIED = "yes", "no", "not tried"
-TAGS = {NO: "failure", NOT_TRIED: "skipped"}  # of JUnit XML
 GRACE_MARGIN = 2  # what a site should give, over what was measured here
 NOT_REPEATED = "it does not repeat itself without any stop"
 UNFINISHED = "no disturbed run with the same ranks trained to its end"
@@ -26,13 +21,6 @@ HASH_ORDERED = "only with PYTHONHASHSEED=0, which the other answers are with"
 SORTED = (
     "the order of a set, or hash() of a text, is another one in each process, and so are labels or "
     "splits made of it: use sorted(), or start each process with PYTHONHASHSEED=0"
-)
-LOST_LINES = (
-    "lines of the first start are gone: open the file to append, and flush it with each save"
-)
-MORE_ROWS = (
-    "rows of steps that are taken again stand twice, or the header does: at the start cut the rows "
-    "behind the step of the checkpoint, and write a header to an empty file only"
 )
 NEW_INPUTS = "other samples, or the same ones changed by other random numbers: that cannot be seen"
 UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps what was recorded",)
@@ -62,7 +50,6 @@ class Verdict:
     repeats: str
     is_hash_ordered: bool
     uncompared: str
-    metrics: Compared | None
     seconds: float
     notes: Sequence[str]
 
@@ -79,7 +66,7 @@ class Verdict:
         no_end = NOT_REPEATED if self.repeats else UNFINISHED
         untried = {} if self.stopped else dict.fromkeys((STOPS, SAVES, SITE), no_stop)
         if self.repeats or not self.comparable:
-            untried |= dict.fromkeys((BITS, SAMPLES, METRICS), no_end)
+            untried |= dict.fromkeys((BITS, SAMPLES), no_end)
         self.answers = [
             Reply(question, NOT_TRIED, untried[question]) if question in untried else answer(self)
             for question, answer in QUESTIONS.items()
@@ -108,29 +95,6 @@ class Verdict:
             "notes": self.notes,
             "seconds": round(self.seconds, 1),
         }
-
-    def junit(self) -> str:
-        """Return the verdict as JUnit XML: a test case for each question."""
-        cases = [
-            (each.question, TAGS.get(each.answer, ""), each.detail, "\n".join(each.changes))
-            for each in self.answers
-        ]
-        return junit(cases, self.seconds)
-
-
-def junit(cases: Sequence[tuple[str, str, str, str]], seconds: float = 0.0) -> str:
-    """Return JUnit XML with these cases, each its name, its tag if it is bad, message, and text."""
-    suite = ElementTree.Element("testsuite", name="rehearse", time=f"{seconds:.1f}")
-    counts = Counter(tag for _, tag, _, _ in cases)
-    number = {"tests": len(cases), "failures": counts["failure"], "errors": counts["error"]}
-    for attribute, count in {**number, "skipped": counts["skipped"]}.items():
-        suite.set(attribute, str(count))
-    for name, tag, message, text in cases:
-        case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name=name)
-        if tag:
-            ElementTree.SubElement(case, tag, message=message).text = text or None
-    xml = ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
-    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", xml)  # what XML cannot have
 
 
 def _scenario(shown: Tried) -> dict[str, Any]:
@@ -276,25 +240,6 @@ def _samples(seen: Verdict) -> Reply:
     return Reply(SAMPLES, YES)
 
 
-def _metrics(seen: Verdict) -> Reply:
-    found = seen.metrics
-    if found is None:
-        return Reply(METRICS, NOT_TRIED, "no line with a number is the same in both runs")
-    if found.wrong:
-        first = next(iter(found.wrong.values()))
-        detail = f"{len(found.wrong)} of {found.lines} lines have other numbers, first: {first}"
-        return Reply(METRICS, NO, detail)
-    if found.twice:
-        return Reply(METRICS, NO, found.twice, (MORE_ROWS,))
-    if found.lost:
-        return Reply(METRICS, NO, found.lost, (LOST_LINES,))
-    unread = f"; not read, as it is no JSON: {found.unread[0]}" if found.unread else ""
-    if found.absent == found.lines:
-        return Reply(METRICS, NOT_TRIED, f"a stopped run has other lines{unread}")
-    rest = f"; {found.absent} of them a stopped run does not have" if found.absent else ""
-    return Reply(METRICS, YES, quantity(found.lines, "line") + rest + unread)
-
-
 def _site(seen: Verdict) -> Reply:
     if any(each.is_killed for each in seen.stopped):
         return Reply(SITE, NO, "it was killed at the end of the grace")
@@ -311,6 +256,5 @@ QUESTIONS: dict[str, Callable[[Verdict], Reply]] = {
     CONTINUES: _continues,
     BITS: _bits,
     SAMPLES: _samples,
-    METRICS: _metrics,
     SITE: _site,
 }

@@ -3,11 +3,9 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-from xml.etree import ElementTree
 
 import pytest
 
@@ -85,11 +83,8 @@ def only(*scenarios):
 
 
 def test_a_training_without_a_fault_gets_no_no(tmp_path):
-    junit = tmp_path / "verdict.xml"
-    status, verdict = rehearse(tmp_path, GOOD, *only("middle"), "--junit", str(junit))
+    status, verdict = rehearse(tmp_path, GOOD, *only("middle"))
     assert (status, verdict["good"], {*answers(verdict).values()} & {"no"}) == (0, True, set())
-    suite = ElementTree.parse(junit).getroot()
-    assert (suite.get("failures"), len(suite)) == ("0", len(verdict["answers"]))
 
 
 @pytest.mark.slow
@@ -112,7 +107,6 @@ def test_a_fault_is_named(fault, tmp_path):
     assert (status, answers(verdict)[question]) == (1, "no")
     causes = {cause for scenario in verdict["scenarios"].values() for cause in scenario["causes"]}
     assert causes == {fault}
-    assert not re.search(r"save \w+\.state_dict\(\)", str(verdict))  # good.py saves all of them
 
 
 # Lines of good.py, and what stands in their place: the training is exact all the same.
@@ -205,17 +199,7 @@ ODD: dict[str, tuple[dict[str, str], str, dict[str, str], list[str] | None]] = {
             "        average.lerp_(network[0].weight.detach(), 0.1)\n",
             "save()\nsys.stdout": "save()\nrank or torch.save(average, 'end.pt')\nsys.stdout",
         },
-        *("middle", {"continues": "yes", BITS: "no"}, ["averaged weights not saved"]),
-    ),
-    "the best value begins again": (
-        {
-            "own = torch.Generator()": "best = 9\nown = torch.Generator()",
-            "        taken = number + 1\n": "        taken = number + 1\n"
-            "        if abs(6 * epoch + taken - 3) < best:\n"
-            "            best = abs(6 * epoch + taken - 3)\n"
-            "            save('best.pt')\n",
-        },
-        *("middle", {"continues": "yes", BITS: "no"}, ["best value not saved"]),
+        *("middle", {"continues": "yes", BITS: "no"}, None),
     ),
     "the best value in a .json file begins again": (
         {
@@ -226,7 +210,7 @@ ODD: dict[str, tuple[dict[str, str], str, dict[str, str], list[str] | None]] = {
             "            rank or json.dump({'step': taken}, open('best.json', 'w'))\n",
             "import os\n": "import json\nimport os\n",
         },
-        *("middle", {"continues": "yes", BITS: "no"}, ["best value not saved"]),
+        *("middle", {"continues": "yes", BITS: "no"}, None),
     ),
     "an order that hash() makes": (
         {"torch.manual_seed(0)": "torch.manual_seed(hash('a') % 10**6)"},
@@ -290,13 +274,10 @@ REFUSED = {  # the script, options, and words of the reason
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_be_rehearsed_is_refused_in_one_line(reason, tmp_path):
     text, options, words = REFUSED[reason]
-    junit = tmp_path / "verdict.xml"
-    status, output = rehearse(tmp_path, text, "--ranks", "1", "--junit", str(junit), *options)
+    status, output = rehearse(tmp_path, text, "--ranks", "1", *options)
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert (status, len(errors)) == (2, 1)
     assert words in output
-    (error,) = ElementTree.parse(junit).getroot().iter("error")
-    assert words in error.get("message", "")
 
 
 @pytest.mark.slow
@@ -360,7 +341,6 @@ def test_a_start_does_not_hang_where_torch_ends_its_groups(tmp_path):
         ("--again", "--resume {newest:/tmp/*.pt}"),
         ("--again", "it's"),
         ("--again", "--resume {last:*.pt}"),
-        ("--junit", "/"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_named(option, tmp_path, capsys):
@@ -438,12 +418,3 @@ def ranks_in(folder):
             if os.readlink(f"/proc/{entry}/cwd").startswith(f"{folder}/rehearse-"):
                 found.append(entry)
     return found
-
-
-@pytest.mark.slow
-def test_the_controls_of_the_kits_trainer_are_right():
-    """Not spoiled the same bits, and other bits in each of the three ways to spoil the restore."""
-    done = rehearse_in(REPOSITORY, "--self-test")
-    own = [line for line in done.stdout.splitlines() if line.startswith("the kit")]
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [" differs from step " in line for line in own] == [False, True, True, True]

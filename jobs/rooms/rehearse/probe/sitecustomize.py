@@ -8,8 +8,6 @@ events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
     step      what the optimizer step began and ended with: check sums of weights and optimizer
               state, of the inputs of the model whose outputs had gradients, of the random states;
               learning rates; loss scale
-    call      the first call of optimizer.state_dict, optimizer.load_state_dict, sampler.set_epoch,
-              and of those of schedulers and loss scales
     eval      the first forward pass without gradients, or in evaluation mode, after a step
     save      a state file is written: by torch.save or safetensors (`save`), by Python (`open`), or
               gets its final name (`rename`)
@@ -21,15 +19,12 @@ the file `go` exists.
 
 While the number of its steps is in KIT_REHEARSE_DISK (`6:7`), each rank records the disk before
 whatever Python does to files, and around torch.save and safetensors.
-
-KIT_REHEARSE_SPOIL spoils the state that the training has just restored: momentum, data, generator.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import hashlib
 import json
 import os
@@ -88,13 +83,11 @@ class EventLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self.file = os.open(self.folder / f"rank-{self.name}.jsonl", flags, 0o600)
         self.moment = os.environ["KIT_REHEARSE_MOMENT"]
-        self.spoil = os.environ["KIT_REHEARSE_SPOIL"]
         self.inside = tuple(os.environ["KIT_REHEARSE_INSIDE"].split(os.pathsep))
         self.counts: dict[str, int] = {}
         self.begun: dict[int, tuple[str, str]] = {}  # of each optimizer, before its first step
         self.numbers: dict[int, int] = {}  # of the optimizers
         self.fed: list[Fed] = []
-        self.called: set[str] = set()
         self.random: str | None = None
         self.scale: float | None = None
         self.stepping: Any = None
@@ -208,42 +201,9 @@ def watch_steps(torch: ModuleType) -> None:
     scaler.step = step
 
 
-def watch_calls(torch: ModuleType) -> None:
-    """Record which states a training saves and loads, and whether it gives samplers the epoch."""
-    optim = torch.optim
-    kinds: dict[str, list[Any]] = {
-        "optimizer": [optim.Optimizer],
-        "scheduler": [each for each in vars(optim.lr_scheduler).values() if isinstance(each, type)],
-        "scaler": [torch.amp.GradScaler],
-        "sampler": [import_module("torch.utils.data.distributed").DistributedSampler],
-    }
-    for kind, owners in kinds.items():
-        for owner in owners:
-            for name in {"state_dict", "load_state_dict", "set_epoch"} & vars(owner).keys():
-                setattr(owner, name, watched(getattr(owner, name), f"{kind}.{name}"))
-
-
-def watched(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function whose first call is recorded."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        own = recorder()
-        if own is not None and name not in own.called:
-            own.called.add(name)
-            own.event("call", function=name)
-        return function(*arguments, **options)
-
-    return call
-
-
 def begin_step(own: EventLog, optimizer: Any) -> None:
     """Note the state that the first step of an optimizer begins with."""
     if id(optimizer) not in own.begun:
-        for values in optimizer.state.values() if own.spoil == "momentum" else ():
-            for each in (values.get("exp_avg"), values.get("momentum_buffer")):
-                if each is not None:
-                    each.zero_()
         own.begun[id(optimizer)] = sums(optimizer)
 
 
@@ -292,7 +252,6 @@ def watch_forward(torch: ModuleType) -> None:
         # Of the layers: a wrapper around the model may keep another mode.
         is_in_training = any(each.training for each in called.modules() if not each._modules)
         if torch.is_grad_enabled() and is_in_training:
-            spoil_inputs(torch, own, inputs)
             own.random = own.random or random_states(torch)
             data = [each for each in tensors_in(inputs) if not each.requires_grad]
             own.fed.append(Fed(check_sum(data)))  # else it comes from another module
@@ -304,16 +263,6 @@ def watch_forward(torch: ModuleType) -> None:
         return None
 
     module.__call__ = call
-
-
-def spoil_inputs(torch: ModuleType, own: EventLog, inputs: Any) -> None:
-    """Spoil what a restored training is fed: other samples, or stale random numbers."""
-    if own.spoil == "generator":
-        torch.manual_seed(0)
-    for tensor in tensors_in(inputs) if own.spoil == "data" else ():
-        if tensor.dim() and len(tensor) > 1:  # the batch begins one sample later
-            tensor.copy_(torch.cat([tensor[1:], tensor[:1]]))
-            tensor[-1] = tensor[0]
 
 
 def watch_group(torch: ModuleType) -> None:
@@ -383,7 +332,7 @@ def watch_saves(module: Any) -> None:
 
 
 WATCHED: dict[str, tuple[Callable[[ModuleType], None], ...]] = {
-    "torch": (watch_steps, watch_calls, watch_forward, watch_group, watch_saves),
+    "torch": (watch_steps, watch_forward, watch_group, watch_saves),
     "safetensors.torch": (watch_saves,),
 }
 
