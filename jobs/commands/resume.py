@@ -6,7 +6,7 @@ It continues a run as it is. The room changes lets a user change the run first.
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from .. import hooks, records
@@ -50,30 +50,28 @@ def command(args: argparse.Namespace) -> int:
     return resume_named(args.run, Request(args.cluster), args.json)
 
 
+def as_it_is(run_dir: RunDir) -> Revision:
+    """Return the change of a run that continues as it is: it is not cancelled any more.
+
+    Raises: UserError for a run that has lost its spec or code.
+    """
+    check_spec(run_dir)
+    scratch_purge.check_code(run_dir)
+    return uncancel(run_dir)
+
+
 @dataclass(frozen=True)
 class Request:
-    """What a user asks of a resume: to continue a run as it is."""
+    """What a user asks of a resume.
+
+    changes: returns how a run changes first, and raises UserError for what is refused. is_changed:
+    also a complete run may continue by it. is_checked: build its parts once before it is queued.
+    """
 
     cluster: str = "auto"
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether the parts of a run are built once before it is queued."""
-        return False
-
-    def has_more_steps(self, run_dir: RunDir) -> bool:
-        """Return whether a complete run gets further steps; print it if not. Raises: UserError."""
-        print(f"{run_dir.run_id} is already complete")
-        return False
-
-    def revision_of(self, run_dir: RunDir, is_complete: bool) -> Revision:
-        """Return how a run changes: at least, it is not cancelled any more.
-
-        Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
-        """
-        check_spec(run_dir)
-        scratch_purge.check_code(run_dir)
-        return uncancel(run_dir)
+    changes: Callable[[RunDir], Revision] = as_it_is
+    is_changed: bool = False
+    is_checked: bool = False
 
 
 def resume_named(name: str | None, request: Request, as_json: bool) -> int:
@@ -86,7 +84,7 @@ def resume_named(name: str | None, request: Request, as_json: bool) -> int:
 def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
     """Continue a run, on this machine to its end; returns the exit code. Raises: as `resume`."""
     is_complete = interpret.is_training_complete(fact_reader.read_newest(run_dir))
-    if is_complete and not request.has_more_steps(run_dir):
+    if is_over(run_dir, request, is_complete):
         return 0
     is_begun, job_id = resume(run_dir, request, choose_cluster(request.cluster))
     return go_on(run_dir, job_id, as_json) if is_begun else 0
@@ -103,9 +101,9 @@ def resume(run_dir: RunDir, request: Request, cluster: str) -> tuple[bool, str |
         revision.complete(run_dir)
         # Its job may have ended since, or its batch script was killed before it wrote the result.
         is_complete = record_completion(run_dir, fact_reader.read_newest(run_dir))
-        if is_complete and not request.has_more_steps(run_dir):
+        if is_over(run_dir, request, is_complete):
             return False, None
-        with changed_runs([run_dir], request, cluster, is_complete) as runs:
+        with changed_runs([run_dir], request, cluster) as runs:
             if cluster == "slurm":
                 before = records.read(Submission, run_dir.submission) or Submission()
                 return True, queue(runs[run_dir].spec, run_dir, before)
@@ -115,9 +113,16 @@ def resume(run_dir: RunDir, request: Request, cluster: str) -> tuple[bool, str |
             return True, None
 
 
+def is_over(run_dir: RunDir, request: Request, is_complete: bool) -> bool:
+    """Return whether a run that may be complete stays as it is; prints it."""
+    if is_complete and not request.is_changed:
+        print(f"{run_dir.run_id} is already complete")
+    return is_complete and not request.is_changed
+
+
 @contextlib.contextmanager
 def changed_runs(
-    run_dirs: Sequence[RunDir], request: Request, cluster: str, is_complete: bool = False
+    run_dirs: Sequence[RunDir], request: Request, cluster: str
 ) -> Iterator[dict[RunDir, LoadedSpec]]:
     """Run a block in which runs are as the request wants them and can be queued, or can run here.
 
@@ -125,7 +130,7 @@ def changed_runs(
     Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for what is
     refused or needs a confirmation; SpecError for parts that every rank would fail of.
     """
-    with revision.changed({each: request.revision_of(each, is_complete) for each in run_dirs}):
+    with revision.changed({each: request.changes(each) for each in run_dirs}):
         # Without the user's file: a mistake is in the code, or in a key of this command.
         runs = {run_dir: LoadedSpec(Spec.read(run_dir.spec), "") for run_dir in run_dirs}
         if cluster == "local":

@@ -12,7 +12,7 @@ from ...records.frozen import Revision
 from ...records.training import Progress, Result
 from ...rundir import RunDir
 from ...runs import fact_reader, revision
-from ...spec import Train
+from ...spec import Spec, Train
 
 
 def schedule_note(was: Train, now: Train) -> str | None:
@@ -22,8 +22,11 @@ def schedule_note(was: Train, now: Train) -> str | None:
     return f"train.schedule {now.schedule}: after the saved step it is that of the new length"
 
 
-def check(run_dir: RunDir, was: Train, now: Train) -> None:
+def check(run_dir: RunDir, spec: Spec, now: Train) -> None:
     """Raises: UserError unless a complete run certainly gets more steps by its changed spec."""
+    if not spec.launch.is_trainer:
+        raise UserError(f"{run_dir.run_id} is complete{HINT}to train on, submit a new run")
+    was = spec.train
     result = records.read(Result, run_dir.result)
     progress = records.read_leniently(Progress, run_dir.progress)
     done = (result and result.global_step) or 0
@@ -35,10 +38,8 @@ def check(run_dir: RunDir, was: Train, now: Train) -> None:
         is_longer = was.max_steps is None and now.epochs > was.epochs
     patience = now.early_stop_patience
     if done < total and patience is not None and patience <= (was.early_stop_patience or 0):
-        is_longer, hint = (
-            False,
-            "raise train.early_stop_patience, which ended it, or set it to null",
-        )
+        is_longer = False
+        hint = "raise train.early_stop_patience, which ended it, or set it to null"
     if not is_longer:
         raise UserError(f"{run_dir.run_id} is complete after {done} steps{HINT}to train on, {hint}")
 

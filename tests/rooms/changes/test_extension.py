@@ -5,7 +5,7 @@ import pytest
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rooms.changes import extension
 from slurm_job_kit.jobs.rundir import write_json
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.spec import Spec, Train
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def run(run):
     ],
 )
 def test_a_longer_training_is_accepted(run, was, now):
-    extension.check(run, was, now)
+    extension.check(run, Spec(train=was), now)
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,16 @@ def test_a_longer_training_is_accepted(run, was, now):
 )
 def test_another_training_of_no_more_steps_is_refused(run, was, now):
     with pytest.raises(UserError, match=r"complete after 100 steps\n  hint: .*raise train\.ep"):
-        extension.check(run, was, now)
+        extension.check(run, Spec(train=was), now)
 
 
 def test_a_training_that_ended_early_needs_more_patience(run):
     write_json(run.progress, {"step": 100, "total": 400})
     was = Train(epochs=4, early_stop_patience=2)
     with pytest.raises(UserError, match="early_stop_patience, which ended it"):
-        extension.check(run, was, Train(epochs=9, early_stop_patience=2))
-    extension.check(run, was, Train(epochs=9, early_stop_patience=3))
-    extension.check(run, was, Train(epochs=9))
+        extension.check(run, Spec(train=was), Train(epochs=9, early_stop_patience=2))
+    extension.check(run, Spec(train=was), Train(epochs=9, early_stop_patience=3))
+    extension.check(run, Spec(train=was), Train(epochs=9))
 
 
 def test_another_length_is_stated_where_the_learning_rate_follows_it():

@@ -169,7 +169,7 @@ def test_new_code_alone_does_not_continue_a_complete_run(completed, here, capsys
     mend(here)
     before = state(completed)
     assert main(["resume", "tiny", "--code", "--yes"]) == 2
-    assert 'SET="train.epochs=..."' in capsys.readouterr().err
+    assert "raise train.epochs" in capsys.readouterr().err
     assert state(completed) == before
 
 
@@ -251,7 +251,7 @@ def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, ca
     )
     assert (run.spec.read_text(), read_json(run.result)["status"]) == (before, "completed")
     run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
-    assert main(["resume", "tiny", "train.epochs=9"]) == 2
+    assert main(["resume", "tiny", "train.epochs=9", "--cluster", "local"]) == 2
     assert capsys.readouterr().err.endswith("hint: to train on, submit a new run\n")
 
 
@@ -282,7 +282,4 @@ def test_resume_of_a_complete_run_does_nothing(here, capsys):
     run = make_run(here)
     write_json(run.result, {"status": "completed"})
     assert main(["resume"]) == 0
-    assert capsys.readouterr().out == (
-        "20260101 is already complete; to train on, make resume "
-        'RUN=20260101 SET="train.epochs=..." YES=1\n'
-    )
+    assert capsys.readouterr().out == "20260101 is already complete\n"

@@ -233,7 +233,7 @@ def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(reposito
     run = frozen(repository, script="mine/run.py")
     from slurm_job_kit.jobs.rooms.changes import resume
 
-    new = resume.fresh_code(run, resume.ChangeRequest(overrides=("launch.inputs=[data]",)))
+    new = resume.fresh_code(run, resume.Changes(overrides=("launch.inputs=[data]",)))
     assert not (new.code / "data").exists() and (new.code / "mine/run.py").is_file()
 
 
