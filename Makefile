@@ -79,7 +79,7 @@ bench-scale: $(READY_DEV) ## Files of 10,000 nodes; 2 to 64 ranks on a real Slur
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
-	@shellcheck slurm/ddp.sbatch slurm/agent.sh .ci/run tests/slurm/*.sh
+	@shellcheck slurm/ddp.sbatch slurm/*.sh .ci/run tests/slurm/*.sh
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm up
 cluster-down: $(READY_DEV) ## Stop that Slurm

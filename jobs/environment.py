@@ -1,8 +1,8 @@
 """The environment variables that no program started by the kit may inherit. Standard library only.
 
 A name may have `*`, which stands for any text. A variable that no list names is passed on. A room
-may remove more, by the hook `start`. slurm/ddp.sbatch and slurm/agent.sh remove others before a
-Python runs.
+may remove more, by the hook `start`. slurm/ddp_prepare.sh and slurm/agent.sh remove others before
+a Python runs.
 """
 
 import fnmatch

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -16,11 +17,12 @@ from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from tests.core.two_hosts import look
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/ddp.sbatch"
+REST = SCRIPT.with_name("ddp_prepare.sh")
 RUN = RunDir(Path("/runs/first/1"))
 
 
 def test_shellcheck_is_not_silenced():
-    for script in (SCRIPT, SCRIPT.with_name("agent.sh")):
+    for script in (SCRIPT, REST, SCRIPT.with_name("agent.sh")):
         assert "shellcheck disable" not in script.read_text()
 
 
@@ -36,26 +38,55 @@ def test_both_doors_ask_for_the_same_life_cycle():
     assert sbatch.sbatch_argv(Spec(), RUN)[-2] == f"{RUN.kit}/slurm_job_kit/slurm/{SCRIPT.name}"
 
 
-def start(run_dir, cwd=None, **variables):
+def start(run_dir, cwd=None, script=SCRIPT, **variables):
     """The ended batch script of job 7."""
     env = {**os.environ, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "a", **variables}
-    command = ["bash", str(SCRIPT), str(run_dir)]
+    command = ["bash", str(script), str(run_dir)]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=20)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
-def test_another_users_code_where_sbatch_was_called_is_not_run(fake_slurm, tmp_path):
-    for name in ("theirs", "own"):
-        (tmp_path / name / "jobs").mkdir(parents=True)
-        (tmp_path / name / "jobs/rundir.py").write_text("")
-    os.chown(tmp_path / "theirs/jobs/rundir.py", 65534, -1)
+@pytest.fixture
+def spooled(tmp_path):
+    """The copy of the script that slurmd runs: nothing lies beside it."""
+    (tmp_path / "spool").mkdir()
+    return shutil.copy(SCRIPT, tmp_path / "spool/slurm_script")
+
+
+@pytest.fixture
+def clones(tmp_path):
+    """Two clones, and an interpreter that prints the one whose code it would run."""
+    for name in ("called", "script"):
+        (tmp_path / name / "slurm").mkdir(parents=True)
+        shutil.copy(REST, tmp_path / name / "slurm")
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\npwd >&2\nexit 1\n")
     python.chmod(0o755)
-    command = f"   Command={tmp_path}/own/slurm/ddp.sbatch\n"
+    return {"SLURM_SUBMIT_DIR": f"{tmp_path}/called", "KIT_PYTHON": str(python)}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_a_config_is_frozen_by_the_clone_where_sbatch_was_called_if_it_is_the_users(
+    fake_slurm, tmp_path, spooled, clones
+):
+    command = f"   Command={tmp_path}/script/slurm/ddp.sbatch x.yaml\n"
     fake_slurm.answer("scontrol", when="show job 7", output=command)
-    place = {"SLURM_SUBMIT_DIR": f"{tmp_path}/theirs", "KIT_PYTHON": str(python)}
-    assert start("x.yaml", **place).stderr == f"{tmp_path}/own\n"
+    assert start("x.yaml", script=spooled, **clones).stderr == f"{tmp_path}/called\n"
+    os.chown(tmp_path / "called/slurm" / REST.name, 65534, -1)
+    assert start("x.yaml", script=spooled, **clones).stderr == f"{tmp_path}/script\n"
+    shutil.rmtree(tmp_path / "script")
+    done = start("x.yaml", script=spooled, **clones)
+    assert done.returncode == 1 and "run sbatch from the top folder" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["run", "sweep"])
+def test_a_job_of_a_run_takes_the_rest_of_the_script_from_its_frozen_kit(tmp_path, spooled, words):
+    kit = tmp_path / "run/kit/slurm_job_kit/slurm"
+    kit.mkdir(parents=True)
+    (kit / REST.name).write_text("echo frozen >&2; exit 1\n")
+    (tmp_path / "sweep/points").mkdir(parents=True)
+    (tmp_path / "sweep/points/3").symlink_to("../../run")
+    done = start(tmp_path / words, script=spooled, SLURM_ARRAY_TASK_ID="3")
+    assert (done.returncode, done.stderr) == (1, "frozen\n")
 
 
 def test_a_run_directory_is_not_to_be_a_link(tmp_path):
@@ -101,14 +132,14 @@ def test_the_first_nodes_address_is_one_that_others_could_reach(tmp_path, found,
     getent.chmod(0o755)
     assignment = re.search(r"^head_address=.*?'\)$", SCRIPT.read_text(), re.MULTILINE | re.DOTALL)
     assert assignment is not None
-    text = f'set -euo pipefail\nnodes=(a b)\n{assignment[0]}\nprintf "%s" "$head_address"'
+    text = f'set -euo pipefail\nfirst=a\n{assignment[0]}\nprintf "%s" "$head_address"'
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == address
 
 
 # The part of the script that removes variables, and raises limits.
-OWN_PART = SCRIPT.read_text().partition("# Slurm would start")[0]
+OWN_PART = REST.read_text().partition("# --- the end of the job")[0]
 
 
 def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
@@ -147,12 +178,12 @@ def test_a_job_inside_of_an_arrays_task_has_no_task_id_of_that_one(
     assert ("SLURM_ARRAY_JOB_ID=5" in done.stdout.splitlines()) == has_task
 
 
-@pytest.mark.parametrize("script", ["ddp.sbatch", "agent.sh"])
+@pytest.mark.parametrize("script", [REST.name, "agent.sh"])
 def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_path, script):
     """A `cd` that lists the folder gave the batch script another run directory."""
-    begin = {"ddp.sbatch": "set -euo", "agent.sh": "# --- the inherited environment"}[script]
-    end = {"ddp.sbatch": "# Slurm would start", "agent.sh": "mapfile -t kit_lines"}[script]
-    part = (SCRIPT.parent / script).read_text().partition(begin)[2].partition(end)[0]
+    end = {REST.name: "# --- the end of the job", "agent.sh": "mapfile -t kit_lines"}[script]
+    text = (SCRIPT.parent / script).read_text()
+    part = text.partition("# --- the inherited")[2].partition(end)[0]
     copy = tmp_path / script
     copy.write_text(f"kit_attempt=1 kit_node_rank=0 # {part}cd /; module\n")
     functions = {"BASH_FUNC_cd%%": "() { echo wrong; }", "BASH_FUNC_module%%": "() { echo kept; }"}
@@ -163,7 +194,7 @@ def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_pat
 
 def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
     names = {number.name.removeprefix("SIG") for number in STOP_SIGNALS}
-    stops = re.search(r"^stops=\(([A-Z0-9 ]+)\)", SCRIPT.read_text(), re.MULTILINE)
+    stops = re.search(r"^stops=\(([A-Z0-9 ]+)\)", REST.read_text(), re.MULTILINE)
     assert stops is not None and set(stops[1].split()) == names
     codes = re.search(
         r"^    ([0-9 |]+)\) exit", (SCRIPT.parent / "agent.sh").read_text(), re.MULTILINE
@@ -222,6 +253,7 @@ def test_the_batch_script_runs_on_the_first_node_of_its_job_alone(
     fake_slurm, tmp_path, variables, host, is_first
 ):
     """Elsewhere the rendezvous would have the address of this host."""
+    (tmp_path / "checkpoints").mkdir()  # a run that has lost its spec
     uname = fake_slurm.bin / "uname"
     uname.write_text(f"#!/bin/sh\necho {host}\n")
     uname.chmod(0o755)
