@@ -283,10 +283,8 @@ def format_stop(launch: Launch) -> str:
     if launch.is_trainer:
         return "stopping after this step and saving (Ctrl-C again kills)"
     if (number := stop_signal(launch)) is None:
-        return (
-            "your script gets no signal (launch.stop_signal: none): it trains to its end unless it "
-            "looks for KIT_STOP_FILE (Ctrl-C again kills)"
-        )
+        none = "your script is not told to stop (launch.stop_signal: none)"
+        return f"{none}; press Ctrl-C again to kill it"
     return f"asked your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"
 
 

@@ -184,7 +184,7 @@ def _nodes(document: Document, value: Any) -> Iterator[Problem]:
         hint = hint or "write a range as 6-8"
         yield Problem(_NODES, f"must be a whole number, not {written}", hint)
     elif int(bounds[1]) > int(bounds[2]):
-        yield Problem(_NODES, f"{written} ends below its begin", f"write {bounds[2]}-{bounds[1]}")
+        yield Problem(_NODES, f"{written} is backwards", f"write {bounds[2]}-{bounds[1]}")
 
 
 def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Problem]:

@@ -66,7 +66,7 @@ nodes: 3
     [
         ("slurm: 5", "slurm: must be a mapping, not 5"),
         ("slurm: {nodes: 0}", "slurm.nodes: must be at least 1, not 0"),
-        ("slurm: {nodes: 8-6}", 'slurm.nodes: "8-6" ends below its begin\n  hint: write 6-8'),
+        ("slurm: {nodes: 8-6}", 'slurm.nodes: "8-6" is backwards\n  hint: write 6-8'),
         ("slurm: {nodes: '3'}", "hint: write 3 without quotes"),
         ("slurm: {nodes: 1.5}", "slurm.nodes: must be a whole number, not 1.5"),
         ("slurm: {nodes: true}", "slurm.nodes: must be a whole number, not true"),
