@@ -4,9 +4,9 @@
     python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints its number and endpoint
     python -m jobs.attempt close RUN_DIR ATTEMPT
 
-The batch script becomes `run` on the first node. Hand-launched runs call `open` and `close`, and
-`jobs.commands.local` the same functions. The next `open` records an attempt whose batch script was
-killed. Standard library only: the batch host may have nothing else.
+The batch script becomes `run` on the first node; `jobs.commands.local` calls the same function.
+Rank 0 of a launch by hand calls `open` and `close`. The next `open` records an attempt whose batch
+script was killed. Standard library only: the batch host may have nothing else.
 """
 
 import argparse
