@@ -47,7 +47,7 @@ def job(run, fake_slurm, monkeypatch):
                 assert attempt_command.main([word, str(run.path), *arguments]) == 0
             else:
                 me = run_lock.this_process("7")
-                attempts.close_and_execute(run, me, *arguments, StopSignals())
+                attempts.close_and_execute(run, me, int(arguments[0]), StopSignals())
         return operations
 
     return call
