@@ -32,18 +32,16 @@ from ..node.torchrun import stop_signal
 from ..procfs import children
 from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
-from ..records.training import Progress, Result
+from ..records.training import Result
 from ..rundir import RunDir, no_link
 from ..runs import run_lock
 from ..slurm import client
 from ..spec import Launch, Spec
 from ..stop_signals import AWAITED, StopSignals
-from .views import words
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
 ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk may need longer
-SHOW_S = 10  # between two lines about the progress of a script
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
 
 
@@ -99,7 +97,7 @@ def run(run_dir: RunDir) -> int:
         run_dir.job_log.unlink()
 
     def run_step(plan: AttemptPlan) -> int:
-        watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch, run_dir)
+        watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch)
         kill_orphans()
         return 0
 
@@ -234,18 +232,11 @@ def kill_orphans() -> None:
         time.sleep(0.01)
 
 
-def watch(
-    agents: list[subprocess.Popen[bytes]], stops: StopSignals, launch: Launch, run_dir: RunDir
-) -> None:
-    """Wait until all agents have ended; forward the first stop, kill at a Ctrl-C after it.
-
-    Prints how far a script is.
-    """
-    is_stopping, kill_at, shown = False, math.inf, (-math.inf, progress_line(run_dir))
+def watch(agents: list[subprocess.Popen[bytes]], stops: StopSignals, launch: Launch) -> None:
+    """Wait until all agents have ended; forward the first stop, kill at a Ctrl-C after it."""
+    is_stopping, kill_at = False, math.inf
     while None in (codes := [agent.poll() for agent in agents]):
         came = stops.wait(POLL_S)
-        if not launch.is_trainer and time.monotonic() > shown[0] + SHOW_S:
-            shown = show_progress(run_dir, shown)
         # Only a Ctrl-C after the announcement kills: a closing terminal sends several signals.
         is_kill = (is_stopping and "SIGINT" in came) or time.monotonic() > kill_at
         if stops.names and not is_stopping:
@@ -261,21 +252,6 @@ def watch(
             if is_kill:
                 print_line("killing")
                 kill_at = math.inf
-
-
-def show_progress(run_dir: RunDir, shown: tuple[float, str]) -> tuple[float, str]:
-    """Print how far a script is, where that is new; returns the time of it and the line."""
-    line = progress_line(run_dir)
-    if line == shown[1]:
-        return shown
-    print_line(line)
-    return time.monotonic(), line
-
-
-def progress_line(run_dir: RunDir) -> str:
-    """Return how far the script has reported to be; empty before its first report."""
-    progress = records.read_leniently(Progress, run_dir.progress)
-    return "" if progress is None else words.format_progress(progress)
 
 
 def format_stop(launch: Launch) -> str:

@@ -69,12 +69,18 @@ def _lines_of_new(run_dir: RunDir) -> Iterator[str]:
 def start(
     door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return torchrun's command with the user's program as its ranks, and begin to watch them."""
-    if door is not Door.TORCHRUN or spec is None or spec.launch.is_trainer:
-        return [*argv], {**environ}
-    from . import command
+    """Return torchrun's command with the user's program as its ranks, and begin to watch them.
 
-    return command.start(argv, environ, spec)
+    With the agents of a local run a thread begins that prints how far the program is.
+    """
+    if door not in (Door.TORCHRUN, Door.LOCAL) or spec is None or spec.launch.is_trainer:
+        return [*argv], {**environ}
+    from . import command, progress
+
+    if door is Door.TORCHRUN:
+        return command.start(argv, environ, spec)
+    progress.begin_to_show(RunDir(Path(argv[2])))  # bash agent.sh RUN_DIR ...
+    return [*argv], {**environ}
 
 
 def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:

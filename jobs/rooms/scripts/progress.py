@@ -3,15 +3,19 @@
 import contextlib
 import itertools
 import os
+import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ... import records, shared_files
 from ...attempt.decision import Decision, Ending, history_of, is_restart
 from ...checkpoint.names import is_newer
+from ...console import print_line
 from ...kinds import Kind
 from ...records import of_room, with_room
 from ...records.ended import ENDS, FINAL, Action, Evidence
+from ...records.training import Progress
 from ...rundir import RunDir
 from ...runs import interpret
 from ...runs.interpret import AttemptFacts
@@ -23,6 +27,8 @@ from .work import Work, ask_for_all, record_of
 ROOM = "scripts"
 # Of a run of which no attempt shows progress, unless slurm.max_restarts is set.
 MAX_RESTARTS = 20
+SHOWS = "progress of a script"  # the name of a thread
+SHOW_S = 10  # between two lines about the progress in a local run
 
 
 @dataclass(frozen=True)
@@ -114,3 +120,22 @@ def newest_file(run_dir: RunDir) -> str | None:
             with contextlib.suppress(OSError):  # the script replaces it right now
                 times.append((path.stat().st_mtime_ns, path.relative_to(run_dir.path)))
     return "{:020d} {}".format(*max(times)) if times else None
+
+
+def begin_to_show(run_dir: RunDir) -> None:
+    """Print how far the script reports to be, in a thread that goes on in the next attempt."""
+    if SHOWS not in [each.name for each in threading.enumerate()]:
+        threading.Thread(target=_show, args=(run_dir,), name=SHOWS, daemon=True).start()
+
+
+def _show(run_dir: RunDir) -> None:
+    shown = records.read_leniently(Progress, run_dir.progress)
+    while True:
+        time.sleep(SHOW_S)
+        with contextlib.suppress(OSError):  # the next look may succeed
+            now = records.read_leniently(Progress, run_dir.progress)
+            if now is not None and now != shown:
+                known = (x for x in now.metrics or () if x.value is not None)
+                metrics = "".join(f"  {each.name} {each.value:.4g}" for each in known)
+                print_line(f"step {now.step}/{now.total or '?'}{metrics}")
+            shown = now

@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import threading
 
 import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.attempt import collect_evidence, decision, record_writer
+from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.rooms.scripts import progress
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
 from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock
@@ -173,3 +175,18 @@ def test_a_script_that_cannot_see_a_ctrl_c_and_exits_with_0_is_complete(run, tex
     facts = fact_reader.read(run, 1)
     evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
     assert evidence.outcome == "stopped"
+
+
+@pytest.mark.usefixtures("script")
+def test_a_local_run_prints_how_far_a_script_is_with_each_new_report(run, monkeypatch, capfd):
+    monkeypatch.setattr(progress, "SHOW_S", 0.01)
+    write_json(run.progress, {"step": 1})
+    spec, agent = Spec.read(run.spec), ["bash", "agent.sh", str(run.path), "1"]
+    for _ in range(2):  # each attempt
+        assert hooks.start(Door.LOCAL, agent, {}, spec)[0] == agent
+    write_json(run.progress, {"step": 7, "total": 9, "metrics": {"loss": 0.5}})
+    printed = ""
+    while "\n" not in printed:
+        printed += capfd.readouterr().err
+    assert printed.endswith("step 7/9  loss 0.5\n")
+    assert [each.name for each in threading.enumerate()].count(progress.SHOWS) == 1
