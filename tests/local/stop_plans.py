@@ -86,13 +86,6 @@ SPECS |= {
         "model": f"{KINDS}:LanguageModel",
         "dataset": f"{KINDS}:tokens",
     },
-    "masks": {
-        **OTHER,
-        **ACCUMULATION,
-        "objective": f"{KINDS}:known_pixels",
-        "model": f"{KINDS}:Masked",
-        "dataset": f"{KINDS}:masked",
-    },
     # Two passes and the beginning of a third one.
     "stream_with_workers": {
         **OTHER,
@@ -127,25 +120,7 @@ OWN_STATE = {
 SHARDED |= {"fsdp_own_state": {**OWN_STATE, "strategy": "fsdp", "shard_modules": ["Conv2d"]}}
 # Half of the ranks have all shards. For an even number of ranks.
 HYBRID: dict[str, dict[str, Any]] = {"hsdp": {**ADAMW, **FSDP, "strategy": "hsdp"}}
-# The parts of the room zoo.
-ZOO: dict[str, dict[str, Any]] = {
-    "crops": {
-        "objective": "classification",
-        "objective_args": {},
-        "label_smoothing": 0.1,
-        "transform": "image",
-        "transform_args": {"crop_padding": 1, "flip": True, "mean": [0.5], "std": [0.25]},
-    },
-    "token_files": {
-        **OTHER,
-        **ADAMW,
-        **ACCUMULATION,
-        "objective": "language_model",
-        "model": "tests.rooms.zoo.stoppable_work:LanguageModel",
-        "dataset": "tests.rooms.zoo.stoppable_work:token_files",
-    },
-}
-BY_NAME = SPECS | SHARDED | HYBRID | ZOO
+BY_NAME = SPECS | SHARDED | HYBRID
 BY_NAME["fsdp_compiled"] = {**SHARDED["fsdp"], "compile": "blocks"}
 WITH_WORKERS = ("loader_workers", "stream_with_workers")
 # The number of ranks with which a sharded scenario is also run with a broken restore.

@@ -1,4 +1,4 @@
-"""Other kinds of work for tests of exactness: a language model, masks and streams."""
+"""Other kinds of work for tests of exactness: a language model and streams."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -87,10 +87,6 @@ class Sample(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         is_known.view(-1)[: 36 - index % 36] = 1.0
         noise = 0.1 * torch.randn(image.shape)
         return {"image": image + noise, "target": image, "is_known": is_known}
-
-
-def masked(num_train: int) -> tuple[Sample, Sample]:
-    return Sample(num_train, 0), Sample(11, 1)
 
 
 class Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):

@@ -6,20 +6,19 @@ import pytest
 
 from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import read_json
-from tests.local.stop_plans import EVALUATION_BATCHES, HYBRID, SHARDED, SPECS, WITH_WORKERS, ZOO
+from tests.local.stop_plans import EVALUATION_BATCHES, HYBRID, SHARDED, SPECS, WITH_WORKERS
 from tests.local.test_trainer import end, environment, start
 
 PROGRAM = "from tests.local import stop_plans; stop_plans.main()"
-LEFT_OUT = () if "samples" in ROOMS else (*WITH_WORKERS, "masks")
+LEFT_OUT = () if "samples" in ROOMS else WITH_WORKERS
 QUICK = ("every_step", "slow_evaluation", *(name for name in WITH_WORKERS if name not in LEFT_OUT))
 OTHERS = tuple(name for name in SPECS if name not in (*QUICK, *LEFT_OUT))
-IN_SHARDS, OF_ZOO, SLOW = pytest.mark.room("sharded"), pytest.mark.room("zoo"), pytest.mark.slow
+IN_SHARDS, SLOW = pytest.mark.room("sharded"), pytest.mark.slow
 # Ranks, and the scenarios of one start of them. Two ranks hide a wrong order of summation.
 QUICK_WORK, OTHER_WORK = (3, QUICK), (3, OTHERS)
 TABLE = [
     QUICK_WORK,
     pytest.param(OTHER_WORK, marks=SLOW),
-    pytest.param((3, ZOO), marks=[OF_ZOO, SLOW]),
     pytest.param((2, SHARDED), marks=IN_SHARDS),
     pytest.param((3, SHARDED), marks=[IN_SHARDS, SLOW]),
     pytest.param((4, HYBRID), marks=[IN_SHARDS, SLOW]),
