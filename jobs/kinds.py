@@ -53,7 +53,6 @@ class Kind(StrEnum):
     GPU_FAULT = "gpu_fault"  # of the hardware, whatever the program does
     IMPORT_ERROR = "import_error"
     USER_CODE = "user_code"
-    KIT_FAULT = "kit_fault"
     SPEC_MISTAKE = "spec_mistake"
     OTHER_DATA = "other_data"
     EXEC_FORMAT = "exec_format"
@@ -170,18 +169,13 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.IMPORT_ERROR: Row(
         *(_CRASH, "an import failed"),
-        "install the module for launch.python, or correct the import, or PYTHONHOME, then resume",
+        "install the module for launch.python (git tracks one of your own, or launch.inputs names "
+        "it), or correct the import, or PYTHONHOME, then resume",
         flags=("code", *_YES),
     ),
     Kind.USER_CODE: Row(
         *(_CRASH, "the user's code failed", "correct the code, then resume with it"),
         flags=("code", *_YES),
-    ),
-    Kind.KIT_FAULT: Row(
-        *(_CRASH, "an error in the kit's own code"),
-        "look what your code gives the kit at that place; if it is right, report the traceback in "
-        "this log to those who maintain the kit",
-        "logs",
     ),
     Kind.SPEC_MISTAKE: Row(
         *(_CRASH, "the spec or the launch has a mistake"),

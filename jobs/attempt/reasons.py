@@ -1,7 +1,6 @@
 """Names what ended an attempt: its kind, the place in the user's code, the log that shows more."""
 
 import contextlib
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,6 @@ BY_STATE = {
     "OUT_OF_MEMORY": Kind.OUT_OF_MEMORY,
     "CANCELLED": Kind.CANCELLED,
 }
-_NO_MODULE = re.compile(r"No module named '?([\w.]+)")
 
 
 def with_reason(
@@ -36,7 +34,7 @@ def with_reason(
 
     facts: of the same attempt. kind: where the decision knew it. Raises: RecordError, OSError.
     """
-    kind = kind or kind_of(run_dir, facts, record)
+    kind = kind or kind_of(facts, record)
     place = log = None
     if record.cause in (*CRASHES, Cause.NODE, Cause.LOST):
         attempt_dir, hang = run_dir.attempt(facts.attempt), facts.of_nodes.hang
@@ -47,21 +45,16 @@ def with_reason(
         elif failed is not None:
             place = places.users_frame(failed.traceback, run_dir, _checkout_of(run_dir))
             log = attempt_dir.rank_log(failed.rank)
-    advice = _of_module(run_dir, facts, record) if kind is Kind.IMPORT_ERROR else None
     log_name = None if log is None else str(log)
-    why = replace(record.why, kind=kind, place=place, log=log_name, advice=advice)
+    why = replace(record.why, kind=kind, place=place, log=log_name)
     return replace(record, why=why)
 
 
-def kind_of(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> Kind:
+def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
     """Return the kind of what ended an attempt."""
     evidence = record.evidence
     if record.cause in (*CRASHES, Cause.LOST):
-        kind = _failure_of(facts, record.cause, evidence)
-        failed = interpret.first_error(facts.of_nodes.errors)
-        if failed is not None and kind is Kind.USER_CODE:
-            return Kind.KIT_FAULT if places.is_kits_fault(failed.traceback, run_dir) else kind
-        return kind
+        return _failure_of(facts, record.cause, evidence)
     if record.cause is Cause.NODE:
         return Kind.NODE_FAILURE
     if record.cause is Cause.REQUEUED and evidence.job_state in BY_STATE:
@@ -105,27 +98,6 @@ def _checkout_of(run_dir: RunDir) -> Path | None:
     return None
 
 
-def _of_module(run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord) -> str | None:
-    """Return what to do about a module that lies in the checkout; None where it does not."""
-    missing = _NO_MODULE.search(record.evidence.error or "")
-    checkout, runs_root = _checkout_of(run_dir), run_dir.path.parent.parent
-    found = missing and checkout and places.find_module(missing[1], checkout, runs_root)
-    if not missing or not found or not checkout:
-        return None
-    path = found.relative_to(checkout)
-    if (run_dir.code / path).exists():
-        folder = path.parents[missing[1].count(".")]
-        return (
-            f"{path} lies where Python does not look: resume with "
-            f"setup='[export PYTHONPATH={folder}]', or import it by its package"
-        )
-    inputs = ",".join([*facts.spec.launch.inputs, str(path)])
-    named = f"add launch.inputs='[{inputs}]' to the command"
-    if facts.spec.launch.is_trainer:
-        named = "git add -f it, then resume"
-    return f"{found} is not in the frozen code (git ignores it, or it is newer): {named}"
-
-
 def remedy_of(why: Why, run_id: str) -> tuple[str, str]:
     """Return what a person does after an attempt that ended a run, and the command for it.
 
@@ -135,7 +107,7 @@ def remedy_of(why: Why, run_id: str) -> tuple[str, str]:
     if why.kind in (Kind.NOT_SAVED, Kind.HANG):
         by_budget.remove(Kind.NO_PROGRESS)
     row = KINDS[why.budget if why.budget in by_budget else why.kind]
-    return why.advice or row.advice, command(row.command, run_id, row.change, *row.flags)
+    return row.advice, command(row.command, run_id, row.change, *row.flags)
 
 
 def hold_hint(why: Why, run_id: str) -> str:

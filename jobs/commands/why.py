@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import re
 import shlex
 import time
@@ -326,9 +325,6 @@ def _of_never_started(run: RunState, state: str | None) -> Answer:
     # Slurm opens job.log first, in the run directory. It does not keep what failed.
     path, node = job.work_dir or str(run.run_dir.path), "".join(expand_hostlist(job.nodes)[:1])
     text += f": perhaps {node or 'its node'} cannot open {path}"
-    for link, real in ((each, os.path.realpath(each)) for each in (path, os.path.expanduser("~"))):
-        if link != real and path.startswith((link, real)):
-            text += f"; on this host {link} leads to {real}"
     advice = "look whether the node has it; if not, submit with a runs_root that every host has"
     there = f"srun --nodes=1 {f'--nodelist={node} ' if node else ''}ls -d {shlex.quote(path)}"
     return Answer(Kind.REFUSED, text, advice, there)

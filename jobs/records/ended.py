@@ -86,7 +86,6 @@ class Why:
     # FILE:LINE of the user's code that failed, and the log that shows more.
     place: str | None = field(default=None, metadata=OMIT_NONE)
     log: str | None = field(default=None, metadata=OMIT_NONE)
-    advice: str | None = field(default=None, metadata=OMIT_NONE)  # in place of the kind's
     # Of a hold: the budget that is used up, or NOT_REQUEUED; left out where no budget decided.
     budget: Kind | None = field(default=None, metadata=OMIT_NONE)
     # What Slurm did with the requeue that the first record of the attempt decided on.

@@ -4,7 +4,7 @@
 - state: in which state a run is, from its files and one answer of Slurm.
 - fact_reader: reads what agents and ranks wrote in an attempt, each file once.
 - interpret: what these facts mean: pure functions.
-- places: finds the file and the line that show something.
+- places: finds the line of the user's code that a traceback shows.
 - run_lock: which job may write into the run directory (owner.json).
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.
