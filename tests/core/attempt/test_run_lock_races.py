@@ -34,7 +34,7 @@ def paused(function):
     return wrapper
 
 def others():
-    marks = (path.name.split("-") for path in inside.iterdir())
+    marks = (path.name.split("-", 1) for path in inside.iterdir())
     return [pid for pid, start in marks if procfs.start_of(int(pid)) == start]
 
 def claim_and_release():
