@@ -4,16 +4,13 @@ The trainer writes these files; a user's kit_stop.py writes some of them.
 """
 
 import contextlib
-import json
-import re
-import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from .. import shared_files
 from ..rundir import parse_json
-from . import AS_OBJECT, OMIT_NONE, RecordError, Seconds, decode, encode
+from . import AS_OBJECT, OMIT_NONE, RecordError, Seconds, decode, read_leniently
 
 
 @dataclass(frozen=True)
@@ -146,36 +143,10 @@ def read_events(path: Path) -> list[Event]:
     return events
 
 
-# progress.json is overwritten in place, so each part of it has a fixed place: the step 12 digits
-# behind this text, the rest behind the step. JSON allows spaces around both.
-_BEFORE_STEP = '{"step": '
-PROGRESS_STEP_AT = len(_BEFORE_STEP)
-_STEP = re.compile(rb'"step": *(\d{1,18})')
-_TOTAL = re.compile(rb'"total": *(\d{1,18})\s*[,}]')  # no metric of that name, which has a point
-_PROGRESS_BYTES = 512
-
-
-def progress_step_text(step: int) -> str:
-    """Return the step as it stands in progress.json, from offset PROGRESS_STEP_AT on."""
-    return f"{step:12d}"
-
-
-def progress_text(progress: Progress) -> str:
-    """Return the whole text of progress.json, of always the same length."""
-    fields = typing.cast(dict[str, object], encode(progress))
-    rest = json.dumps({name: fields[name] for name in fields if name != "step"})
-    text = f"{_BEFORE_STEP}{progress_step_text(progress.step)}, {rest[1:]}"
-    return f"{text:<{_PROGRESS_BYTES - 1}}\n"
-
-
 def read_progress_steps(path: Path) -> tuple[int | None, int | None]:
     """Return the last finished optimizer step in progress.json, and the number of all, where known.
 
-    The beginning of the file is enough for the step: the trainer may write the rest right now.
+    Raises: OSError.
     """
-    try:
-        text = shared_files.read_bytes(path)
-    except FileNotFoundError:
-        return None, None
-    step, total = _STEP.search(text), _TOTAL.search(text)
-    return None if step is None else int(step[1]), None if total is None else int(total[1])
+    progress = read_leniently(Progress, path)
+    return (None, None) if progress is None else (progress.step, progress.total)

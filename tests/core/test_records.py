@@ -143,18 +143,6 @@ def test_a_file_that_is_missing_is_no_record(tmp_path):
     assert training.read_progress_steps(tmp_path / "x")[0] is None
 
 
-def test_the_step_of_the_progress_lies_at_a_fixed_place(tmp_path):
-    text = training.progress_text(training.Progress(42, total=50))
-    assert len(text) == len(training.progress_text(training.Progress(10**11, loss=1 / 3)))
-    begin = training.PROGRESS_STEP_AT
-    step = training.progress_step_text(43)
-    (tmp_path / "x").write_text(text[:begin] + step + text[begin + len(step) :])
-    assert records.read(training.Progress, tmp_path / "x") == training.Progress(43, total=50)
-    for content, found in ((text, 42), (text[:40], 42), ("", None), ("garbage", None)):
-        (tmp_path / "x").write_text(content)
-        assert training.read_progress_steps(tmp_path / "x")[0] == found
-
-
 @pytest.mark.parametrize("kind", [Evidence, AttemptRecord, AttemptPlan, AttemptFacts, Job])
 def test_a_record_of_attempts_stays_small(kind):
     assert len(dataclasses.fields(kind)) <= 14

@@ -1,5 +1,5 @@
 """What is logged, and where.
 
 - reporter: metrics.jsonl and the log lines.
-- progress: progress.json, overwritten in place.
+- progress: progress.json.
 """

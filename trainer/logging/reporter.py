@@ -6,21 +6,18 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from ..contract import Metric, format_duration, format_metrics, shared_files
+from ..contract import Metric, format_duration, format_metrics, replacing, shared_files
 from ..data.batches import TrainingLength
 from ..errors import log, storage_error
 from ..process.run_handle import RankContext
-from .progress import Progress, open_new
+from .progress import Progress
 
-# Of progress.json, whose length is fixed.
-MAX_SHOWN_METRICS = 4
-METRICS_BYTES = 250
+MAX_SHOWN_METRICS = 4  # of progress.json: the live line has one line
 
 
 class Reporter:
@@ -117,7 +114,7 @@ class Reporter:
 
     def close(self) -> None:
         """Close the files."""
-        self._progress.close()
+        self._progress.flush()
         with self._storage("closing"):
             self._metrics.close()
 
@@ -142,12 +139,18 @@ def open_cut(path: Path, num_bytes: int) -> BinaryIO:
     """Replace a file by its first `num_bytes` bytes; return the new file, open for appending.
 
     Lines after the checkpoint belong to steps that are done again; without the cut they would
-    appear twice.
+    appear twice. An earlier attempt may be alive on a node that was cut off: it continues to write
+    to the old file, which has no name any more.
     """
     kept = b""
     with contextlib.suppress(FileNotFoundError), shared_files.open_binary(path) as old:
         kept = old.read(num_bytes)
-    return open_new(path, kept, is_durable=True)
+    with replacing(path) as temporary:
+        file = open(temporary, "xb")  # noqa: SIM115 (open for the whole run)
+        file.write(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    return file
 
 
 def peak_memory_bytes() -> int:
@@ -158,11 +161,9 @@ def peak_memory_bytes() -> int:
 
 
 def _shown(means: dict[str, float]) -> tuple[Metric, ...]:
-    """Return the first metrics that fit into progress.json; the loss only without others."""
+    """Return the metrics that progress.json shows; the loss only without others."""
     metrics = [Metric(name, value) for name, value in means.items() if name != "eval_loss"]
-    sizes = accumulate(len(json.dumps({each.name: each.value})) for each in metrics)
-    fitting = [each for each, size in zip(metrics, sizes, strict=True) if size <= METRICS_BYTES]
-    return tuple(fitting[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])])
+    return tuple(metrics[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])])
 
 
 def _gib(num_bytes: int) -> str:

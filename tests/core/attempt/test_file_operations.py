@@ -6,7 +6,6 @@ from slurm_job_kit.jobs.attempt import __main__ as attempt_command
 from slurm_job_kit.jobs.attempt import attempts, execute
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.training import Progress, progress_text
 from slurm_job_kit.jobs.rundir import Timeline, write_json
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.spec import Slurm, Spec
@@ -60,7 +59,7 @@ def trained(run, attempt, *signals, code):
         Timeline(run, f"rank-{rank:05d}", attempt).event("first_step", step=1)
     step = 50 * attempt
     (run.checkpoints / f"step-{step:08d}").mkdir()
-    run.progress.write_text(progress_text(Progress(step)))
+    write_json(run.progress, {"step": step})
 
 
 def stopped(run, attempt):
