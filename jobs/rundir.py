@@ -6,10 +6,8 @@ the files. Standard library only; the trainer imports this module.
 """
 
 import contextlib
-import errno
 import json
 import os
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ from .errors import RecordError
 # this kit can no longer read the files of an older one, or an older kit those of this one.
 FORMAT = 6
 JOB_LOG = "job.log"
-_NOT_WRITTEN = "it is a link or no file: nothing is written; delete it"
 
 
 class File:
@@ -134,36 +131,6 @@ class AttemptDir:
         return self.path / f"rank-{rank:05d}.error.json"
 
 
-def no_link(path: str | Path, flags: int) -> int:
-    """Open a file to write to it, as `opener` of open(): a regular file, and through no link.
-
-    Who may write to the folder may have put a link there that leads to a file of this user.
-    Raises: OSError.
-    """
-    try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            os.set_blocking(fd, True)
-            return fd
-        os.close(fd)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a FIFO that is not read
-            raise
-    raise OSError(errno.ELOOP, _NOT_WRITTEN, str(path))
-
-
-def make_folder(path: Path) -> None:
-    """Create a folder of a run unless it is there. Raises: OSError, also for another's link."""
-    try:
-        path.mkdir()
-    except FileExistsError:
-        if not path.is_symlink():
-            return
-        if path.lstat().st_uid not in (0, os.getuid(), path.parent.stat().st_uid):
-            what = "it is a link of another user: nothing is written; delete it"
-            raise OSError(errno.ELOOP, what, str(path)) from None
-
-
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a new path in the same directory; rename it to `path` after the block.
@@ -232,7 +199,7 @@ def read_json(path: Path) -> Any:
 def append_jsonl(path: Path, record: object, durable: bool = False) -> None:
     """Append one record as one line in a single write; removes a line that a crash cut off."""
     line = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-    with os.fdopen(no_link(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+") as file:
+    with open(path, "ab+") as file:
         if (end := _end_of_lines(file)) < file.seek(0, os.SEEK_END):
             file.truncate(end)
         file.write(line)
@@ -276,13 +243,8 @@ class Timeline:
     def __init__(self, run_dir: RunDir, writer: str, attempt: int | None = None) -> None:
         self._path = run_dir.timeline(writer)
         self._attempt = attempt
-        self._is_folder = False  # looked at once: one operation, not one for each event
 
     def event(self, name: str, **fields: Any) -> None:
         """Append `{"t": seconds since the epoch, "event": name, ...}`. Raises: OSError."""
-        if not self._is_folder:
-            if self._path.parent.is_symlink():
-                raise OSError(errno.ELOOP, _NOT_WRITTEN, str(self._path.parent))
-            self._is_folder = True
         record = {"t": round(time.time(), 3), "event": name, "attempt": self._attempt, **fields}
         append_jsonl(self._path, record)

@@ -44,14 +44,6 @@ from ..jobs.records.nodes import AttemptPlan, RankError, node_name
 from ..jobs.records.queued import OwningAttempt
 from ..jobs.records.training import Best, Metric, Outcome
 from ..jobs.rooms import ROOMS, missing
-from ..jobs.rundir import (
-    AttemptDir,
-    RunDir,
-    Timeline,
-    fsync_directory,
-    make_folder,
-    no_link,
-    replacing,
-)
+from ..jobs.rundir import AttemptDir, RunDir, Timeline, fsync_directory, replacing
 from ..jobs.spec import METRIC_MODES, OPTIMIZERS, Checkpoint, Spec, Train
 from ..jobs.stop_signals import block_stop_signals

@@ -4,7 +4,7 @@ import contextlib
 import time
 from typing import Any
 
-from .contract import RunDir, Timeline, make_folder
+from .contract import RunDir, Timeline
 
 
 class Events:
@@ -22,7 +22,7 @@ class Events:
         """Write to `run_dir` from now on; discard events if this machine does not have it."""
         with contextlib.suppress(OSError):
             if self._timeline is None and run_dir.path.is_dir():
-                make_folder(run_dir.timeline(self._writer).parent)
+                run_dir.timeline(self._writer).parent.mkdir(exist_ok=True)
                 self._timeline = Timeline(run_dir, self._writer, attempt)
                 for name, fields in self._kept:
                     self.event(name, **fields)

@@ -13,7 +13,7 @@ from ..errors import FailedError, UserError
 from ..node import interfaces, rendezvous
 from ..node.signed_torchrun import KEY_BYTES
 from ..records.nodes import AttemptPlan, Chosen, Head
-from ..rundir import RunDir, make_folder, relink
+from ..rundir import RunDir, relink
 from ..runs import (
     code_snapshot,
     fact_reader,
@@ -89,7 +89,7 @@ def open_attempt(
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
     for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
-        make_folder(folder)  # a scratch purge may have deleted it
+        folder.mkdir(exist_ok=True)  # a scratch purge may have deleted it
     if not me.is_local:
         _note_job(run_dir, facts, me)
     if interpret.is_completed(facts):
@@ -121,7 +121,7 @@ def open_attempt(
 
 def _write_plan(run_dir: RunDir, plan: AttemptPlan) -> None:
     attempt_dir = run_dir.attempt(plan.attempt)
-    make_folder(attempt_dir.path)
+    attempt_dir.path.mkdir(exist_ok=True)
     write_key(attempt_dir.rendezvous_key)  # an agent that sees the plan reads it
     records.write(attempt_dir.plan, plan)
     nodes, job_id = list(plan.nodes), plan.job_id

@@ -33,7 +33,7 @@ from ..procfs import children
 from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
 from ..records.training import Result
-from ..rundir import RunDir, no_link
+from ..rundir import RunDir
 from ..runs import run_lock
 from ..slurm import client
 from ..spec import Launch, Spec
@@ -186,7 +186,7 @@ def start_agents(
         env = inherited | {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
         if devices is not None:
             env["CUDA_VISIBLE_DEVICES"] = devices
-        with open(run_dir.job_log, "ab", opener=no_link) as log:
+        with open(run_dir.job_log, "ab") as log:
             agent = subprocess.Popen(
                 command,
                 cwd=run_dir.code,

@@ -21,7 +21,7 @@ from ..environment import Door
 from ..errors import HINT, FailedError, UserError
 from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
-from ..rundir import AttemptDir, RunDir, Timeline, no_link, write_atomic
+from ..rundir import AttemptDir, RunDir, Timeline, write_atomic
 from ..spec import Spec
 from ..stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
 from . import rendezvous
@@ -111,20 +111,19 @@ class Agent:
         """Start torchrun, with its output in a file; in the agent's output if the file fails."""
         path, log = self.attempt_dir.torchrun_log(self.node.rank), None
         with self.best_effort():
-            log = no_link(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            log = open(path, "ab")  # noqa: SIM115 (closed below)
         prepare = partial(prepare_torchrun, os.getpid())
         try:
             return subprocess.Popen(command, env=env, preexec_fn=prepare, stdout=log, stderr=log)
         finally:
             if log is not None:
-                os.close(log)
+                log.close()
 
     def show_stop(self) -> None:
         """Create the file in which a script can see the stop; its time is the last sign of life."""
         with self.best_effort():
-            file = no_link(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY)
-            os.utime(file, (time.time(), time.time()))
-            os.close(file)
+            self.attempt_dir.stop_requested.touch()
+            os.utime(self.attempt_dir.stop_requested, (time.time(), time.time()))
 
     def event(self, name: str, **fields: Any) -> None:
         """Append the event `name`, with the present time, to the timeline."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..console import BestEffort, begin_lines_with_time, print_line, with_time
 from ..procfs import parent_of
 from ..records.nodes import node_name
-from ..rundir import RunDir, Timeline, no_link, relink
+from ..rundir import RunDir, Timeline, relink
 from .prctl import die_with_parent, set_name
 
 # A folder of the node, in which each rank creates a file of its number for the agent.
@@ -38,11 +38,9 @@ def begin(run_dir: RunDir) -> None:
     log, host = run_dir.attempt(attempt).rank_log(rank), node_name()
     best_effort = BestEffort(f"rank {rank} on {host}")
     set_name(f"rank-{rank:05d}")
-    with best_effort():
-        fd = no_link(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(fd, 1)
-        os.dup2(fd, 2)
-        os.close(fd)
+    with best_effort(), open(log, "ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     with best_effort():
         Path(os.environ[RANKS_DIR], str(rank)).touch()
     with best_effort():

@@ -24,14 +24,13 @@ import typing
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from ..errors import RecordError as RecordError
 from ..rundir import append_jsonl, read_json, read_jsonl, write_atomic
 
 Record = TypeVar("Record")
 
-MAX_NUMBER = 1 << 64  # of whole numbers: those of a spec are smaller
 # Metadata of a field: a tuple of (name, value) records is written as one JSON object.
 AS_OBJECT = {"as_object": True}
 # Metadata of a field: the key is left out of the file while the value is None.
@@ -101,26 +100,6 @@ def append(path: Path, record: object) -> None:
     append_jsonl(path, encode(record), durable=True)
 
 
-def is_time(value: float) -> bool:
-    """Return whether a number of seconds is one that a calendar has."""
-    return abs(value) < 1 << 53
-
-
-def is_pid(value: int) -> bool:
-    """Return whether a number can be that of a process."""
-    return 0 < value < 1 << 31
-
-
-def is_name(value: str) -> bool:
-    """Return whether a text can be a part of a path, and is no option of a command."""
-    return value.isprintable() and "/" not in value and not value.startswith("-")
-
-
-Seconds = Annotated[float, is_time]
-Pid = Annotated[int, is_pid]
-Name = Annotated[str, is_name]
-
-
 def decode(kind: type[Record], value: object, where: str, is_lenient: bool = False) -> Record:
     """Return the record of a class in a JSON value. `where`: the file, for the error.
 
@@ -131,7 +110,7 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
     fields: dict[str, object] = {}
     for each, hint, as_they_are in _hints(typing.cast(type, kind)):
         item = value.get(each.name, ...)
-        if type(item) in as_they_are and (type(item) is not int or abs(item) < MAX_NUMBER):
+        if type(item) in as_they_are:
             fields[each.name] = item  # most are
             continue
         is_required = (
@@ -155,7 +134,7 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
 @functools.cache
 def _hints(kind: type) -> list[tuple[dataclasses.Field[object], object, set[object]]]:
     """Return the fields of a record with their types, and the types that `_decoded` returns."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = typing.get_type_hints(kind)
     plain = {str, bool, int, float, types.NoneType}
     return [
         (each, hint, {hint, *_options(hint)} & plain)
@@ -184,11 +163,6 @@ def _decoded(hint: object, value: object, where: str) -> object:
             return None
         *others, last = (each for each in options if each is not types.NoneType)
         return _decoded(next((each for each in others if type(value) is each), last), value, where)
-    if origin is Annotated:
-        decoded, is_one = _decoded(options[0], value, where), options[1]
-        if is_one(decoded):
-            return decoded
-        raise RecordError(f"{where}: {_shown(value)} is no {is_one.__name__[3:].replace('_', ' ')}")
     if origin in (tuple, list) and isinstance(value, list):
         return origin(_decoded(options[0], item, f"{where}[{n}]") for n, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
@@ -203,10 +177,9 @@ def _decoded(hint: object, value: object, where: str) -> object:
         raise RecordError(f"{where}: expected one of {', '.join(hint)}, found {_shown(value)}")
     if hint in (object, typing.Any):
         return value
-    is_small = not isinstance(value, int) or abs(value) < MAX_NUMBER
-    if hint is float and type(value) is int and is_small:
+    if hint is float and type(value) is int:
         return float(value)
-    if type(value) is hint and is_small:  # not isinstance: True is an int
+    if type(value) is hint:  # not isinstance: True is an int
         return value
     raise RecordError(f"{where}: expected {_type_name(hint)}, found {_shown(value)}")
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from ..kinds import Cause as Cause
 from ..kinds import Kind
 from ..rundir import RunDir
-from . import AS_OBJECT, OMIT_NONE, Name, OfRoom, Seconds, read_lines
+from . import AS_OBJECT, OMIT_NONE, OfRoom, read_lines
 from .queued import RequeueAnswer
 
 
@@ -42,7 +42,7 @@ class LeftOut:
     node: str
     kind: Kind
     text: str
-    time: Seconds
+    time: float
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Evidence:
 class Times:
     """When an attempt began and ended, in seconds since the epoch, and how long two parts took."""
 
-    start: Seconds | None  # None where the plan is lost
-    stop: Seconds
-    stop_s: Seconds | None = None  # from the first warning to the record
-    start_s: Seconds | None = None  # from the opening to the first step
+    start: float | None  # None where the plan is lost
+    stop: float
+    stop_s: float | None = None  # from the first warning to the record
+    start_s: float | None = None  # from the opening to the first step
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class AttemptRecord:
     """A line of attempts.jsonl: what ended an attempt, and what was decided."""
 
     attempt: int
-    job_id: Name | None
+    job_id: str | None
     nodes: tuple[str, ...] | None
     times: Times
     cause: Cause

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from . import AS_OBJECT, OMIT_NONE, Seconds
+from . import AS_OBJECT, OMIT_NONE
 
 
 @dataclass(frozen=True)
@@ -27,21 +26,16 @@ class KeyChange:
 class SpecChange:
     """A line of changes.jsonl: a change of the spec that a user confirmed at a resume."""
 
-    time: Seconds  # since the epoch
+    time: float  # since the epoch
     changes: tuple[KeyChange, ...] = field(metadata=AS_OBJECT)
     spec_sha256: str = ""  # of the changed spec.json
-
-
-def is_inner_path(path: str) -> bool:
-    """Return whether a relative path leads to nothing above its folder."""
-    return not path.startswith("/") and ".." not in path.split("/")
 
 
 @dataclass(frozen=True)
 class Part:
     """A path in the run directory, and what a revision makes of it."""
 
-    name: Annotated[str, is_inner_path]
+    name: str
     value: str | None
 
 
@@ -99,7 +93,7 @@ class Provenance:
     # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.
     agent_interpreter: str | None = None
     origin: StateOrigin | None = field(default=None, metadata=OMIT_NONE)
-    frozen: Seconds | None = field(default=None, metadata=OMIT_NONE)  # since the epoch: the code
+    frozen: float | None = field(default=None, metadata=OMIT_NONE)  # since the epoch: the code
 
 
 @dataclass(frozen=True)
@@ -107,4 +101,4 @@ class ProvenanceOrigin:
     """The keys of provenance.json that the trainer reads."""
 
     origin: StateOrigin | None = None
-    frozen: Seconds | None = None
+    frozen: float | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .. import shared_files
 from ..kinds import Kind
 from ..rundir import RunDir
-from . import AS_OBJECT, OMIT_NONE, Name, OfRoom, Seconds, read
+from . import AS_OBJECT, OMIT_NONE, OfRoom, read
 
 # Slurm's name of this node, for the ranks. A container may hide Slurm's own variables.
 NODE = "KIT_NODE"
@@ -57,11 +57,11 @@ class AttemptPlan:
     """plan.json: what `attempt.open` decided. Every agent reads it."""
 
     attempt: int
-    job_id: Name
+    job_id: str
     nodes: tuple[str, ...]
     head: Head
-    start: Seconds  # since the epoch
-    deadline: Seconds | None  # end of the time limit, seconds since the epoch
+    start: float  # since the epoch
+    deadline: float | None  # end of the time limit, seconds since the epoch
     checkpoint: str | None = None  # the newest checkpoint at the start
     quarantined: tuple[str, ...] = ()  # damaged checkpoints put aside before the start
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
@@ -94,7 +94,7 @@ class AttemptPlan:
 class ReceivedSignal:
     """A stop signal that an agent received first at `t`, seconds since the epoch."""
 
-    t: Seconds
+    t: float
     signal: str
 
 
@@ -102,7 +102,7 @@ class ReceivedSignal:
 class RankError:
     """rank-RRRRR.error.json: why a rank failed."""
 
-    time: Seconds  # since the epoch
+    time: float  # since the epoch
     rank: int
     host: str
     error: str
@@ -125,7 +125,7 @@ class AgentRecord:
     step_id: str | None = None  # of the srun step that started the agent
     signals: tuple[ReceivedSignal, ...] = ()
     torchrun_exit: int | None = None  # -N: ended by signal N; None while it runs
-    end: Seconds | None = None  # since the epoch; None while torchrun runs
+    end: float | None = None  # since the epoch; None while torchrun runs
     # Why the agent started no torchrun: a mistake in the spec, which a retry would repeat.
     error: str | None = field(default=None, metadata=OMIT_NONE)
     oom_kill: int = 0  # processes of the node that the kernel killed for memory

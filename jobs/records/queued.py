@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from . import OMIT_NONE, Name, Pid, Seconds
+from . import OMIT_NONE
 
 
 class RequeueAnswer(StrEnum):
@@ -26,10 +26,10 @@ class Submission:
     """
 
     argv: tuple[str, ...] | None = None
-    job_id: Name | None = None
+    job_id: str | None = None
     uid: int | None = field(default=None, metadata=OMIT_NONE)
-    cluster: Name | None = field(default=None, metadata=OMIT_NONE)
-    nodes_taken_back: Seconds | None = field(default=None, metadata=OMIT_NONE)
+    cluster: str | None = field(default=None, metadata=OMIT_NONE)
+    nodes_taken_back: float | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class RecordedJob:
 class Successor:
     """successor.json: job `job_id` starts after the end of job `after`."""
 
-    job_id: Name
-    after: Name
+    job_id: str
+    after: str
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SlurmSite:
 
     kill_wait_s: int = 30  # from SIGTERM to SIGKILL
     slurmd_port: int = 6818
-    cluster: Name | None = field(default=None, metadata=OMIT_NONE)  # in which the job is queued
+    cluster: str | None = field(default=None, metadata=OMIT_NONE)  # in which the job is queued
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Owner:
     the network cut off.
     """
 
-    job_id: Name
+    job_id: str
     host: str
-    pid: Pid
+    pid: int
     pid_start: str  # boot and clock ticks since it: a new process may get the same pid
     restart_count: int = 0
     uid: int | None = field(default=None, metadata=OMIT_NONE)  # of the user who runs it
-    cluster: Name | None = field(default=None, metadata=OMIT_NONE)  # of a Slurm job
+    cluster: str | None = field(default=None, metadata=OMIT_NONE)  # of a Slurm job
 
     @property
     def is_local(self) -> bool:
@@ -105,7 +105,7 @@ class Claim(Owner):
     """owner.json: the job that may write into the run directory, and its attempt."""
 
     attempt: int
-    token: Name = "unnamed"  # names this claim; see jobs.runs.run_lock
+    token: str = "unnamed"  # names this claim; see jobs.runs.run_lock
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from .. import shared_files
 from ..rundir import parse_json
-from . import AS_OBJECT, OMIT_NONE, RecordError, Seconds, decode, read_leniently
+from . import AS_OBJECT, OMIT_NONE, RecordError, decode, read_leniently
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class SavedCheckpoint:
 class Event:
     """A line of timeline/<writer>.jsonl; each event name has fields of its own."""
 
-    t: Seconds  # since the epoch
+    t: float  # since the epoch
     event: str
     attempt: int | None
     host: str | None = None
     pid: int | None = None
     step: int | None = None
-    seconds: Seconds | None = None  # how long the evaluation, save or compilation took
-    stall_s: Seconds | None = None  # of a save: how long the training waited for it
+    seconds: float | None = None  # how long the evaluation, save or compilation took
+    stall_s: float | None = None  # of a save: how long the training waited for it
     samples_per_s: float | None = None  # of all ranks, since the log line before
     memory_mib: int | None = None  # peak of rank 0: tensors on its GPU, else its process
     left: str | None = None  # of `exited`: the commands that a script left running

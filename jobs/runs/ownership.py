@@ -13,7 +13,7 @@ from pathlib import Path
 from .. import shared_files
 from ..console import user_name
 from ..errors import UserError
-from ..rundir import RunDir, make_folder
+from ..rundir import RunDir
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 SHARED = stat.S_ISGID | stat.S_IWGRP  # a runs root of a group: chmod 2770
@@ -51,12 +51,11 @@ def make_shared(folder: Path, mode: int) -> None:
     """Make a folder in which runs of several users may lie, unless there is one.
 
     mode: dir_mode of a run. Only the owner may write to the folder, or the group where that shares
-    the folder around it. Raises: OSError, also for a link of another user.
+    the folder around it. Raises: OSError.
     """
     try:
         folder.mkdir(0o700)
     except FileExistsError:
-        make_folder(folder)
         return
     around = folder.parent.stat().st_mode
     of_group = stat.S_IRWXG if around & SHARED == SHARED else 0

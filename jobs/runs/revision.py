@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .. import records, shared_files
-from ..errors import RecordError, UserError
-from ..records.frozen import Part, Revision, is_inner_path
+from ..errors import UserError
+from ..records.frozen import Part, Revision
 from ..rundir import RunDir, relink, write_atomic
 
 
@@ -40,8 +40,6 @@ def complete(run_dir: RunDir) -> None:
     revision = records.read(Revision, run_dir.revision)
     if revision is None:
         return
-    if not all(is_inner_path(str(move.value)) for move in revision.moves):
-        raise RecordError(f"{run_dir.revision}: a move leads out of the run directory")
     for move in revision.moves:
         shared_files.ask_again(run_dir.path / move.name)
         with contextlib.suppress(FileNotFoundError):  # it was renamed before the kill

@@ -10,7 +10,6 @@ change a claim, and it can change only the claim that it has read.
 """
 
 import contextlib
-import errno
 import os
 import secrets
 import socket
@@ -240,10 +239,9 @@ def release_on_disk_error(run_dir: RunDir, me: Owner) -> Iterator[None]:
     except OSError as error:
         with contextlib.suppress(OSError):
             release(run_dir, me)
-        way = "delete the link" if error.errno == errno.ELOOP else way_out(error)
         raise FailedError(
             f"{error.filename or run_dir.path}: {error.strerror or error}; cannot record what "
             "happens to the run\n"
-            f"  hint: {way or 'repair the disk'}; then {installation.command('resume')} continues "
-            "from the last checkpoint"
+            f"  hint: {way_out(error) or 'repair the disk'}; then "
+            f"{installation.command('resume')} continues from the last checkpoint"
         ) from error

@@ -60,42 +60,6 @@ def test_relink_replaces_a_link(tmp_path):
     assert os.listdir(tmp_path) == ["latest"]
 
 
-@pytest.mark.parametrize("leads_to", ["mine", "nowhere"])
-def test_no_record_is_written_through_a_planted_link(tmp_path, leads_to):
-    mine, planted = tmp_path / "mine", tmp_path / "x.jsonl"
-    mine.write_text("old")
-    planted.symlink_to(leads_to)
-    with pytest.raises(OSError, match=rf"link .*delete it.*{planted}"):
-        rundir.append_jsonl(planted, {"a": 1})
-    assert mine.read_text() == "old" and {*os.listdir(tmp_path)} == {"mine", "x.jsonl"}
-
-
-def test_nobody_knows_the_name_of_a_temporary_file_before(tmp_path):
-    for _ in range(2):
-        with rundir.replacing(tmp_path / "x") as temporary:
-            temporary.touch()
-        (tmp_path / temporary).symlink_to(tmp_path / "mine")
-        rundir.write_json(tmp_path / "x", {"a": 1})
-    assert not (tmp_path / "mine").exists()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a link to another user")
-def test_no_folder_of_a_run_is_a_link_of_another_user(tmp_path):
-    (tmp_path / "mine").mkdir()
-    planted = tmp_path / "checkpoints"
-    planted.symlink_to("mine")
-    rundir.make_folder(planted)  # this user's own: the checkpoints lie on a larger disk
-    os.chown(planted, 12345, -1, follow_symlinks=False)
-    with pytest.raises(OSError, match=rf"link of another user.*delete it.*{planted}"):
-        rundir.make_folder(planted)
-
-
-def test_a_record_waits_for_no_reader_of_a_fifo(tmp_path):
-    os.mkfifo(tmp_path / "x")
-    with pytest.raises(OSError, match="delete it"):
-        rundir.no_link(tmp_path / "x", os.O_WRONLY)
-
-
 def test_a_file_is_replaced_after_the_block_and_stays_if_the_block_fails(tmp_path):
     path = tmp_path / "x"
     for text in ("old", "new"):

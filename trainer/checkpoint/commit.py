@@ -31,8 +31,6 @@ from ..contract import (
     checkpoint_names,
     checkpoint_step,
     fsync_directory,
-    make_folder,
-    no_link,
     point_at_best,
     reader,
     records,
@@ -112,7 +110,7 @@ def write_part(root: Path, step: int, attempt: int, name: str, write: Write) -> 
     directory = _temporary_directory(root, step, attempt)
     doing = f"saving {name} of checkpoint {root / checkpoint_name(step)}"
     try:
-        make_folder(directory)
+        directory.mkdir(exist_ok=True)
         with _discarded_on_error(directory / name):
             return _write(directory / name, write, doing)
     except OSError as error:
@@ -145,10 +143,7 @@ def commit(root: Path, pending: PendingCheckpoint) -> None:
     doing = f"saving checkpoint {root / name}"
     temporary = _temporary_directory(root, pending.step, pending.manifest.attempt)
     with _discarded_on_error(temporary):
-        if pending.parts:
-            make_folder(temporary)
-        else:
-            temporary.mkdir()
+        temporary.mkdir(exist_ok=bool(pending.parts))
         own = [_write(temporary / file, content, doing) for file, content in pending.files.items()]
         text = replace(pending.manifest, files=(*pending.parts, *own)).to_bytes()
         _write(temporary / MANIFEST, text, doing)
@@ -241,7 +236,7 @@ def _write(path: Path, content: Write | bytes, doing: str) -> NamedFile:
 
     Raises: TransientStorageError if it does not read back as it was written; OSError.
     """
-    with open(path, "wb", opener=no_link) as file:
+    with open(path, "wb") as file:
         sink = HashedSink(file)
         if isinstance(content, bytes):
             sink.write(content)

@@ -14,7 +14,6 @@ from typing import Any
 
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.node.signed_torchrun import RENDEZVOUS
-from slurm_job_kit.jobs.rundir import no_link
 
 NEVER_MET = "never_met"  # beside the file by which the ranks are stopped
 
@@ -28,8 +27,7 @@ def main(argv: list[str]) -> None:
         with BestEffort("torchrun")():
             store = getattr(self, "_shared_tcp_store_server", None)  # None on other nodes
             if store is not None and store.num_keys() == 0:
-                path = Path(os.environ["KIT_STOP_FILE"]).with_name(NEVER_MET)
-                os.close(no_link(path, os.O_CREAT | os.O_WRONLY))
+                Path(os.environ["KIT_STOP_FILE"]).with_name(NEVER_MET).touch()
         return bool(shut_down(self))
 
     handler.shutdown = look_and_shut_down

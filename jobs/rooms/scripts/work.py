@@ -17,7 +17,7 @@ from ... import records, shared_files
 from ...console import print_line
 from ...errors import UserError
 from ...records.frozen import Provenance
-from ...rundir import RunDir, make_folder, replacing
+from ...rundir import RunDir, replacing
 from ...runs import code_snapshot
 from ...spec import Spec
 from .code import check_frozen, check_inputs
@@ -82,7 +82,7 @@ def follow_code(run_dir: RunDir) -> None:
         if before is not None and before.code and code_snapshot.NAME.fullmatch(before.code):
             _leave(run_dir.work, code.with_name(before.code), code)
         records.write(record_of(run_dir), Work(code.name, before.newest_file if before else None))
-    make_folder(run_dir.work)
+    run_dir.work.mkdir(exist_ok=True)
     _fill(run_dir.work, code)
     _link(run_dir.work, launch.inputs, Path(known.repository))
 

@@ -245,15 +245,6 @@ def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd,
     assert not run.owner.exists()
 
 
-def test_a_link_in_the_way_is_to_be_deleted_and_no_disk_to_be_repaired(run, command, capfd):
-    run.attempts.symlink_to(run.path / "elsewhere")
-    assert command("open", "a") == 0
-    close(run, 1)
-    assert command("close", "1") == 1
-    said = capfd.readouterr().err
-    assert "it is a link" in said and "  hint: delete the link; then " in said
-
-
 @pytest.mark.parametrize(
     ("stop_s", "status", "advised"),
     [(90, "stopped", None), (110, "stopped", 150), (121, "completed", None)],
