@@ -108,7 +108,7 @@ def test_other_held_out_samples_stop_it_too(run_of):
 
 
 @ONE
-def test_a_resume_with_new_code_or_another_key_takes_the_samples_as_they_are(run_of, capsys):
+def test_a_resume_with_new_code_takes_the_samples_as_they_are(run_of):
     data, start = run_of
     provenance = data.parent / "run/provenance.json"
     data.parent.joinpath("run").mkdir()
@@ -117,8 +117,6 @@ def test_a_resume_with_new_code_or_another_key_takes_the_samples_as_they_are(run
     data.write_text("1 0 0")
     write_json(provenance, {"frozen": 2.0})
     start(stop_at=7)
-    words = "the label 1, and had the label 0 before: the samples are recorded anew"
-    assert capsys.readouterr().out.count(words) == 1
     with pytest.raises(OtherData):
         data.write_text("0 0 0")
         start(stop_at=9)
@@ -126,7 +124,6 @@ def test_a_resume_with_new_code_or_another_key_takes_the_samples_as_they_are(run
     outcome = start()
     assert outcome["exactness"] == "approximate"
     assert "had the label 0, then the label 1" in outcome["exactness_reason"]
-    assert "recorded anew" not in capsys.readouterr().out
 
 
 @ONE

@@ -71,26 +71,22 @@ def _samples(loop: Loop, now: dict[str, Any]) -> dict[str, Any]:
 
     now: this attempt's environment without them. Raises: OtherData.
     """
-    history, context = loop.state.environments, loop.context
-    ranks = now["ranks"]
+    context, ranks = loop.context, now["ranks"]
     found = sample_digests.of_first_rank(loop, ranks[context.distributed.rank] == ranks[0])
-    known = [each for each in history if DIGESTS in each]
-    if not known:
-        return found
     # Where each rank has samples of its own, another number of ranks changes them.
     keys = (CODE, FROZEN, *SAMPLES, *[WORLD_SIZE] * loop.data.is_of_rank)
+    known = (each for each in loop.state.environments if DIGESTS in each)
     same = [each for each in known if _is_alike(each, now | found, keys)]
     machine = {name for name in now if not name.startswith("train.")} - {CODE, WORLD_SIZE, "ranks"}
     alike = [each for each in same if _is_alike(each, now, machine)]
-    last = (alike or same or known)[-1][DIGESTS]
+    if not same:
+        return found
+    last = (alike or same)[-1][DIGESTS]
     differs = difference(last, found[DIGESTS])
     if differs is None or not of_first(sample_digests.is_repeatable(loop), context.device):
         return {**found, DIGESTS: last}
-    wrong = difference(last, found[DIGESTS], is_same_machine=bool(alike))
-    if same and wrong is not None:
-        raise sample_digests.other_data(loop, wrong)
-    words = sample_digests.in_words(loop, differs)
-    context.distributed.log(f"{words}: the samples are recorded anew")
+    if (wrong := difference(last, found[DIGESTS], is_same_machine=bool(alike))) is not None:
+        raise sample_digests.other_data(loop, *wrong)
     return found
 
 

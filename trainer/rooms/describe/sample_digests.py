@@ -155,16 +155,11 @@ def try_again(loop: Loop) -> None:
     batches.resumes_exactly = len(samples) < 2
 
 
-def in_words(loop: Loop, differs: tuple[str, str, str]) -> str:
-    """Return what differs from the samples of a start before."""
-    what, before, here = differs
-    return f"train.dataset {loop.train.dataset}: {what} has {here}, and had {before} before"
-
-
-def other_data(loop: Loop, differs: tuple[str, str, str]) -> OtherData:
+def other_data(loop: Loop, what: str, before: str, here: str) -> OtherData:
     """Return the error for samples that are others than at a start before."""
     again = installation.command("resume", loop.context.run.dir.run_id, "", "code")
     return OtherData(
-        f"{in_words(loop, differs)}{HINT}bring back the files of that start, and sort what lists a "
-        f"folder or takes a set; {again} takes the samples as they are now"
+        f"train.dataset {loop.train.dataset}: {what} has {here}, and had {before} before"
+        f"{HINT}bring back the files of that start, and sort what lists a folder or takes a set; "
+        f"{again} takes the samples as they are now"
     )
