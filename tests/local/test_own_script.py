@@ -169,7 +169,7 @@ def test_an_unaware_script_is_not_signalled_and_its_exit_after_a_stop_is_no_end(
     run.attempt(1).stop_requested.with_name("may_end").touch()
     status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
-    assert "looks for KIT_STOP_FILE" in stderr
+    assert "is not told to stop" in stderr
     assert "seen [] deadline ''" in run.rank_log(0).read_text()
     # Its exit code 0 may be what a handler of SIGTERM did: a resume finds out.
     (record,) = read_jsonl(run.attempts)
