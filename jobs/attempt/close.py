@@ -24,6 +24,7 @@ from .decision import (
     is_automatic_start,
 )
 from .end_messages import error_lines, report_quarantine, report_short_lead
+from .ending import ending_of
 from .execute import end_run, format_for_log
 
 
@@ -50,7 +51,7 @@ def close(
     with BestEffort("attempt")():
         run_dir.attempt(attempt).rendezvous_key.unlink(missing_ok=True)
         report_quarantine(run_dir, facts)
-        for line in error_lines(run_dir, facts, evidence):
+        for line in error_lines(run_dir, attempt, ending):
             print_line(line)
     # slurmctld may not have answered for minutes, and the job may run again elsewhere.
     run_lock.check_owned(run_dir, me, attempt)
@@ -58,7 +59,7 @@ def close(
     is_over = evidence.is_requeued or evidence.outcome == "completed"
     if evidence.job_state == "RUNNING" and not is_over:
         srun_step.end_leftover(me.job_id, ending.silent)
-    facts = record_writer.record(run_dir, facts, evidence, decision)
+    facts = record_writer.record(run_dir, facts, ending, decision)
     record_writer.note(run_dir, attempt, "close", decision=decision.action)
     if evidence.outcome == "stopped" and not me.is_local:  # else there is no limit, or no stop
         report_short_lead(facts)
@@ -90,7 +91,7 @@ def close_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> Atte
     decision = _decide(facts, ending)
     # Nothing else in job.log shows how that attempt ended.
     print_line(f"attempt {facts.attempt}: {format_decision(decision)}")
-    facts = record_writer.record(run_dir, facts, ending.evidence, decision)
+    facts = record_writer.record(run_dir, facts, ending, decision)
     if decision.action in FINAL:
         facts = record_writer.write_result(run_dir, facts, decision)
         hooks.end(run_dir, facts, me)
@@ -115,6 +116,7 @@ def record_completion(run_dir: RunDir, facts: AttemptFacts) -> bool:
     if not interpret.is_training_complete(facts):
         return False
     if interpret.is_unrecorded(facts):
-        facts = record_writer.record(run_dir, facts, interpret.lost_evidence(facts), COMPLETED)
+        ending = ending_of(facts, interpret.lost_evidence(facts), time.time())
+        facts = record_writer.record(run_dir, facts, ending, COMPLETED)
     record_writer.write_result(run_dir, facts, COMPLETED)
     return True

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 from .. import hooks
 from ..console import print_line
-from ..node.torchrun import stop_signal
 from ..records.ended import Evidence
 from ..rundir import RunDir
 from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
 from . import srun_step
-from .ending import SOON_S, Ending
+from .ending import Ending, ending_of
 
 
 def of_ended(
@@ -60,22 +59,3 @@ def of_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, is_automat
         evidence = replace(evidence, unreachable_nodes=unreachable)
         evidence = hooks.evidence(run_dir, facts, me, evidence, None)
     return ending_of(facts, evidence, time.time(), is_automatic)
-
-
-def ending_of(
-    facts: AttemptFacts, evidence: Evidence, now: float, is_automatic: bool = True
-) -> Ending:
-    """Return how an attempt ended. now: in seconds since the epoch."""
-    launch, of_nodes = facts.spec.launch, facts.of_nodes
-    has_begun = interpret.first_event(facts, "first_step") is not None
-    saves = stop_signal(launch) is not None and bool(of_nodes.known_agents)
-    return Ending(
-        evidence,
-        interpret.first_error(of_nodes.errors),
-        tuple(interpret.further_errors(of_nodes.errors)),
-        interpret.nodes_without_end(facts),
-        is_quick=facts.plan is not None and not has_begun and now - facts.plan.start <= SOON_S,
-        saves_steps=saves and not interpret.is_without_step(facts),
-        is_by_exit_code=interpret.is_by_exit_code(facts),
-        is_automatic=is_automatic,
-    )

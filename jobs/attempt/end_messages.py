@@ -6,15 +6,9 @@ import math
 from .. import log_text, shared_files
 from ..console import print_line, quantity
 from ..errors import RecordError
-from ..records.ended import Evidence
 from ..rundir import RunDir
-from ..runs.interpret import (
-    AttemptFacts,
-    first_error,
-    format_error,
-    further_errors,
-    newly_quarantined,
-)
+from ..runs.interpret import AttemptFacts, format_error, newly_quarantined
+from .ending import Ending
 
 
 def report_quarantine(run_dir: RunDir, facts: AttemptFacts) -> None:
@@ -40,9 +34,9 @@ def report_short_lead(facts: AttemptFacts) -> None:
         )
 
 
-def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> list[str]:
+def error_lines(run_dir: RunDir, attempt: int, ending: Ending) -> list[str]:
     """Return why the attempt failed, and the end of that rank's log; [] if it did not fail."""
-    failed = first_error(facts.of_nodes.errors)
+    failed, evidence = ending.first, ending.evidence
     error = evidence.error or (None if failed is None else format_error(failed))
     is_stopped = failed is None and bool(evidence.signals)
     if evidence.outcome is not None or is_stopped or error is None:
@@ -50,8 +44,8 @@ def error_lines(run_dir: RunDir, facts: AttemptFacts, evidence: Evidence) -> lis
     lines = [f"first failure: {error}"]
     if failed is None:
         return lines
-    log = run_dir.attempt(facts.attempt).rank_log(failed.rank)
+    log = run_dir.attempt(attempt).rank_log(failed.rank)
     lines += [f"the end of {log}:", *log_text.last_lines(log)]
-    if further := len(further_errors(facts.of_nodes.errors)):
-        lines.append(f"{quantity(further, 'more rank')} failed after it")
+    if ending.further:
+        lines.append(f"{quantity(len(ending.further), 'more rank')} failed after it")
     return lines

@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..kinds import OF_MEMORY, Kind
+from ..node.torchrun import stop_signal
 from ..records.ended import LOST, Evidence
 from ..records.nodes import AgentRecord, RankError
+from ..runs import interpret
+from ..runs.interpret import AttemptFacts
 from ..slurm import job_state
 
 # A crash that comes so soon after the start of the attempt, before a step, is a quick one.
@@ -24,6 +28,7 @@ class Ending:
     first: RankError | None = None  # the rank that failed first, or hung
     further: tuple[RankError, ...] = ()  # that failed after it, and did not only lose a peer
     silent: Mapping[str, AgentRecord | None] = field(default_factory=dict)  # nodes without an end
+    kind: Kind = Kind.UNKNOWN  # of the failure, if it failed from inside or was lost
     is_quick: bool = False
     saves_steps: bool = False
     is_by_exit_code: bool = False
@@ -49,3 +54,50 @@ class Ending:
         """Whether Slurm ended the job at its time limit; it never starts such a job again."""
         is_taken = not self.has_allocation and self.evidence.job_reason == "TimeLimit"
         return self.evidence.job_state == "TIMEOUT" or is_taken
+
+
+def ending_of(
+    facts: AttemptFacts, evidence: Evidence, now: float, is_automatic: bool = True
+) -> Ending:
+    """Return how an attempt ended. now: in seconds since the epoch."""
+    launch, of_nodes = facts.spec.launch, facts.of_nodes
+    first = interpret.first_error(of_nodes.errors)
+    has_begun = interpret.first_event(facts, "first_step") is not None
+    saves = stop_signal(launch) is not None and bool(of_nodes.known_agents)
+    return Ending(
+        evidence,
+        first,
+        tuple(interpret.further_errors(of_nodes.errors)),
+        interpret.nodes_without_end(facts),
+        _kind_of_failure(facts, first, evidence),
+        is_quick=facts.plan is not None and not has_begun and now - facts.plan.start <= SOON_S,
+        saves_steps=saves and not interpret.is_without_step(facts),
+        is_by_exit_code=interpret.is_by_exit_code(facts),
+        is_automatic=is_automatic,
+    )
+
+
+def _kind_of_failure(facts: AttemptFacts, first: RankError | None, evidence: Evidence) -> Kind:
+    """Return the kind of an attempt that failed from inside, or ended without a record."""
+    if evidence.kind in (Kind.HANG, Kind.NODE_FAILURE, Kind.SPEC_MISTAKE, *OF_MEMORY):
+        return evidence.kind
+    if facts.of_nodes.agent_errors or any(x.error for x in facts.of_nodes.known_agents):
+        return evidence.kind or Kind.SPEC_MISTAKE
+    if first is not None and not first.caused_by_peer:
+        return first.kind
+    if interpret.unfinished_steps(facts) is not None:
+        return Kind.USER_CODE
+    if evidence.job_state == LOST:
+        return Kind.BATCH_SCRIPT_KILLED
+    if _is_killed(facts):
+        return Kind.PROCESS_KILLED
+    if first is not None:
+        return Kind.COLLECTIVE
+    return evidence.kind or Kind.UNKNOWN
+
+
+def _is_killed(facts: AttemptFacts) -> bool:
+    """Return whether a rank, a torchrun or an agent of the attempt died without its record."""
+    exits = [-1 if each is None else each.torchrun_exit for each in facts.of_nodes.agents]
+    is_agent = any(code is None or code < 0 for code in exits)
+    return is_agent or interpret.ranks_without_record(facts) is not None

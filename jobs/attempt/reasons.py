@@ -6,14 +6,15 @@ from pathlib import Path
 
 from .. import records
 from ..installation import command
-from ..kinds import KINDS, OF_MEMORY, Kind
+from ..kinds import KINDS, Kind
 from ..records import RecordError
-from ..records.ended import AttemptRecord, Cause, Evidence, Why
+from ..records.ended import AttemptRecord, Cause, Why
 from ..records.frozen import Provenance
 from ..rundir import RunDir
-from ..runs import interpret, places
+from ..runs import places
 from ..runs.interpret import AttemptFacts
 from .decision import CRASHES
+from .ending import Ending
 
 # Slurm's state of a job that it ended itself.
 BY_STATE = {
@@ -28,17 +29,21 @@ BY_STATE = {
 
 
 def with_reason(
-    run_dir: RunDir, facts: AttemptFacts, record: AttemptRecord, kind: Kind | None = None
+    run_dir: RunDir,
+    facts: AttemptFacts,
+    ending: Ending,
+    record: AttemptRecord,
+    kind: Kind | None = None,
 ) -> AttemptRecord:
     """Return the record of an attempt with its kind, and with place and log where it failed.
 
-    facts: of the same attempt. kind: where the decision knew it. Raises: RecordError, OSError.
+    facts, ending: of the same attempt. kind: where the decision knew it.
+    Raises: RecordError, OSError.
     """
-    kind = kind or kind_of(facts, record)
+    kind, failed = kind or kind_of(ending, record), ending.first
     place = log = None
     if record.cause in (*CRASHES, Cause.NODE, Cause.LOST):
         attempt_dir, hang = run_dir.attempt(facts.attempt), facts.of_nodes.hang
-        failed = interpret.first_error(facts.of_nodes.errors)
         log = attempt_dir.rank_log(0) if kind is Kind.HANG else run_dir.job_log
         if kind is Kind.HANG and hang is not None and hang.waited_for:
             place, log = hang.place, attempt_dir.rank_log(hang.waited_for[0])
@@ -50,43 +55,16 @@ def with_reason(
     return replace(record, why=why)
 
 
-def kind_of(facts: AttemptFacts, record: AttemptRecord) -> Kind:
+def kind_of(ending: Ending, record: AttemptRecord) -> Kind:
     """Return the kind of what ended an attempt."""
-    evidence = record.evidence
     if record.cause in (*CRASHES, Cause.LOST):
-        return _failure_of(facts, record.cause, evidence)
+        return ending.kind
     if record.cause is Cause.NODE:
         return Kind.NODE_FAILURE
-    if record.cause is Cause.REQUEUED and evidence.job_state in BY_STATE:
-        return BY_STATE[evidence.job_state]
+    state = record.evidence.job_state
+    if record.cause is Cause.REQUEUED and state in BY_STATE:
+        return BY_STATE[state]
     return Kind(record.cause)  # the others have the same names
-
-
-def _failure_of(facts: AttemptFacts, cause: Cause, evidence: Evidence) -> Kind:
-    """Return the kind of an attempt that failed from inside, or ended without a record."""
-    failed = interpret.first_error(facts.of_nodes.errors)
-    if evidence.kind in (Kind.HANG, Kind.NODE_FAILURE, Kind.SPEC_MISTAKE, *OF_MEMORY):
-        return evidence.kind
-    if facts.of_nodes.agent_errors or any(x.error for x in facts.of_nodes.known_agents):
-        return evidence.kind or Kind.SPEC_MISTAKE
-    if failed is not None and not failed.caused_by_peer:
-        return failed.kind
-    if interpret.unfinished_steps(facts) is not None:
-        return Kind.USER_CODE
-    if cause is Cause.LOST:
-        return Kind.BATCH_SCRIPT_KILLED
-    if _is_killed(facts):
-        return Kind.PROCESS_KILLED
-    if failed is not None:
-        return Kind.COLLECTIVE
-    return evidence.kind or Kind.UNKNOWN
-
-
-def _is_killed(facts: AttemptFacts) -> bool:
-    """Return whether a rank, a torchrun or an agent of the attempt died without its record."""
-    exits = [-1 if each is None else each.torchrun_exit for each in facts.of_nodes.agents]
-    is_agent = any(code is None or code < 0 for code in exits)
-    return is_agent or interpret.ranks_without_record(facts) is not None
 
 
 def _checkout_of(run_dir: RunDir) -> Path | None:

@@ -18,17 +18,18 @@ from ..runs import interpret
 from ..runs.interpret import AttemptFacts
 from ..slurm.client import RequeueResult
 from .decision import Decision
+from .ending import Ending
 from .reasons import with_reason
 
 
 def record(
-    run_dir: RunDir, facts: AttemptFacts, evidence: Evidence, decision: Decision
+    run_dir: RunDir, facts: AttemptFacts, ending: Ending, decision: Decision
 ) -> AttemptFacts:
     """Append the record of an attempt to attempts.jsonl; returns the facts with it."""
-    entry = record_of(facts, evidence, decision, time.time())
+    entry = record_of(facts, ending.evidence, decision, time.time())
     # A damaged file, or a disk, keeps no decision from its record.
     with contextlib.suppress(UserError), BestEffort("attempt")():
-        entry = with_reason(run_dir, facts, entry, decision.kind)
+        entry = with_reason(run_dir, facts, ending, entry, decision.kind)
     records.append(run_dir.attempts, entry)
     return replace(facts, attempts=(*facts.attempts, entry))
 

@@ -15,6 +15,7 @@ from typing import TextIO
 
 from .. import installation, records, shared_files
 from ..attempt import end_messages
+from ..attempt.ending import ending_of
 from ..console import number_ranges, print_line
 from ..errors import UserError
 from ..records.ended import read_attempts
@@ -190,7 +191,8 @@ def show_errors(wanted: RankLog) -> int:
         facts = fact_reader.read(run_dir, number)
         evidence = closed.get(number) or interpret.rank_evidence(facts, "UNKNOWN")
         has_failed = number in closed or facts.of_nodes.errors or facts.of_nodes.agent_errors
-        if has_failed and (lines := end_messages.error_lines(run_dir, facts, evidence)):
+        ending = ending_of(facts, evidence, time.time())
+        if has_failed and (lines := end_messages.error_lines(run_dir, number, ending)):
             print("\n".join([f"attempt {number}", *lines]))
             return 0
     print_line(f"{run_dir.run_id}: no attempt has failed")

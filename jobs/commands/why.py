@@ -15,7 +15,8 @@ from typing import Any
 
 from .. import installation, log_text, shared_files
 from ..attempt import record_writer
-from ..attempt.decision import CRASHES, Ending, History, decide
+from ..attempt.decision import CRASHES, History, decide
+from ..attempt.ending import ending_of
 from ..attempt.reasons import BY_STATE, remedy_of, with_reason
 from ..console import display_path, format_duration, quantity
 from ..errors import UserError
@@ -190,8 +191,9 @@ def _has_end(run: RunState) -> bool:
 def _lost_record(run: RunState, facts: AttemptFacts) -> AttemptRecord:
     """Return the record that the next start of the run would write about its newest attempt."""
     seen = interpret.lost_evidence(facts)
-    decision = decide(Ending(seen, is_automatic=False), History())
-    return with_reason(run.run_dir, facts, record_writer.record_of(facts, seen, decision, 0.0))
+    ending = ending_of(facts, seen, now=0.0, is_automatic=False)
+    record = record_writer.record_of(facts, seen, decide(ending, History()), 0.0)
+    return with_reason(run.run_dir, facts, ending, record)
 
 
 def _of_kind(run: RunState, kind: Kind, text: str) -> Answer:

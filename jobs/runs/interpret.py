@@ -112,11 +112,14 @@ def rank_evidence(
     if facts.of_nodes.agent_errors or has_agent_died(facts.of_nodes.agents, srun_exit):
         signals = tuple(name for name in signals if name != "SIGTERM")
     signals = signals or stops or stop_signals_at_start(facts, srun_exit)
-    outcome = outcome_of(facts, signals)
+    unfinished = unfinished_steps(facts)
+    outcome = outcome_of(facts, signals, unfinished is not None)
     of_agent = format_agent_errors(facts.of_nodes.agent_errors)
     error = of_agent or error_of(facts, failed, killed)
-    if error is None and outcome is None and (error := unfinished_steps(facts)) is None:
-        error = of_agent = format_agent_exits(facts)
+    if error is None and outcome is None:
+        error = unfinished
+        if error is None:
+            error = of_agent = format_agent_exits(facts)
     cause = None if of_agent is None else known_cause(of_agent)
     is_of_prefix = bool(facts.of_nodes.last_words) and not facts.of_nodes.known_agents
     is_of_spec = is_of_prefix or (of_agent is not None and ": setup: " in first_line(of_agent))
@@ -258,7 +261,7 @@ def format_error(failed: RankError) -> str:
     return f"rank {failed.rank} on {failed.host}{': ' if failed.exit_code is None else ' '}{words}"
 
 
-def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
+def outcome_of(facts: AttemptFacts, signals: tuple[str, ...], is_unfinished: bool) -> str | None:
     """Return how the training ended: completed, stopped, or None where it did neither.
 
     A complete run stays complete, also where a scratch purge has removed its outcome.json. The
@@ -274,7 +277,7 @@ def outcome_of(facts: AttemptFacts, signals: tuple[str, ...]) -> str | None:
         return None if is_failure and facts.outcome.status == "stopped" else facts.outcome.status
     if signals or facts.of_nodes.is_stop_requested:
         return "stopped"
-    return None if unfinished_steps(facts) else "completed"
+    return None if is_unfinished else "completed"
 
 
 def exits_are_clean(facts: AttemptFacts) -> bool:

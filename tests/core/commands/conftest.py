@@ -7,6 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt.ending import ending_of
 from slurm_job_kit.jobs.attempt.reasons import with_reason
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, write_json
@@ -51,10 +52,11 @@ class Story:
 
     def name_reasons(self) -> None:
         """Give each record its reasons, as the close of an attempt does."""
-        named = [
-            with_reason(self.run, fact_reader.read(self.run, each.attempt), each)
-            for each in read_attempts(self.run)
-        ]
+        named = []
+        for each in read_attempts(self.run):
+            facts = fact_reader.read(self.run, each.attempt)
+            ending = ending_of(facts, each.evidence, each.times.stop)
+            named.append(with_reason(self.run, facts, ending, each))
         self.run.attempts.unlink(missing_ok=True)
         for each in named:
             records.append(self.run.attempts, each)

@@ -53,7 +53,7 @@ def test_the_error_of_a_rank_is_named_by_its_record(story, record, cause):
         ({"cause": "requeued"}, {"job_state": "PENDING"}, "requeued"),
         ({"cause": "requeued"}, {"job_state": "NODE_FAIL"}, "node_failure"),
         ({"cause": "node"}, {"unreachable_nodes": ["b"]}, "node_failure"),
-        ({"cause": "lost"}, {}, "batch_script_killed"),
+        ({"cause": "lost"}, {"job_state": "LOST"}, "batch_script_killed"),
         ({"cause": "out_of_memory"}, {"kind": "gpu_out_of_memory"}, "gpu_out_of_memory"),
     ],
 )

@@ -61,7 +61,7 @@ def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, caps
     used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
     decided = hooks.decide(facts, ending, decision.decide(ending, used, budget))
     assert decided.action == "done"
-    record_writer.record(run, facts, evidence, decided)
+    record_writer.record(run, facts, ending, decided)
     write_json(run.result, {"status": "completed", "attempts": 1})
     for command in ("status", "why"):
         assert main([command, str(run.path)]) == 0

@@ -86,7 +86,7 @@ def time_limit(run, number, write=None):
     ending = decision.Ending(evidence)
     used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
     decided = hooks.decide(facts, ending, decision.decide(ending, used, budget))
-    record_writer.record(run, facts, evidence, decided)
+    record_writer.record(run, facts, ending, decided)
     return decided
 
 
