@@ -31,7 +31,7 @@ from ..slurm import job_list
 from ..spec import Spec
 from . import arguments, catalogue, local
 from .queue import queue
-from .submit import choose_cluster, go_on
+from .submit import choose_cluster, show_job_or_train
 from .submit_claim import hold_claim
 
 ENDING_WAIT_S = 30.0
@@ -87,7 +87,7 @@ def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
     if is_over(run_dir, request, is_complete):
         return 0
     is_begun, job_id = resume(run_dir, request, choose_cluster(request.cluster))
-    return go_on(run_dir, job_id, as_json) if is_begun else 0
+    return show_job_or_train(run_dir, job_id, as_json) if is_begun else 0
 
 
 def resume(run_dir: RunDir, request: Request, cluster: str) -> tuple[bool, str | None]:

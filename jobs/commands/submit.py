@@ -50,7 +50,7 @@ def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim)
         return dry_run(loaded, args.cluster)
     run_dir = planned_run_dir(loaded.spec)
     job_id = submit(loaded, run_dir, choose_cluster(args.cluster), claim, not args.no_check)
-    return go_on(run_dir, job_id, args.json)
+    return show_job_or_train(run_dir, job_id, args.json)
 
 
 def submit(
@@ -143,7 +143,7 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     return 0 if is_accepted else 1
 
 
-def go_on(run_dir: RunDir, job_id: str | None, as_json: bool) -> int:
+def show_job_or_train(run_dir: RunDir, job_id: str | None, as_json: bool) -> int:
     """Print job and run directory, and train here where there is no job; returns the exit code.
 
     as_json: all other output goes to stderr.
