@@ -5,7 +5,6 @@ thousand times, colours, binary bytes, lines of megabytes, files of gigabytes.
 """
 
 import os
-import re
 from pathlib import Path
 
 from . import shared_files
@@ -18,32 +17,11 @@ LINE_CHARS = 2000  # more of one line is left out
 MAX_LINE_BYTES = 1 << 16  # more of one line is not kept
 SCREEN_LINES = 24
 SCREEN_LINE_CHARS = 400
-# Cursor movements and colours (ECMA-48), titles of windows, returns and control characters.
-_ERASE = ("\x1b[K", "\x1b[0K")
-_CONTROL = re.compile(
-    r"(\r|\x08+|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]"
-    r"|[\x00-\x07\x0b-\x1f\x7f-\x9f]+)"
-)
 
 
 def visible(line: str) -> str:
-    """Return what a terminal shows of one line after its last carriage return, without colours."""
-    if _CONTROL.search(line) is None:
-        return line
-    shown, at = "", 0
-    for number, part in enumerate(_CONTROL.split(line)):
-        if number % 2 == 0:
-            shown = shown[:at] + part + shown[at + len(part) :]
-            at += len(part)
-        elif part == "\r":
-            at = 0
-        elif part[0] == "\x08":
-            at = max(0, at - len(part))
-        elif part in _ERASE:
-            shown = shown[:at]
-        elif part == "\x1b[2K":
-            shown = " " * at
-    return shown.rstrip() if "\r" in line else shown
+    """Return what follows a line's last carriage return: the newest state of a progress bar."""
+    return line.removesuffix("\r").rpartition("\r")[2]
 
 
 def shorten_line(line: str, limit: int = LINE_CHARS) -> str:
@@ -104,13 +82,9 @@ def last_lines(path: Path, number: int = 20) -> list[str]:
 
 
 def _decoded(raw: bytes) -> str:
-    if len(raw) > MAX_LINE_BYTES:
-        # What a return has left visible is behind it, and a line without one begins with its sense.
-        begin = b"" if b"\r" in raw[-MAX_LINE_BYTES:] else raw[:LINE_CHARS]
-        left_out = len(raw) - len(begin) - MAX_LINE_BYTES
-        if not begin:
-            raw = raw[-MAX_LINE_BYTES:].partition(b"\r")[2]
-        else:
-            middle = f" [... {left_out} bytes ...] ".encode()
-            raw = begin + middle + raw[-MAX_LINE_BYTES:]
-    return shorten_line(visible(raw.decode("utf-8", "replace")))
+    line = raw.removesuffix(b"\r").rpartition(b"\r")[2]
+    if len(line) > MAX_LINE_BYTES:
+        left_out = len(line) - LINE_CHARS - MAX_LINE_BYTES
+        middle = f" [... {left_out} bytes ...] ".encode()
+        line = line[:LINE_CHARS] + middle + line[-MAX_LINE_BYTES:]
+    return shorten_line(line.decode("utf-8", "replace"))

@@ -18,6 +18,7 @@ from ..attempt import end_messages
 from ..attempt.ending import ending_of
 from ..console import number_ranges, print_line
 from ..errors import UserError
+from ..log_text import visible
 from ..records.ended import read_attempts
 from ..records.nodes import AttemptPlan
 from ..rundir import RunDir
@@ -96,13 +97,8 @@ def lines_of(wanted: RankLog) -> Iterator[str]:
                 yield f"---- {left_out} bytes before this are in {log} ----\n"
             file.seek(max(0, left_out))
             for line in file:  # the last one may have no line break yet
-                yield newest_state(line.decode("utf-8", "replace").removesuffix("\n")) + "\n"
+                yield visible(line.decode("utf-8", "replace").removesuffix("\n")) + "\n"
         before = number
-
-
-def newest_state(line: str) -> str:
-    """Return what follows a line's last carriage return: the newest state of a progress bar."""
-    return line.removesuffix("\r").rpartition("\r")[2]
 
 
 def no_log(wanted: RankLog) -> UserError:
@@ -251,5 +247,5 @@ class GrowingFile:
         for block in self.read():
             first, *others = self._decoder.decode(block).split("\n")
             is_state = "\r" in first.removesuffix("\r")
-            stream.write("\n" * is_state + "\n".join(map(newest_state, [first, *others])))
+            stream.write("\n" * is_state + "\n".join(map(visible, [first, *others])))
         stream.flush()

@@ -15,7 +15,7 @@ from ...console import print_line, quantity
 from ...errors import PEER_TEXTS, UserError
 from ...kinds import KINDS
 from ...known_causes import known_cause
-from ...log_text import first_line, visible
+from ...log_text import first_line
 from . import final_state, harming
 from .disks import Disk, likeliest_first, of_save
 from .harming import DISKS, Harm, Start
@@ -324,7 +324,7 @@ def _check(first: Tried, limit_s: float) -> None:
 
 def failure(start: Start) -> str:
     """Return in one line why a start failed: its last error that is no end of a peer, if any."""
-    lines = [visible(each) for each in _REPORT.split(start.output, maxsplit=1)[0].splitlines()]
+    lines = _REPORT.split(start.output, maxsplit=1)[0].splitlines()
     errors = [found[1] for line in lines if (found := _ERROR.match(line))]
     own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
     words = next(reversed(own or errors or [line for line in lines if line.strip()]), "")

@@ -185,7 +185,7 @@ def test_a_file_that_was_replaced_is_read_from_its_begin(tmp_path):
 
 def test_errors_shows_node_and_log_of_the_rank_that_failed_first(run, capsys):
     lines = [f"line {n}" for n in range(100)]
-    lines[90] = "\x1b[31mred\x1b[0m" + "x" * 1000
+    lines[90] = "red" + "x" * 1000
     run.attempt(1).rank_log(1).write_text("\n".join(lines) + "\n")
     for number in range(1, 4):
         error = RankError(5.0 + number, number, "b", "ValueError: x\n  hint: more", traceback="x")

@@ -70,7 +70,7 @@ def torchrun(run, code, trace=None):
     ("code", "log", "words", "kind"),
     [
         (1, "epoch 1\n[rank1]: ValueError: x\n", "exited with code 1: ValueError: x", "user_code"),
-        (1, "\x1b[31mMemoryError\x1b[0m\n", "exited with code 1: MemoryError", "out_of_memory"),
+        (1, "MemoryError\n", "exited with code 1: MemoryError", "out_of_memory"),
         (3, "", "exited with code 3", "user_code"),
         (137, "Killed\n", "exited with code 137: Killed", "out_of_memory"),
         (-9, "step 7\n", "was killed by SIGKILL; its last line: step 7", "process_killed"),
