@@ -66,7 +66,8 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     with freeze(loaded) as run_dir:
         records.write(run_dir.submission, of_job)
         site.record(run_dir)
-        lookup.remember(run_dir, job_id, cluster)
+        # At a requeue this command has read no spec, which may name another root.
+        lookup.remember(run_dir, job_id, cluster, lookup.runs_root())
         hooks.before_queue({run_dir: loaded}, is_on_slurm=True, is_checked=False)
     print_line(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}")
     return run_dir

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from .. import installation, records, shared_files
-from ..console import print_line, user_name
+from ..console import user_name
 from ..errors import UserError
 from ..records.ended import read_attempts
 from ..records.queued import Claim, RecordedJob, Submission
@@ -53,37 +53,20 @@ def runs_root(configured: str | None = None) -> Path:
 def remember(
     run_dir: RunDir, job_id: str, cluster: str = "slurm", root: Path | None = None
 ) -> None:
-    """Link `.jobs/<cluster>-<job id>` in a runs root (the default one) to the run directory.
-
-    `adopt` looks in the default root when its job is requeued: it has read no spec by then.
-    """
-    folder = (root or runs_root()) / ".jobs"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        ownership.make_shared(folder, run_dir.path.stat().st_mode & 0o777)
-        relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
-    except OSError as error:
-        own = own_root(run_dir)
-        if root is not None or own == folder.parent:
-            raise
-        # Another user's repository, with runs_root in the spec: the job is queued already.
-        print_line(
-            f"warning: {folder}: {error.strerror}: commands find the run by its directory, or "
-            f"with KIT_RUNS={own}"
-        )
-        remember(run_dir, job_id, cluster, own)
+    """Link `.jobs/<cluster>-<job id>` in a runs root, by default the run's own, to the run."""
+    folder = (root or own_root(run_dir)) / ".jobs"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    ownership.make_shared(folder, run_dir.path.stat().st_mode & 0o777)
+    relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
 
 
 def note_job(run_dir: RunDir, submission: Submission, job_id: str, cluster: str) -> None:
-    """Record the job that runs this run directory now, if its submitter did not.
-
-    The link goes into the run's own root: a job does not know the default root of its user.
-    """
+    """Record the job that runs this run directory now, if its submitter did not."""
     if submission.job_id != job_id:
         named = os.environ.get("SLURM_CLUSTER_NAME")
         of_job = replace(submission, job_id=job_id, uid=os.getuid(), cluster=named)
         records.write(run_dir.submission, of_job)
-        remember(run_dir, job_id, cluster, own_root(run_dir))
+        remember(run_dir, job_id, cluster)
 
 
 def own_root(run_dir: RunDir) -> Path:
@@ -93,19 +76,12 @@ def own_root(run_dir: RunDir) -> Path:
 
 def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDir | None:
     """Return a job id's run directory: `remember`'s last link in the default root or `roots`."""
-    newest = max(
-        _links(job_id, cluster, roots), key=lambda link: link.lstat().st_mtime, default=None
-    )
-    return None if newest is None else RunDir(_real(newest))
-
-
-def _links(job_id: str, cluster: str, roots: Iterable[Path]) -> list[Path]:
-    """Return the links of a job id in the default root and in `roots` that lead to a folder."""
     folders = {root / ".jobs" for root in (runs_root(), *roots)}
     links = (folder / name for folder in folders for name in shared_files.names_in(folder))
-    wanted = f"{cluster}-{job_id}"
-    named = (link for link in links if fnmatch(link.name, wanted))
-    return [link for link in named if shared_files.is_dir(_real(link))]
+    named = (link for link in links if fnmatch(link.name, f"{cluster}-{job_id}"))
+    leading = (link for link in named if shared_files.is_dir(_real(link)))
+    newest = max(leading, key=lambda link: link.lstat().st_mtime, default=None)
+    return None if newest is None else RunDir(_real(newest))
 
 
 def all_runs() -> list[RunDir]:
@@ -219,7 +195,7 @@ def find_group(text: str | None) -> Path | None:
     if shared_files.is_dir((path := _as_path(text)) / POINTS) and command_of(path.resolve()):
         return path.resolve()
     if text.isdecimal():
-        folder = recall(text)
+        folder = recall(text, roots=map(own_root, all_runs()))
         is_group = folder is not None and shared_files.is_dir(folder.path / POINTS)
         return folder.path if folder is not None and is_group else None
     return next((group for group in all_groups() if group.name == text), None)

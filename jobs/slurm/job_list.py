@@ -6,7 +6,6 @@ Standard library only.
 """
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,31 +142,17 @@ def ask(jobs: Iterable[RecordedJob]) -> dict[str, Life]:
     return queue(job.uid for job in wanted if job.uid is not None).lives_of(wanted)
 
 
-def _array_id(job_id: str) -> str:
-    """Return 12 of `12_3`: the tasks of an array have one command line."""
-    return job_id.partition("_")[0]
-
-
-def submit_lines(job_ids: Iterable[str]) -> dict[str, str]:
-    """Return the command lines of sbatch for jobs: from sacct, else from scontrol (Slurm 25.11)."""
-    wanted = sorted(job_ids)
-    rows = _accounting_rows(wanted, "JobID,SubmitLine")
-    lines = {_array_id(job_id): line for job_id, line in rows}
-    for job_id in wanted:
-        if job_id not in lines:
-            shown = client.output(["scontrol", "show", "job", job_id])
-            if line := re.search(r"^   SubmitLine=(.+)$", shown, re.MULTILINE):
-                lines[job_id] = line[1]
-    return lines
-
-
 def past_states(job_ids: Iterable[str]) -> dict[str, str]:
     """Return the state of each job in the accounting database; empty if the site has none.
 
     Source: sacct(1).
     """
-    rows = _accounting_rows(job_ids, "JobID,State")
-    return {job_id: job_state.read(state) for job_id, state in rows}
+    if shutil.which("sacct") is None:
+        return {}
+    options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
+    text = client.output(["sacct", *options, f"--jobs={','.join(job_ids)}"])
+    rows = (line.partition("|") for line in text.splitlines() if "|" in line)
+    return {job_id: job_state.read(state) for job_id, _, state in rows}
 
 
 def end_state(job_id: str, delay_s: float = ACCOUNTING_DELAY_S) -> str | None:
@@ -184,13 +169,3 @@ def end_state(job_id: str, delay_s: float = ACCOUNTING_DELAY_S) -> str | None:
             break
         time.sleep(0.5)
     return None
-
-
-def _accounting_rows(job_ids: Iterable[str], columns: str) -> list[tuple[str, str]]:
-    """Return two columns of sacct for jobs; empty if the site has no accounting database."""
-    if shutil.which("sacct") is None:
-        return []
-    options = ("--noheader", "--parsable2", "--allocations", f"--format={columns}")
-    text = client.output(["sacct", *options, f"--jobs={','.join(job_ids)}"])
-    rows = (line.partition("|") for line in text.splitlines() if "|" in line)
-    return [(first, second) for first, _, second in rows]

@@ -91,7 +91,7 @@ def queue(
         return None, in_one_line(problem)
     try:
         records.write(run_dir.successor, Explained(new_id, job_id, reason))
-        lookup.remember(run_dir, new_id, client.cluster_name(), run_dir.path.parent.parent)
+        lookup.remember(run_dir, new_id, client.cluster_name())
     except OSError:
         client.cancel(new_id)
         raise

@@ -49,7 +49,7 @@ def run(tmp_path):
     """A run directory whose attempt 1 was opened by job 7."""
     run_dir = run_files.frozen(tmp_path / "runs/x/2026", SPEC)
     opened(run_dir, 1, "7")
-    lookup.remember(run_dir, "8", root=lookup.own_root(run_dir))
+    lookup.remember(run_dir, "8")
     return run_dir
 
 
