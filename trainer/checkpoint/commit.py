@@ -71,7 +71,7 @@ class PendingCheckpoint:
 
     manifest: its manifest, still without the files.
     files: of rank 0, by name: the content, or of the file of a rank what writes it.
-    parts: the files of the ranks that `write_part` has written before.
+    parts: the files that ranks have written before, under `temporary_directory`.
     check_before_rename: called directly before each rename that other attempts would see; raises
     if this attempt must not do it.
     """
@@ -101,22 +101,6 @@ class Retention:
         return is_multiple or step == self.best_step
 
 
-def write_part(root: Path, step: int, attempt: int, name: str, write: Write) -> NamedFile:
-    """Write a rank's file of the checkpoint that rank 0 commits when it has all of them.
-
-    A file that cannot be written or read back is removed: another rank's disk may be the same.
-    Raises: StorageError or TransientStorageError.
-    """
-    directory = _temporary_directory(root, step, attempt)
-    doing = f"saving {name} of checkpoint {root / checkpoint_name(step)}"
-    try:
-        directory.mkdir(exist_ok=True)
-        with _discarded_on_error(directory / name):
-            return _write(directory / name, write, doing)
-    except OSError as error:
-        raise storage_error(error, doing) from error
-
-
 def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retention) -> None:
     """Commit a checkpoint, then remove older ones.
 
@@ -141,12 +125,13 @@ def commit(root: Path, pending: PendingCheckpoint) -> None:
     """
     name = checkpoint_name(pending.step)
     doing = f"saving checkpoint {root / name}"
-    temporary = _temporary_directory(root, pending.step, pending.manifest.attempt)
-    with _discarded_on_error(temporary):
+    temporary = temporary_directory(root, pending.step, pending.manifest.attempt)
+    with discarded_on_error(temporary):
         temporary.mkdir(exist_ok=bool(pending.parts))
-        own = [_write(temporary / file, content, doing) for file, content in pending.files.items()]
+        files = pending.files.items()
+        own = [write_file(temporary / file, content, doing) for file, content in files]
         text = replace(pending.manifest, files=(*pending.parts, *own)).to_bytes()
-        _write(temporary / MANIFEST, text, doing)
+        write_file(temporary / MANIFEST, text, doing)
         for part in pending.parts:
             _check_size(temporary / part.name, part.digest, doing)
         publish(temporary, root / name, pending.check_before_rename)
@@ -164,7 +149,7 @@ def publish(
     fsync_directory(checkpoint.parent)
 
 
-def _temporary_directory(root: Path, step: int, attempt: int) -> Path:
+def temporary_directory(root: Path, step: int, attempt: int) -> Path:
     """Return the name under which all ranks of an attempt write a checkpoint."""
     return root / f"{TEMPORARY_PREFIX}{checkpoint_name(step)}-attempt-{attempt}"
 
@@ -202,7 +187,7 @@ def remove_leftovers(root: Path) -> None:
 
 
 @contextlib.contextmanager
-def _discarded_on_error(path: Path) -> Iterator[None]:
+def discarded_on_error(path: Path) -> Iterator[None]:
     """Remove a temporary file or directory if the block raises.
 
     Not jobs.rundir.write_atomic, because a checkpoint is a directory, and because
@@ -231,7 +216,7 @@ def _remove(directory: Path) -> None:
         _discard(aside)
 
 
-def _write(path: Path, content: Write | bytes, doing: str) -> NamedFile:
+def write_file(path: Path, content: Write | bytes, doing: str) -> NamedFile:
     """Write and fsync one file, and read it back.
 
     Raises: TransientStorageError if it does not read back as it was written; OSError.

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 
 @dataclass(frozen=True)
@@ -12,22 +11,15 @@ class Sharding:
 
     rank: this rank. Ranks i, i + num_shards, i + 2 num_shards ... have copies of part i, and rank i
     writes it to a checkpoint. One part: each rank has whole tensors.
-    group: the ranks that together have each part once, this one among them; None: all ranks.
     """
 
     num_shards: int
     rank: int
-    group: dist.ProcessGroup | None = None
 
     @property
     def index(self) -> int:
         """The part that this rank has."""
         return self.rank % self.num_shards
-
-    @property
-    def is_writer(self) -> bool:
-        """Whether this rank writes its part to a checkpoint."""
-        return self.rank < self.num_shards
 
     def rows(self, length: int, index: int | None = None) -> tuple[int, int]:
         """Return the first row of a part and the row after its last one; of this rank's by default.

@@ -8,29 +8,31 @@ import torch
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.checkpoint.reader import Contents
 from slurm_job_kit.trainer.checkpoint import checkpoints, commit, outline
-from slurm_job_kit.trainer.rooms.sharded.checkpoints import DividedCheckpoints, parts_of
+from slurm_job_kit.trainer.rooms.sharded import checkpoints as divided
 from slurm_job_kit.trainer.strategy.sharding import Sharding
 from tests.core.checkpoint.checkpoint_kit import BATCHES, job_of, replica_of, state_at
 from tests.core.checkpoint.test_outline import saved
 
 
 @pytest.mark.usefixtures("process_group")
-@pytest.mark.parametrize("waits_for", ["write_part", "commit_and_prune"])
-def test_a_rank_that_waits_for_a_divided_save_beats(tmp_path, monkeypatch, waits_for):
-    gate, really, beats = threading.Event(), getattr(commit, waits_for), []
-    monkeypatch.setattr(commit, waits_for, lambda *each: gate.wait(20) and really(*each))
+@pytest.mark.parametrize(
+    ("module", "waits_for"), [(divided, "write_part"), (commit, "commit_and_prune")]
+)
+def test_a_rank_that_waits_for_a_divided_save_beats(tmp_path, monkeypatch, module, waits_for):
+    gate, really, beats = threading.Event(), getattr(module, waits_for), []
+    monkeypatch.setattr(module, waits_for, lambda *each: gate.wait(20) and really(*each))
     monkeypatch.setattr(checkpoints, "POLL_S", 0.01)
     context, replica = job_of(tmp_path), replica_of()
     replica.strategy.sharding = Sharding(2, 0)
-    divided = DividedCheckpoints(context, BATCHES)
-    divided.save(replica, state_at(6))
+    own = divided.DividedCheckpoints(context, BATCHES)
+    own.save(replica, state_at(6))
 
     def beat():
         beats.append(checkpoint_names(context.run.dir.checkpoints))
         if len(beats) == 5:
             gate.set()
 
-    divided.finish(beat)
+    own.finish(beat)
     assert beats[:5] == [[]] * 5
     assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
 
@@ -41,6 +43,6 @@ def test_rows_in_another_memory_format_are_read(tmp_path):
     directory = saved(tmp_path, 1, lambda sharding: {"x": values})
     rows = torch.empty(5, 4, 3, 3).to(memory_format=torch.channels_last)
     contents = Contents.open(directory)
-    parts = [*parts_of(outline.read(contents)["x"], 6 * 4 * 3 * 3, rows)]
+    parts = [*divided.parts_of(outline.read(contents)["x"], 6 * 4 * 3 * 3, rows)]
     outline.read_parts(parts, contents, contents.part_names)
     assert torch.equal(rows, values[6:11])

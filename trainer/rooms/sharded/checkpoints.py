@@ -5,6 +5,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,15 @@ from ...checkpoint.loading import Found, ReadAhead
 from ...checkpoint.outline import Part, StoredTensor
 from ...checkpoint.saved_state import SavedState, TrainState
 from ...checkpoint.writer import Writer
-from ...contract import Contents, DamageError, FileDigest, NamedFile, part_name, reader
+from ...contract import (
+    Contents,
+    DamageError,
+    FileDigest,
+    NamedFile,
+    checkpoint_name,
+    part_name,
+    reader,
+)
 from ...errors import TransientStorageError, storage_error
 from ...model import optim
 from ...model.replica import Replica
@@ -48,7 +57,7 @@ class DividedCheckpoints(Checkpoints):
     ) -> dict[str, Any]:
         """Return a state with memory only for the tensors that this rank writes."""
         sharding = replica.strategy.sharding
-        if not sharding.is_writer:
+        if not _is_writer(sharding):
             return {}
 
         def own(value: Any) -> Any:
@@ -62,7 +71,7 @@ class DividedCheckpoints(Checkpoints):
     def save(self, replica: Replica, state: TrainState) -> None:
         """Copy this rank's part of the state; its thread writes it. No save may be in flight."""
         self._pending = self._copied(replica, state)
-        if replica.strategy.sharding.is_writer:
+        if _is_writer(replica.strategy.sharding):
             self._parts.start(self._write_part, self._pending)
 
     def _write_part(self, pending: CopiedState) -> tuple[FileDigest, str]:
@@ -72,7 +81,7 @@ class DividedCheckpoints(Checkpoints):
         # The next attempt has removed temporary files at its start; nothing would remove this one.
         commit.check_owner(run)
         name = part_name(self._context.distributed.rank)
-        file = commit.write_part(self._root, step, run.attempt, name, pending.write_part)
+        file = write_part(self._root, step, run.attempt, name, pending.write_part)
         # Of name, type and shape of all tensors, which all ranks must have.
         layout = repr(outline.lay_out(pending.values, pending.sharding))
         return file.digest, hashlib.sha256(layout.encode()).hexdigest()
@@ -149,6 +158,27 @@ class DividedCheckpoints(Checkpoints):
                 _quarantine(contents, problems, context)
             newest = ReadAhead(context)
         return None
+
+
+def _is_writer(sharding: Sharding) -> bool:
+    """Return whether this rank writes its part; ranks with a copy of it do not."""
+    return sharding.rank < sharding.num_shards
+
+
+def write_part(root: Path, step: int, attempt: int, name: str, write: commit.Write) -> NamedFile:
+    """Write a rank's file of the checkpoint that rank 0 commits when it has all of them.
+
+    A file that cannot be written or read back is removed: another rank's disk may be the same.
+    Raises: StorageError or TransientStorageError.
+    """
+    directory = commit.temporary_directory(root, step, attempt)
+    doing = f"saving {name} of checkpoint {root / checkpoint_name(step)}"
+    try:
+        directory.mkdir(exist_ok=True)
+        with commit.discarded_on_error(directory / name):
+            return commit.write_file(directory / name, write, doing)
+    except OSError as error:
+        raise storage_error(error, doing) from error
 
 
 def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Contents] | None:

@@ -5,7 +5,6 @@ Imported only where a run uses it: torch.distributed.tensor takes 0.6 s.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -68,8 +67,6 @@ class Fsdp(InBlocks):
         # All ranks: each has created its own initial weights.
         _broadcast([*module.parameters(), *module.buffers()])
         self._mesh = self._connect()
-        group = self._mesh.get_group("shard")
-        self.sharding = replace(self.sharding, group=group)
         for block in block_list:
             self._shard(block, self._train.reshard_after_forward)
         # Its backward pass begins where the forward pass has ended: with the root's parameters.
@@ -211,7 +208,7 @@ class Fsdp(InBlocks):
         padded = rows.local.new_zeros((size, *rows.shape[1:]), device=self._device)
         padded[: len(rows.local)] = rows.local.detach()
         parts = [torch.empty_like(padded) for _ in range(sharding.num_shards)]
-        dist.all_gather(parts, padded, group=sharding.group)
+        dist.all_gather(parts, padded, group=self._mesh.get_group("shard"))
         return torch.cat(parts)[: rows.shape[0]]
 
     def describe(self) -> str:
