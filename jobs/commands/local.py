@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,10 +42,6 @@ POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
 ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk may need longer
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
-
-
-class LocalError(UserError):
-    """The spec cannot run on this machine; the message has the reason and what to do."""
 
 
 def run_here(run_dir: RunDir, stream: TextIO) -> int:
@@ -83,7 +78,7 @@ def format_held_out(result: Result) -> str:
 def run(run_dir: RunDir) -> int:
     """Run attempts until the run is done, stopped or held; returns 0 if it is complete.
 
-    Raises: LocalError, OwnedError, FailedError.
+    Raises: UserError, FailedError.
     """
     spec = Spec.read(run_dir.spec)
     devices = visible_gpus()
@@ -133,36 +128,22 @@ def num_agents(spec: Spec, num_gpus: int) -> int:
 
 
 def check_machine(spec: Spec, num_gpus: int) -> None:
-    """Raises: LocalError for a spec that this machine, with so many GPUs, cannot run."""
-    nodes = num_agents(spec, num_gpus)
-    nproc = spec.nproc_per_node
-    cores = os.cpu_count() or 1
+    """Raises: UserError for a spec that this machine, with so many GPUs, cannot run."""
+    nodes, cores = num_agents(spec, num_gpus), os.cpu_count() or 1
     share = num_gpus // max(1, nodes)
     if spec.slurm.num_gpus > share:
-        raise _too_few_gpus(spec, num_gpus, share)
-    if not num_gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
-        raise LocalError(
-            f"{quantity(nodes, 'node')} with {quantity(nproc, 'rank')} are too many "
+        limit = gpus.limiting_variable(os.environ, spec.slurm.num_gpus)
+        raise UserError(
+            f"{spec.slurm.gpus_are}, but this machine shows {quantity(num_gpus, 'GPU')}"
+            f"{f': {limit}' if limit else ''}\n"
+            f"  hint: add {installation.override(f'slurm.gpus_per_node={share}')}"
+        )
+    if not num_gpus and nodes * spec.nproc_per_node > cores * MAX_RANKS_PER_CORE:
+        raise UserError(
+            f"{quantity(nodes, 'node')} with {quantity(spec.nproc_per_node, 'rank')} are too many "
             f"for the {quantity(cores, 'core')} here\n"
             f"  hint: add {installation.override('slurm.nodes=2')}"
         )
-    prefix = spec.launch.command_prefix
-    if prefix and not spec.setup and shutil.which(prefix[0]) is None:
-        raise LocalError(
-            f"launch.command_prefix: {prefix[0]} is not on PATH here\n"
-            f"  hint: add {installation.override('launch.command_prefix=[]')}"
-        )
-
-
-def _too_few_gpus(spec: Spec, num_gpus: int, share: int) -> LocalError:
-    """Return the error where this machine has `share` GPUs for each node of the spec."""
-    here = f"only {quantity(num_gpus, 'GPU')} is" if num_gpus == 1 else f"only {num_gpus} GPUs are"
-    here = here if num_gpus else "no GPU is"
-    limit = gpus.limiting_variable(os.environ, spec.slurm.num_gpus)
-    return LocalError(
-        f"{spec.slurm.gpus_are}, but {here} visible here{f': {limit}' if limit else ''}\n"
-        f"  hint: add {installation.override(f'slurm.gpus_per_node={share}')}"
-    )
 
 
 def gpu_shares(nodes: int, devices: list[str]) -> list[str | None]:

@@ -127,8 +127,8 @@ def changed_runs(
     """Run a block in which runs are as the request wants them and can be queued, or can run here.
 
     If it fails, the runs are as they were.
-    Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for what is
-    refused or needs a confirmation; SpecError for parts that every rank would fail of.
+    Raises: FailedError; UserError for a spec that this machine cannot run, and for what is refused
+    or needs a confirmation; SpecError for parts that every rank would fail of.
     """
     with revision.changed({each: request.changes(each) for each in run_dirs}):
         # Without the user's file: a mistake is in the code, or in a key of this command.

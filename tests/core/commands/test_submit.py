@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run
 
@@ -125,13 +125,6 @@ def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
     assert main(argv) == 2
     assert "too many" in capsys.readouterr().err
     assert lookup.all_runs() == []
-
-
-def test_a_command_prefix_that_setup_may_load_need_not_be_on_path_at_submit():
-    prefix = Launch(command_prefix=["no-such-container"])
-    with pytest.raises(local.LocalError, match="no-such-container is not on PATH here"):
-        local.check_machine(Spec(launch=prefix), 0)
-    local.check_machine(Spec(launch=prefix, setup=["module load it"]), 0)
 
 
 def test_a_run_directory_stays_where_its_job_may_be_queued(slurm, capfd):
