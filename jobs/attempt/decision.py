@@ -224,11 +224,11 @@ def _with_unsaved(decision: Decision, ending: Ending) -> Decision:
     if not is_stop or evidence.outcome is not None or not ending.saves_steps:
         return decision
     if ending.silent:  # the ranks did not end by themselves
-        kind = Kind.NOT_SAVED if is_limit else decision.kind
-        return replace(decision, reason=f"{decision.reason}; killed before the save", kind=kind)
-    error = first_line(evidence.error or "")
-    why = f"the ranks ended without a save{error and ': '}{error}"
-    return replace(decision, reason=f"{decision.reason}; {why}")
+        why, kind = "killed before the save finished", Kind.NOT_SAVED if is_limit else decision.kind
+    else:
+        error = first_line(evidence.error or "")
+        why, kind = f"the ranks exited without saving{error and ': '}{error}", decision.kind
+    return replace(decision, reason=f"{decision.reason}; {why}", kind=kind)
 
 
 def within_budget(

@@ -56,7 +56,7 @@ def can_retry_here(facts: AttemptFacts, me: run_lock.Owner) -> bool:
     if kept == present:  # a process that was killed since has done it
         return True
     if not client.keep_nodes(me.job_id, kept):
-        print_line(f"Slurm does not take {', '.join(lost)} back: the job starts again elsewhere")
+        print_line(f"could not release {', '.join(lost)}; requeueing the job")
         return False
     return True
 

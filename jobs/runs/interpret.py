@@ -304,8 +304,8 @@ def unfinished_steps(facts: AttemptFacts) -> str | None:
     if facts.steps.total is None or done >= facts.steps.total:
         return None
     return (
-        f"the script exited with code 0 after step {done} of {facts.steps.total} "
-        "(if it had finished: completed() of kit_stop.py marks the end)"
+        f"exited with code 0 at step {done} of {facts.steps.total}; "
+        "if that was the end, call completed() of kit_stop.py"
     )
 
 

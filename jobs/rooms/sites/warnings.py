@@ -12,14 +12,18 @@ from .preemption import Site
 
 
 def check(requested: Slurm, sites: Sequence[Site]) -> list[Problem]:
-    """Return a warning for each partition that cancels the jobs that it preempts."""
+    """Return a warning for each partition or QOS that cancels the jobs that it preempts."""
     if requested.restart == "successor":
         return []
-    names = dict.fromkeys(each.partition.name for each in sites if each.preempt_mode == "CANCEL")
+    names = dict.fromkeys(
+        f"QOS {each.qos_name}" if each.qos_name else f"partition {each.partition.name}"
+        for each in sites
+        if each.preempt_mode == "CANCEL"
+    )
     does = "cancels what it preempts (PreemptMode=CANCEL), it requeues nothing"
     then = "a successor job waits for the end of the job and continues the run"
     hint, key = then if requested.restart == "auto" else f"write auto: {then}", ("slurm", "restart")
-    return [Problem(key, f"partition {name} {does}", hint, is_error=False) for name in names]
+    return [Problem(key, f"{name} {does}", hint, is_error=False) for name in names]
 
 
 def refuse_too_large(spec: Spec, run_dir: RunDir, sites: Sequence[Site]) -> None:

@@ -278,7 +278,7 @@ def test_a_stop_that_was_killed_before_its_save_names_what_it_lacked(
     run_files.node(run.attempt(1), 0, (warned, signal), end=None, torchrun_exit=None)
     command("close", "1")
     last = read_attempts(run)[-1]
-    assert last.why.kind == kind and "; killed before the save" in last.reason
+    assert last.why.kind == kind and "; killed before the save finished" in last.reason
 
 
 def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, capfd):

@@ -249,11 +249,11 @@ def test_two_crashes_in_a_row_within_a_minute_of_each_start_hold(
 
 # evidence, whether it was killed -> the end of the reason, the kind
 UNSAVED = [
-    ({"signals": USR1}, True, "; killed before the save", Kind.NOT_SAVED),
-    (OVER_LIMIT, True, "; killed before the save", Kind.NOT_SAVED),
-    ({"signals": TERM, "is_preempted": True}, True, "; killed before the save", None),
-    ({"signals": TERM, "error": "rank 0: full"}, False, "without a save: rank 0: full", None),
-    ({"signals": USR1}, False, "; the ranks ended without a save", None),
+    ({"signals": USR1}, True, "; killed before the save finished", Kind.NOT_SAVED),
+    (OVER_LIMIT, True, "; killed before the save finished", Kind.NOT_SAVED),
+    ({"signals": TERM, "is_preempted": True}, True, "; killed before the save finished", None),
+    ({"signals": TERM, "error": "rank 0: full"}, False, "without saving: rank 0: full", None),
+    ({"signals": USR1}, False, "; the ranks exited without saving", None),
     ({"signals": TERM, "outcome": "stopped"}, False, "does not preempt the job", None),
     ({"error": "rank 0: x"}, True, "rank 0: x", None),
 ]

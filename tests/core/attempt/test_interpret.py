@@ -99,7 +99,7 @@ def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
     seen = evidence(run, attempt=2)
     assert seen.outcome == outcome
     if outcome is None:
-        assert "exited with code 0 after step 40 of 100" in str(seen.error)
+        assert "exited with code 0 at step 40 of 100" in str(seen.error)
         assert decide(Ending(seen), History()).action is Action.RETRY
         assert decide(Ending(seen), History(0, 2, 2)).action is Action.HOLD
 

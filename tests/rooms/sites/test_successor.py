@@ -157,16 +157,6 @@ def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, mo
     assert lookup.predecessor(RunDir(run.path.parent / "other"), seen) is None
 
 
-def test_a_site_that_takes_no_job_from_a_job_is_told_and_stops_nothing(run, slurm, capfd):
-    slurm.answer("sbatch", "", "sbatch: error: Access/permission denied\n", 1)
-    ensure(run, 1)
-    assert not run.successor.exists()
-    said = capfd.readouterr().err
-    assert "no successor of job 7" in said
-    assert "permission denied" in said
-    assert "make resume" in said
-
-
 def test_one_that_cannot_be_noted_is_cancelled(run, slurm):
     facts = now(run)
     run.successor.mkdir()
@@ -205,12 +195,6 @@ def test_an_interactive_job_has_no_successor(run, slurm):
     assert successor.ensure(run, now(run), "6") == (None, "")
     assert successor.confirm(run, now(run), "7") == (None, "")
     assert not [call for call in slurm.calls if call.startswith("sbatch")]
-
-
-def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
-    run.spec.write_text(replace(SPEC, slurm=Slurm(restart="requeue")).to_json())
-    assert successor.confirm(run, now(run), "7") == (None, "")
-    assert slurm.calls == []
 
 
 def check(run, job_id="8"):
