@@ -64,8 +64,8 @@ class Evaluation:
         state.metrics |= values
         _track_best(replica, state, values)
         if replica.best is not None and math.isnan(values.get(replica.best.name, math.nan)):
-            text = f"warning: {replica.best.name} is nan at step {step}: it is no improvement"
-            self._context.distributed.log(text)
+            text = f"{replica.best.name} is nan at step {step}; ignored for the best checkpoint"
+            self._context.distributed.log(f"warning: {text}")
         if self._reporter is not None:
             self._reporter.report_evaluation(step, values)
         return True

@@ -109,8 +109,8 @@ class Saves:
         if not is_saved:
             redone = quantity(step - saved_step, "step")
             self._context.distributed.log(
-                f"the stop met the save of step {saved_step}, which took "
-                f"{self._last_save_s:.1f} s: step {step} is not saved, {redone} will be repeated"
+                f"no time to save step {step}: the save of step {saved_step} took "
+                f"{self._last_save_s:.1f} s; {redone} will be repeated"
             )
         return is_saved
 
