@@ -67,7 +67,6 @@ class Decision:
 
 
 COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
-BY_EXIT_CODE = replace(COMPLETED, reason="every rank exited with code 0")
 
 
 def format_decision(decision: Decision) -> str:
@@ -82,7 +81,7 @@ def decide(ending: Ending, history: History, budget: Budget = Budget()) -> Decis
     the slack behind its time limit is booked as TIMEOUT.
     """
     if ending.evidence.outcome == "completed":
-        return BY_EXIT_CODE if ending.is_by_exit_code else COMPLETED
+        return COMPLETED
     decision = within_budget(_by_row(ending, history, budget), ending.evidence, history, budget)
     return _with_unsaved(decision, ending)
 

@@ -20,8 +20,7 @@ class Ending:
     """How an attempt ended.
 
     is_quick: it ran SOON_S at most, and did no step. saves_steps: it did steps that a stop should
-    have saved. is_by_exit_code: its script wrote no outcome, and each rank exited with 0.
-    is_automatic: no user asked for the start that records it.
+    have saved. is_automatic: no user asked for the start that records it.
     """
 
     evidence: Evidence
@@ -31,7 +30,6 @@ class Ending:
     kind: Kind = Kind.UNKNOWN  # of the failure, if it failed from inside or was lost
     is_quick: bool = False
     saves_steps: bool = False
-    is_by_exit_code: bool = False
     is_automatic: bool = True
 
     @property
@@ -72,7 +70,6 @@ def ending_of(
         _kind_of_failure(facts, first, evidence),
         is_quick=facts.plan is not None and not has_begun and now - facts.plan.start <= SOON_S,
         saves_steps=saves and not interpret.is_without_step(facts),
-        is_by_exit_code=interpret.is_by_exit_code(facts),
         is_automatic=is_automatic,
     )
 

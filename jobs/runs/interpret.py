@@ -287,11 +287,6 @@ def exits_are_clean(facts: AttemptFacts) -> bool:
     return is_clean and not facts.spec.launch.is_trainer
 
 
-def is_by_exit_code(facts: AttemptFacts) -> bool:
-    """Return whether exit code 0 alone shows that a user's script is complete."""
-    return exits_are_clean(facts) and facts.outcome.status is None
-
-
 def unfinished_steps(facts: AttemptFacts) -> str | None:
     """Return the text about steps that a script announced and exited with 0 before; None without.
 

@@ -60,8 +60,13 @@ def has_finished(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> bool:
     launch = facts.spec.launch
     if found.outcome != "stopped" or found.job_state != "LOCAL" or launch.stop_signal != "none":
         return False
-    is_done = interpret.is_by_exit_code(facts) and interpret.unfinished_steps(facts) is None
+    is_done = is_by_exit_code(facts) and interpret.unfinished_steps(facts) is None
     return is_done and not may_see_stop(launch, run_dir.code)
+
+
+def is_by_exit_code(facts: AttemptFacts) -> bool:
+    """Return whether exit code 0 alone shows that a script is complete."""
+    return interpret.exits_are_clean(facts) and facts.outcome.status is None
 
 
 def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:
@@ -80,12 +85,14 @@ def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:
 def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     """Return the decision, or a hold after MAX_RESTARTS starts of which none shows progress.
 
-    That of a complete run says if its ranks did not meet.
+    That of a complete run says how the kit knows it, and if its ranks did not meet.
     """
     seen = of_room(Seen, ending.evidence.rooms, ROOM)
     if decision.action is Action.DONE and seen is not None:
         reason = f"{seen.apart} separate trainings: no rank called torch's init_process_group()"
         return replace(decision, reason=reason, kind=Kind.SEPARATE_TRAININGS)
+    if decision.action is Action.DONE and is_by_exit_code(facts):
+        return replace(decision, reason="every rank exited with code 0")
     spec, restarts = facts.spec, history_of(facts.attempts).restarts
     is_bounded = not spec.launch.is_trainer and spec.slurm.max_restarts == Slurm.max_restarts
     is_counted = decision.action not in FINAL and is_restart(decision.action, decision.cause)

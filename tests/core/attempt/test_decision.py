@@ -265,8 +265,3 @@ def test_a_stop_that_saved_nothing_has_the_reason(known, is_killed, words, kind)
     ending = dataclasses.replace(ended(**known), saves_steps=True, silent=silent)
     decision = decide(ending, FRESH)
     assert decision.reason.endswith(words) and decision.kind is kind
-
-
-def test_a_script_without_a_marker_is_complete_by_its_exit_code():
-    ending = dataclasses.replace(ended(outcome="completed"), is_by_exit_code=True)
-    assert decide(ending, FRESH).reason == "every rank exited with code 0"

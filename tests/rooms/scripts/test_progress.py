@@ -168,7 +168,10 @@ def test_a_script_that_cannot_see_a_ctrl_c_and_exits_with_0_is_complete(run, tex
     facts, me = fact_reader.read(run, 1), run_lock.this_process(None)
     evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
     used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
-    assert decision.decide(decision.Ending(evidence), used, budget).action == action
+    ending = decision.Ending(evidence)
+    decided = hooks.decide(facts, ending, decision.decide(ending, used, budget))
+    assert decided.action == action
+    assert (decided.reason == "every rank exited with code 0") is (action == "done")
     on_slurm = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "RUNNING"), None)
     assert on_slurm.outcome == "stopped"
     run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal="TERM")).to_json())
