@@ -1,16 +1,17 @@
 """One attempt of a run: opened before the agents start, closed after they have ended.
 
-    python -m jobs.attempt run RUN_DIR NODE... --srun SRUN...   all attempts of a start of a job
-    python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints its number and endpoint
-    python -m jobs.attempt close RUN_DIR ATTEMPT
+    python -m jobs.attempt run RUN_DIR NODE... --srun SRUN...    all attempts of a start of a job
+    python -m jobs.attempt open RUN_DIR PID                      prints the number of the attempt
+    python -m jobs.attempt close RUN_DIR PID ATTEMPT
 
 The batch script becomes `run` on the first node; `jobs.commands.local` calls the same function.
-Rank 0 of a launch by hand calls `open` and `close`. The next `open` records an attempt whose batch
-script was killed. Standard library only: the batch host may have nothing else.
+Rank 0 of a launch by hand, PID, calls `open` and `close`. The next start records an attempt whose
+batch script was killed. Standard library only: the batch host may have nothing else.
 """
 
 import argparse
 import os
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -28,31 +29,31 @@ def main(argv: list[str] | None = None) -> int:
     """Execute one of the commands; returns the exit code."""
     args = _parser().parse_args(argv)
     run_dir = RunDir(args.run_dir)
-    job_id = client.job_id_from(os.environ)
-    if args.pid is None and job_id is None:
-        sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
-    me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
+    if args.command == "run":
+        return _run(run_dir, args)
+    me = run_lock.process(args.pid)
     try:
-        return _execute(args, run_dir, me)
+        if args.command == "close":
+            return attempts.close_and_execute(run_dir, me, args.attempt, StopSignals())
+        # The ranks run the same code as this process.
+        checkout = code_snapshot.repository()
+        plan, code = attempts.open_next(run_dir, me, [socket.gethostname()], "", checkout)
     except (UserError, FailedError) as error:
         print_line(f"error: {error}")
         return 1
-
-
-def _execute(args: argparse.Namespace, run_dir: RunDir, me: run_lock.Owner) -> int:
-    if args.command == "run":
-        stops = StopSignals()
-        run_step = partial(attempts.run_srun, run_dir, me, args.srun, stops)
-        job = attempts.Allocation(args.nodes, run_step, args.head_address)
-        return attempts.run(run_dir, me, job, stops)
-    if args.command == "close":
-        return attempts.close_and_execute(run_dir, me, args.attempt, StopSignals())
-    # The ranks of a launch by hand run the same code as this process.
-    checkout = None if args.pid is None else code_snapshot.repository()
-    plan, code = attempts.open_next(run_dir, me, args.nodes, args.head_address, checkout)
     if plan is not None:
-        print(plan.attempt, plan.head.endpoint)
+        print(plan.attempt)
     return code
+
+
+def _run(run_dir: RunDir, args: argparse.Namespace) -> int:
+    job_id = client.job_id_from(os.environ)
+    if job_id is None:
+        sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
+    me, stops = run_lock.this_process(job_id), StopSignals()
+    run_step = partial(attempts.run_srun, run_dir, me, args.srun, stops)
+    job = attempts.Allocation(args.nodes, run_step, args.head_address)
+    return attempts.run(run_dir, me, job, stops)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,13 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     running, opening, closing = map(commands.add_parser, ("run", "open", "close"))
     for command in (running, opening, closing):
         command.add_argument("run_dir", type=Path)
-        command.set_defaults(pid=None)
-    closing.add_argument("attempt", type=int)
-    for command in (running, opening):
-        command.add_argument("nodes", nargs="+")
-        command.add_argument("--head-address", default="")
     for command in (opening, closing):
-        command.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
+        command.add_argument("pid", type=int)
+    closing.add_argument("attempt", type=int)
+    running.add_argument("nodes", nargs="+")
+    running.add_argument("--head-address", default="")
     running.add_argument("--srun", nargs=argparse.REMAINDER, help="srun's command line")
     return parser
 

@@ -30,7 +30,7 @@ def stderr_of(*command, **environ):
 
 
 def test_each_line_of_a_command_of_the_batch_script_carries_the_time(tmp_path):
-    words = ("open", f"--pid={os.getpid()}", tmp_path / "gone", "n1")
+    words = ("open", tmp_path / "gone", os.getpid())
     lines = stderr_of("-m", "slurm_job_kit.jobs.attempt", *words)
     assert len(lines) > 1 and all(re.match(TIME, line) for line in lines)
 

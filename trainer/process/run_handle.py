@@ -6,7 +6,6 @@ no file of the run directory.
 
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -83,11 +82,12 @@ def find_run(arguments: list[str], attempt: int | None) -> RunHandle:
 
 def _open_by_hand(run_dir: RunDir) -> int:
     """Open an attempt that this process owns, as the batch script does for a Slurm job."""
-    owner = f"--pid={os.getpid()}"
-    opened = _python("jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname())
-    if not opened:
+    opened = _attempt("open", run_dir)
+    if opened.returncode != 0:
+        raise UserError("cannot start; see the error above")
+    if not opened.stdout:
         raise UserError(f"{run_dir.path} is complete: nothing to do")
-    return int(opened.split()[0])  # the endpoint follows; torchrun has its own already
+    return int(opened.stdout)
 
 
 def close_by_hand(run: RunHandle) -> None:
@@ -95,18 +95,14 @@ def close_by_hand(run: RunHandle) -> None:
 
     If this rank is killed before, the next attempt records it as lost.
     """
-    command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
-    # The close of a stopped run exits with 1.
-    _python("jobs.attempt", *command, ignore_status=True)
+    _attempt("close", run.dir, str(run.attempt))
 
 
-def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
-    """Return the output of a module of the kit, run in its own process to keep ranks small."""
-    command = installation.python_m(module, *arguments)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0 and not ignore_status:
-        raise UserError(f"cannot start; see the error above (python -m {module} {arguments[0]})")
-    return done.stdout.strip()
+def _attempt(command: str, run_dir: RunDir, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of jobs.attempt for this process, in one of its own to keep ranks small."""
+    words = (command, str(run_dir.path), str(os.getpid()), *more)
+    argv = installation.python_m("jobs.attempt", *words)
+    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
 
 
 def share_run(handle: RunHandle | None, device: torch.device) -> RunHandle:

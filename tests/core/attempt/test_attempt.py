@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import __main__ as attempt_command
 from slurm_job_kit.jobs.attempt import attempts, execute
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
@@ -189,7 +188,9 @@ def command(run, slurm, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
 
     def call(word, *arguments):
-        return attempt_command.main([word, str(run.path), *arguments])
+        if word == "close":
+            return closed(run, int(arguments[0]))
+        return attempts.open_next(run, ME, arguments, "10.0.0.1")[1]
 
     return call
 
@@ -206,7 +207,7 @@ def close(run, code, attempt=1):
 def test_no_attempt_begins_where_the_first_node_lacks_the_interface(run, command, capfd):
     launch = Launch(script="x.py", interface="nope9")
     run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=launch).to_json())
-    assert command("open", "--head-address", "10.0.0.1", "a", "b") == 1
+    assert command("open", "a", "b") == 1
     assert "launch.interface: nope9 is no interface with an address" in capfd.readouterr().err
     assert not run.attempt(1).plan.exists() and not run.owner.exists()
 

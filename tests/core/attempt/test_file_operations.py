@@ -2,7 +2,6 @@
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import __main__ as attempt_command
 from slurm_job_kit.jobs.attempt import attempts, execute
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
@@ -38,15 +37,15 @@ def job(run, fake_slurm, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
 
-    def call(start, word, *arguments):
+    def call(start, word, attempt=0):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(start))
         fake_slurm.set_state("7", "RUNNING", f"Requeue=1 Restarts={start}")
+        me = run_lock.this_process("7")
         with file_operations.watched(run.path, "code", "kit") as operations:
             if word == "open":
-                assert attempt_command.main([word, str(run.path), *arguments]) == 0
+                assert attempts.open_next(run, me, NODES, "10.0.0.1")[1] == 0
             else:
-                me = run_lock.this_process("7")
-                attempts.close_and_execute(run, me, int(arguments[0]), StopSignals())
+                attempts.close_and_execute(run, me, attempt, StopSignals())
         return operations
 
     return call
@@ -79,12 +78,12 @@ def crashed(run, attempt):
 def test_the_end_of_an_attempt_and_the_start_of_the_next_take_few_file_operations(
     run, job, end, decision, most
 ):
-    job(0, "open", "--head-address", "10.0.0.1", *NODES)
+    job(0, "open")
     for attempt in (1, 2, 3):  # the number does not grow with the attempts
         end(run, attempt)
         closing = job(attempt - 1, "close", attempt)
         assert read_attempts(run)[-1].decision == decision
-        opening = job(attempt, "open", "--head-address", "10.0.0.1", *NODES)
+        opening = job(attempt, "open")
         assert run.attempt(attempt + 1).plan.is_file()
         both = closing.total() + opening.total()
         assert both <= most, f"close: {closing}\nopen: {opening}"

@@ -77,7 +77,7 @@ def test_the_ranks_of_a_launch_by_hand_run_the_checkout_which_may_have_changed(r
 def test_the_command_of_a_launch_by_hand_records_its_own_code(run, checkout, monkeypatch, capsys):
     monkeypatch.setattr(installation, "ROOT", checkout)
     (checkout / "model.py").write_text("x = 2\n")
-    assert __main__.main(["open", f"--pid={os.getpid()}", str(run.path), "n1"]) == 0
+    assert __main__.main(["open", str(run.path), str(os.getpid())]) == 0
     plan = records.read(AttemptPlan, run.attempt(1).plan)
     assert plan is not None and plan.code not in (None, run.code.resolve().name)
 
