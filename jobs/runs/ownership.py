@@ -1,8 +1,8 @@
 """Whose a run is, and which modes the folders get that the kit makes.
 
 A run directory is written by its owner only. What a job runs belongs to its user, or to root, and
-others may not write it. slurm/ddp.sbatch and slurm/agent.sh ask the same before they run its first
-line. Standard library only.
+others may not write it. slurm/ddp_prepare.sh and slurm/agent.sh ask the same before they run its
+first line. Standard library only.
 """
 
 import contextlib
