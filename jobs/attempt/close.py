@@ -50,7 +50,7 @@ def close(
     evidence, decision = ending.evidence, _decide(facts, ending)
     with BestEffort("attempt")():
         run_dir.attempt(attempt).rendezvous_key.unlink(missing_ok=True)
-        report_quarantine(run_dir, facts)
+        report_quarantine(run_dir, attempt, ending)
         for line in error_lines(run_dir, attempt, ending):
             print_line(line)
     # slurmctld may not have answered for minutes, and the job may run again elsewhere.

@@ -7,19 +7,19 @@ from .. import log_text, shared_files
 from ..console import print_line, quantity
 from ..errors import RecordError
 from ..rundir import RunDir
-from ..runs.interpret import AttemptFacts, format_error, newly_quarantined
+from ..runs.interpret import AttemptFacts, format_error
 from .ending import Ending
 
 
-def report_quarantine(run_dir: RunDir, facts: AttemptFacts) -> None:
+def report_quarantine(run_dir: RunDir, attempt: int, ending: Ending) -> None:
     """Name each checkpoint that this attempt found damaged, and why, in job.log."""
-    for name in newly_quarantined(facts):
+    for name in ending.quarantined:
         aside = run_dir.checkpoints / name
         reason = "the reason is in rank 0's log"
         with contextlib.suppress(OSError, RecordError):  # written on a full disk?
             text = shared_files.read_text(aside / "REASON", errors="replace")
             reason = next(iter(text.splitlines()), reason)
-        what = f"attempt {facts.attempt}: a damaged checkpoint was put aside"
+        what = f"attempt {attempt}: a damaged checkpoint was put aside"
         print_line(f"{what}, {aside}: {reason}")
 
 

@@ -28,6 +28,10 @@ class Ending:
     further: tuple[RankError, ...] = ()  # that failed after it, and did not only lose a peer
     silent: Mapping[str, AgentRecord | None] = field(default_factory=dict)  # nodes without an end
     kind: Kind = Kind.UNKNOWN  # of the failure, if it failed from inside or was lost
+    steps: tuple[int | None, int | None] = (None, None)  # the first and the last one that it did
+    stop_s: float | None = None  # from the first warning to now
+    start_s: float | None = None  # from the opening to the first step
+    quarantined: tuple[str, ...] = ()  # checkpoints that it found damaged
     is_quick: bool = False
     saves_steps: bool = False
     is_automatic: bool = True
@@ -59,15 +63,22 @@ def ending_of(
 ) -> Ending:
     """Return how an attempt ended. now: in seconds since the epoch."""
     launch, of_nodes = facts.spec.launch, facts.of_nodes
+    saves = stop_signal(launch) is not None and bool(of_nodes.known_agents)
     first = interpret.first_error(of_nodes.errors)
     has_begun = interpret.first_event(facts, "first_step") is not None
-    saves = stop_signal(launch) is not None and bool(of_nodes.known_agents)
+    # A lost attempt ended at an unknown time, perhaps long before the start that records it.
+    is_warned = bool(evidence.signals) and evidence.job_state != LOST
+    stop_s, start_s = interpret.times_of(facts, is_warned, now)
     return Ending(
         evidence,
         first,
         tuple(interpret.further_errors(of_nodes.errors)),
         interpret.nodes_without_end(facts),
         _kind_of_failure(facts, first, evidence),
+        interpret.steps_of(facts),
+        stop_s,
+        start_s,
+        interpret.newly_quarantined(facts),
         is_quick=facts.plan is not None and not has_begun and now - facts.plan.start <= SOON_S,
         saves_steps=saves and not interpret.is_without_step(facts),
         is_automatic=is_automatic,

@@ -12,7 +12,7 @@ from .. import records
 from ..console import BestEffort
 from ..errors import UserError
 from ..kinds import Kind
-from ..records.ended import ENDS, LOST, Action, AttemptRecord, Cause, Evidence, Times, Why
+from ..records.ended import ENDS, Action, AttemptRecord, Cause, Times, Why
 from ..rundir import RunDir, Timeline
 from ..runs import interpret
 from ..runs.interpret import AttemptFacts
@@ -26,7 +26,7 @@ def record(
     run_dir: RunDir, facts: AttemptFacts, ending: Ending, decision: Decision
 ) -> AttemptFacts:
     """Append the record of an attempt to attempts.jsonl; returns the facts with it."""
-    entry = record_of(facts, ending.evidence, decision, time.time())
+    entry = record_of(facts, ending, decision, time.time())
     # A damaged file, or a disk, keeps no decision from its record.
     with contextlib.suppress(UserError), BestEffort("attempt")():
         entry = with_reason(run_dir, facts, ending, entry, decision.kind)
@@ -82,28 +82,22 @@ def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:
         Timeline(run_dir, "attempt", attempt).event(event, **fields)
 
 
-def record_of(
-    facts: AttemptFacts, evidence: Evidence, decision: Decision, now: float
-) -> AttemptRecord:
+def record_of(facts: AttemptFacts, ending: Ending, decision: Decision, now: float) -> AttemptRecord:
     """Return the line of attempts.jsonl for an ended attempt; `now`: seconds since the epoch."""
-    first_step, last_step = interpret.steps_of(facts)
-    # A lost attempt ended at an unknown time, perhaps long before the start that records it.
-    is_end_known = evidence.job_state != LOST
-    stop_s, start_s = interpret.times_of(facts, bool(evidence.signals) and is_end_known, now)
     begun = None if facts.plan is None else facts.plan.start
     return AttemptRecord(
         attempt=facts.attempt,
         job_id=None if facts.plan is None else facts.plan.job_id,
         nodes=None if facts.plan is None else facts.plan.nodes,
-        times=Times(begun, round(now, 3), stop_s, start_s),
+        times=Times(begun, round(now, 3), ending.stop_s, ending.start_s),
         cause=decision.cause,
-        first_step=first_step,
-        last_step=last_step,
+        first_step=ending.steps[0],
+        last_step=ending.steps[1],
         checkpoint=facts.saved.checkpoint,
-        quarantined=interpret.newly_quarantined(facts),
+        quarantined=ending.quarantined,
         decision=decision.action,
         reason=decision.reason,
-        evidence=evidence,
+        evidence=ending.evidence,
         why=Why(budget=decision.budget),
         code=None if facts.plan is None else facts.plan.code,
     )

@@ -192,7 +192,7 @@ def _lost_record(run: RunState, facts: AttemptFacts) -> AttemptRecord:
     """Return the record that the next start of the run would write about its newest attempt."""
     seen = interpret.lost_evidence(facts)
     ending = ending_of(facts, seen, now=0.0, is_automatic=False)
-    record = record_writer.record_of(facts, seen, decide(ending, History()), 0.0)
+    record = record_writer.record_of(facts, ending, decide(ending, History()), 0.0)
     return with_reason(run.run_dir, facts, ending, record)
 
 

@@ -74,7 +74,7 @@ class Times:
 
     start: float | None  # None where the plan is lost
     stop: float
-    stop_s: float | None = None  # from the first warning to the record
+    stop_s: float | None = None  # from the first warning to the close
     start_s: float | None = None  # from the opening to the first step
 
 

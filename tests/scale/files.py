@@ -15,7 +15,8 @@ from typing import Any
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import record_writer
-from slurm_job_kit.jobs.attempt.decision import Ending, decide, history_of
+from slurm_job_kit.jobs.attempt.decision import decide, history_of
+from slurm_job_kit.jobs.attempt.ending import ending_of
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head, RankError
 from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.rundir import RunDir
@@ -44,8 +45,9 @@ def _measure(run_dir: RunDir, nodes: int) -> dict[str, Any]:
         fact_reader.read(run_dir, 1)
     began = time.process_time()
     seen = interpret.rank_evidence(facts, "RUNNING", 1)
-    decision = decide(Ending(seen), history_of(facts.attempts))
-    record = record_writer.record_of(facts, seen, decision, 100.0)
+    ending = ending_of(facts, seen, 100.0)
+    decision = decide(ending, history_of(facts.attempts))
+    record = record_writer.record_of(facts, ending, decision, 100.0)
     decide_s = time.process_time() - began
     records.append(run_dir.attempts, record)
     return {

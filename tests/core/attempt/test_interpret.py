@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide,
     history_of,
 )
+from slurm_job_kit.jobs.attempt.ending import ending_of
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
@@ -355,7 +356,7 @@ def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_know
     node(opened(run, 1), 0, (time.time() - 4000, "SIGTERM"))  # its job waited in the queue
     facts = fact_reader.read(run, 1)
     seen = interpret.rank_evidence(facts, job_state)
-    record = record_writer.record_of(facts, seen, COMPLETED, time.time())
+    record = record_writer.record_of(facts, ending_of(facts, seen, 0.0), COMPLETED, 0.0)
     assert seen.signals and (record.times.stop_s is not None) is is_known
 
 
