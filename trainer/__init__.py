@@ -7,7 +7,7 @@ modules at its top but `__main__`, and of the rooms records and checkpoint.
 
 top: run, loop, evaluation, saves, training_means, api
 
-base: contract, errors, stop, seeds, user_code, events
+base: contract, parts, errors, stop, seeds, user_code, events
 
 hooks: hooks
 """

@@ -30,7 +30,8 @@ def main() -> object:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # After the signals: a stop that arrives before its handler is installed is lost.
     from .contract import begin_lines_with_time
-    from .hooks import Pulse, callbacks
+    from .hooks import callbacks
+    from .process.watcher import Pulse
 
     begin_lines_with_time()
     pulse = Pulse()

@@ -154,7 +154,7 @@ class Loop:
     def _step(self) -> None:
         """Do the next optimizer step; the host waits for the device only where it logs."""
         state, step = self.state, self.state.global_step
-        for each in self.context.callbacks:
+        for each in self.context.watchers:
             each.before_step(step + 1)
         lr = self.lr_at(step)
         num_batches = self.data.train_batches.num_micro_batches(step)
@@ -162,7 +162,7 @@ class Loop:
         for row in train_step(self.replica, batches, num_batches, lr, self.train):
             state.window += row
         state.global_step += 1
-        for each in self.context.callbacks:
+        for each in self.context.watchers:
             each.after_step(state.global_step)
         if self.reporter is not None:
             self.reporter.step_done(state.global_step)
@@ -225,7 +225,7 @@ class Loop:
         """Close files and end the data workers; call it after the loop."""
         if self.reporter is not None:
             self.reporter.close()
-        for each in self.context.callbacks:
+        for each in self.context.watchers:
             each.end()
         self.data.train_batches.close()
         if self.data.held_out is not None:

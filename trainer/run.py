@@ -14,7 +14,7 @@ from .checkpoint.digest import optimizer_sha256, weights_sha256
 from .checkpoint.loading import ReadAhead
 from .contract import Best, Metric, Outcome, RunDir, Train, checkpoint_name, quantity, records
 from .errors import HINT, UserError, fail, log, storage_error
-from .hooks import Callback, Pulse
+from .hooks import Callback
 from .loop import Loop
 from .model.build import build_replica, set_up_torch
 from .model.training_data import build_data
@@ -22,6 +22,7 @@ from .process.context import check_device, choose_device, init_process_group
 from .process.rank_process import RankProcess
 from .process.run_handle import RankContext, close_by_hand, find_run, is_run_dir, share_run
 from .process.step_agreement import StepAgreement
+from .process.watcher import Pulse
 from .stop import StopSignal
 from .strategy import is_divided
 
@@ -43,17 +44,17 @@ def run(
     """
     rank = None
     try:
-        rank = RankProcess(stop, started, pulse, callbacks)
+        rank = RankProcess(stop, started, pulse)
         if rank.attempt is not None and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
-        return _train(rank, arguments)
+        return _train(rank, arguments, callbacks)
     except BaseException as error:
         fail(error, rank.distributed.rank if rank else None, rank.attempt_dir if rank else None)
 
 
-def _train(rank: RankProcess, arguments: list[str]) -> Loop:
-    context = _initialize(rank, arguments)
-    loop = prepare(context)
+def _train(rank: RankProcess, arguments: list[str], callbacks: Sequence[Callback]) -> Loop:
+    context = _initialize(rank, arguments, callbacks)
+    loop = prepare(context, callbacks)
     rank.stop.enter_loop()
     step_agreement = StepAgreement(
         rank.stop, context.run.spec.launch.stop_check_steps, context.device
@@ -65,10 +66,10 @@ def _train(rank: RankProcess, arguments: list[str]) -> Loop:
     return loop
 
 
-def prepare(context: RankContext) -> Loop:
+def prepare(context: RankContext, callbacks: Sequence[Callback] = ()) -> Loop:
     """Return the loop at the step after the newest checkpoint."""
     context.pulse.beat("data")
-    for each in context.callbacks:
+    for each in callbacks:
         each.opened(context)
     set_up_torch(context)
     data = build_data(context)
@@ -91,7 +92,7 @@ def prepare(context: RankContext) -> Loop:
     )
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)
     loop = Loop(context, data, replica, state, checkpoints)
-    for each in context.callbacks:
+    for each in callbacks:
         each.restored(loop)
     return loop
 
@@ -107,7 +108,9 @@ def _check_end(train: Train, total_steps: int, step: int) -> None:
         )
 
 
-def _initialize(rank: RankProcess, arguments: list[str]) -> RankContext:
+def _initialize(
+    rank: RankProcess, arguments: list[str], callbacks: Sequence[Callback]
+) -> RankContext:
     """Connect to the other ranks, and get the run from rank 0."""
     rank.pulse.beat("rendezvous")
     distributed = rank.distributed
@@ -117,7 +120,7 @@ def _initialize(rank: RankProcess, arguments: list[str]) -> RankContext:
     check_device(num_gpus, f"the job has {quantity(num_gpus, 'GPU')} on each node", device, reason)
     init_process_group(device)
     rank.events.event("rendezvous")
-    for each in rank.callbacks:
+    for each in callbacks:
         each.connected(rank, device)
     rank.pulse.beat("init")
     # After the rendezvous: if rank 0 fails here, its peers see the connection close at once.
@@ -132,7 +135,7 @@ def _initialize(rank: RankProcess, arguments: list[str]) -> RankContext:
         f"group {distributed.group_rank}, pid {os.getpid()}, {device} ({reason})"
     )
     check_device(run.spec.slurm.num_gpus, run.spec.slurm.gpus_are, device, reason)
-    return RankContext(run, distributed, device, rank.events, rank.pulse, rank.callbacks)
+    return RankContext(run, distributed, device, rank.events, rank.pulse, callbacks)
 
 
 def conclude(context: RankContext, loop: Loop, status: str) -> None:

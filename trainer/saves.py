@@ -129,5 +129,5 @@ class Saves:
             log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
             self._last_save_s = saved.seconds
             self._interval_s = interval_s(self._context.run.spec.checkpoint, saved.stall_s)
-            for each in self._context.callbacks:
+            for each in self._context.watchers:
                 each.saved(saved.step, self._context.run.dir.checkpoints / saved.name)

@@ -13,11 +13,12 @@ import torch.distributed as dist
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.hooks import Pulse, callbacks
+from slurm_job_kit.trainer.hooks import callbacks
 from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.run import prepare
 from slurm_job_kit.trainer.stop import StopSignal
 
@@ -105,7 +106,7 @@ class Place:
         """Train a prepared run as `trainer.run` does; returns how it ended."""
         interval_steps = context.run.spec.launch.stop_check_steps
         agreement = StepAgreement(stop or StopSignal(), interval_steps, context.device)
-        pulse, of_rooms = context.pulse, context.callbacks
+        pulse, of_rooms = context.pulse, context.watchers
         assert isinstance(pulse, ClockedPulse) and isinstance(of_rooms, list)
         pulse.clock = clock
         for each in callbacks(pulse):  # not before: a watchdog would take the time until here

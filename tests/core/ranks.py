@@ -13,9 +13,9 @@ import torch.distributed as dist
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.hooks import Callback, Pulse
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.process.watcher import Pulse, Watcher
 
 CPU = torch.device("cpu")
 LIMIT_S = 300
@@ -38,11 +38,11 @@ def context_of(
     place: DistributedContext | None = None,
     attempt: int = 1,
     pulse: Pulse | None = None,
-    *callbacks: Callback,
+    *watchers: Watcher,
 ) -> RankContext:
     """The context of a rank, by default the only one, whose run directory is `folder`."""
     place, run = place or place_of(), RunHandle(RunDir(folder), spec, attempt)
-    return RankContext(run, place, CPU, Events(place.rank), pulse or Pulse(), callbacks)
+    return RankContext(run, place, CPU, Events(place.rank), pulse or Pulse(), watchers)
 
 
 def join(folder: Path, rank: int, world_size: int) -> DistributedContext:

@@ -21,9 +21,9 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import NotFinite
-from slurm_job_kit.trainer.hooks import Pulse
 from slurm_job_kit.trainer.logging.reporter import Reporter
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
@@ -89,7 +89,7 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None, callback
                 beats.append((what, step))
 
     context = context_of(folder, spec, None, attempt, StoppingPulse(), *callbacks)
-    loop = prepare(context)
+    loop = prepare(context, callbacks)
     if hook is not None:
         ddp = DistributedDataParallel(loop.replica.module, gradient_as_bucket_view=True)
         ddp.register_comm_hook(None, hook)

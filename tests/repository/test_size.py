@@ -5,7 +5,7 @@
 
 import ast
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,7 @@ def room(path):
 
 def counted(folders):
     """The lines and the statement lines of each room in folders."""
-    counts = defaultdict(lambda: {"lines": 0, "statements": 0})
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for folder in folders:
         for path in (REPOSITORY / folder).rglob("*"):
             if path.suffix in CODE and "__pycache__" not in path.parts:

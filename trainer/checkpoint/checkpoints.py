@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import hooks
 from ..contract import (
     BEST,
     Best,
@@ -27,6 +26,7 @@ from ..contract import (
 from ..errors import NotFinite, storage_error
 from ..model.replica import Replica
 from ..model.training_data import Data
+from ..parts import parts
 from ..process.context import gather, of_first
 from ..process.run_handle import RankContext
 from ..strategy import is_divided
@@ -77,7 +77,7 @@ class CopiedState:
 
 def create(context: RankContext, data: Data) -> Checkpoints:
     """Return the checkpoints of a run: those of a room where its strategy divides tensors."""
-    kinds = hooks.parts("checkpoints") if is_divided(context) else {}
+    kinds = parts("checkpoints") if is_divided(context) else {}
     checkpoints: Checkpoints = kinds.get(context.train.strategy, Checkpoints)(context, data)
     return checkpoints
 

@@ -8,7 +8,7 @@ from torch.utils.data import IterableDataset
 
 from ..contract import Train
 from ..errors import NoSamples, UserError
-from ..hooks import parts
+from ..parts import parts
 from ..user_code import call, load
 from .sources import BatchSource, PerSampleSet, Source, Stream
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from .. import hooks
 from ..contract import BatchSizes, missing
 from ..errors import UserError
+from ..parts import parts
 from ..process.run_handle import RankContext
 from ..seeds import HELD_OUT, SAMPLE
 from ..user_code import user_code
@@ -248,7 +248,7 @@ def reader_of(source: Source, context: RankContext, seed_kind: int) -> BatchRead
 
 def part_of_samples(kind: str, dataset: str) -> Callable[..., Any]:
     """Return what reads samples one by one. Raises: UserError where its room is missing."""
-    part: Callable[..., Any] | None = hooks.parts("samples").get(kind)
+    part: Callable[..., Any] | None = parts("samples").get(kind)
     if part is None:
         raise UserError(
             f"train.dataset {dataset} is read sample by sample, which {missing('samples')}: return "

@@ -8,7 +8,7 @@ from torch.utils import _pytree as pytree
 
 from ..contract import Train
 from ..errors import UserError
-from ..hooks import parts
+from ..parts import parts
 from ..process.run_handle import RankContext
 from ..user_code import call, load, user_code
 from .sample_rng import SampleRandom

@@ -81,7 +81,7 @@ class Reporter:
         fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
         self._progress.status(lr=lr, time_left=time_left, **fields)
         shown = {"samples_per_s": samples_per_s, "data_wait": data_wait}
-        for each in self._context.callbacks:
+        for each in self._context.watchers:
             each.reported(step, {**means, "lr": lr, **shown})
 
     def epoch_done(self, step: int, means: dict[str, float], lr: float) -> None:
@@ -100,7 +100,7 @@ class Reporter:
         log(f"{self._where(step)}  {format_metrics(means)}")
         finished = self._length.finished_epochs(step)
         self._progress.status(epoch=finished, metrics=_shown(means))
-        for each in self._context.callbacks:
+        for each in self._context.watchers:
             each.reported(step, means)
         self.restart_clock(step)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..data.sources import Batch
 from ..errors import UserError
-from ..hooks import parts
+from ..parts import parts
 from ..user_code import call, is_user_code, load
 from .objectives import DataFacts
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..contract import Train
 from ..errors import UserError
-from ..hooks import parts
+from ..parts import parts
 from ..user_code import call, is_user_code, load, user_code
 
 DERIVE = "derive"

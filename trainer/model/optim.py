@@ -12,7 +12,7 @@ from ..contract import OPTIMIZERS, Train
 from ..data.batches import TrainingLength
 from ..data.sources import check_plain
 from ..errors import UserError
-from ..hooks import parts
+from ..parts import parts
 from ..user_code import call, user_code
 from ..user_code import load as load_code
 

@@ -4,4 +4,5 @@
 - rank_process: this process as a rank, and the files that it may write.
 - run_handle: which run and attempt this is; rank 0 finds it and broadcasts it.
 - step_agreement: all ranks stop after the same step.
+- watcher: what may watch a rank: its pulse, and calls at each step, report and save.
 """

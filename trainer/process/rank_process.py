@@ -1,22 +1,19 @@
 """This process as a rank: its place in the world, and the files that it may write."""
 
 import os
-from collections.abc import Sequence
 
 from ..contract import AttemptDir, RunDir
 from ..events import Events
-from ..hooks import Callback, Pulse
 from ..stop import StopSignal
 from .context import DistributedContext
+from .watcher import Pulse
 
 
 class RankProcess:
     """This rank. When it fails, `run` reads from it where to write the error record."""
 
-    def __init__(
-        self, stop: StopSignal, started: float, pulse: Pulse, callbacks: Sequence[Callback]
-    ) -> None:
-        self.stop, self.pulse, self.callbacks = stop, pulse, callbacks
+    def __init__(self, stop: StopSignal, started: float, pulse: Pulse) -> None:
+        self.stop, self.pulse = stop, pulse
         self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
         self.run_dir: RunDir | None = None
         self.attempt_dir: AttemptDir | None = None

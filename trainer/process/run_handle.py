@@ -16,8 +16,8 @@ import torch
 from ..contract import AttemptPlan, RunDir, Spec, Train, installation, records, shared_files
 from ..errors import HINT, UserError
 from ..events import Events
-from ..hooks import Callback, Pulse
 from .context import DistributedContext, broadcast_bytes
+from .watcher import Pulse, Watcher
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RankContext:
     device: torch.device
     events: Events
     pulse: Pulse = field(default_factory=Pulse)
-    callbacks: Sequence[Callback] = ()
+    watchers: Sequence[Watcher] = ()
 
     @property
     def train(self) -> Train:

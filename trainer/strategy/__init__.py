@@ -7,8 +7,8 @@
 
 import torch
 
-from .. import hooks
 from ..contract import Train
+from ..parts import parts
 from ..process.context import DistributedContext
 from ..process.run_handle import RankContext
 from .ddp import Ddp
@@ -26,5 +26,5 @@ def create(train: Train, place: DistributedContext, device: torch.device) -> Str
     A room may have a ddp of its own, which does more. Raises: UserError.
     """
     name = train.strategy if place.world_size > 1 else "ddp"
-    strategy: Strategy = {"ddp": Ddp, **hooks.parts("strategy")}[name](train, place, device)
+    strategy: Strategy = {"ddp": Ddp, **parts("strategy")}[name](train, place, device)
     return strategy

@@ -18,7 +18,7 @@ COMPILED = """
 import os, sys, time, torch, torch.distributed as dist
 from pathlib import Path
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.rooms.compile_cache.hooks import callbacks

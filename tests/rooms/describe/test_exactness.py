@@ -9,7 +9,7 @@ import torch
 
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
-from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.rooms.describe.hooks import callbacks
 from slurm_job_kit.trainer.rooms.describe.reproducibility import describe, exactness, extend_history
 from tests.core.ranks import context_of, place_of

@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.rundir import read_json, write_json
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import OtherData, kind_of, would_repeat
-from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.rooms.describe import reproducibility
 from slurm_job_kit.trainer.rooms.describe.hooks import callbacks
 from slurm_job_kit.trainer.run import prepare
@@ -166,7 +166,7 @@ def resumes(folder, rank):
     args = {"dataset": f"{HERE}:sharded", "dataset_args": {"path": str(folder / "data")}}
     spec = spec_of(Checkpoint(), **args, global_batch_size=4)
     write_json(folder / "run/owner.json", {"attempt": 2})
-    loop = prepare(context_of(folder / "run", spec, place, 2, None, *callbacks(Pulse())))
+    loop = prepare(context_of(folder / "run", spec, place, 2), callbacks(Pulse()))
     return loop.exactness[0]
 
 
@@ -218,7 +218,7 @@ def reads(folder, rank):
     args = {"path": str(folder / "data"), "rank_of": rank}
     spec = spec_of(Checkpoint(), dataset=f"{HERE}:files", dataset_args=args)
     try:
-        prepare(context_of(folder, spec, place, 1, None, *callbacks(Pulse())))
+        prepare(context_of(folder, spec, place), callbacks(Pulse()))
     except Exception as error:  # of the others: a peer is gone
         return str(error)
     return ""

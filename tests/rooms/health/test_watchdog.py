@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Launch, Spec
 from slurm_job_kit.trainer.errors import EXIT_FAILED
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.rooms.health import phases, watchdog
 from slurm_job_kit.trainer.rooms.health.diagnosis import (
     RankHang,
@@ -39,7 +39,7 @@ from pathlib import Path
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer import errors
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.rooms.health import phases, watchdog
 from slurm_job_kit.trainer.rooms.health.diagnosis import RankHang
 

@@ -10,7 +10,7 @@ import torch
 
 from slurm_job_kit.jobs.spec import Profile, Spec
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
-from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.rooms.profiler.hooks import callbacks
 from tests.core.ranks import context_of, place_of
 

@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rooms.report import STEPS_WRITER
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.hooks import Pulse
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.rooms.report import hooks
 from tests.core.ranks import context_of
 

@@ -13,8 +13,8 @@ import pytest
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Log, Spec
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.hooks import Pulse
 from slurm_job_kit.trainer.process.run_handle import RunHandle
+from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.rooms.trackers import hooks
 from slurm_job_kit.trainer.rooms.trackers.hooks import Tracker, wandb_id
 from tests.core.waiting import wait_for

@@ -7,7 +7,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ...hooks import Callback, Pulse
+from ...hooks import Callback
+from ...process.watcher import Pulse
 
 if TYPE_CHECKING:
     from torch._dynamo.callback import CallbackArgs

@@ -6,7 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ...errors import log
-from ...hooks import Callback, Pulse
+from ...hooks import Callback
+from ...process.watcher import Pulse
 
 if TYPE_CHECKING:
     from ...loop import Loop

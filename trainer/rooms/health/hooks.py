@@ -2,7 +2,8 @@
 
 import os
 
-from ...hooks import Callback, Pulse
+from ...hooks import Callback
+from ...process.watcher import Pulse
 from .watchdog import Watchdog
 
 

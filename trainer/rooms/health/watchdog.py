@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 from ....jobs.records.nodes import HangConclusion
 from ...contract import AttemptDir, RecordError, RunDir, node_name, records, shared_files
 from ...errors import exit_lock, fail, log, run_with_timeout, write_text
-from ...hooks import Callback, Pulse
+from ...hooks import Callback
+from ...process.watcher import Pulse
 from .diagnosis import (
     RankHang,
     diagnose,

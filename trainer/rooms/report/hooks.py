@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ....jobs.rooms.report import STEPS_WRITER
 from ...contract import Timeline
-from ...hooks import Callback, Pulse
+from ...hooks import Callback
+from ...process.watcher import Pulse
 
 if TYPE_CHECKING:
     from ...loop import Loop

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...contract import installation
 from ...errors import UserError, log
-from ...hooks import Callback, Pulse
+from ...hooks import Callback
+from ...process.watcher import Pulse
 
 if TYPE_CHECKING:  # they import torch
     from ...loop import Loop

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...hooks import Callback, Pulse
+from ...hooks import Callback
+from ...process.watcher import Pulse
 
 if TYPE_CHECKING:
     from ...loop import Loop
