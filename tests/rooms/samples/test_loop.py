@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer import hooks
+from slurm_job_kit.trainer import parts
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.test_loop import train
 from tests.core.test_loop_own_parts import spec_of
@@ -56,7 +56,7 @@ def test_a_stream_needs_a_number_of_steps(tmp_path):
 
 
 def test_a_stream_without_this_room_is_refused_with_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(hooks, "ROOMS", {})
+    monkeypatch.setattr(parts, "ROOMS", {})
     words = rf"^train.dataset {HERE}:stream is read sample by sample, which needs the room samples"
     with pytest.raises(UserError, match=words):
         train(tmp_path, spec_of(Checkpoint(), **STREAM))
