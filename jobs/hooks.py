@@ -1,4 +1,4 @@
-"""All that a room may add to the core of jobs/: ten hooks, each a function of one room or more.
+"""All that a room may add to the core of jobs/: eleven hooks, each a function of one room or more.
 
 `jobs.rooms.ROOMS` says which room has which hook; jobs/rooms/NAME/hooks.py has the function, with
 the same name and types as the one here. A room is imported when one of its hooks is called first.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .records.nodes import Chosen
     from .records.queued import Submission
     from .rundir import RunDir
+    from .runs.group import Group
     from .runs.interpret import AttemptFacts
     from .runs.run_lock import Owner
     from .slurm.client import Job
@@ -35,6 +36,12 @@ def _rooms_with(hook: str) -> Iterator[Callable[..., Any]]:
     for name, room in ROOMS.items():
         if hook in room.hooks:
             yield getattr(importlib.import_module(f".rooms.{name}.hooks", __package__), hook)
+
+
+def group(text: str) -> Group | None:
+    """Return the group of runs that a user means; None where the text names no group."""
+    found = (hook(text) for hook in _rooms_with("group"))
+    return next((each for each in found if each is not None), None)
 
 
 def problems(spec: Spec) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from .. import installation, shared_files
+from .. import hooks, installation, shared_files
 from ..attempt.close import end_between_attempts
 from ..attempt.decision import Action, Cause
 from ..console import BestEffort, print_line, quantity
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run cancel; returns the exit code."""
-    if (group := lookup.find_group(args.run)) is not None:
-        return cancel(lookup.points_of(group), group.name)
+    if (group := hooks.group(args.run)) is not None:
+        return cancel(group.runs(), group.path.name)
     run_dir = lookup.find(args.run)
     return cancel([run_dir], run_dir.run_id)
 

@@ -2,11 +2,9 @@
 
 import argparse
 import importlib
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from .. import installation
-from ..errors import UserError
 from ..rooms import ROOMS
 
 # What each command does, in the module of its name. Only that of the chosen one is imported.
@@ -39,12 +37,6 @@ class Command(Protocol):
     def command(self, args: argparse.Namespace) -> int:
         """Run the command; returns the exit code."""
 
-    def resume_all(self, group: Path, request: Any, as_json: bool) -> int:
-        """Continue the runs of a group that it made (jobs.runs.lookup); returns the exit code.
-
-        request: a `Request` of the command resume, which imports this module.
-        """
-
 
 def all_commands() -> dict[str, str]:
     """Return each command with what it does; those of the rooms come last."""
@@ -56,15 +48,6 @@ def load(name: str) -> Command:
     """Return the module of a command."""
     rooms = (f"..rooms.{room}" for room, each in ROOMS.items() if name in each.commands)
     return cast(Command, importlib.import_module(f"{next(rooms, '')}.{name}", __package__))
-
-
-def maker_of(group: Path) -> Command:
-    """Return the command that made a group. Raises: UserError where its room was deleted."""
-    name = group.name.partition("-")[0]
-    if name not in all_commands():
-        hint = "resume its runs one at a time"
-        raise UserError(f"{group.name}: this copy of the kit has no command {name}\n  hint: {hint}")
-    return load(name)
 
 
 def parse(words: list[str]) -> argparse.Namespace:

@@ -29,7 +29,7 @@ from ..runs import (
 from ..runs.state import RunState
 from ..slurm import job_list
 from ..spec import Spec
-from . import arguments, catalogue, local
+from . import arguments, local
 from .queue import queue
 from .submit import choose_cluster, show_job_or_train
 from .submit_claim import hold_claim
@@ -76,8 +76,8 @@ class Request:
 
 def resume_named(name: str | None, request: Request, as_json: bool) -> int:
     """Continue the run or the group that a user means; returns the exit code."""
-    if (group := lookup.find_group(name)) is not None:
-        return catalogue.maker_of(group).resume_all(group, request, as_json)
+    if name is not None and (group := hooks.group(name)) is not None:
+        return group.resume(request, as_json)
     return run(lookup.find(name), request, as_json)
 
 

@@ -51,7 +51,9 @@ ROOMS: dict[str, Room] = {
     "clean": Room(commands={"clean": "list, or delete, old runs that are over and unused code"}),
     "compare": Room(commands={"compare": "compare a run bit for bit with a reference run"}),
     "export": Room(commands={"export": "write a checkpoint's weights as safetensors"}),
-    "sweeps": Room(commands={"sweep": "run many points of one spec, as a job array on Slurm"}),
+    "sweeps": Room(
+        hooks=("group",), commands={"sweep": "run many points of one spec, as a job array on Slurm"}
+    ),
     "schema": Room(),
     "init": Room(
         commands={"init": "write a first spec, kit.mk and .gitignore lines into this folder"}

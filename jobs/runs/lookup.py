@@ -1,7 +1,4 @@
-"""Finds runs by directory, run id, job id or name, groups of runs, and the jobs of a run.
-
-A group is a folder that a command made for several runs. Its name begins with that command:
-`sweep-20260101-120000`; `points/0`, `points/1` ... lead to the runs.
+"""Finds runs by directory, run id, job id or name, and the jobs of a run.
 
 Standard library only; it calls no Slurm command.
 """
@@ -15,7 +12,7 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from .. import installation, records, shared_files
+from .. import hooks, installation, records, shared_files
 from ..console import user_name
 from ..errors import UserError
 from ..records.ended import read_attempts
@@ -27,7 +24,6 @@ from . import ownership
 # was killed before it could write successor.json.
 SUCCEEDS = "KIT_SUCCEEDS"
 LOCAL = "local-"  # the ids of local runs begin with it
-POINTS = "points"
 
 
 class NoSuchRunError(UserError):
@@ -90,11 +86,11 @@ def all_runs() -> list[RunDir]:
     A run that lies in another root has a link here. Its real directory is returned: the batch
     script refuses a link, which may lead elsewhere at a requeue.
     """
-    runs = {RunDir(_real(path)) for path in _children() if _is_run(path)}
+    runs = {RunDir(_real(path)) for path in children() if _is_run(path)}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
 
 
-def _children() -> Iterator[Path]:
+def children() -> Iterator[Path]:
     """Yield what lies two levels below the default runs root, without hidden folders and links."""
     root = runs_root()
     shared_files.renew_mount(root)
@@ -115,16 +111,9 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def command_of(group: Path) -> str:
-    """Return the command that made a group of runs; "" by the name of a run's folder."""
-    command, dash, _ = group.name.partition("-")
-    return command if dash and command.isalpha() else ""
-
-
 def _is_run(path: Path) -> bool:
-    """Return whether a folder has a spec; the server is not asked again about a group."""
     spec = path / "spec.json"
-    return os.path.isfile(spec) or (not command_of(path) and shared_files.is_file(spec))
+    return os.path.isfile(spec) or shared_files.is_file(spec)
 
 
 def find(text: str | None) -> RunDir:
@@ -135,8 +124,11 @@ def find(text: str | None) -> RunDir:
 
     Raises: NoSuchRunError; UserError for a group of several runs.
     """
-    if (group := find_group(text)) is not None:
-        raise _several_runs(group)
+    if text is not None and (group := hooks.group(text)) is not None:
+        raise UserError(
+            f"{group.path.name} has {len(group.runs())} runs, and this command takes one\n"
+            "  hint: status, cancel and resume take all of them"
+        )
     runs = all_runs()
     if text is None:
         if not runs:
@@ -154,7 +146,6 @@ def find(text: str | None) -> RunDir:
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
         raise UserError(f"{path} is closed to you: it is of user {user_name(path.stat().st_uid)}")
     names = sorted({run_dir.path.parent.name for run_dir in runs} | {run.run_id for run in runs})
-    names += [group.name for group in all_groups()]
     near = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
     listed = f"{installation.command('status')} lists the runs"
     hint = f"did you mean {' or '.join(near)}?" if near else listed
@@ -167,8 +158,8 @@ def find_all(text: str | None) -> list[RunDir]:
     Of a group its runs, in their order. Text that is no name means one run, as in `find`.
     Raises: NoSuchRunError.
     """
-    if (group := find_group(text)) is not None:
-        return points_of(group)
+    if text is not None and (group := hooks.group(text)) is not None:
+        return group.runs()
     runs = all_runs()
     if text is None:
         return runs
@@ -176,44 +167,8 @@ def find_all(text: str | None) -> list[RunDir]:
     return named if named and not is_run_dir(_as_path(text)) else [find(text)]
 
 
-def all_groups() -> list[Path]:
-    """Return every group of runs of the default runs root, newest first."""
-    folders = (path for path in _children() if command_of(path))
-    # It may be a link to another root.
-    groups = {_real(path) for path in folders if shared_files.is_dir(path / POINTS)}
-    return sorted(groups, key=lambda group: group.name, reverse=True)
-
-
 def _as_path(text: str) -> Path:
     return Path(os.path.expanduser(text))
-
-
-def find_group(text: str | None) -> Path | None:
-    """Return the group of runs that a user means by its folder, its id or its job array's id."""
-    if text is None:
-        return None
-    if shared_files.is_dir((path := _as_path(text)) / POINTS) and command_of(path.resolve()):
-        return path.resolve()
-    if text.isdecimal():
-        folder = recall(text, roots=map(own_root, all_runs()))
-        is_group = folder is not None and shared_files.is_dir(folder.path / POINTS)
-        return folder.path if folder is not None and is_group else None
-    return next((group for group in all_groups() if group.name == text), None)
-
-
-def points_of(group: Path) -> list[RunDir]:
-    """Return the run directories of a group, in their order."""
-    numbers = sorted(int(x) for x in shared_files.names_in(group / POINTS) if x.isdecimal())
-    return [RunDir(_real(group / POINTS / str(number))) for number in numbers]
-
-
-def _several_runs(group: Path) -> UserError:
-    points = points_of(group)
-    example = f"; one point: {points[0].run_id}" if points else ""
-    return UserError(
-        f"{group.name} is a {command_of(group)} of {len(points)} runs, and this command takes one\n"
-        f"  hint: status, cancel and resume take all of them{example}"
-    )
 
 
 def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:

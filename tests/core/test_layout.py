@@ -210,7 +210,7 @@ def function_of(module, name):
 
 def test_the_hooks_fit_on_a_few_pages():
     hooks = [x for x in tree("jobs.hooks").body if isinstance(x, ast.FunctionDef)]
-    assert len([x for x in hooks if not x.name.startswith("_")]) <= 10
+    assert len([x for x in hooks if not x.name.startswith("_")]) <= 11
     assert len(FILES["jobs.hooks"].read_text(encoding="utf-8").splitlines()) <= 150
 
 

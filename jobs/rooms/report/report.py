@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ... import shared_files
+from ... import hooks, shared_files
 from ...commands import arguments
 from ...commands.views import table
 from ...console import display_path, format_duration, print_line, quantity
@@ -13,6 +13,7 @@ from ...errors import FailedError, UserError
 from ...rooms import ROOMS
 from ...rundir import RunDir, write_atomic
 from ...runs import lookup, state
+from ...runs.group import Group
 from . import ranking, uses
 from .uses import RunTimes, Use
 
@@ -32,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Run report; returns the exit code. Raises: UserError, FailedError, OSError."""
     words = args.run or [None]
-    groups = [group for word in words if (group := lookup.find_group(word)) is not None]
+    found = (hooks.group(word) for word in words if word is not None)
+    groups = [group for group in found if group is not None]
     run_dirs = list(dict.fromkeys(each for word in words for each in runs_of(word)))
     of_groups = [of_group(group) for group in groups]
     metric = args.metric or next((metric for metric, _ in of_groups), None)
@@ -51,33 +53,33 @@ def command(args: argparse.Namespace) -> int:
             lines += ranking.lines_of(ranked, metric, labels)
         print("\n".join(lines), flush=True)  # before the path of the page, which goes to stderr
     if args.out is not None or not args.json:
-        default = (groups[0] if groups else run_dirs[0].path) / "report.html"
+        default = (groups[0] if groups else run_dirs[0]).path / "report.html"
         write_page(times, args.out or default, is_asked=args.out is not None)
     return 0
 
 
 def runs_of(word: str | None) -> list[RunDir]:
     """Return a group's runs in their order, else one run. Raises: UserError if there is none."""
-    group = lookup.find_group(word)
+    group = None if word is None else hooks.group(word)
     if group is None:
         return [lookup.find(word)]
-    points = lookup.points_of(group)
+    points = group.runs()
     run_dirs = [run_dir for run_dir in points if shared_files.is_dir(run_dir.path)]
     if len(run_dirs) < len(points):
         print_line(f"{len(points) - len(run_dirs)} points are left out: they were deleted")
     if not run_dirs:
-        raise UserError(f"the run directories of all points of {group.name} were deleted")
+        raise UserError(f"the run directories of all points of {group.path.name} were deleted")
     return run_dirs
 
 
-def of_group(group: Path) -> tuple[str, dict[RunDir, str]]:
+def of_group(group: Group) -> tuple[str, dict[RunDir, str]]:
     """Return the metric that ranks the runs of a group, and what each run is called there."""
-    runs = lookup.points_of(group)
+    runs = group.runs()
     if "sweeps" not in ROOMS:
         return ranking.default_metric(runs), {}
     from ..sweeps import record
 
-    sweep = record.read(group)
+    sweep = record.read(group.path)
     texts = (f"point {n}  {' '.join(point.overrides)}" for n, point in enumerate(sweep.points))
     labels = dict(zip(runs, texts, strict=True))
     return sweep.metric or ranking.default_metric(runs), labels

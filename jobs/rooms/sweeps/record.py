@@ -1,13 +1,20 @@
-"""The record of a sweep in its folder, `<runs_root>/<name>/sweep-ID`; the runs lie beside that."""
+"""The folder of a sweep, `<runs_root>/<name>/sweep-ID`, beside its runs, and its record there.
 
+`points/0`, `points/1` ... in it lead to the runs.
+"""
+
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import records
+from ... import records, shared_files
 from ...errors import RecordError, UserError
+from ...rundir import RunDir
 from ...runs import lookup
 
 NAME = "sweep.json"
+PREFIX = "sweep-"
+POINTS = "points"
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,37 @@ def read(sweep: Path) -> SweepRecord:
     if record is None:
         hint = "each point is a run with its own run id"
         raise UserError(f"{sweep / NAME} is gone\n  hint: {hint}")
-    if len(record.points) != len(lookup.points_of(sweep)):
-        raise RecordError(f"{sweep / NAME} has other points than {sweep / lookup.POINTS}")
+    if len(record.points) != len(points_of(sweep)):
+        raise RecordError(f"{sweep / NAME} has other points than {sweep / POINTS}")
     return record
+
+
+def points_of(sweep: Path) -> list[RunDir]:
+    """Return the run directories of the points, in their order."""
+    points = sweep / POINTS
+    numbers = sorted(int(x) for x in shared_files.names_in(points) if x.isdecimal())
+    return [RunDir(Path(os.path.realpath(points / str(number)))) for number in numbers]
+
+
+def find(text: str) -> Path | None:
+    """Return the real folder of a sweep, by its folder, its id or its job array's id."""
+    if (sweep := _at(Path(os.path.expanduser(text)))) is not None:
+        return sweep
+    if text.isdecimal():
+        folder = lookup.recall(text, roots=map(lookup.own_root, lookup.all_runs()))
+        return None if folder is None else _at(folder.path)
+    return next((sweep for sweep in all_sweeps() if sweep.name == text), None)
+
+
+def all_sweeps() -> list[Path]:
+    """Return the real folder of every sweep of the default runs root."""
+    folders = (path for path in lookup.children() if path.name.startswith(PREFIX))
+    return [sweep for path in folders if (sweep := _at(path)) is not None]
+
+
+def _at(path: Path) -> Path | None:
+    """Return the real folder of the sweep to which a path leads, perhaps by a link."""
+    if not shared_files.is_dir(path / POINTS):
+        return None
+    real = Path(os.path.realpath(path))
+    return real if real.name.startswith(PREFIX) else None

@@ -21,13 +21,12 @@ from ...rooms import ROOMS
 from ...rundir import JOB_LOG, RunDir
 from ...runs import lookup, ownership, state
 from ...runs.freeze import link_in_default_root, new_run_id
-from ...runs.lookup import POINTS
 from ...runs.state import RunPhase
 from ...slurm import sbatch, site
 from . import points as sweep_points
 from . import record as sweep_record
 from .points import LoadedSweep
-from .record import SweepPoint, SweepRecord
+from .record import POINTS, PREFIX, SweepPoint, SweepRecord, points_of
 
 SUBMITIT = "submitit"  # its folder in that of the sweep
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
@@ -76,7 +75,7 @@ def make(loaded: LoadedSweep, cluster: str, is_checked: bool, as_json: bool) -> 
     first = loaded.points[0].loaded.spec
     root = lookup.runs_root(first.runs_root)
     run_id = new_run_id(root)
-    sweep = root / first.name / f"sweep-{run_id}"
+    sweep = root / first.name / f"{PREFIX}{run_id}"
     width = len(str(len(loaded.points) - 1))
     runs = {
         RunDir(sweep.with_name(f"{run_id}-p{number:0{width}}")): point.loaded
@@ -156,7 +155,7 @@ def array_tasks(tasks: Sequence[int], limit: int | None) -> str:
 
 def resume_all(sweep: Path, request: resume.Request, as_json: bool) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
-    run_dirs, record = lookup.points_of(sweep), sweep_record.read(sweep)
+    run_dirs, record = points_of(sweep), sweep_record.read(sweep)
     numbers = open_points(run_dirs)
     print_line(f"{sweep.name}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
     cluster = choose_cluster(request.cluster)
@@ -197,7 +196,7 @@ def run_here(sweep: Path, numbers: Sequence[int], request: resume.Request, as_js
     A point that fails does not keep the next ones from running. Ctrl-C ends the sweep. as_json: all
     output goes to stderr, because stdout has one JSON value.
     """
-    run_dirs, record, code = lookup.points_of(sweep), sweep_record.read(sweep), 0
+    run_dirs, record, code = points_of(sweep), sweep_record.read(sweep), 0
     for count, number in enumerate(numbers, 1):
         words = " ".join(record.points[number].overrides)
         print_line(f"point {number} ({count} of {len(numbers)}): {words}")
@@ -222,7 +221,7 @@ def announce(sweep: Path, as_json: bool) -> None:
         ranks = f", and {follow[1]} ranks the points" if "report" in ROOMS else ""
         print(f"next: {follow[0]}{ranks}", flush=True)
         return
-    pairs = zip(lookup.points_of(sweep), sweep_record.read(sweep).points, strict=True)
+    pairs = zip(points_of(sweep), sweep_record.read(sweep).points, strict=True)
     points = [
         {
             "point": number,

@@ -80,16 +80,6 @@ def test_a_run_that_was_cancelled_on_the_login_node_starts_only_after_a_resume(h
     refuse(there, fact_reader.read(there, 1), me)
 
 
-def test_an_owner_of_another_host_keeps_the_run(run, there):
-    other = run_files.claim(job_id="local-elsewhere-1", host="elsewhere")
-    write_json(run.owner, other)
-    with pytest.raises(run_lock.OwnedError, match="elsewhere"):
-        run_lock.claim(there, run_lock.this_process(None), 2)
-    assert run_lock.read(there) == run_lock.read(run)
-    write_json(run.owner, run_files.claim(attempt=2))
-    assert run_lock.is_superseded(there, "7", 1)
-
-
 def test_a_script_that_looks_by_itself_sees_the_stop_of_its_own_node_at_once(run, there):
     """Its node looked before, and goes on to see no file that another host has created."""
     stop = there.attempt(1).stop_requested

@@ -125,15 +125,6 @@ def test_a_name_means_the_run_that_another_host_has_just_submitted(hosts, run, t
     assert [each.run_id for each in lookup.all_runs()] == ["20260102", "20260101"]
 
 
-def test_a_run_that_began_on_another_host_has_begun(hosts, run, there):
-    run.submission.unlink()
-    (run.attempt(1).plan).unlink()
-    look(hosts.there, *NAMES)
-    assert not lookup.has_begun(there)
-    write_json(run.owner, run_files.claim())
-    assert lookup.has_begun(there)
-
-
 def test_a_job_id_means_the_run_whose_job_another_host_has_just_queued(hosts, run, there):
     (hosts.here / "runs/.jobs").mkdir()
     relink(hosts.here / "runs/.jobs/slurm-1", "../tiny/20260101")
@@ -141,17 +132,6 @@ def test_a_job_id_means_the_run_whose_job_another_host_has_just_queued(hosts, ru
     relink(hosts.here / "runs/.jobs/slurm-7", "../tiny/20260101")
     run_dir = lookup.recall("7")
     assert run_dir is not None and run_dir.run_id == "20260101"
-
-
-def test_a_group_of_runs_of_another_host_is_found(hosts, run, there):
-    group = hosts.here / "runs/tiny/sweep-1"
-    group.mkdir()
-    look(hosts.there, *NAMES)
-    (group / "points").mkdir()
-    (group / "points/0").symlink_to("../../20260101")
-    assert [each.name for each in lookup.all_groups()] == ["sweep-1"]
-    found = lookup.find_group("sweep-1")
-    assert found is not None and lookup.points_of(found) == [there]
 
 
 def test_the_logs_of_another_host_are_shown_as_they_grow(hosts, run, there):
@@ -164,16 +144,6 @@ def test_the_logs_of_another_host_are_shown_as_they_grow(hosts, run, there):
         with open(log, "a") as file:
             file.write(line)
         assert b"".join(shown.read()) == line.encode()
-
-
-@pytest.mark.room("changes")
-def test_a_checkpoint_that_was_saved_just_now_can_be_chosen(run, there):
-    from slurm_job_kit.jobs.rooms.changes import checkpoint_files
-
-    make_checkpoint(run, 6)
-    (run.checkpoints / "best").write_text("step-00000006\n")
-    for name in ("latest", "best", "step-6", "6"):
-        assert checkpoint_files.find(there.checkpoints, name) == "step-00000006"
 
 
 @pytest.mark.room("changes")

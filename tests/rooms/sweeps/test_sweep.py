@@ -11,6 +11,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import packages, resume
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.queued import Submission
+from slurm_job_kit.jobs.rooms.sweeps.record import all_sweeps, points_of
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
@@ -23,7 +24,7 @@ GRID = ("sweep", "tiny.yaml", "train.seed=0,1,2")
 def made(slurm, capsys):
     """A sweep of three points, whose tasks wait; and a function for the state of a task."""
     assert main([*GRID, "sweep.max_parallel=2.0"]) == 0
-    (sweep,) = lookup.all_groups()
+    (sweep,) = all_sweeps()
     for number in range(3):
         slurm.set_state(f"4711_{number}", "PENDING")
     capsys.readouterr()
@@ -39,7 +40,7 @@ def git_calls(slurm):
 
 def end(made, slurm, **statuses):
     """Let points end: `p0="completed"`."""
-    runs = lookup.points_of(made)
+    runs = points_of(made)
     for point, status in statuses.items():
         number = int(point[1:])
         slurm.set_state(f"4711_{number}", "COMPLETED" if status == "completed" else "FAILED")
@@ -52,7 +53,7 @@ def test_the_points_are_one_array_with_a_limit_and_each_has_its_own_run(made, sl
     assert slurm.submitted == 1
     assert "--array=0-2%2" in slurm.argv and slurm.argv[-1] == str(made)
     assert {f"--chdir={made}", "--output=points/%a/job.log"} <= set(slurm.argv)
-    runs = lookup.points_of(made)
+    runs = points_of(made)
     assert [Spec.read(run.spec).train.seed for run in runs] == [0, 1, 2]
     assert len({run.code.resolve() for run in runs}) == 1 and len(set(runs)) == 3
     assert made.stat().st_mode & 0o777 == 0o700  # dir_mode, whatever the umask
@@ -65,19 +66,17 @@ def test_the_points_are_one_array_with_a_limit_and_each_has_its_own_run(made, sl
 
 def test_a_point_freezes_the_same_spec_as_a_run_alone(made, here):
     assert main(["submit", "tiny.yaml", "train.seed=1"]) == 0
-    (alone,) = set(lookup.all_runs()) - set(lookup.points_of(made))
-    point = lookup.points_of(made)[1]
+    (alone,) = set(lookup.all_runs()) - set(points_of(made))
+    point = points_of(made)[1]
     for file in ("spec.json", "overrides.json", "spec.yaml", "setup.sh"):
         assert (alone.path / file).read_text() == (point.path / file).read_text()
 
 
 def test_a_sweep_is_found_by_directory_id_and_array_and_is_no_run(made, capsys):
     for text in (str(made), made.name, "4711"):
-        assert lookup.find_all(text) == lookup.points_of(made)
+        assert lookup.find_all(text) == points_of(made)
         assert main(["logs", text]) == 2
-        assert "is a sweep of 3 runs" in capsys.readouterr().err
-    assert main(["logs", f"{made.name}x"]) == 2
-    assert made.name in capsys.readouterr().err
+        assert "has 3 runs, and this command takes one" in capsys.readouterr().err
 
 
 def test_resume_takes_the_sweep_with_its_limit(made, slurm):
@@ -140,7 +139,7 @@ def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
 def test_a_refused_array_leaves_nothing(slurm, here):
     slurm.refuse(1)
     assert main(GRID) == 1
-    assert lookup.all_groups() == [] and lookup.all_runs() == []
+    assert all_sweeps() == [] and lookup.all_runs() == []
     assert not list((here / "runs").glob("tiny/*"))
 
 
@@ -169,8 +168,8 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
     monkeypatch.setattr(resume, "run", run)
     monkeypatch.setattr(packages, "check", lambda *_, **__: None)
     assert main([*GRID, "--cluster", "local"]) == code
-    (sweep,) = lookup.all_groups()
-    assert ended == lookup.points_of(sweep)[:begun]
+    (sweep,) = all_sweeps()
+    assert ended == points_of(sweep)[:begun]
 
 
 def test_different_requests_are_refused(slurm, capsys):

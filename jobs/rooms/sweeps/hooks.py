@@ -1,0 +1,31 @@
+"""Lets the commands that take a run take the points of a sweep. Standard library only."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...rundir import RunDir
+from . import record
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep, by its real folder (jobs.runs.group)."""
+
+    path: Path
+
+    def runs(self) -> list[RunDir]:
+        """Return the run directories of the points, in their order."""
+        return record.points_of(self.path)
+
+    def resume(self, request: Any, as_json: bool) -> int:
+        """Continue the points; returns the exit code."""
+        from .sweep import resume_all  # most commands only look
+
+        return resume_all(self.path, request, as_json)
+
+
+def group(text: str) -> Sweep | None:
+    """Return the sweep that a user means by its folder, its id or its job array's id."""
+    folder = record.find(text)
+    return None if folder is None else Sweep(folder)
