@@ -137,7 +137,7 @@ def say_if_slow(program: str) -> Iterator[None]:
 
     Without it a user sees nothing for minutes where slurmctld is down.
     """
-    text = f"{Path(program).name} has waited {SLOW_S:.0f} s for Slurm's answer and waits on"
+    text = f"still waiting for {Path(program).name} ({SLOW_S:.0f} s)"
     timer = threading.Timer(SLOW_S, print_line, [text])
     timer.daemon = True
     with contextlib.suppress(RuntimeError):  # no thread at the limit of processes

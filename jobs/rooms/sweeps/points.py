@@ -3,13 +3,12 @@
 import copy
 import itertools
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config import overrides, yaml_reader
+from ...config import overrides
 from ...config.keys import as_whole, nearest
 from ...config.load import SWEEP, read, resolve_document
 from ...config.loaded import LoadedSpec
@@ -22,7 +21,6 @@ MAX_POINTS = 1000  # Slurm's default MaxArraySize is 1001. Source: slurm.conf(5)
 FIXED = ("name", "runs_root", SWEEP)  # the sweep lies in the folder of one name
 _GRID = "write a list of values: grid: {train.lr: [0.01, 0.1]}"
 _LIST = "write list: [{train.lr: 0.1, train.momentum: 0.9}, {train.lr: 0.01}]"
-_PLAIN = re.compile(r"[A-Za-z][\w./+-]*(:[\w./+-]+)*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,8 @@ class _Section:
         path, full = tuple(key.split(".")), (SWEEP, *at)
         inner = self._document.nodes.items()
         nodes = {path + x[len(full) :]: node for x, node in inner if x[: len(full)] == full}
-        return word(key, overrides.typed(value, path, nodes))
+        value = overrides.typed(value, path, nodes)
+        return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
     def _values(self, key: str, values: Any) -> list[Any]:
         if isinstance(values, list) and values:
@@ -191,11 +190,3 @@ class _Section:
             if key.partition(".")[0] in FIXED:
                 self.refuse((*at, key), f"{key} is the same for all points of a sweep")
         return True
-
-
-def word(key: str, value: Any) -> str:
-    """Return `KEY=VALUE`, from which the same value is read again."""
-    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value)
-    if is_plain and yaml_reader.scalar(value) == value:
-        return f"{key}={value}"
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"

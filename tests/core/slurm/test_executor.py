@@ -77,7 +77,7 @@ def test_a_slow_sbatch_is_told_before_it_ends(fake_slurm, submit, monkeypatch, c
     monkeypatch.setattr(client, "SLOW_S", 0.0)
     fake_slurm.install("sbatch", "/usr/bin/sleep 0.5; echo 'Submitted batch job 4711'")
     assert submit() == "4711"
-    assert "sbatch has waited" in capfd.readouterr().err
+    assert "still waiting for sbatch" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["sbatch", "srun"])

@@ -85,7 +85,7 @@ sweep:
 """
     problems = refused(text)
     lines = ("x.yaml:3: train.epochs", "x.yaml:5: sweep.max_paralel", "override train.lrr=0.01")
-    more = ("override train.seed=x", "x.yaml:11: sweep.grid.name", "x.yaml:12: sweep.grid")
+    more = ('override train.seed="x"', "x.yaml:11: sweep.grid.name", "x.yaml:12: sweep.grid")
     assert [line for line in (*lines, *more) if line not in problems] == []
     assert problems.count("hint: did you mean") == 2
 
