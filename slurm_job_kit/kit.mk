@@ -19,9 +19,7 @@ submit: ## Run a spec: CONFIG=configs/first.yaml [SET="train.lr=0.05"] [FROM=RUN
 dry-run: ## Show what submit would do with CONFIG=...: sbatch command, script, resolved spec
 
 ##@ Look
-status: ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS=--all]
-why: ## Why a run waits, ended or is held, and what to do [RUN=...] [FLAGS=--json]
-logs: ## Rank 0's logs, all attempts [RUN=...] [FLAGS="-f --rank 1"] [FLAGS=--errors: the first error]
+##@ Look
 
 ##@ Change
 cancel: ## Stop a run: RUN=...; only resume continues it
@@ -29,7 +27,7 @@ resume: ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CH
 
 ##@ Results
 
-KIT_TARGETS := submit dry-run status why logs cancel resume
+KIT_TARGETS := submit dry-run cancel resume
 include $(KIT_ROOMS)
 
 # Python reads which variables were typed, and refuses those that the target does not take.

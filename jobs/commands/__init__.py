@@ -1,4 +1,4 @@
-"""A module for each command; views are shared parts.
+"""A module for each command, and what several commands share.
 
 - catalogue: the commands, the module of each, and the command line.
 - arguments: arguments that several commands have.
@@ -12,7 +12,5 @@
 - cancel: stops a run.
 - local: runs the attempts of a run on this machine, without Slurm.
 - packages: names the Python packages that a run lacks.
-- status: lists the runs and their states, or one run in detail.
-- logs: shows or follows the logs of one rank over all attempts, or the first error.
-- why: prints why a run waits, ended or is held, and what to do.
+- table: prints rows as columns, or below each other.
 """

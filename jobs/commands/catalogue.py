@@ -12,9 +12,6 @@ COMMANDS = {
     "submit": "freeze a spec and run it, on Slurm if there is one",
     "freeze": "make the run directory only, and print it as JSON",
     "adopt": "make the run directory of this Slurm job (slurm/ddp.sbatch)",
-    "status": "list the runs and their states",
-    "why": "show why a run waits, ended or is held, and what to do",
-    "logs": "show or follow a rank's logs, rank 0 by default; or the first error",
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
 }

@@ -42,6 +42,13 @@ ROOMS: dict[str, Room] = {
             "resume": "continue a run that stopped before its end, perhaps changed",
         }
     ),
+    "look": Room(
+        commands={
+            "status": "list the runs and their states",
+            "why": "show why a run waits, ended or is held, and what to do",
+            "logs": "show or follow a rank's logs, rank 0 by default; or the first error",
+        }
+    ),
     "explain": Room(
         commands={"explain": "what a key of the spec means, its value and where that came from"}
     ),

@@ -6,7 +6,6 @@
 - hostlist: the names in a list of nodes.
 - job_list: many jobs at once, from squeue and sacct.
 - job_state: which states of a job wait, hold nodes, end, or have ended.
-- pending: explains why a job waits, for twenty reasons of squeue.
 - refusals: the key that a message of a refused job may be about.
 - sbatch: the argv and the environment of sbatch for a run.
 - site: the settings of this Slurm that each run needs.

@@ -169,3 +169,13 @@ def unlock(code: Path) -> None:
     """Let an ordinary user do to frozen code what root, or a purge of the disk, always can."""
     for folder, _, _ in os.walk(code):
         os.chmod(folder, 0o700)
+
+
+def tree(root: Path) -> list[tuple[str, int, int, int]]:
+    """(path, mode, size, time of change) of everything below a folder; what is read leaves them."""
+    paths = [root, *root.rglob("*")]
+    return sorted(
+        (str(path), info.st_mode, info.st_size, info.st_mtime_ns)
+        for path in paths
+        for info in [path.lstat()]
+    )

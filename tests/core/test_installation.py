@@ -55,10 +55,12 @@ def test_the_kit_is_frozen_as_one_package(tmp_path):
     assert code_snapshot.take_kit(tmp_path) == kit
 
 
-@pytest.mark.parametrize(("is_by_make", "shown"), [(True, "make why RUN=x"), (False, "kit why x")])
+@pytest.mark.parametrize(
+    ("is_by_make", "shown"), [(True, "make cancel RUN=x"), (False, "kit cancel x")]
+)
 def test_a_job_names_the_command_of_who_submitted_it(tmp_path, monkeypatch, is_by_make, shown):
     monkeypatch.setattr(installation, "IS_BY_MAKE", is_by_make)
-    ask = "from slurm_job_kit.jobs import installation; print(installation.command('why', 'x'))"
+    ask = "from slurm_job_kit.jobs import installation; print(installation.command('cancel', 'x'))"
     words = [sys.executable, "-c", ask]
     done = subprocess.run(words, cwd=code_snapshot.take_kit(tmp_path), stdout=-1, text=True)
     assert done.stdout == f"{shown}\n"
@@ -67,8 +69,8 @@ def test_a_job_names_the_command_of_who_submitted_it(tmp_path, monkeypatch, is_b
 @pytest.mark.parametrize(
     ("words", "by_make", "installed"),
     [
-        (("status",), "make status", "kit status"),
-        (("logs", "a b"), "make logs RUN='a b'", "kit logs 'a b'"),
+        (("resume",), "make resume", "kit resume"),
+        (("cancel", "a b"), "make cancel RUN='a b'", "kit cancel 'a b'"),
         (
             ("resume", "x", "train.epochs=9", "yes"),
             'make resume RUN=x SET="train.epochs=9" YES=1',

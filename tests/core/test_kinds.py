@@ -23,6 +23,7 @@ def messages():
         yield f"{kind}\n    {row.what}\n    {row.advice}\n    {command}\n"
 
 
+@pytest.mark.room("look")  # whose commands some kinds name
 def test_what_a_user_reads_about_each_kind():
     assert "".join(messages()) == MESSAGES.read_text(encoding="utf-8")
 

@@ -334,7 +334,6 @@ ASK_ABOUT_JOBS = {
     "jobs.runs.run_lock": "whether the owner of a claim is dead, so that another may take it",
     "jobs.commands.resume": "until a job that has ended its run is gone",
     "jobs.commands.submit_claim": "whether the command that holds the claim is dead",
-    "jobs.commands.why": "why a job waits",
     "jobs.commands.cancel": "whether the process that it stops is still that of the run",
 }
 # jobs.rundir.replacing is the one way to write a file as a whole; these rename for another reason.

@@ -89,8 +89,8 @@ def words_of(target, *typed):
         ("cancel", ["RUN=a b"], ["cancel", "a b"]),
         pytest.param("resume", ["YES=0"], ["resume"], marks=CHANGES),
         pytest.param("resume", ["YES=yes"], ["resume", "--yes"], marks=CHANGES),
-        ("logs", ["FLAGS=-f --rank 2"], ["logs", "-f", "--rank", "2"]),
-        ("status", ["RUN="], ["status"]),
+        ("resume", ["FLAGS=-f --rank 2"], ["resume", "-f", "--rank", "2"]),
+        ("resume", ["RUN="], ["resume"]),
     ],
 )
 def test_a_target_becomes_a_command(target, typed, expected):
@@ -106,7 +106,7 @@ def test_a_target_becomes_a_command(target, typed, expected):
         ("submit", [], "CONFIG=... is missing\n  hint: make submit CONFIG=configs/NAME.yaml"),
         ("submit", ["CONFIG="], "CONFIG=... is missing"),
         ("cancel", ["RUN="], "RUN=... is missing"),
-        ("logs", ["FLAGS='"], "FLAGS=': No closing quotation"),
+        ("resume", ["FLAGS='"], "FLAGS=': No closing quotation"),
     ],
 )
 def test_bad_input_is_refused(target, typed, text):

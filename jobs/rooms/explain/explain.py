@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...commands import arguments
-from ...commands.views import table
+from ...commands import arguments, table
 from ...config.keys import Key, default_text, keys, sections, type_name, unknown_key_hint
 from ...config.load import load
 from ...config.loaded import LoadedSpec

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ... import hooks, shared_files
-from ...commands import arguments
-from ...commands.views import table
+from ...commands import arguments, table
 from ...console import display_path, format_duration, print_line, quantity
 from ...errors import FailedError, UserError
 from ...rooms import ROOMS

@@ -76,7 +76,7 @@ def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
     slurm.set_state("4711", "FAILED")
     main(["submit", "tiny.yaml"])
     assert main(["cancel", "4711"]) == 2
-    assert re.search(r", but failed: .*\n  hint: .*why", capsys.readouterr().err)
+    assert re.search(r", but failed: .*\n  hint: ", capsys.readouterr().err)
     assert slurm.cancelled == []
 
 

@@ -17,6 +17,7 @@ RECORDS = f"{installation.NAME}.jobs.records"
 OF_RANKS = {f"{RECORDS}.nodes", f"{RECORDS}.training"}
 OF_SUBMIT = {"yaml", "submitit", "asyncio"}
 NUM_RUNS = 4
+LOOK = pytest.mark.room("look")
 
 
 def begin(run):
@@ -38,8 +39,8 @@ def imported_by(*words):
     ("words", "unneeded", "most"),
     [
         (["--help"], HEAVY | OF_SUBMIT | {"dataclasses"}, 79),
-        (["status"], HEAVY | OF_SUBMIT, 182),
-        (["logs"], HEAVY | OF_SUBMIT, 179),
+        pytest.param(["status"], HEAVY | OF_SUBMIT, 182, marks=LOOK),
+        pytest.param(["logs"], HEAVY | OF_SUBMIT, 179, marks=LOOK),
         (["submit", "tiny.yaml", "--no-check"], HEAVY | OF_RANKS, 314),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -66,6 +67,7 @@ def runs(slurm, tmp_path, monkeypatch, capsys):
     return lookup.all_runs()
 
 
+@LOOK
 def test_status_asks_slurm_once_for_all_runs_and_not_where_all_have_ended(runs, slurm, capsys):
     before = len(slurm.calls)
     assert main(["status"]) == 0
@@ -79,7 +81,11 @@ def test_status_asks_slurm_once_for_all_runs_and_not_where_all_have_ended(runs, 
 
 @pytest.mark.parametrize(
     ("words", "most"),
-    [(["status", "--all"], 84), (["logs"], 46), (["submit", "tiny.yaml", "--no-check"], 126)],
+    [
+        pytest.param(["status", "--all"], 84, marks=LOOK),
+        pytest.param(["logs"], 46, marks=LOOK),
+        (["submit", "tiny.yaml", "--no-check"], 126),
+    ],
     ids=["status", "logs", "submit"],
 )
 def test_a_command_takes_few_operations_on_the_files_of_runs(runs, words, most):

@@ -15,8 +15,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
-from tests.core.commands.test_looking import tree
-from tests.core.run_files import make_checkpoint
+from tests.core.run_files import make_checkpoint, tree
 
 LOOKING = [["status"], ["why", "RUN"], ["logs", "RUN"]]
 CHANGING = [["resume", "RUN"], ["cancel", "RUN"]]
@@ -111,6 +110,7 @@ def check(words, run, path, capfd):
 
 
 @pytest.mark.long
+@pytest.mark.room("look")
 @pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
 def test_a_command_that_looks_names_a_damaged_file_and_changes_nothing(run, capfd, harm):
     for path in files_of(run):

@@ -2,16 +2,13 @@
 
 import errno
 import os
-import subprocess
-import sys
 
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands import status
+from slurm_job_kit.jobs.commands import cancel
 from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
-from tests.core.run_files import REPOSITORY, make_run
 
 
 @pytest.mark.parametrize(
@@ -21,9 +18,8 @@ from tests.core.run_files import REPOSITORY, make_run
         (["submit", "tiny.yaml", "slurm.nodse=3"], "slurm.nodse: unknown key"),
         (["submit", "tiny.yaml", "--set", "'"], "--set"),
         (["submit", "tiny.yaml", "--cluster", "slurm"], "no sbatch on PATH"),
-        (["status", "nothing"], "no run 'nothing'"),
+        (["cancel", "nothing"], "no run 'nothing'"),
         (["cancel", "--", "--yes"], "no run '--yes'"),
-        (["logs"], "no runs in"),
         (["resume"], "no runs in"),
     ],
 )
@@ -36,19 +32,6 @@ def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, w
     assert not (here / "runs").exists()
 
 
-def log_of(run):
-    """The log of rank 0 in the first attempt, which has begun."""
-    run_files.opened(run)
-    return run.attempt(1).rank_log(0)
-
-
-def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
-    log_of(make_run(here)).symlink_to("/dev/null/x")  # root can read every regular file
-    assert main(["logs"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.endswith("rank-00000.log: Not a directory\n")
-
-
 @pytest.mark.parametrize(
     ("number", "way"),
     [(errno.ENOSPC, "df -i"), (errno.EDQUOT, "quota"), (errno.EAGAIN, "ulimit -u")],
@@ -57,23 +40,10 @@ def test_a_limit_of_the_disk_or_of_processes_has_its_own_way_out(monkeypatch, ca
     def fails(_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(status, "command", fails)
-    assert main(["status"]) == 1
+    monkeypatch.setattr(cancel, "command", fails)
+    assert main(["cancel", "x"]) == 1
     said, hint = capsys.readouterr().err.split("\n  hint: ")
     assert said == f"error: {os.strerror(number)}" and way in hint
-
-
-@pytest.mark.parametrize("words", [["status"], ["logs", "tiny"]])
-def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
-    log = log_of(make_run(here))
-    log.write_text("a line\n" * 100_000)
-    command = [sys.executable, "-m", "jobs", *words]
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""}
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(command, env=env, stdout=writing, stderr=subprocess.PIPE, timeout=30)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_overrides_may_stand_behind_options():

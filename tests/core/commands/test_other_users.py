@@ -52,7 +52,7 @@ def test_an_id_that_slurm_gave_to_another_user_is_no_living_job(slurm):
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a directory to another user")
 @pytest.mark.parametrize(
     ("mode", "command", "text"),
-    [(0o700, "status", "is closed to you"), (0o755, "status", ""), (0o755, "resume", "--from")],
+    [(0o700, "cancel", "is closed to you"), (0o755, "resume", "--from")],
 )
 def test_a_run_of_another_user_is_read_where_its_mode_lets_one(submitted, mode, command, text):
     submitted.path.chmod(mode)

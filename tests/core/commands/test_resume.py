@@ -21,7 +21,9 @@ def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):
     assert "queued as job 4712" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["status", "resume", "cancel"])
+@pytest.mark.parametrize(
+    "command", [pytest.param("status", marks=pytest.mark.room("look")), "resume", "cancel"]
+)
 def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, capsys, command):
     run = make_run(here)
     write_json(

@@ -10,7 +10,6 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import cancel, resume
 from slurm_job_kit.jobs.commands.catalogue import all_commands
-from slurm_job_kit.jobs.commands.logs import GrowingFile, attempts_with, ranks_of
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
@@ -64,6 +63,7 @@ def complete(run: RunDir) -> None:
     write_json(run.result, {"status": "completed", "global_step": 9, "attempts": 1})
 
 
+@pytest.mark.room("look")
 def test_why_reads_the_files_again_if_the_job_ends_while_it_looks(run, there, slurm, capsys):
     """The job is gone when Slurm is asked, which is after the files were read."""
     append_jsonl(slurm.bin.parent / "line", run_files.attempt(decision="hold"))
@@ -134,7 +134,10 @@ def test_a_job_id_means_the_run_whose_job_another_host_has_just_queued(hosts, ru
     assert run_dir is not None and run_dir.run_id == "20260101"
 
 
+@pytest.mark.room("look")
 def test_the_logs_of_another_host_are_shown_as_they_grow(hosts, run, there):
+    from slurm_job_kit.jobs.rooms.look.logs import GrowingFile, attempts_with, ranks_of
+
     log = run.attempt(1).rank_log(0)
     log.write_text("one\n")
     assert attempts_with(there, 0) == [1] and ranks_of(there) == [0]

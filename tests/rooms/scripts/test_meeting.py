@@ -49,6 +49,7 @@ def _with_script(run, text):
     (run.code / "x.py").write_text(text)
 
 
+@pytest.mark.room("look")
 def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, capsys):
     _with_script(run, "print(1)")
     folder = opened(run, 1)

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from .. import installation, records, shared_files
-from ..attempt import end_messages
-from ..attempt.ending import ending_of
-from ..console import number_ranges, print_line
-from ..errors import UserError
-from ..log_text import visible
-from ..records.ended import read_attempts
-from ..records.nodes import AttemptPlan
-from ..rundir import RunDir
-from ..runs import fact_reader, interpret, lookup, state
-from ..runs.state import RunState
-from . import arguments
-from .views import words
+from ... import installation, records, shared_files
+from ...attempt import end_messages
+from ...attempt.ending import ending_of
+from ...commands import arguments
+from ...console import number_ranges, print_line
+from ...errors import UserError
+from ...log_text import visible
+from ...records.ended import read_attempts
+from ...records.nodes import AttemptPlan
+from ...rundir import RunDir
+from ...runs import fact_reader, interpret, lookup, state
+from ...runs.state import RunState
+from . import words
 
 BLOCK_BYTES = 1 << 20
 LOOK_AGAIN_S = 0.25  # at a log that is followed

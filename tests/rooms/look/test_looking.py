@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -10,7 +12,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from tests.core import run_files
-from tests.core.run_files import make_checkpoint, make_run
+from tests.core.run_files import REPOSITORY, make_checkpoint, make_run, tree
 
 NOBODY = 65534
 OF_ALL_ROOMS = [
@@ -65,16 +67,6 @@ KINDS = {
     "cancelled": cancelled_between_starts,
     "held": held,
 }
-
-
-def tree(root):
-    """(path, mode, size, time of change) of everything below a folder; what is read leaves them."""
-    paths = [root, *root.rglob("*")]
-    return sorted(
-        (str(path), info.st_mode, info.st_size, info.st_mtime_ns)
-        for path in paths
-        for info in [path.lstat()]
-    )
 
 
 @contextlib.contextmanager
@@ -145,3 +137,29 @@ def test_no_command_prints_what_controls_a_terminal(here, capfdbinary):
             assert r"\x9b2J\u202e\u2028\x7f" in out
     shown = run_files.kit("status", LC_ALL="C", PYTHONIOENCODING="ascii")  # no other characters
     assert shown.returncode == 0 and r"\u2028\x7f\udcff" in shown.stdout
+
+
+def log_of(run):
+    """The log of rank 0 in the first attempt, which has begun."""
+    run_files.opened(run)
+    return run.attempt(1).rank_log(0)
+
+
+def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
+    log_of(make_run(here)).symlink_to("/dev/null/x")  # root can read every regular file
+    assert main(["logs"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.endswith("rank-00000.log: Not a directory\n")
+
+
+@pytest.mark.parametrize("words", [["status"], ["logs", "tiny"]])
+def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
+    log = log_of(make_run(here))
+    log.write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, env=env, stdout=writing, stderr=subprocess.PIPE, timeout=30)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

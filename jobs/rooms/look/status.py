@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import installation
-from ..console import display_path, format_duration, format_metric, format_metrics
-from ..records.ended import AttemptRecord
-from ..runs import lookup, state
-from ..runs.state import RunState
-from . import arguments
-from .views import table, words
+from ... import installation
+from ...commands import arguments, table
+from ...console import display_path, format_duration, format_metric, format_metrics
+from ...records.ended import AttemptRecord
+from ...runs import lookup, state
+from ...runs.state import RunState
+from . import words
 
 MAX_LISTED = 20
 MAX_ATTEMPTS = 5

@@ -13,25 +13,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import installation, log_text, shared_files
-from ..attempt import record_writer
-from ..attempt.decision import CRASHES, History, decide
-from ..attempt.ending import ending_of
-from ..attempt.reasons import BY_STATE, remedy_of, with_reason
-from ..console import display_path, format_duration, quantity
-from ..errors import UserError
-from ..kinds import KINDS, Kind
-from ..log_text import first_line, last_lines
-from ..records.ended import ENDS, Action, AttemptRecord, Cause
-from ..rundir import RunDir
-from ..runs import fact_reader, interpret, lookup, scratch_purge, state
-from ..runs.interpret import AttemptFacts
-from ..runs.state import RunPhase, RunState
-from ..slurm import job_list, job_state, pending
-from ..slurm.client import Job, Life
-from ..slurm.hostlist import expand_hostlist
-from . import arguments
-from .views import words
+from ... import installation, log_text, shared_files
+from ...attempt import record_writer
+from ...attempt.decision import CRASHES, History, decide
+from ...attempt.ending import ending_of
+from ...attempt.reasons import BY_STATE, remedy_of, with_reason
+from ...commands import arguments
+from ...console import display_path, format_duration, quantity
+from ...errors import UserError
+from ...kinds import KINDS, Kind
+from ...log_text import first_line, last_lines
+from ...records.ended import ENDS, Action, AttemptRecord, Cause
+from ...rundir import RunDir
+from ...runs import fact_reader, interpret, lookup, scratch_purge, state
+from ...runs.interpret import AttemptFacts
+from ...runs.state import RunPhase, RunState
+from ...slurm import job_list, job_state
+from ...slurm.client import Job, Life
+from ...slurm.hostlist import expand_hostlist
+from . import pending, words
 
 MAX_EARLIER = 10
 QUIET_S = 180.0  # without a step; steps, and pauses between them, may take long

@@ -18,7 +18,7 @@ from ...records.training import Progress
 from ...runs.state import RunFiles, RunPhase, RunState
 from ...slurm import job_state
 from ...slurm.client import Job
-from ...slurm.pending import explain
+from .pending import explain
 
 CAUSES = {
     Cause.COMPLETED: "completed",
