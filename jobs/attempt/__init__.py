@@ -13,6 +13,6 @@
 - srun_step: what the spec adds to srun's command line; the bounds of the step's end.
 - end_messages: what job.log shows of an attempt that ended.
 
-Three names are the same in all of them: `facts` is the AttemptFacts, `evidence` the Evidence
+Three names are the same in all of them: `facts` is the AttemptFacts, `ending` the Ending
 made of them, `me` the Owner that this process stands for.
 """

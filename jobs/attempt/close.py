@@ -105,7 +105,7 @@ def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: 
     """
     facts = fact_reader.read_newest(run_dir)
     if not record_completion(run_dir, facts):
-        record_writer.end_run(run_dir, facts, action, cause, reason)
+        record_writer.record_end(run_dir, facts, action, cause, reason)
 
 
 def record_completion(run_dir: RunDir, facts: AttemptFacts) -> bool:

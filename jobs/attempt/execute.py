@@ -39,7 +39,7 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
         decision = replace(decision, action=Action.REQUEUE)
         facts = record_writer.amend(run_dir, facts, decision)
     if decision.action is Action.REQUEUE:
-        is_over = requeue(decision, run_dir, facts, me)
+        is_over = requeue_or_leave(decision, run_dir, facts, me)
     elif decision.action is Action.SUCCESSOR:
         is_over = leave_to_successor(decision, run_dir, facts, me)
     else:
@@ -139,7 +139,9 @@ def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
     return 0.0 if crashes < 2 else float(min(2 * 4 ** (crashes - 2), MAX_DELAY_S))
 
 
-def requeue(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> bool:
+def requeue_or_leave(
+    decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner
+) -> bool:
     """Ask Slurm to start the job again; if it does not, correct the record and write the result.
 
     Returns whether this job is over, as `leave_to_successor`.

@@ -60,7 +60,7 @@ def write_result(run_dir: RunDir, facts: AttemptFacts, decision: Decision) -> At
     return replace(facts, result=result)
 
 
-def end_run(
+def record_end(
     run_dir: RunDir, facts: AttemptFacts, action: Action, cause: Cause, reason: str
 ) -> AttemptFacts:
     """End a run after its newest attempt: correct that attempt's record and write the result.

@@ -123,7 +123,7 @@ def rank_evidence(
     cause = None if of_agent is None else known_cause(of_agent)
     is_of_prefix = bool(facts.of_nodes.last_words) and not facts.of_nodes.known_agents
     is_of_spec = is_of_prefix or (of_agent is not None and ": setup: " in first_line(of_agent))
-    kind = cause or kind_of(failed) or (Kind.SPEC_MISTAKE if is_of_spec else None)
+    kind = cause or _named_kind(failed) or (Kind.SPEC_MISTAKE if is_of_spec else None)
     if killed and kind not in OF_MEMORY:  # perhaps the reason of what the ranks recorded
         kind = Kind.OUT_OF_MEMORY
     return Evidence(
@@ -168,7 +168,7 @@ def _distance_from_cause(record: RankError) -> tuple[bool, bool, float]:
     return (record.kind not in (Kind.HANG, Kind.BAD_NODE), record.caused_by_peer, record.time)
 
 
-def kind_of(failed: RankError | None) -> Kind | None:
+def _named_kind(failed: RankError | None) -> Kind | None:
     """Return the kind of a rank's failure; None where the rank could not name it."""
     return None if failed is None or failed.kind is Kind.UNKNOWN else failed.kind
 

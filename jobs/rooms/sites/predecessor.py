@@ -34,7 +34,7 @@ def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
     else:
         action, reason = _check_end(facts, before)
     if action is not None:
-        facts = record_writer.end_run(run_dir, facts, action, Cause.LOST, reason)
+        facts = record_writer.record_end(run_dir, facts, action, Cause.LOST, reason)
         hooks.end(run_dir, facts, me)
     if reason:
         text = f"{run_dir.path}: job {me.job_id} does not continue the run: {reason}"
