@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 
 from . import OMIT_NONE
 
@@ -36,14 +35,12 @@ class Submission:
 class RecordedJob:
     """A Slurm job as a run directory names it.
 
-    uid: of the user whose job it is. cluster: the one that has the job. run_dir: the run
-    directory. None: not known.
+    uid: of the user whose job it is. cluster: the one that has the job. None: not known.
     """
 
     job_id: str
     uid: int | None = None
     cluster: str | None = None
-    run_dir: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -224,12 +224,7 @@ def recorded_job(run_dir: RunDir) -> RecordedJob | None:
     submission = records.read(Submission, run_dir.submission)
     if submission is None or submission.job_id is None:
         return None
-    return as_recorded(run_dir, submission, submission.job_id)
-
-
-def as_recorded(run_dir: RunDir, submission: Submission, job_id: str) -> RecordedJob:
-    """Return a job of the user who submitted the run last, such as the successor of the job."""
-    return RecordedJob(job_id, submission.uid, submission.cluster, run_dir.path)
+    return RecordedJob(submission.job_id, submission.uid, submission.cluster)
 
 
 def predecessor(run_dir: RunDir, environ: Mapping[str, str] = os.environ) -> str | None:

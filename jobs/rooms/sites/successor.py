@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ... import hooks, installation, records
 from ...console import print_line
 from ...environment import Door
-from ...records.queued import Successor
+from ...records.queued import RecordedJob, Successor
 from ...rundir import RunDir
 from ...runs import lookup
 from ...runs.interpret import AttemptFacts
@@ -128,8 +128,9 @@ def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | No
     """
     present = waiting(facts, job_id)
     if present is not None:
-        life = job_list.life_of(lookup.as_recorded(run_dir, facts.submission, present))
-        if life.is_alive is not False:
+        of_run = facts.submission
+        waits = RecordedJob(present, of_run.uid, of_run.cluster)
+        if job_list.life_of(waits).is_alive is not False:
             return present, ""
     if facts.spec.slurm.restart == "requeue":
         return None, ""
