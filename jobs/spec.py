@@ -19,16 +19,17 @@ from .rundir import FORMAT, parse_json
 
 Scalar = str | int | float | bool
 
-# The built-in values of the keys of the section train that also take an import path.
-MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp", "gpt")
-DATASETS = (
-    *("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder"),
-    *("diabetes", "python_source", "text", "tokens"),
-)
+# The built-in values of the keys of the section train that also take an import path; ZOO_ those of
+# the room zoo.
+ZOO_MODELS = ("resnet18", "resnet50", "gpt")
+ZOO_DATASETS = ("cifar10", "image_folder", "diabetes", "python_source", "tokens")
+ZOO_OBJECTIVES = ("regression", "language_model")
+MODELS = ("mini_resnet", "mlp", *ZOO_MODELS)
+DATASETS = ("digits", "breast_cancer", *ZOO_DATASETS)
+OBJECTIVES = ("classification", *ZOO_OBJECTIVES)
 TRANSFORMS = ("image",)
-OBJECTIVES = ("classification", "regression", "language_model")
 OPTIMIZERS = ("sgd", "adamw")
-SCHEDULES = ("constant", "cosine", "step", "wsd")
+SCHEDULES = ("constant", "cosine", "wsd")
 STRATEGIES = ("ddp", "fsdp", "hsdp")
 # srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
 CONTAINER_OPTIONS = "--container"
@@ -231,7 +232,7 @@ class Train:
     """What the weights depend on; a checkpoint fits only the section that it was made with."""
 
     model: str = key(
-        "mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}", room=dict.fromkeys(MODELS, "zoo")
+        "mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}", room=dict.fromkeys(ZOO_MODELS, "zoo")
     )
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
@@ -247,11 +248,11 @@ class Train:
     objective: str = key(
         "classification",
         f"How loss and metrics of a batch are computed: {', '.join(OBJECTIVES)}, {_OR_YOURS}",
-        room=dict.fromkeys(OBJECTIVES, "zoo"),
+        room=dict.fromkeys(ZOO_OBJECTIVES, "zoo"),
     )
     objective_args: dict[str, Any] = key({}, "Arguments of the objective.")
     dataset: str = key(
-        "digits", f"{', '.join(DATASETS)}, {_OR_YOURS}", room=dict.fromkeys(DATASETS, "zoo")
+        "digits", f"{', '.join(DATASETS)}, {_OR_YOURS}", room=dict.fromkeys(ZOO_DATASETS, "zoo")
     )
     dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
     collate: str | None = key(
@@ -319,18 +320,12 @@ class Train:
     )
     schedule: str = key(
         "constant",
-        "After the warm-up: constant, cosine down to 0, step, wsd (constant, then linear down to "
-        f"0), {_OR_YOURS}",
-        room=dict.fromkeys(("step", "wsd"), "zoo"),
+        "After the warm-up: constant, cosine down to 0, wsd (constant, then linear down to 0), "
+        f"{_OR_YOURS}",
+        room={"wsd": "zoo"},
     )
     schedule_args: dict[str, Any] = key({}, "Arguments of your own schedule.")
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
-    lr_milestones: list[int] = key(
-        [], "Epochs at which the step schedule multiplies lr.", room="zoo"
-    )
-    lr_gamma: float = key(
-        0.1, "Factor by which the step schedule multiplies lr.", gt=0, lt=1, room="zoo"
-    )
     lr_decay_fraction: float = key(
         0.2,
         "Share of the steps in which the wsd schedule goes down to 0, at the end.",
@@ -341,7 +336,7 @@ class Train:
     grad_clip_norm: float | None = key(
         None, "Largest norm of all gradients together; null: no clipping.", gt=0
     )
-    label_smoothing: float = key(0.0, "Label smoothing of classification.", ge=0, lt=1, room="zoo")
+    label_smoothing: float = key(0.0, "Label smoothing of classification.", ge=0, lt=1)
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = key(
         "fp32",
         "fp32, tf32, or autocast to bf16 or fp16 (with a gradient scaler). With bf16 fsdp and hsdp "

@@ -11,6 +11,9 @@ from ..errors import NoSamples, UserError
 from ..parts import parts
 from ..user_code import call, load
 from .sources import BatchSource, PerSampleSet, Source, Stream
+from .tables import breast_cancer, digits
+
+BUILT_IN = {"digits": digits, "breast_cancer": breast_cancer}
 
 
 class Parts(NamedTuple):
@@ -32,7 +35,7 @@ def create(spec: Train, rank: int, world_size: int) -> Parts:
     Raises UserError where it returns something else, or a part without samples.
     """
     name = spec.dataset
-    function = load("train.dataset", name, parts("dataset"))
+    function = load("train.dataset", name, {**BUILT_IN, **parts("dataset")})
     takes_rank = {"rank", "world_size"} <= _parameters(function)
     place = {"rank": rank, "world_size": world_size} if takes_rank else {}
     made = call("train.dataset", function, {**spec.dataset_args, **place})

@@ -1,4 +1,4 @@
-"""What happens to one batch: an objective, and the sums that it returns.
+"""What happens to one batch: an objective, such as classification, and the sums that it returns.
 
 An objective gets the model and a batch, and returns `Sums`. The kit divides the loss and the
 metrics by the number of items of all micro batches of all ranks. So the gradient is the exact mean
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from ..contract import Train
 from ..errors import UserError
@@ -21,6 +22,7 @@ from ..parts import parts
 from ..user_code import call, is_user_code, load, user_code
 
 DERIVE = "derive"
+IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,79 @@ class DataFacts:
     vocab_size: int | None = None
 
 
+class Classification:
+    """Cross-entropy and accuracy of scores [n, C, ...] and integer labels [n, ...].
+
+    A batch is a pair (inputs, labels). An item is a label; labels of one dimension are not masked,
+    of others IGNORED marks those without a loss (pixels of a segmentation).
+    """
+
+    def __init__(self, data: DataFacts, label_smoothing: float | None = None) -> None:
+        self._data = data
+        own = data.train.label_smoothing
+        self._label_smoothing = own if label_smoothing is None else label_smoothing
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        inputs, labels = as_pair(batch, self._data.train.dataset, "classification")
+        scores = model(inputs)
+        self._check(scores, labels)
+        labels = labels.long()
+        loss = functional.cross_entropy(
+            scores,
+            labels,
+            label_smoothing=self._label_smoothing if model.training else 0.0,
+            reduction="sum",
+        )
+        num_items = len(labels) if labels.ndim == 1 else (labels != IGNORED).sum()
+        return Sums(loss, num_items, {"accuracy": (scores.argmax(dim=1) == labels).sum()})
+
+    def _check(self, scores: object, labels: torch.Tensor) -> None:
+        classes, train = self._data.num_classes, self._data.train
+        if labels.is_floating_point():
+            raise UserError(
+                f"train.dataset {train.dataset} returns labels {labels.dtype} "
+                f"{tuple(labels.shape)}: make them int64, or take train.objective regression"
+            )
+        if not isinstance(scores, torch.Tensor):
+            raise UserError(
+                f"train.model {train.model} returns a {type(scores).__name__}: have it "
+                f"return a tensor of scores [n, {classes or 'classes'}]"
+            )
+        if scores.ndim < 2 or classes not in (None, scores.shape[1]):
+            named = f"name {classes} classes" if classes else "need scores [n, classes]"
+            raise UserError(
+                f"train.model {train.model} returns scores of shape {tuple(scores.shape)}, "
+                f"but the labels of {train.dataset} {named}"
+            )
+        if (scores.shape[0], *scores.shape[2:]) != labels.shape:
+            raise UserError(
+                f"train.model {train.model} returns scores of shape {tuple(scores.shape)} for "
+                f"labels of shape {tuple(labels.shape)} of {train.dataset}: make them "
+                "[n, classes, ...] and [n, ...]"
+            )
+
+
+def as_pair(batch: Any, dataset: str, objective: str) -> tuple[Any, torch.Tensor]:
+    """Return the (inputs, targets) of a batch. Raises UserError for another structure."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], torch.Tensor):
+        return batch[0], batch[1]
+    raise UserError(
+        f"train.objective {objective} needs batches (inputs, targets), but train.dataset {dataset} "
+        f"returns a {type(batch).__name__}: return pairs, or name your own train.objective"
+    )
+
+
+BUILT_IN = {"classification": Classification}
+
+
 def create(data: DataFacts) -> Objective:
     """Return the objective of `train.objective`.
 
-    It is the part of a room; or `package.module:callable`, a class, which is called with
+    It is one of the core or of a room; or `package.module:callable`, a class, which is called with
     train.objective_args, or a function, which gets them besides model and batch.
     """
     name, args = data.train.objective, data.train.objective_args
-    function = load("train.objective", name, parts("objective"))
+    function = load("train.objective", name, {**BUILT_IN, **parts("objective")})
     if not is_user_code(name):
         objective: Objective = call("train.objective", function, args, data)
         return objective

@@ -87,15 +87,6 @@ def _optimizer(train: Train) -> Iterator[Problem]:
 
 
 def _schedule(train: Train) -> Iterator[Problem]:
-    steps, is_step = train.lr_milestones, train.schedule == "step"
-    also = ("train.schedule", "train.epochs")
-    if is_step and not steps:
-        hint = "such as lr_milestones: [30, 60], in epochs"
-        yield problem("schedule", "step needs train.lr_milestones", hint, "train.lr_milestones")
-    elif steps and not is_step:
-        hint = "write schedule: step, or leave lr_milestones out"
-        what = f"needs train.schedule step, not {train.schedule}"
-        yield problem("lr_milestones", what, hint, *also)
     if train.max_steps is not None and train.warmup_steps > train.max_steps:
         what = f"{train.warmup_steps} is more than train.max_steps {train.max_steps}"
         yield problem("warmup_steps", what, "write fewer steps", "train.max_steps")

@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.rooms.zoo import data_sets, models
+from slurm_job_kit.trainer.rooms.zoo import models
+from tests.bench.data.synthetic import synthetic_images
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, ratio
 
@@ -14,7 +15,7 @@ WARM_UP_STEPS, STEPS, ROUNDS = 20, 60, 5
 IMAGES = {"num_test": 1, "size": SIZE, "channels": 3, "num_classes": CLASSES}
 TRAIN = Train(
     model="resnet50",
-    dataset="synthetic_images",
+    dataset="tests.bench.data.synthetic:synthetic_images",
     dataset_args={"num_train": BATCH_SIZE * (WARM_UP_STEPS + STEPS + 1), **IMAGES},
     micro_batch_size=BATCH_SIZE,
     precision="bf16",
@@ -61,7 +62,7 @@ def _bare(place: Place, train: Train) -> float:
     """Seconds of the steps in a loop written by hand, on the kit's model and images."""
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.benchmark = True
-    source = data_sets.synthetic_images(**train.dataset_args)[0]
+    source = synthetic_images(**train.dataset_args)[0]
     samples = source.to(place.device)
     model: nn.Module = models.resnet50(3, CLASSES).to(place.device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

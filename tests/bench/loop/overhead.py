@@ -12,7 +12,7 @@ import torch.distributed as dist
 from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
-from slurm_job_kit.trainer.rooms.zoo.data_sets import digits
+from slurm_job_kit.trainer.data.tables import digits
 from tests.bench.loop import bare
 from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio

@@ -48,7 +48,7 @@ def test_without_the_packages_of_the_commands_all_needed_ones_are_named_at_once(
     [
         (Spec(launch=Launch(script="x.py")), {"torch"}),
         (Spec(train=Train(dataset="image_folder")), {*packages.TRAINER, "pillow"}),
-        (Spec(train=Train(dataset="synthetic_images")), set(packages.TRAINER)),
+        (Spec(train=Train(dataset="python_source")), set(packages.TRAINER)),
         (
             Spec(train=Train(dataset="cifar10"), log=Log(tensorboard=True, wandb="offline")),
             {*packages.TRAINER, "tensorboard", "wandb"},

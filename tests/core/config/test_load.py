@@ -110,7 +110,7 @@ nodes: 3
         ("train: {momentum: 1}", "train.momentum: must be less than 1, not 1"),
         ("train: {lr: .nan}", "train.lr: must be a finite number"),
         ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
-        ("train: {lr_milestones: 30}", "a list of whole numbers, not 30\n  hint: write [30]"),
+        ("train: {shard_modules: Block}", 'must be a list of text, not "Block"\n  hint: write ['),
         (
             "dir_mode: 0770",
             "hint: write 0700, 0750 or 0755: only its owner writes a run; submit --from",

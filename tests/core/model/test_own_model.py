@@ -35,6 +35,6 @@ def test_unknown_names_and_arguments_are_user_errors():
 
 def test_a_name_of_a_room_that_is_not_there_names_the_room(monkeypatch):
     monkeypatch.delitem(ROOMS, "zoo", raising=False)
-    words = "^train.model: mlp needs the room zoo, which this copy of the kit does not have: name a"
+    words = "^train.model: gpt needs the room zoo, which this copy of the kit does not have: name a"
     with pytest.raises(UserError, match=words):
-        created("mlp")
+        created("gpt")

@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.spec import Checkpoint, Launch, Spec, Train
 from slurm_job_kit.trainer.rooms.check.__main__ import build_parts, problem_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-DATA = Train(dataset="synthetic_images", dataset_args={"num_train": 64, "num_test": 16, "size": 8})
+DATA = Train(dataset="tests.parts:images", dataset_args={"num_train": 64, "num_test": 16})
 OWN = """
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ from slurm_job_kit.trainer.api import Samples, Sums
 class Net(nn.Module):
     def __init__(self, hidden=4, classes=10):
         super().__init__()
-        self.a = nn.Linear(3 * 8 * 8, hidden)
+        self.a = nn.Linear(8 * 8, hidden)
         self.b = nn.Linear(hidden, classes)
 
     def forward(self, x):

@@ -9,8 +9,8 @@ REFUSED = {
     "train: {dataset: mnist}": 'there is no dataset "mnist"\n  hint: known: digits, breast_',
     "train: {transform: x}": 'there is no transform "x"\n  hint: known: image; or your own',
     "train: {nesterov: true, optimizer: adamw}": "nesterov: needs train.optimizer sgd, not adamw",
-    "train: {schedule: step, epochs: 3}": "train.schedule: step needs train.lr_milestones\n  hint:",
-    "train: {lr_milestones: [2], epochs: 3}": "lr_milestones: needs train.schedule step, not const",
+    "train: {schedule: step}": 'no schedule "step"\n  hint: known: constant, cosine, wsd; or',
+    "train: {objective: regression, label_smoothing: 0.1}": "is for train.objective classi",
     "train: {transform_args: {size: 32}}": "transform_args: needs a train.transform\n  hint: write",
     "train: {optimizer_args: {lr: 3}}": "lr has a key of its own\n  hint: write train.lr: 3",
     "train: {optimizer_args: {momentum: 0.8}}": "momentum has a key of its own",
@@ -50,7 +50,6 @@ def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):
         # As many ranks as GPUs: that number is known where they are.
         "{train: {global_batch_size: 64}, slurm: {nodes: 3, gpus_per_node: 2}}",
         "{train: {global_batch_size: 64}, slurm: {nodes: 3}}",
-        "train: {schedule: step, lr_milestones: [3], max_steps: 100}",
         "train: {transform: 'a.b:c', transform_args: {size: 32}}",
         "train: {optimizer: mine.optim:lion, optimizer_args: {betas: [0.9, 0.99]}}",
         "train: {optimizer: mine.optim:lion, optimizer_args: {momentum: 0.9}}",

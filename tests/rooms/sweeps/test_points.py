@@ -59,9 +59,9 @@ def test_a_number_in_a_list_of_text_stays_as_it_is_written(swept):
 def test_the_command_line_lists_values_by_commas_outside_of_brackets_and_quotes(swept):
     lists = ("train.seed=1,2", "launch.args=[a,b]", "slurm.exclude='\"n1,n2\"'", "train.lr=0.3")
     assert swept("", *lists) == ["train.seed=1", "train.seed=2"]
-    words = ("train.schedule=step", "train.epochs=5")
-    inner = swept("", "train.lr_milestones=[1,2],[3]", *words)
-    assert inner == ["train.lr_milestones=[1,2]", "train.lr_milestones=[3]"]
+    words = ("train.schedule=cosine", "train.epochs=5")
+    inner = swept("", "slurm.srun_args=[--mpi=a,--exact],[--mpi=b]", *words)
+    assert inner == ["slurm.srun_args=[--mpi=a,--exact]", "slurm.srun_args=[--mpi=b]"]
 
 
 def test_a_key_of_the_command_line_replaces_that_of_the_section_and_others_multiply(swept):

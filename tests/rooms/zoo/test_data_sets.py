@@ -1,6 +1,5 @@
-"""The built-in data sets."""
+"""The data sets of this room that are no tokens."""
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -9,17 +8,10 @@ import torch
 from PIL import Image
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.data import data_set
-from slurm_job_kit.trainer.data.sources import BatchSource, PerSampleSet, Samples, num_classes
+from slurm_job_kit.trainer.data import data_set, tables
+from slurm_job_kit.trainer.data.sources import PerSampleSet, Samples, num_classes
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.rooms.zoo import data_sets
-
-
-def sklearn_table(name: str, **options: Any) -> Any:
-    """A table of scikit-learn. Imported here: each pytest process imports this file to collect."""
-    from sklearn import datasets
-
-    return getattr(datasets, f"load_{name}")(**options)
+from tests.core.data.test_tables import sklearn_table
 
 
 def parts(name: str, args: dict[str, Any]) -> tuple[Any, Any]:
@@ -30,88 +22,6 @@ def in_memory(name: str, args: dict[str, Any]) -> tuple[Samples, Samples]:
     train, test = parts(name, args)
     assert isinstance(train, Samples) and isinstance(test, Samples)
     return train, test
-
-
-def test_the_two_parts_of_a_split_share_no_sample_and_have_the_same_share_of_each_class():
-    labels = torch.arange(569) % 3
-    train, test = data_sets.stratified_split(labels)
-    assert sorted(torch.cat([train, test]).tolist()) == list(range(569))
-    assert len(train) == 455
-    one, other = [torch.bincount(labels[part]) / len(part) for part in (train, test)]
-    assert torch.allclose(one, other, atol=0.01)
-
-
-def test_digits_are_eight_by_eight_pixels_up_to_one():
-    train, test = in_memory("digits", {})
-    assert train.inputs.dtype == torch.uint8 and num_classes(train, test) == 10
-    images, labels = train.batch(torch.arange(100))
-    assert images.shape == (100, 1, 8, 8) and images.dtype == torch.float32
-    assert images.min() >= 0 and images.max() == 1
-    assert torch.equal(labels, train.labels[:100])
-
-
-def same_bits(samples, inputs, labels):
-    return torch.equal(samples.inputs, inputs) and torch.equal(samples.labels, labels)
-
-
-@pytest.mark.long
-def test_the_digits_are_bitwise_those_of_scikit_learn():
-    table = sklearn_table("digits")
-    images = torch.from_numpy(table.images).to(torch.uint8).unsqueeze(1)
-    labels = torch.from_numpy(table.target).long()
-    for samples, part in zip(data_sets.digits(), data_sets.stratified_split(labels), strict=True):
-        assert same_bits(samples, images[part], labels[part])
-
-
-def test_the_cancer_table_is_bitwise_that_of_scikit_learn():
-    table = sklearn_table("breast_cancer")
-    values, labels = torch.from_numpy(table.data), torch.from_numpy(table.target).long()
-    parts = data_sets.stratified_split(labels)
-    deviation, mean = torch.std_mean(values[parts[0]], dim=0)
-    values = ((values - mean) / deviation).float()
-    for samples, part in zip(data_sets.breast_cancer(), parts, strict=True):
-        assert same_bits(samples, values[part], labels[part])
-
-
-@pytest.mark.long
-def test_the_built_in_tables_are_read_without_importing_scikit_learn(monkeypatch):
-    packages = {"sklearn", "scipy", "pandas"}
-    for module in [name for name in sys.modules if name.partition(".")[0] in packages]:
-        monkeypatch.delitem(sys.modules, module)
-    for name in ("digits", "breast_cancer", "diabetes"):
-        parts(name, {})
-    assert not packages & sys.modules.keys()
-
-
-@pytest.mark.parametrize("name", ["digits", "breast_cancer", "diabetes"])
-def test_a_missing_scikit_learn_is_a_user_error_with_the_command(name, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)  # as for an import: it is not installed
-    with pytest.raises(UserError, match="scikit-learn.*\n.*-m pip install scikit-learn"):
-        parts(name, {})
-
-
-def test_synthetic_images_depend_only_on_their_index_and_need_no_memory():
-    args = {"num_train": 10**12, "num_test": 50, "size": 5, "channels": 2, "num_classes": 4}
-    train, test = parts("synthetic_images", args)
-    assert (len(train), len(test), num_classes(train, test)) == (10**12, 50, 4)
-    assert isinstance(train, BatchSource) and isinstance(test, BatchSource)
-    indices = torch.tensor([3, 10**12 - 1, 7])
-    images, labels = train.batch(indices)
-    assert images.shape == (3, 2, 5, 5) and images.dtype == torch.float32
-    assert labels.tolist() == [3, 3, 3]
-    alone = [train.batch(indices[i : i + 1])[0] for i in range(3)]
-    assert torch.equal(torch.cat(alone), images)
-    assert len({part.sum().item() for part in alone}) == 3
-    assert not torch.equal(test.batch(indices)[0], images)
-
-
-def test_synthetic_classes_differ_in_brightness():
-    train, _ = parts("synthetic_images", {"num_train": 400, "num_test": 1, "size": 8})
-    assert isinstance(train, BatchSource)
-    images, labels = train.batch(torch.arange(400))
-    assert images.min() >= 0 and images.max() <= 1
-    means = [images[labels == label].mean().item() for label in range(10)]
-    assert means == sorted(means) and means[-1] - means[0] > 0.4
 
 
 def cifar_records(num, first_label):
@@ -214,6 +124,6 @@ def test_the_diabetes_table_has_targets_with_a_fraction_and_no_classes():
         assert torch.allclose(values.mean(0), torch.zeros(values.shape[1]), atol=1e-5)
         assert torch.allclose(values.std(0), torch.ones(values.shape[1]), atol=1e-5)
     table = sklearn_table("diabetes", scaled=False)
-    order = data_sets.stratified_split(torch.zeros(442, dtype=torch.int64))[0]
+    order = tables.stratified_split(torch.zeros(442, dtype=torch.int64))[0]
     expected = torch.from_numpy(table.target)[order]
     assert torch.corrcoef(torch.stack([expected, train.labels]))[0, 1] == pytest.approx(1)

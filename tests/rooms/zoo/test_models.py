@@ -1,8 +1,7 @@
-"""The built-in models: their shapes and sizes, and how they are fitted to the data."""
+"""ResNets: their shapes and sizes."""
 
 import pytest
 import torch
-from torch import nn
 
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
@@ -17,13 +16,6 @@ def create(name, args, *shape, num_classes=10):
 
 def size(model):
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def test_mini_resnet_has_three_stages_of_two_blocks():
-    model = create("mini_resnet", {}, 5, 1, 8, 8)
-    assert [block.conv2.out_channels for block in model.blocks] == [64, 64, 128, 128, 256, 256]
-    assert model.blocks(model.stem(torch.zeros(2, 1, 8, 8))).shape == (2, 256, 2, 2)
-    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
 @pytest.mark.parametrize(
@@ -70,32 +62,3 @@ def test_resnets_start_as_he_et_al_and_blocks_as_their_shortcut_if_asked():
     x = torch.rand(1, 64, 4, 4)
     assert torch.equal(model.layer1[0](x), x)
     assert create("resnet18", {}, 1, 3, 32, 32).layer1[0].bn2.weight.min() == 1
-
-
-def test_a_model_of_images_refuses_other_inputs_with_their_shape():
-    with pytest.raises(UserError, match=r"resnet50 takes images .*, but .* of shape \(4, 30\)"):
-        create("resnet50", {}, 4, 30)
-
-
-def test_an_mlp_drops_out_after_each_hidden_layer_and_has_the_arguments_of_the_spec():
-    model = create("mlp", {"hidden": [5, 6], "dropout": 0.5, "num_classes": 7}, 4, 30)
-    assert [layer.p for layer in model if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
-    assert model(torch.zeros(3, 30)).shape == (3, 7)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "num_outputs", "words"),
-    [
-        (torch.zeros(4, 30), None, "mlp needs the number of classes, but train.dataset x has no"),
-        (None, 2, "mlp takes one tensor of numbers, but the inputs .* x are a NoneType: name a"),
-        ({"a": torch.zeros(4)}, 2, "mlp takes one tensor of numbers, but .* are a dict: name a"),
-        (
-            torch.zeros(4, 30).long(),
-            2,
-            r"mlp takes one tensor .* x are torch.int64 \(4, 30\): name a model",
-        ),
-    ],
-)
-def test_a_built_in_model_refuses_data_that_it_cannot_be_fitted_to(inputs, num_outputs, words):
-    with pytest.raises(UserError, match=f"^train.model {words}"):
-        models.create(DataFacts(Train(model="mlp", dataset="x"), num_outputs), inputs)

@@ -1,4 +1,4 @@
-"""The schedules of this room."""
+"""The schedule of this room."""
 
 import pytest
 
@@ -9,11 +9,6 @@ from tests.core.model.test_optim import WARM_UP, rates_of
 @pytest.mark.parametrize(
     ("train", "num_steps", "expected"),
     [
-        (
-            {"schedule": "step", "lr_milestones": [2, 4], "lr_gamma": 0.5, "warmup_steps": 2},
-            60,
-            [0.2, *[0.4] * 19, *[0.2] * 20, *[0.1] * 20],
-        ),
         (
             {"schedule": "wsd", "warmup_steps": 4, "lr_decay_fraction": 0.25},
             40,
@@ -26,5 +21,5 @@ from tests.core.model.test_optim import WARM_UP, rates_of
         ),
     ],
 )
-def test_the_learning_rate_follows_a_schedule_of_the_room(train, num_steps, expected):
+def test_the_learning_rate_follows_the_schedule_of_the_room(train, num_steps, expected):
     assert rates_of(Train(lr=0.4, **train), num_steps) == pytest.approx(expected)

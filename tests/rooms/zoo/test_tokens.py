@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.rooms.zoo.tokens import python_source, text, tokens
+from slurm_job_kit.trainer.rooms.zoo.tokens import python_source, tokens
 
 
 def write(path, values, dtype="<u2", header=False):
@@ -75,25 +75,6 @@ def test_the_digest_depends_on_the_content_and_not_on_the_place(tmp_path):
     paths.append(write(tmp_path / "c.bin", [*range(4), 5]))
     first, same, changed = (tokens(path, 9, block_size=2)[0].digest for path in paths)
     assert first == same != changed
-
-
-def test_a_text_file_is_split_at_its_last_tenth(tmp_path):
-    content = bytes(range(256)) * 4
-    (tmp_path / "x").write_bytes(content)
-    train, held_out = text(str(tmp_path / "x"), block_size=8)
-    assert (train.vocab_size, train.bytes_per_token) == (256, 1.0)
-    assert bytes_of(train) == content[:921] and bytes_of(held_out) == content[921:]
-
-
-def test_a_text_that_is_missing_or_too_short_is_named_with_the_key(tmp_path):
-    (tmp_path / "short.txt").write_text("x" * 40)
-    for path, words in [
-        (str(tmp_path / "gone"), "train.dataset_args.path: .*gone is no file"),
-        (str(tmp_path / "short.txt"), "4 tokens make no window of block_size 8 . 1 tokens"),
-        ("texts", "train.dataset_args.path: texts is relative"),
-    ]:
-        with pytest.raises(UserError, match=words):
-            text(path, block_size=8)
 
 
 def bytes_of(source):

@@ -1,12 +1,12 @@
-"""The built-in models, objectives, data sets and the transform, by the names that a spec has.
+"""More models, objectives and data sets, a transform and a schedule, by their names in a spec.
 
 - hooks: what the trainer finds in this room.
-- models: the models for numbers and images, and how a model fits to the data.
+- models: ResNets, and how the models of this room fit to the data.
 - gpt: a small GPT, the model for tokens.
-- objectives: classification, regression and language models.
-- data_sets: the data sets that need no files, and the list of all.
+- objectives: regression and language models.
+- data_sets: the list of all, and the diabetes table.
 - image_files: CIFAR-10 files and folders of images.
-- tokens: token files, text and Python's source code.
+- tokens: token files and Python's source code.
 - image: augmentation of images on the device.
-- schedules: two schedules of the learning rate.
+- schedules: a schedule of the learning rate.
 """

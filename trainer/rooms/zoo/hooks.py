@@ -1,6 +1,5 @@
 """What the trainer finds in this room."""
 
-from functools import partial
 from typing import Any
 
 from . import data_sets, models, objectives, schedules
@@ -8,15 +7,15 @@ from .image import Image
 
 
 def parts(key: str) -> dict[str, Any]:
-    """Return the built-in parts of a training by name.
+    """Return the parts of a training of this room by name.
 
     A model is a function of the data's facts and a batch, which returns what makes the model.
     """
     by_key: dict[str, dict[str, Any]] = {
-        "model": {name: partial(models.fitted, name) for name in models.BUILT_IN},
+        "model": models.BUILT_IN,
         "objective": objectives.BUILT_IN,
         "dataset": data_sets.BUILT_IN,
         "transform": {"image": Image},
-        "schedule": schedules.BUILT_IN,
+        "schedule": {"wsd": schedules.wsd},
     }
     return by_key.get(key, {})

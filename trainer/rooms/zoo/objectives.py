@@ -1,4 +1,4 @@
-"""The built-in objectives: classification, regression and language models."""
+"""The objectives of this room: regression and language models."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,62 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from ...errors import UserError
-from ...model.objectives import DataFacts, Objective, Sums
-
-IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
-
-
-class Classification:
-    """Cross-entropy and accuracy of scores [n, C, ...] and integer labels [n, ...].
-
-    A batch is a pair (inputs, labels). An item is a label; labels of one dimension are not masked,
-    of others IGNORED marks those without a loss (pixels of a segmentation).
-    """
-
-    def __init__(self, data: DataFacts, label_smoothing: float | None = None) -> None:
-        self._data = data
-        own = data.train.label_smoothing
-        self._label_smoothing = own if label_smoothing is None else label_smoothing
-
-    def __call__(self, model: nn.Module, batch: Any) -> Sums:
-        inputs, labels = as_pair(batch, self._data.train.dataset, "classification")
-        scores = model(inputs)
-        self._check(scores, labels)
-        labels = labels.long()
-        loss = functional.cross_entropy(
-            scores,
-            labels,
-            label_smoothing=self._label_smoothing if model.training else 0.0,
-            reduction="sum",
-        )
-        num_items = len(labels) if labels.ndim == 1 else (labels != IGNORED).sum()
-        return Sums(loss, num_items, {"accuracy": (scores.argmax(dim=1) == labels).sum()})
-
-    def _check(self, scores: object, labels: torch.Tensor) -> None:
-        classes, train = self._data.num_classes, self._data.train
-        if labels.is_floating_point():
-            raise UserError(
-                f"train.dataset {train.dataset} returns labels {labels.dtype} "
-                f"{tuple(labels.shape)}: make them int64, or take train.objective regression"
-            )
-        if not isinstance(scores, torch.Tensor):
-            raise UserError(
-                f"train.model {train.model} returns a {type(scores).__name__}: have it "
-                f"return a tensor of scores [n, {classes or 'classes'}]"
-            )
-        if scores.ndim < 2 or classes not in (None, scores.shape[1]):
-            named = f"name {classes} classes" if classes else "need scores [n, classes]"
-            raise UserError(
-                f"train.model {train.model} returns scores of shape {tuple(scores.shape)}, "
-                f"but the labels of {train.dataset} {named}"
-            )
-        if (scores.shape[0], *scores.shape[2:]) != labels.shape:
-            raise UserError(
-                f"train.model {train.model} returns scores of shape {tuple(scores.shape)} for "
-                f"labels of shape {tuple(labels.shape)} of {train.dataset}: make them "
-                "[n, classes, ...] and [n, ...]"
-            )
-
+from ...model.objectives import IGNORED, DataFacts, Objective, Sums, as_pair
 
 LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mse": functional.mse_loss,
@@ -158,18 +103,7 @@ class LanguageModel:
         return values
 
 
-def as_pair(batch: Any, dataset: str, objective: str) -> tuple[Any, torch.Tensor]:
-    """Return the (inputs, targets) of a batch. Raises UserError for another structure."""
-    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], torch.Tensor):
-        return batch[0], batch[1]
-    raise UserError(
-        f"train.objective {objective} needs batches (inputs, targets), but train.dataset {dataset} "
-        f"returns a {type(batch).__name__}: return pairs, or name your own train.objective"
-    )
-
-
 BUILT_IN: dict[str, Callable[..., Objective]] = {
-    "classification": Classification,
     "regression": Regression,
     "language_model": LanguageModel,
 }

@@ -1,4 +1,4 @@
-"""Sequences of tokens for language models: a token file, a text file, Python's own source code."""
+"""Sequences of tokens for language models: a token file, Python's own source code."""
 
 from __future__ import annotations
 
@@ -100,16 +100,6 @@ def tokens(
         return TokenSource(content, str(file), block_size, vocab_size, digest, bytes_per_token)
 
     return source("train", train), None if held_out is None else source("held_out", held_out)
-
-
-def text(path: str, block_size: int = 256) -> tuple[TokenSource, TokenSource]:
-    """Return (train, held-out) windows of the bytes of a text file; its last tenth is held out."""
-    file = absolute("path", path)
-    if not file.is_file():
-        raise UserError(f"train.dataset_args.path: {path} is no file")
-    content = np.fromfile(file, dtype=np.uint8)
-    cut = int(len(content) * (1 - HELD_OUT_FRACTION))
-    return _bytes(path, content[:cut], block_size), _bytes(path, content[cut:], block_size)
 
 
 def python_source(

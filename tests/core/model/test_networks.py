@@ -1,0 +1,51 @@
+"""The models of the core: their shapes, and how they are fitted to the data."""
+
+import pytest
+import torch
+from torch import nn
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model import models
+from slurm_job_kit.trainer.model.objectives import DataFacts
+
+
+def create(name, args, *shape, num_classes=10):
+    train = Train(model=name, model_args=args)
+    return models.create(DataFacts(train, num_classes), torch.zeros(shape))
+
+
+def test_mini_resnet_has_three_stages_of_two_blocks():
+    model = create("mini_resnet", {}, 5, 1, 8, 8)
+    assert [block.conv2.out_channels for block in model.blocks] == [64, 64, 128, 128, 256, 256]
+    assert model.blocks(model.stem(torch.zeros(2, 1, 8, 8))).shape == (2, 256, 2, 2)
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_a_model_of_images_refuses_other_inputs_with_their_shape():
+    with pytest.raises(UserError, match=r"mini_resnet takes images .*, but .* of shape \(4, 30\)"):
+        create("mini_resnet", {}, 4, 30)
+
+
+def test_an_mlp_drops_out_after_each_hidden_layer_and_has_the_arguments_of_the_spec():
+    model = create("mlp", {"hidden": [5, 6], "dropout": 0.5, "num_classes": 7}, 4, 30)
+    assert [layer.p for layer in model if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
+    assert model(torch.zeros(3, 30)).shape == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "num_outputs", "words"),
+    [
+        (torch.zeros(4, 30), None, "mlp needs the number of classes, but train.dataset x has no"),
+        (None, 2, "mlp takes one tensor of numbers, but the inputs .* x are a NoneType: name a"),
+        ({"a": torch.zeros(4)}, 2, "mlp takes one tensor of numbers, but .* are a dict: name a"),
+        (
+            torch.zeros(4, 30).long(),
+            2,
+            r"mlp takes one tensor .* x are torch.int64 \(4, 30\): name a model",
+        ),
+    ],
+)
+def test_a_built_in_model_refuses_data_that_it_cannot_be_fitted_to(inputs, num_outputs, words):
+    with pytest.raises(UserError, match=f"^train.model {words}"):
+        models.create(DataFacts(Train(model="mlp", dataset="x"), num_outputs), inputs)
