@@ -159,7 +159,8 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.GPU_OUT_OF_MEMORY: Row(
         *(Cause.OUT_OF_MEMORY, "a GPU has too little memory"),
-        "use a smaller train.micro_batch_size and more train.grad_accum_steps",
+        "use a smaller train.micro_batch_size and more train.grad_accum_steps (in an evaluation "
+        "train.eval_batch_size)",
         *("resume", "train.micro_batch_size=... train.grad_accum_steps=..."),
         flags=_YES,
     ),

@@ -34,7 +34,7 @@ from ..jobs.console import (
     with_time,
 )
 from ..jobs.errors import HINT, PEER_TEXTS, TRANSIENT_ERRNOS, UserError, in_words
-from ..jobs.kinds import Kind
+from ..jobs.kinds import KINDS, OF_MEMORY, Kind
 from ..jobs.known_causes import REPEATED, known_cause
 from ..jobs.log_text import on_a_screen
 from ..jobs.records import RecordError, training

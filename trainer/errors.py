@@ -16,7 +16,9 @@ from typing import NoReturn, TextIO
 
 from .contract import HINT as HINT
 from .contract import (
+    KINDS,
     LAYOUT,
+    OF_MEMORY,
     PEER_TEXTS,
     REPEATED,
     TRANSIENT_ERRNOS,
@@ -46,21 +48,8 @@ _TOP = Path(__file__).resolve().parents[1]
 KIT = (_TOP / "trainer", _TOP / "jobs")
 CODE = (_TOP, installation.START)
 
-_SMALLER = (
-    "a smaller train.micro_batch_size with more train.grad_accum_steps (in an evaluation "
-    "train.eval_batch_size)"
-)
-HINTS = {
-    Kind.GPU_OUT_OF_MEMORY: f"{HINT}{_SMALLER}",
-    Kind.OUT_OF_MEMORY: f"{HINT}more slurm.mem, or {_SMALLER}",
-}
-# Errors of the run directory that repeat until a person has removed the cause, with the remedy.
-STORAGE_HINTS = {
-    Kind.DISK_FULL: "free space there (df), or inodes (df -i)",
-    Kind.QUOTA: "free space or files there, or ask for more quota",
-    Kind.PERMISSION: "make it writable",
-    Kind.FILES_MISSING: "move the run directory back to its place",
-}
+# Errors of the run directory that repeat until a person has removed the cause.
+STORAGE = (Kind.DISK_FULL, Kind.QUOTA, Kind.PERMISSION, Kind.FILES_MISSING)
 # Errors of the machine, not of the code: memory, devices, network. Another attempt may succeed.
 MACHINE_ERRORS = {"MemoryError", "OutOfMemoryError", "AcceleratorError", "DistError"}
 MACHINE_TEXTS = (
@@ -157,9 +146,9 @@ def storage_error(error: OSError, doing: str) -> Exception:
     if error.errno in TRANSIENT_ERRNOS:
         return TransientStorageError(text)
     kind = known_cause("", (), error.errno)
-    if kind not in STORAGE_HINTS:
+    if kind is None or kind not in STORAGE:
         return error
-    found = StorageError(f"{text}; {STORAGE_HINTS[kind]}, then resume the run")
+    found = StorageError(f"{text}; {KINDS[kind].advice}")
     found.kind = kind
     return found
 
@@ -282,7 +271,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
     trace = "" if is_ours else "".join(traceback.format_exception(error))
     trace = error.trace if isinstance(error, CodeError) else trace
     message = str(error) if is_ours else on_a_screen(in_words(error))
-    message += HINTS.get(kind, "")
+    message += f"{HINT}{KINDS[kind].advice}" if kind in OF_MEMORY else ""
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_peers and trace:
         log(f"trainer: {who}: another rank exited: {message}", sys.stderr)

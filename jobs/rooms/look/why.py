@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import re
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +13,11 @@ from typing import Any
 
 from ... import installation, log_text, shared_files
 from ...attempt import record_writer
-from ...attempt.decision import CRASHES, History, decide
+from ...attempt.decision import History, decide
 from ...attempt.ending import ending_of
 from ...attempt.reasons import BY_STATE, remedy_of, with_reason
 from ...commands import arguments
-from ...console import display_path, format_duration, quantity
+from ...console import display_path, quantity
 from ...errors import UserError
 from ...kinds import KINDS, Kind
 from ...log_text import first_line, last_lines
@@ -34,7 +32,6 @@ from ...slurm.hostlist import expand_hostlist
 from . import pending, words
 
 MAX_EARLIER = 10
-QUIET_S = 180.0  # without a step; steps, and pauses between them, may take long
 MAKE = ("", "RUN FLAGS")
 ONLY_PRINTS = True
 # The number of an attempt, the kind of what ended it, and the reason.
@@ -152,7 +149,7 @@ def _answer_of(run: RunState, facts: AttemptFacts, attempts: list[AttemptRecord]
     if run.phase is RunPhase.COMPLETED:
         return _of_completed(run, facts)
     if not run.is_ended and run.phase is not RunPhase.UNKNOWN and not run.is_ending:
-        return _of_living(run, last)
+        return _of_living(run)
     if run.phase is RunPhase.UNKNOWN and run.life is not None and not _has_end(run):
         return _of_unknown(run, run.life)
     if run.files.mark is not None:  # a job that starts then is refused: that is no cause of its own
@@ -212,7 +209,7 @@ def _of_completed(run: RunState, facts: AttemptFacts) -> Answer:
     return _of_kind(run, kind, f"{what} the run is complete{at} after {attempts}")
 
 
-def _of_living(run: RunState, last: AttemptRecord | None) -> Answer:
+def _of_living(run: RunState) -> Answer:
     """Return the answer of a run whose job waits or runs, or that runs on this machine."""
     text = words.state(run, None, 0.0)
     named = next((each for each in run.files.jobs if each.job_id == run.job_id), None)
@@ -221,31 +218,9 @@ def _of_living(run: RunState, last: AttemptRecord | None) -> Answer:
     if job is not None and job.state in (*job_state.WAITING, "SUSPENDED"):
         text = f"job {run.job_id} waits ({job.reason}): {pending.explain(job.reason) or text}"
         return _advised(_of_kind(run, Kind.PENDING, text), run, job)
-    has_failed = last is not None and last.cause in CRASHES
-    quiet = _without_step(run)
-    fine = "the run is running again" if has_failed else "nothing is wrong"
-    text = f"{quiet or fine}: {text}"
     if run.files.progress is not None:
         text += f", {words.format_progress(run.files.progress)}"
-    answer = _of_kind(run, Kind.RUNNING, text)
-    advice = "see in the log what the ranks do; if they hang, cancel the run and resume it"
-    return replace(answer, advice=advice) if quiet else answer
-
-
-def _without_step(run: RunState) -> str | None:
-    """Return since when a running attempt has no step, where that is long; None else."""
-    files = run.files
-    if run.phase is not RunPhase.RUNNING or files.is_closed or files.plan is None:
-        return None
-    if files.progress is None and not files.spec.launch.is_trainer:
-        return None  # of a script that reports none, nothing is known
-    since = files.plan.start
-    with contextlib.suppress(OSError):
-        since = max(since, files.run_dir.progress.stat().st_mtime)
-    quiet_s = time.time() - since
-    if quiet_s < QUIET_S:
-        return None
-    return f"no step since {words.date(since)} ({format_duration(quiet_s, 1)})"
+    return _of_kind(run, Kind.RUNNING, text)
 
 
 def _advised(answer: Answer, run: RunState, job: Job) -> Answer:

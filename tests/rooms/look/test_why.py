@@ -1,7 +1,5 @@
 """The command why: the cause of each end, its evidence, and what to do."""
 
-import os
-import time
 from typing import Any
 
 import pytest
@@ -9,7 +7,6 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
-from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 from tests.core.run_files import make_code
 
@@ -224,34 +221,8 @@ def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queu
     story.run.progress.write_text('{"step": 42, "total": 50}')
     answer = story.why()
     assert answer["cause"] == "running" and "step 42/50" in answer["text"]
-    assert "nothing is wrong" in answer["text"]
-    story.attempt(cause="crash", decision="retry", evidence={"error": "x"})  # and perhaps again
-    assert "nothing is wrong" not in story.why()["text"]
     slurm.set_state("7", "SUSPENDED")
     assert story.why()["cause"] == "pending"
-
-
-@pytest.mark.parametrize(
-    ("launch", "reported", "words"),
-    [
-        (Launch(), True, "no step since "),
-        (Launch(), False, "no step since "),
-        (Launch(script="x.py"), True, "no step since "),
-        (Launch(script="x.py"), False, "nothing is wrong"),  # it may report none
-    ],
-)
-def test_a_run_that_stands_says_since_when(queued, launch, reported, words):
-    story, began = queued("RUNNING"), time.time() - 1400
-    story.run.spec.write_text(Spec(launch=launch).to_json())
-    run_files.opened(story.run, start=began)
-    if reported:
-        story.run.progress.write_text('{"step": 42, "total": 50}')
-        os.utime(story.run.progress, (began, began))
-    answer = story.why()
-    assert answer["cause"] == "running" and answer["text"].startswith(words)
-    assert ("(23 min)" in answer["text"]) == (words != "nothing is wrong")
-    story.run.progress.write_text('{"step": 43, "total": 50}')
-    assert story.why()["text"].startswith("nothing is wrong")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ def test_row_29_an_allocation_fails(kit: Kit, reference: ReferenceRuns, row: Row
     first = run.attempts()[0]
     assert first["decision"] == "retry" and "can't allocate memory" in first["reason"]
     assert (
-        "hint: more slurm.mem, or a smaller train.micro_batch_size" in run.dir.job_log.read_text()
+        "hint: give the job more memory, or use a smaller train.micro_batch_size"
+        in run.dir.job_log.read_text()
     )
     oracles.retried(run, reference(), "out_of_memory")
 
