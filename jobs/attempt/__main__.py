@@ -37,12 +37,12 @@ def main(argv: list[str] | None = None) -> int:
             return attempts.close_and_execute(run_dir, me, args.attempt, StopSignals())
         # The ranks run the same code as this process.
         checkout = code_snapshot.repository()
-        plan, code = attempts.open_next(run_dir, me, [socket.gethostname()], "", checkout)
+        opened, code = attempts.open_next(run_dir, me, [socket.gethostname()], "", checkout)
     except (UserError, FailedError) as error:
         print_line(f"error: {error}")
         return 1
-    if plan is not None:
-        print(plan.attempt)
+    if opened is not None:
+        print(opened.plan.attempt)
     return code
 
 
@@ -51,7 +51,7 @@ def _run(run_dir: RunDir, args: argparse.Namespace) -> int:
     if job_id is None:
         sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
     me, stops = run_lock.this_process(job_id), StopSignals()
-    run_step = partial(attempts.run_srun, run_dir, me, args.srun, stops)
+    run_step = partial(attempts.run_srun, run_dir, args.srun, stops)
     job = attempts.Allocation(args.nodes, run_step, args.head_address)
     return attempts.run(run_dir, me, job, stops)
 

@@ -17,7 +17,7 @@ from ..console import BestEffort, print_line
 from ..environment import Door
 from ..errors import FailedError, UserError
 from ..node.prctl import die_with_parent
-from ..records.nodes import AttemptPlan
+from ..records.nodes import AttemptPlan, Chosen
 from ..rundir import RunDir, write_atomic
 from ..runs import run_lock
 from ..spec import Spec
@@ -25,7 +25,7 @@ from ..stop_signals import StopSignals, end_at_stop_signals
 from . import srun_step
 from .close import close, close_lost
 from .execute import EXIT_RETRY, end_for_good, execute, retry_delay_s
-from .open import claimed, open_attempt
+from .open import Opened, claimed, open_attempt
 
 Srun = subprocess.Popen[bytes]
 EXIT_NOT_STARTED = 127
@@ -40,7 +40,7 @@ class Allocation:
     """
 
     nodes: Sequence[str]
-    run_step: Callable[[AttemptPlan], int]
+    run_step: Callable[[AttemptPlan, Chosen], int]
     head_address: str = ""
 
 
@@ -51,11 +51,11 @@ def run(run_dir: RunDir, me: run_lock.Owner, where: Allocation, stops: StopSigna
     """
     code = EXIT_RETRY
     while code == EXIT_RETRY:
-        plan, code = open_next(run_dir, me, where.nodes, where.head_address)
-        if plan is None:
+        opened, code = open_next(run_dir, me, where.nodes, where.head_address)
+        if opened is None:
             break
-        step_exit = where.run_step(plan)
-        code = close_and_execute(run_dir, me, plan.attempt, stops, step_exit)
+        step_exit = where.run_step(*opened)
+        code = close_and_execute(run_dir, me, opened.plan.attempt, stops, step_exit)
     return code
 
 
@@ -65,17 +65,17 @@ def open_next(
     nodes: Sequence[str],
     head_address: str,
     checkout: Path | None = None,
-) -> tuple[AttemptPlan | None, int]:
+) -> tuple[Opened | None, int]:
     """Record the last attempt if its batch script was killed, then open the next one.
 
-    Returns: as `open_attempt`, and the exit code where the plan is None.
+    Returns: as `open_attempt`, and the exit code where that is None.
     """
     with _named_failure(run_dir, me), claimed(run_dir, me) as facts:
         facts = close_lost(run_dir, facts, me)
-        plan = open_attempt(run_dir, me, facts, nodes, head_address, checkout)
-        if plan is None:
+        opened = open_attempt(run_dir, me, facts, nodes, head_address, checkout)
+        if opened is None:
             print_line(f"{run_dir.path}: already complete, nothing to do")
-        return plan, 0
+        return opened, 0
     is_over = not run_lock.is_restarted(run_dir, me)
     return None, end_for_good(me.job_id) if is_over else 1
 
@@ -110,18 +110,14 @@ def _named_failure(run_dir: RunDir, me: run_lock.Owner) -> Iterator[None]:
 
 
 def run_srun(
-    run_dir: RunDir,
-    me: run_lock.Owner,
-    srun_line: Sequence[str],
-    stops: StopSignals,
-    plan: AttemptPlan,
+    run_dir: RunDir, srun_line: Sequence[str], stops: StopSignals, plan: AttemptPlan, chosen: Chosen
 ) -> int:
     """Run the srun step of an attempt to its end; returns srun's exit code as a shell counts it.
 
     srun_line: its command line, without what the spec adds.
     """
     try:
-        srun = start_srun(run_dir, Spec.read(run_dir.spec), plan, srun_line)
+        srun = start_srun(run_dir, plan, srun_line, chosen.srun_args)
     except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
         words = f"srun was not started: {error}"
         print_line(f"attempt {plan.attempt}: error: {words}")
@@ -130,18 +126,23 @@ def run_srun(
             write_atomic(run_dir.attempt(plan.attempt).agent_error(0), text)
         return EXIT_NOT_STARTED
     try:
-        srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)
+        srun_step.watch(run_dir, plan, srun, stops, chosen.lost)
     except Exception as error:  # a mistake of the watch ends no attempt
         print_line(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
     code = srun.wait()
     return code if code >= 0 else 128 - code
 
 
-def start_srun(run_dir: RunDir, spec: Spec, plan: AttemptPlan, srun: Sequence[str]) -> Srun:
-    """Start the srun step of an attempt. srun: its command line, without what the spec adds."""
-    place = srun_step.place_argv(plan.nodes) if plan.can_lose is not None else []
+def start_srun(
+    run_dir: RunDir, plan: AttemptPlan, srun: Sequence[str], srun_args: Sequence[str] = ()
+) -> Srun:
+    """Start the srun step of an attempt.
+
+    srun: its command line, without what the spec adds. srun_args: as in Chosen.
+    """
+    spec = Spec.read(run_dir.spec)
     agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
-    argv = [*srun, *srun_step.srun_argv(spec, os.environ), *place, *agent]
+    argv = [*srun, *srun_step.srun_argv(spec, os.environ), *srun_args, *agent]
     argv, environ = hooks.start(Door.SRUN, argv, os.environ, spec)
     return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)
 

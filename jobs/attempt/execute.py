@@ -34,10 +34,7 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
     if decision.action is Action.DONE:
         return 0
     if decision.action is Action.RETRY:
-        if can_retry_here(facts, me):
-            return EXIT_RETRY
-        decision = replace(decision, action=Action.REQUEUE)
-        facts = record_writer.amend(run_dir, facts, decision)
+        return EXIT_RETRY
     if decision.action is Action.REQUEUE:
         is_over = requeue_or_leave(decision, run_dir, facts, me)
     elif decision.action is Action.SUCCESSOR:
@@ -45,20 +42,6 @@ def execute(decision: Decision, run_dir: RunDir, facts: AttemptFacts, me: run_lo
     else:
         is_over = decision.action is not Action.WAIT
     return end_for_good(me.job_id) if is_over and not me.is_local else 1
-
-
-def can_retry_here(facts: AttemptFacts, me: run_lock.Owner) -> bool:
-    """Give lost nodes of the job back to Slurm; False if it refuses: then it will end the job."""
-    lost = () if facts.last is None else facts.last.evidence.unreachable_nodes
-    job = client.show_job(me.job_id) if lost else None
-    present = [] if job is None else expand_hostlist(job.nodes)
-    kept = [node for node in present if node not in lost]
-    if kept == present:  # a process that was killed since has done it
-        return True
-    if not client.keep_nodes(me.job_id, kept):
-        print_line(f"could not release {', '.join(lost)}; requeueing the job")
-        return False
-    return True
 
 
 def end_for_good(job_id: str) -> int:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import gpus, hooks, installation, records, shared_files
 from ..console import print_line, quantity
@@ -69,6 +70,13 @@ def _facts_after_claim(run_dir: RunDir, claimed: int) -> AttemptFacts:
     return _facts_after_claim(run_dir, claimed)
 
 
+class Opened(NamedTuple):
+    """An attempt that may start on its nodes."""
+
+    plan: AttemptPlan
+    chosen: Chosen
+
+
 def open_attempt(
     run_dir: RunDir,
     me: run_lock.Owner,
@@ -76,7 +84,7 @@ def open_attempt(
     nodes: Sequence[str],
     resolved: str = "",
     checkout: Path | None = None,
-) -> AttemptPlan | None:
+) -> Opened | None:
     """Open the next attempt: write its plan and return it; None if the run is already complete.
 
     facts: of the attempt before, which has its record. `resolved`: the first node's address, if the
@@ -116,7 +124,7 @@ def open_attempt(
         hooks.successor(run_dir, facts, me, is_over=False)
     where = f"{plan.head.endpoint} ({plan.head.how}){chosen.note}"
     print_line(f"attempt {attempt}: {quantity(len(plan.nodes), 'node')}, rendezvous at {where}")
-    return plan
+    return Opened(plan, chosen)
 
 
 def _write_plan(run_dir: RunDir, plan: AttemptPlan) -> None:
@@ -215,7 +223,6 @@ def plan_of(
         deadline=None if me.is_local else client.end_time(me.job_id),
         checkpoint=facts.saved.checkpoint,
         quarantined=facts.saved.quarantined,
-        can_lose=chosen.can_lose,
     )
 
 

@@ -10,7 +10,7 @@ import math
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, read_agents
 from ..records.queued import SlurmSite
 from ..rundir import RunDir
-from ..runs import fact_reader, interpret, run_lock
+from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
 from ..spec import Spec
@@ -36,9 +36,6 @@ POLL_S = 0.1
 READ_INTERVAL_S = 5.0
 ASK_INTERVAL_S = 5.0
 PASS_ON_INTERVAL_S = 2.0
-# How often the nodes are looked at, and in how many looks in a row a lost one must be silent.
-LOOK_INTERVAL_S = 5.0
-SILENT_LOOKS = 3
 MAX_CONNECTIONS = 64  # to slurmd, at the same time
 
 
@@ -58,18 +55,21 @@ def block_signals_prefix() -> list[str]:
 
 
 def watch(
-    run_dir: RunDir, job_id: str, attempt: int, srun: subprocess.Popen[Any], stops: StopSignals
+    run_dir: RunDir,
+    plan: AttemptPlan,
+    srun: subprocess.Popen[Any],
+    stops: StopSignals,
+    get_lost: Callable[[], Sequence[str]],
 ) -> None:
     """Wait for srun, kill it if it does not end in time, and pass on what only this process got.
 
     That is: END_LIMIT_S after an agent failed or all ended, half of KillWait after the end of the
-    time limit, or as soon as another attempt owns the run. Where the run can go on without a node,
-    also as soon as one was silent for SILENT_LOOKS looks.
+    time limit, or as soon as another attempt owns the run, or get_lost returns a node.
 
     At its time limit Slurm sends this process SIGTERM, and kills it KillWait later. Slurm never
     requeues such a job. So the ranks get half of KillWait, and the decision gets the other half.
     """
-    to_agents, silent = _PassOn(run_dir, job_id, attempt), _SilentNodes(run_dir, attempt)
+    job_id, to_agents = plan.job_id, _PassOn(run_dir, plan)
     deadline, why, has_sigterm, next_ask, next_read = math.inf, "", False, 0.0, 0.0
     while srun.poll() is None:
         has_sigterm = "SIGTERM" in stops.wait(POLL_S) or has_sigterm
@@ -85,27 +85,27 @@ def watch(
                     deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
             if now > next_read:
                 next_read = now + READ_INTERVAL_S
-                if run_lock.is_superseded(run_dir, job_id, attempt):
+                if run_lock.is_superseded(run_dir, job_id, plan.attempt):
                     deadline, why = 0.0, "although another attempt owns the run"
-                elif not why and (why := _why_to_end(run_dir, attempt)):
+                elif not why and (why := _why_to_end(run_dir, plan)):
                     deadline = now + END_LIMIT_S
-            if lost := silent.look(now):
+            if lost := get_lost():
                 deadline, why = 0.0, f"because {', '.join(lost)} does not answer"
         if now > deadline:
-            _end(run_dir, job_id, attempt, srun.pid, why)
+            _end(run_dir, plan, srun.pid, why)
             return
 
 
-def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) -> None:
+def _end(run_dir: RunDir, plan: AttemptPlan, srun_pid: int, why: str) -> None:
     """End an srun that waits for too long; why: continues the line that is printed.
 
     If Slurm has started the job again meanwhile, this srun must ask slurmctld for nothing: its
     request would end the srun step of the new start, which has the same id.
     """
-    print_line(f"attempt {attempt}: srun is ended {why}")
+    print_line(f"attempt {plan.attempt}: srun is ended {why}")
     with contextlib.suppress(OSError):
-        has_failed = any(map(interpret.has_failed, read_agents(run_dir, attempt)))
-        if has_failed and not run_lock.is_superseded(run_dir, job_id, attempt):
+        has_failed = any(map(interpret.has_failed, read_agents(run_dir, plan.attempt)))
+        if has_failed and not run_lock.is_superseded(run_dir, plan.job_id, plan.attempt):
             # srun then kills its step and ends, unless it waits for a lost node.
             send(signal.SIGTERM, [srun_pid])
             time.sleep(KILL_AFTER_S)
@@ -129,8 +129,8 @@ class _PassOn:
     script. srun gets no signal: some versions kill their step then, before an agent can record it.
     """
 
-    def __init__(self, run_dir: RunDir, job_id: str, attempt: int) -> None:
-        self._run_dir, self._job_id, self._attempt = run_dir, job_id, attempt
+    def __init__(self, run_dir: RunDir, plan: AttemptPlan) -> None:
+        self._run_dir, self._job_id, self._attempt = run_dir, plan.job_id, plan.attempt
         self._is_passed_on = False
         self._next_try: float | None = None
 
@@ -163,52 +163,18 @@ class _PassOn:
                 self._is_passed_on = client.signal_steps(self._job_id, name)
 
 
-class _SilentNodes:
-    """The nodes of an attempt that do not answer, where the run can go on without one here.
-
-    Slurm marks a lost node DOWN after SlurmdTimeout (300 s by default), and a watchdog of the ranks
-    needs longer. A refused connection does not count: only slurmd is away.
-    """
-
-    def __init__(self, run_dir: RunDir, attempt: int) -> None:
-        self._run_dir, self._attempt = run_dir, attempt
-        self._next_look = time.monotonic() + LOOK_INTERVAL_S
-        self._silent_looks: dict[str, int] = {}
-        self._facts: AttemptFacts | None = None
-
-    def look(self, now: float) -> list[str]:
-        """Return the nodes that were silent in the last SILENT_LOOKS looks. Raises: OSError.
-
-        None where too few others are left: a network that is cut for a moment may come back.
-        """
-        if now < self._next_look:
-            return []
-        self._next_look = now + LOOK_INTERVAL_S
-        if self._facts is None or None in self._facts.of_nodes.agents:
-            self._facts = fact_reader.read(self._run_dir, self._attempt)
-            if not self._facts.can_lose:
-                self._next_look = math.inf
-                return []
-        silent = unreachable_nodes(self._facts, self._facts.nodes, is_refusal_enough=True)
-        self._silent_looks = {node: self._silent_looks.get(node, 0) + 1 for node in silent}
-        lost = [node for node, looks in self._silent_looks.items() if looks >= SILENT_LOOKS]
-        return lost if len(lost) <= self._facts.can_lose else []
-
-
-def _why_to_end(run_dir: RunDir, attempt: int) -> str:
+def _why_to_end(run_dir: RunDir, plan: AttemptPlan) -> str:
     """Return why srun must end soon by the agents' records; "" where it may run on.
 
     When one agent has failed, the agents of the other nodes wait for it. When all agents have
     ended, the step is over, but srun waits for ever for a node whose slurmstepd was killed
     (Slurm 22.05).
     """
-    agents = read_agents(run_dir, attempt)
+    agents = read_agents(run_dir, plan.attempt)
     if any(map(interpret.has_failed, agents)):
         return f"{END_LIMIT_S} s after a failure"
-    plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
     num_ended = len([agent for agent in agents if agent.end is not None])
-    is_over = plan is not None and num_ended == len(plan.nodes)
-    return f"{END_LIMIT_S} s after every agent ended" if is_over else ""
+    return f"{END_LIMIT_S} s after every agent ended" if num_ended == len(plan.nodes) else ""
 
 
 def _is_at_limit(job_id: str) -> bool:
@@ -267,17 +233,6 @@ def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
     cpus = environ.get("SLURM_CPUS_PER_TASK")
     argv = [f"--cpus-per-task={cpus}"] if cpus else []
     return [*argv, *spec.slurm.srun_args]
-
-
-def place_argv(nodes: Sequence[str]) -> list[str]:
-    """Return the options of a step on some nodes of a job, which outlives the loss of others.
-
-    Source: srun(1), --no-kill: else Slurm ends a step of which a node is lost. --overlap: another
-    step may still end there.
-    """
-    number = len(nodes)
-    place = [f"--nodes={number}", f"--ntasks={number}", f"--nodelist={','.join(nodes)}"]
-    return [*place, "--overlap", "--no-kill"]
 
 
 def agent_command(run_dir: RunDir, spec: Spec, attempt: int, rdzv_endpoint: str) -> list[str]:

@@ -30,7 +30,7 @@ from ..node.prctl import adopt_orphans, die_with_parent
 from ..node.torchrun import stop_signal
 from ..procfs import children
 from ..records.ended import read_attempts
-from ..records.nodes import AttemptPlan
+from ..records.nodes import AttemptPlan, Chosen
 from ..records.training import Result
 from ..rundir import RunDir
 from ..runs import run_lock
@@ -91,7 +91,7 @@ def run(run_dir: RunDir) -> int:
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
 
-    def run_step(plan: AttemptPlan) -> int:
+    def run_step(plan: AttemptPlan, _: Chosen) -> int:
         watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch)
         kill_orphans()
         return 0

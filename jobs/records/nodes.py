@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import shared_files
@@ -42,13 +42,15 @@ class Head:
 class Chosen:
     """The nodes of an attempt, where a room chooses them from those of the job.
 
-    head: where its agents meet; None: on this node. can_lose: as in AttemptPlan. note: about the
-    other nodes of the job, for job.log.
+    head: where its agents meet; None: on this node. srun_args: options of srun. lost: returns the
+    nodes without whose answer srun must end; called several times a second. note: about the other
+    nodes of the job, for job.log.
     """
 
     nodes: tuple[str, ...]
     head: Head | None = None
-    can_lose: int | None = None
+    srun_args: Sequence[str] = ()
+    lost: Callable[[], Sequence[str]] = tuple
     note: str = ""
 
 
@@ -67,9 +69,6 @@ class AttemptPlan:
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
     # Names of the frozen code and the kit: results may depend on them.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
-    # How many of its nodes the next attempt in the same allocation can do without. None: Slurm
-    # ends the job with any of them.
-    can_lose: int | None = field(default=None, metadata=OMIT_NONE)
     rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)
 
     @property

@@ -87,11 +87,6 @@ class AttemptFacts:
         return () if self.plan is None else self.plan.nodes
 
     @property
-    def can_lose(self) -> int:
-        """How many of its nodes the run can do without in the same allocation."""
-        return (self.plan and self.plan.can_lose) or 0
-
-    @property
     def last(self) -> AttemptRecord | None:
         """Return the record of the newest attempt that was closed; None before the first."""
         return self.attempts[-1] if self.attempts else None

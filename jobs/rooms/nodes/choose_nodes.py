@@ -15,6 +15,7 @@ from ...slurm.hostlist import expand_hostlist
 from ...spec import Slurm
 from . import suspects
 from .exclude_nodes import counted_since
+from .lost_nodes import SilentNodes, place_argv
 from .records import past_of
 
 MORE_LOOKS = 2  # at a node that does not answer, before the attempt begins without it
@@ -30,7 +31,7 @@ def is_needed(slurm: Slurm) -> bool:
 def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[str]) -> Chosen:
     """Return the nodes of the next attempt.
 
-    nodes: that the job had at its start. It may have given lost ones back since.
+    nodes: that the job had at its start. It gives back those that the last attempt has lost.
     """
     job = client.show_job(job_id, client.PATIENCE_S)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
@@ -39,8 +40,12 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
         print_line(f"no answer from {', '.join(silent)}: left out of the next attempt if possible")
     unfit = suspects.unfit(past_of(facts.attempts), counted_since(facts.spec, facts.submission))
     chosen, head = suspects.choose_nodes(facts.spec.slurm, present, silent, unfit), None
+    lost = [node for node in silent if node in _known_lost(facts) and node not in chosen]
+    if lost and not client.keep_nodes(job_id, [node for node in present if node not in lost]):
+        print_line(f"could not release {', '.join(lost)}: Slurm may end the job because of it")
+    attempt = interpret.newest_number(facts) + 1
     if node_name() != chosen[0]:
-        head = ask_head(run_dir, job_id, interpret.newest_number(facts) + 1, chosen)
+        head = ask_head(run_dir, job_id, attempt, chosen)
         if head is None:  # then this node takes its place, although it is suspected
             chosen = (nodes[0], *chosen[1:])
     waiting = [node for node in present if node not in (*chosen, *silent)]
@@ -48,15 +53,19 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     count = f"; {quantity(len(spares), 'spare')} ({', '.join(spares)})" if spares else ""
     notes = [count, *(f"; {node} is left out" for node in waiting if node in unfit)]
     can_lose = max(0, len(chosen) + len(spares) - facts.spec.slurm.fewest_nodes)
-    return Chosen(chosen, head, can_lose, "".join(notes))
+    watched = SilentNodes(run_dir, attempt, can_lose)
+    return Chosen(chosen, head, place_argv(chosen), watched.look, "".join(notes))
+
+
+def _known_lost(facts: AttemptFacts) -> Sequence[str]:
+    return () if facts.last is None else facts.last.evidence.unreachable_nodes
 
 
 def silent_nodes(facts: AttemptFacts, nodes: Sequence[str]) -> Sequence[str]:
     """Return the nodes that do not answer; a slurmd may just be starting again."""
-    known_lost = () if facts.last is None else facts.last.evidence.unreachable_nodes
     silent = srun_step.unreachable_nodes(facts, nodes)
     for _ in range(MORE_LOOKS):
-        if not {*silent} - {*known_lost}:
+        if not {*silent} - {*_known_lost(facts)}:
             break
         time.sleep(MORE_LOOKS_EVERY_S)
         silent = srun_step.unreachable_nodes(facts, silent)

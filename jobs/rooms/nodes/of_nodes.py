@@ -2,8 +2,8 @@
 
 import math
 import time
+from collections.abc import Set
 from dataclasses import replace
-from functools import partial
 
 from ...attempt import srun_step
 from ...records import with_room
@@ -32,17 +32,26 @@ def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | N
     is_running = found.job_state in job_state.ON_NODES
     if is_failure(found) and is_running and not found.would_repeat:
         states = client.of_nodes(facts.nodes, r"State=(\S+)")  # such as DOWN*
-    reasons = reasons_of(facts, found, states, rebooted)
     before, since = past_of(facts.attempts), counted_since(facts.spec, facts.submission)
-    if any(not reason.is_left_out for reason in reasons):
-        can_lose = partial(_can_do_without, run_dir, facts)
-        reasons = suspects.confirmed(reasons, before, since, can_lose)
+
+    def can_do_without(node: str) -> bool:
+        """Return whether the job has enough other fit nodes, or Slurm has them for the job."""
+        if has_spares(facts, found, {node} | suspects.left_out(before, since).keys(), job):
+            return True
+        excluded = expand_hostlist(facts.spec.slurm.exclude or "")
+        return bool(excludable_nodes(run_dir, facts.spec, [node], excluded))
+
+    reasons = reasons_of(facts, found, states, rebooted)
+    reasons = suspects.confirmed(reasons, before, since, can_do_without)
     mine = NodesFound(reasons, rebooted=rebooted)
     now = past(found, time.time(), False, mine)
-    left_out = suspects.left_out([*before, now], since).values()
-    mine = replace(mine, followed=suspects.followed(now, before), left_out=tuple(left_out))
-    if job is not None and job.state == "RUNNING":
-        mine = replace(mine, has_spares=has_spares(facts, found, mine, job))
+    left_out = suspects.left_out([*before, now], since)
+    mine = replace(
+        mine,
+        followed=suspects.followed(now, before),
+        left_out=tuple(left_out.values()),
+        has_spares=has_spares(facts, found, {*mine.suspected} | left_out.keys(), job),
+    )
     return (
         found if mine == NodesFound() else replace(found, rooms=with_room(found.rooms, ROOM, mine))
     )
@@ -57,19 +66,12 @@ def rebooted_nodes(facts: AttemptFacts) -> tuple[str, ...]:
     return tuple(node for node in facts.nodes if float(times.get(node, 0)) > start)
 
 
-def has_spares(facts: AttemptFacts, found: Evidence, mine: NodesFound, job: Job) -> bool:
-    """Return whether a job has enough fit nodes for the next attempt after the loss of some."""
-    if not choose_nodes.is_needed(facts.spec.slurm):
+def has_spares(facts: AttemptFacts, found: Evidence, unfit: Set[str], job: Job | None) -> bool:
+    """Return whether a job has enough nodes for the next attempt, without unfit and lost ones."""
+    if not choose_nodes.is_needed(facts.spec.slurm) or job is None or job.state != "RUNNING":
         return False
-    left_out = (each.node for each in mine.left_out)
-    lost = {*mine.suspected, *found.unreachable_nodes, *left_out}
+    lost = unfit | {*found.unreachable_nodes}
     others = [node for node in expand_hostlist(job.nodes) if node not in lost]
     idle = [node for node in others if node not in facts.nodes]
     silent = srun_step.unreachable_nodes(facts, idle)
     return len({*others} - {*silent}) >= facts.spec.slurm.fewest_nodes
-
-
-def _can_do_without(run_dir: RunDir, facts: AttemptFacts, node: str) -> bool:
-    """Return whether the job has enough other fit nodes, or Slurm has them for the job."""
-    others = expand_hostlist(facts.spec.slurm.exclude or "")
-    return facts.can_lose > 0 or bool(excludable_nodes(run_dir, facts.spec, [node], others))

@@ -33,7 +33,8 @@ def open_attempt(run, me, nodes, address="", checkout=None):
     """The plan of the next attempt; what `attempts.open_next` prints of a job is raised."""
     with open_module.claimed(run, me) as facts:
         facts = close_module.close_lost(run, facts, me)
-        return open_module.open_attempt(run, me, facts, nodes, address, checkout)
+        opened = open_module.open_attempt(run, me, facts, nodes, address, checkout)
+        return None if opened is None else opened.plan
 
 
 def refused(run, me):

@@ -380,26 +380,3 @@ def test_an_open_writes_the_result_of_a_run_whose_last_record_says_done(run, com
     assert command("open", "a") == 0
     assert read_json(run.result)["status"] == "completed"
     assert not run.attempt(2).path.exists()
-
-
-@pytest.mark.parametrize(
-    ("of_job", "is_taken_back"), [("a,b,c", True), ("a,b,c", False), ("a,c", True)]
-)
-def test_a_lost_node_is_given_back_before_a_retry_on_a_spare_one(
-    run, fake_slurm, monkeypatch, of_job, is_taken_back
-):
-    """Else Slurm would end the job later; where it refuses, the job starts again."""
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    run_files.opened(run)
-    lost = {"unreachable_nodes": ["b"]}
-    run_files.recorded(run, lost, cause="node", decision="retry")
-    shown = f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n"
-    fake_slurm.answer("scontrol", shown)
-    fake_slurm.answer("scontrol", status=int(not is_taken_back), when="update*NodeList=*")
-    run_lock.claim(run, ME, 1)
-    code = act(run, Decision(Action.RETRY, Cause.NODE, "x"))
-    # It was given back already where this process takes over from a killed one.
-    is_asked = "scontrol update JobId=7 NodeList=a,c" in fake_slurm.calls
-    assert is_asked == (of_job == "a,b,c")
-    is_requeued = any(call.startswith("scontrol requeue") for call in fake_slurm.calls)
-    assert (code == execute.EXIT_RETRY, is_requeued) == (is_taken_back, not is_taken_back)

@@ -13,11 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt.attempts import start_srun
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from slurm_job_kit.jobs.rundir import read_json, write_json
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from tests.core import run_files
@@ -203,12 +200,3 @@ def test_nothing_is_decided_where_the_batch_process_was_killed(begin):
     job.shell.wait()
     wait_for(lambda: "srun" not in command_line(srun), "srun lives on")
     assert decisions(job.run) == [] and json.loads(job.run.owner.read_text())["attempt"] == 1
-
-
-def test_an_attempt_starts_on_its_nodes_alone(tmp_path, fake_slurm):
-    fake_slurm.answer("srun")
-    plan = run_files.plan(nodes=["n2", "n3"], can_lose=1)
-    plan = records.decode(AttemptPlan, plan, "here")
-    start_srun(RunDir(tmp_path), Spec(slurm=Slurm(nodes=2)), plan, ["srun", "--nodes=4"]).wait(60)
-    (call,) = [call for call in fake_slurm.calls if "agent.sh" in call]
-    assert " --nodes=2 --ntasks=2 --nodelist=n2,n3 --overlap --no-kill " in call

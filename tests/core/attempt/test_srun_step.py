@@ -12,10 +12,10 @@ from unittest import mock
 
 import pytest
 
-from slurm_job_kit.jobs import stop_signals
+from slurm_job_kit.jobs import records, stop_signals
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records.nodes import AgentRecord
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.slurm import client
@@ -31,6 +31,13 @@ def run(run):
     """A run whose attempt 1 is open."""
     run_files.opened(run)
     return run
+
+
+def plan_of(job_id):
+    return records.decode(AttemptPlan, run_files.plan(job_id=job_id), "here")
+
+
+PLAN = plan_of("7")
 
 
 def node(run, rank, code, **fields):
@@ -92,7 +99,7 @@ def watch(run, shell):
     """Starts `watch` of an srun in a thread; returns the thread."""
 
     def start(srun, job_id="7"):
-        words = (run, job_id, 1, srun, shell.stops)
+        words = (run, plan_of(job_id), srun, shell.stops, tuple)
         thread = threading.Thread(target=srun_step.watch, args=words, daemon=True)
         thread.start()
         return thread
@@ -111,7 +118,7 @@ def at_once(monkeypatch):
 @pytest.mark.parametrize("failure", [{"torchrun_exit": 1}, {"error": "no such interface"}])
 def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, shell, capfd, failure):
     run_files.node(run.attempt(1), 0, host="a", **{"torchrun_exit": None} | failure)
-    srun_step.watch(run, "7", 1, waiter, shell.stops)
+    srun_step.watch(run, PLAN, waiter, shell.stops, tuple)
     assert waiter.wait(10) == -signal.SIGKILL
     assert "srun is ended 0.05 s after a failure" in capfd.readouterr().err
 
@@ -136,7 +143,7 @@ def test_srun_that_outlives_all_agents_is_ended_though_none_failed(run, waiter, 
     """A node's slurmstepd was killed: srun waits for its task for ever."""
     node(run, 0, 0)
     node(run, 1, 0)
-    srun_step.watch(run, "7", 1, waiter, shell.stops)
+    srun_step.watch(run, PLAN, waiter, shell.stops, tuple)
     assert "after every agent ended" in capfd.readouterr().err
     assert waiter.wait(10) == -signal.SIGKILL
 
@@ -146,7 +153,7 @@ def test_sruns_child_that_would_end_the_step_later_is_ended_first(run, stand_in,
     node(run, 0, 1)
     killer = f"while kill -0 $$; do sleep 0.02; done; touch '{tmp_path}/killed-a-step'"
     srun, pid = stand_in(f'trap "" TERM; ({killer}) & echo $!; while :; do sleep 0.1; done')
-    srun_step.watch(run, "7", 1, srun, shell.stops)
+    srun_step.watch(run, PLAN, srun, shell.stops, tuple)
     assert srun.wait(10) == -signal.SIGKILL
     wait_for(lambda: not parent_of(int(pid)))
     assert not (tmp_path / "killed-a-step").exists()
@@ -191,7 +198,7 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, shell, monk
     failed = [AgentRecord("a", torchrun_exit=1, end=9.0)]
     looks = mock.Mock(side_effect=[stale, stale, failed, stale])  # the last one is after the loop
     monkeypatch.setattr(srun_step, "read_agents", looks)
-    srun_step.watch(run, "7", 1, waiter, shell.stops)
+    srun_step.watch(run, PLAN, waiter, shell.stops, tuple)
     assert waiter.wait(10) == -signal.SIGKILL
     assert looks.call_count == 4
 
@@ -257,36 +264,11 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
     assert silent == tuple(node for node in nodes if node != "n7")
 
 
-@pytest.mark.parametrize(
-    ("can_lose", "silent", "is_ended"),
-    # The network may come back where more nodes are silent than the run can do without.
-    [(1, "b", True), (1, "ab", False), (0, "b", False), (None, "b", False)],
-)
-def test_srun_is_ended_where_a_node_is_silent_and_the_run_can_go_on_without_it(
-    run, waiter, watch, monkeypatch, capfd, can_lose, silent, is_ended
-):
-    run_files.opened(run, can_lose=can_lose)
-    for rank in range(2):
-        node(run, rank, None)
-    monkeypatch.setattr(srun_step, "LOOK_INTERVAL_S", 0.05)
-    looks = []
-
-    def is_answering(host, *_):
-        looks.append(host)
-        return host not in silent or len(looks) <= 4  # it has answered at first
-
-    monkeypatch.setattr(client, "is_answering", is_answering)
-    watching = watch(waiter)
-    if is_ended:
-        assert waiter.wait(10) == -signal.SIGKILL
-        assert looks.count("b") == 2 + srun_step.SILENT_LOOKS
-    elif can_lose:
-        wait_for(lambda: len(looks) > 4 * srun_step.SILENT_LOOKS)
-    watching.join(10 if is_ended else 1)
-    assert watching.is_alive() is not is_ended and bool(looks) is bool(can_lose)
-    assert ("srun is ended because b does not answer" in capfd.readouterr().err) is is_ended
-    waiter.kill()
-    watching.join(10)
+def test_srun_is_ended_where_a_node_is_lost(run, waiter, shell, capfd):
+    lost = iter([(), (), ("b",)])
+    srun_step.watch(run, PLAN, waiter, shell.stops, lambda: next(lost))
+    assert waiter.wait(10) == -signal.SIGKILL
+    assert "srun is ended because b does not answer" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -61,7 +61,6 @@ def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
     at_start = ["n1", "n2", "n3", "n4"][: slurm.job_nodes]
     plan = open_attempt(run, run_lock.this_process("7"), at_start, "10.0.0.1")
     assert plan is not None and list(plan.nodes) == nodes
-    assert plan.can_lose == len(nodes) + len(spares) - slurm.fewest_nodes
     (line,) = [text for text in capfd.readouterr().err.splitlines() if "rendezvous at" in text]
     count = f"; {quantity(len(spares), 'spare')} ({', '.join(spares)})" if spares else ""
     others = [f"; {node} is left out" for node in out]
@@ -98,21 +97,21 @@ WITH_SPARE = Slurm(nodes=2, spare_nodes=1)
 
 
 @pytest.mark.parametrize(
-    ("slurm", "can_lose", "is_left_out"),
-    [(WITH_SPARE, 1, True), (WITH_SPARE, 0, False), (Slurm(nodes="1-2"), 1, True)],
+    ("slurm", "of_job", "is_left_out"),
+    [(WITH_SPARE, "a,b,c", True), (WITH_SPARE, "a,b", False), (Slurm(nodes="1-2"), "a,b", True)],
 )
 def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_nodes(
-    run, fake_slurm, monkeypatch, slurm, can_lose, is_left_out
+    run, fake_slurm, monkeypatch, slurm, of_job, is_left_out
 ):
     """Slurm would start no job without the node."""
     run.spec.write_text(Spec(slurm=slurm, launch=Launch(script="x.py")).to_json())
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr("time.sleep", lambda _: None)
     fake_slurm.refuse(1)
-    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=a,b,c\n")
+    fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
     crash = kept("b", kind="unknown", is_left_out=False)
     run_files.recorded(run, crash, cause="crash", decision="retry")
-    run_files.opened(run, 2, can_lose=can_lose)
+    run_files.opened(run, 2)
     for rank, node in enumerate("ab"):
         run_files.node(run.attempt(2), rank, host=node, torchrun_exit=1, end=5.0)
     run_files.failed(run.attempt(2), 1, 4.0, host="b")
