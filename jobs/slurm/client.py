@@ -63,7 +63,6 @@ class Job:
     can_requeue: bool = True
     excluded: str = ""  # its ExcNodeList
     uid: int | None = None  # of its user
-    work_dir: str = ""
     nodes: str = ""  # as Slurm writes a list, n[1-2]; empty for a pending job
     # From squeue alone:
     start: float | None = None  # seconds since the epoch; of a pending job the expected start
@@ -182,7 +181,6 @@ def parse_job(text: str) -> Job | None:
         can_requeue=value(r"Requeue=(\d+) ") != "0",
         excluded=value(r"ReqNodeList=\S+ ExcNodeList=(\S+)"),
         uid=int(uid) if uid else None,
-        work_dir=value("WorkDir=(.*)$"),
         nodes=value(r"NodeList=([^(\s]\S*)"),
         text=text,
     )

@@ -19,9 +19,9 @@ from .client import Job, Life, call
 # How long the accounting may not know yet that a job has ended. On Slurm 22.05.8 it still showed
 # the start before of a job that slurmctld had forgotten (MinJobAge 5 s).
 ACCOUNTING_DELAY_S = 10.0
-# A reason and a directory may have any character that people type, newlines, too.
+# A reason may have any character that people type, newlines, too.
 _ROW, _SEPARATOR = "\x1e", "\x1f"
-_COLUMNS = ("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U", "%Z")
+_COLUMNS = ("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U")
 QUEUE_FORMAT = _ROW + _SEPARATOR.join(_COLUMNS)
 
 
@@ -123,12 +123,11 @@ def queue(users: Iterable[int] = ()) -> Queue:
 
 def _job_of(row: Sequence[str]) -> Job:
     """Return the job of a line of squeue, without its id."""
-    state, start, left, num_nodes, nodes, reason, uid, work_dir = row
+    state, start, left, num_nodes, nodes, reason, uid = row
     return Job(
         state=job_state.read(state),
         reason=reason,
-        uid=int(uid) if uid.isdecimal() else None,
-        work_dir=work_dir.removesuffix("\n"),
+        uid=int(uid) if uid.strip().isdecimal() else None,
         start=float(start) if start.isdecimal() else None,
         left_s=duration.parse_or_zero(left) or None,
         num_nodes=int(num_nodes) if num_nodes.isdecimal() else 0,

@@ -40,14 +40,13 @@ requeue=$(cat "$FAKE_SLURM/requeue.$3" 2>/dev/null) || requeue='Requeue=1 Restar
 echo "   JobState=$state Reason=None Dependency=(null)"
 echo "   $requeue BatchFlag=1"
 """
-# A line as job_list.QUEUE_FORMAT has it for each job that has a state or was put into the queue.
+# A line as job_list.QUEUE_FORMAT has it for each job that has a state.
 SQUEUE = r"""
 cd "$FAKE_SLURM"
-for id in $({ ls | sed -n 's/^state\.//p'; cut -d'|' -f1 queue 2>/dev/null; } | sort -u); do
-    state=$(cat "state.$id" 2>/dev/null) || state=RUNNING
+for id in $(ls | sed -n 's/^state\.//p'); do
+    state=$(cat "state.$id")
     columns=$(cat "queue.$id" 2>/dev/null) || columns='N/A|UNLIMITED|1||None'
-    folder=$(sed -n "s/^$id|//p" queue 2>/dev/null | tail -n 1)
-    printf '\036%s\n' "$id|$state|$columns|$(id -u)|$folder" | tr '|' '\037'
+    printf '\036%s\n' "$id|$state|$columns|$(id -u)" | tr '|' '\037'
 done
 """
 CLIENTS = {
@@ -60,11 +59,9 @@ CLIENTS = {
 }
 
 
-def squeue_line(
-    job_id: str, state: str, columns: str = "N/A|UNLIMITED|1||None", folder: str = ""
-) -> str:
+def squeue_line(job_id: str, state: str, columns: str = "N/A|UNLIMITED|1||None") -> str:
     """A line of squeue as job_list.QUEUE_FORMAT has it; columns: those behind the state."""
-    row = [job_id, state, *columns.split("|", 4), str(os.getuid()), folder]
+    row = [job_id, state, *columns.split("|", 4), str(os.getuid())]
     return "\x1e" + "\x1f".join(row) + "\n"
 
 
@@ -119,11 +116,6 @@ class FakeSlurm:
         """Let scontrol and squeue show a job in a state; without one it is RUNNING."""
         (self.folder / f"state.{job_id}").write_text(state)
         (self.folder / f"requeue.{job_id}").write_text(requeue)
-
-    def enqueue(self, job_id: str, work_dir: Path) -> None:
-        """Put a job into the queue that squeue shows with its directory."""
-        with open(self.folder / "queue", "a", encoding="utf-8") as queue:
-            queue.write(f"{job_id}|{work_dir}\n")
 
     @property
     def calls(self) -> list[str]:

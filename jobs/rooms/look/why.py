@@ -300,7 +300,7 @@ def _of_never_started(run: RunState, state: str | None) -> Answer:
         lines = tuple(last_lines(log))
         return replace(answer, log=str(log), last_lines=lines) if has_log else answer
     # Slurm opens job.log first, in the run directory. It does not keep what failed.
-    path, node = job.work_dir or str(run.run_dir.path), "".join(expand_hostlist(job.nodes)[:1])
+    path, node = str(run.run_dir.path), "".join(expand_hostlist(job.nodes)[:1])
     text += f": perhaps {node or 'its node'} cannot open {path}"
     advice = "look whether the node has it; if not, submit with a runs_root that every host has"
     there = f"srun --nodes=1 {f'--nodelist={node} ' if node else ''}ls -d {shlex.quote(path)}"

@@ -35,8 +35,8 @@ def died_here(run):
 def test_a_job_of_another_cluster_is_unknown_whatever_has_its_id_here(run, slurm, shown):
     write_json(run.submission, {"argv": None, "job_id": "7", "uid": os.getuid(), "cluster": "b"})
     slurm.answer("scontrol", CONFIG, when="show config")
-    line = squeue_line("7", shown, folder="/x")
-    slurm.answer("squeue", line.replace(f"\x1f{os.getuid()}\x1f", "\x1f4001\x1f"))
+    line = squeue_line("7", shown)
+    slurm.answer("squeue", line.replace(f"\x1f{os.getuid()}\n", "\x1f4001\n"))
     run_state = state.read(run)
     assert run_state.phase is RunPhase.UNKNOWN
     assert run_state.life and "cluster b" in run_state.life.hint
@@ -48,11 +48,11 @@ def test_a_user_whom_the_host_does_not_know_hides_no_job(run, slurm):
     assert state.read(run).phase is RunPhase.RUNNING
 
 
-def test_a_directory_with_a_newline_hides_no_job(run, slurm):
-    slurm.answer("squeue", squeue_line("7", "RUNNING", folder="/a\nb"))
+def test_a_reason_with_a_newline_hides_no_job(run, slurm):
+    slurm.answer("squeue", squeue_line("7", "PENDING", "N/A|UNLIMITED|1||a\nb"))
     (job,) = (job_list.queue().jobs or {}).values()
-    assert job.work_dir == "/a\nb"
-    slurm.answer("squeue", squeue_line("7", "RUNNING", folder="/a\x1fb"))
+    assert job.reason == "a\nb"
+    slurm.answer("squeue", squeue_line("7", "PENDING", "N/A|UNLIMITED|1||a\x1fb"))
     assert job_list.queue().jobs is None  # what cannot be read is no answer
 
 

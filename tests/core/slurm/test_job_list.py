@@ -13,13 +13,13 @@ SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"
 
 
 def test_the_queue_comes_from_one_query(fake_slurm):
-    lines = squeue_line("12", "RUNNING", "1795507000|1-00:10:00|2|n[1-2]|None", "/a|b")
+    lines = squeue_line("12", "RUNNING", "1795507000|1-00:10:00|2|n[1-2]|None")
     lines += squeue_line("13_2", "PENDING", "N/A|UNLIMITED|1||ReqNodeNotAvail, a|b")
     fake_slurm.answer("squeue", lines)
     jobs, me = job_list.queue([7, 5, 7]).jobs, os.getuid()
     started: dict[str, Any] = {"start": 1795507000.0, "left_s": 87000, "num_nodes": 2}
     assert jobs == {
-        "12": Job("RUNNING", uid=me, work_dir="/a|b", nodes="n[1-2]", **started),
+        "12": Job("RUNNING", uid=me, nodes="n[1-2]", **started),
         "13_2": Job("PENDING", "ReqNodeNotAvail, a|b", uid=me, num_nodes=1),
     }
     (call,) = fake_slurm.calls

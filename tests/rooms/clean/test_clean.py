@@ -92,7 +92,7 @@ def test_a_run_with_a_job_in_the_queue_stays_whole(slurm, here, state, is_succes
     run = ended(here, job_id="12")
     if is_successor:
         records.write(run.successor, Successor("13", "12"))
-    slurm.enqueue("13" if is_successor else "12", here)
+    slurm.set_state("13" if is_successor else "12", state)
     before = everything(run)
     assert main(["clean", "--yes"]) == 0
     assert everything(run) == before
