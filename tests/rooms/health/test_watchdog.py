@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 from slurm_job_kit.trainer.errors import EXIT_FAILED
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.process.watcher import Pulse
-from slurm_job_kit.trainer.rooms.health import phases, watchdog
+from slurm_job_kit.trainer.rooms.health import watchdog
 from slurm_job_kit.trainer.rooms.health.diagnosis import (
     RankHang,
     RankPlace,
@@ -24,7 +24,7 @@ from slurm_job_kit.trainer.rooms.health.diagnosis import (
     place_of,
     ranks_text,
 )
-from slurm_job_kit.trainer.rooms.health.phases import NAMES, START_UP, limit_s
+from slurm_job_kit.trainer.rooms.health.phases import limit_s
 from slurm_job_kit.trainer.rooms.health.watchdog import IdleTimer
 from tests.core.two_hosts import look
 from tests.core.waiting import wait_for
@@ -80,8 +80,6 @@ if way != "lost":
     dog.open(RunDir(folder), 1, limit_s)
 dog._timer.hang_timeout_s = limit_s
 dog.start()
-for done in list(phases.START_UP.values())[:phases.order_of(phase)]:
-    events.event(done)
 if phase:
     pulse.beat(phase)
 while not (folder / "hang").exists() and not (phase and step):
@@ -224,15 +222,6 @@ def test_a_rank_that_hangs_in_a_phase_of_its_start_up_is_named_with_the_phase(st
     assert "in spin_on_a_lock" in outputs[1]
 
 
-def test_a_rank_that_is_stopped_in_an_earlier_phase_is_named_with_that_phase(start):
-    ranks = start("wait", "wait", limit_s=2, in_phases=("rendezvous", "import"))
-    ranks.signal(signal.SIGSTOP, 1)
-    assert ranks.end(0)[0] == [EXIT_FAILED]
-    place = f"rank 1 on {os.uname().nodename} (pid {ranks.pids[1]}, in import)"
-    assert f"in rendezvous: {place} does not answer" in ranks.hang_error()["error"]
-    assert ranks.end(1)[0] == [-signal.SIGKILL]
-
-
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_rank_without_its_run_directory_ends_by_itself(start, is_known):
     if is_known:
@@ -336,21 +325,17 @@ def test_a_rank_that_was_slow_looks_for_the_hang_of_another_one_at_once():
     assert not timer.is_suspicious
 
 
-def test_the_timeline_has_the_phase_of_a_rank(tmp_path):
+def test_the_timeline_has_the_place_of_a_rank(tmp_path):
     run, rank = RunDir(tmp_path), Events(2)
     rank.event("start", host="n1", pid=7)
     rank.open(run, 3)
-    for phase, then in zip(START_UP, (*NAMES[1:], phases.IN_LOOP), strict=True):
-        assert place_of(run, 3, 2) == RankPlace("n1", 7, phase)
-        rank.event(START_UP[phase])
-        rank.event("save")
-        assert place_of(run, 3, 2).phase == then
+    assert place_of(run, 3, 2) == RankPlace("n1", 7)
     assert place_of(run, 4, 2) == place_of(run, 3, 5) == RankPlace("an unknown host", 0)
 
 
-def found(rank, step=5, is_waiting=True, what="batch", **more):
+def found(rank, step=5, is_waiting=True, what="batch"):
     place = (f"n{rank}", 100 + rank, what, step, "loop.py:1 run")
-    return RankHang(1.0, rank, *place, is_waiting, **more)
+    return RankHang(1.0, rank, *place, is_waiting)
 
 
 IMPORTS = {"step": None, "what": "import"}
@@ -365,7 +350,6 @@ RENDEZVOUS = {"step": None, "what": "rendezvous", "is_waiting": False}
         ([{}, {"is_waiting": False}, {}], 1),
         ([{"step": 0}, {"step": None}], 1),
         ([RENDEZVOUS, IMPORTS], 1),  # an earlier phase, even if it waits
-        ([{"num_collectives": 7}, {"num_collectives": 6}], 1),
     ],
 )
 def test_the_suspect_is_the_rank_that_is_behind_or_else_does_not_wait(ranks, suspect):

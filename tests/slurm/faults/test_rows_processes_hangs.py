@@ -123,7 +123,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
     paced.run.wait_for_events("data", 3)
     stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
     hold.unlink()
-    named = f"in model: rank 1 on {stopped.node} (pid {stopped.pid}, in model) does not answer"
+    named = f"in model: rank 1 on {stopped.node} (pid {stopped.pid}) does not answer"
     assert_found(paced.run, since, named, phases.limit_s("model", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
@@ -147,7 +147,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
     since = max(event["t"] for event in run.events("import"))
     imported = [event["event"] for event in read_jsonl(run.dir.timeline("rank-00001"))]
     assert "import" not in imported, "it came too late"
-    named = f"in rendezvous: rank 1 on {stopped.node} (pid {stopped.pid}, in import) does not"
+    named = f"in rendezvous: rank 1 on {stopped.node} (pid {stopped.pid}) does not"
     assert_found(run, since, named, phases.limit_s("rendezvous", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()

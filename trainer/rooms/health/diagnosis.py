@@ -2,22 +2,20 @@
 
 import contextlib
 import faulthandler
-import json
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ....jobs.procfs import parent_of
-from ....jobs.records import OMIT_NONE
 from ....jobs.records.training import read_events
 from ...contract import AttemptDir, RunDir, node_name
-from .phases import NAMES, order_of, phase_after
+from .phases import order_of
 
 MAX_NAMED = 4
 STACK_DUMP_S = 0.5
@@ -28,8 +26,6 @@ WAITING_IN = (
 )
 # Modules in which a rank reads files, or waits for its own worker processes.
 WORKING_IN = ("slurm_job_kit.trainer.data.", "slurm_job_kit.jobs.checkpoint.reader.")
-# NCCL's flight recorder, only in a build with CUDA; and that of gloo.
-RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,6 @@ class RankHang:
     step: int | None  # None before the first
     where: str  # file, line and function of the main thread's top frame
     is_waiting: bool  # that frame belongs to code that waits for other ranks
-    # That this rank has begun; None: not read, or not yet.
-    num_collectives: int | None = field(default=None, metadata=OMIT_NONE)
 
     @staticmethod
     def path(attempt_dir: AttemptDir, rank: int) -> Path:
@@ -53,11 +47,10 @@ class RankHang:
 
 
 class RankPlace(NamedTuple):
-    """Where a rank runs, from its timeline; pid 0 and phase "" if the timeline has neither."""
+    """Where a rank runs, from its timeline; pid 0 if the timeline does not say so."""
 
     host: str
     pid: int
-    phase: str = ""
 
 
 def diagnose(states: Mapping[int, RankHang], unresponsive: Mapping[int, RankPlace]) -> str:
@@ -65,8 +58,7 @@ def diagnose(states: Mapping[int, RankHang], unresponsive: Mapping[int, RankPlac
     stacks = f"stacks of {ranks_text(states)} are in their logs"
     if unresponsive:
         places = [
-            f"rank {rank} on {place.host} (pid {place.pid or 'unknown'}"
-            f"{f', in {place.phase}' if place.phase in NAMES else ''})"
+            f"rank {rank} on {place.host} (pid {place.pid or 'unknown'})"
             for rank, place in sorted(unresponsive.items())
         ]
         verb = "does" if len(unresponsive) == 1 else "do"
@@ -82,21 +74,15 @@ def diagnose(states: Mapping[int, RankHang], unresponsive: Mapping[int, RankPlac
 
 
 def laggards(states: Iterable[RankHang]) -> list[RankHang]:
-    """Return the ranks that are furthest behind and do not wait for others; else all of these.
+    """Return the ranks in the earliest phase or step: those that do not wait, else all of these."""
 
-    Furthest behind: in the phase or the step, then in the number of collectives that it began.
-    """
+    def progress(state: RankHang) -> tuple[int, int]:
+        return order_of(state.what), -1 if state.step is None else state.step
+
     ranks = sorted(states, key=lambda state: state.rank)
-    first = min(_progress(state) for state in ranks)
-    behind = [state for state in ranks if _progress(state) == first]
+    first = min(map(progress, ranks))
+    behind = [state for state in ranks if progress(state) == first]
     return [state for state in behind if not state.is_waiting] or behind
-
-
-def _progress(state: RankHang) -> tuple[int, int, int]:
-    step = -1 if state.step is None else state.step
-    # None: not read, so nothing speaks against the rank.
-    number = sys.maxsize if state.num_collectives is None else state.num_collectives
-    return order_of(state.what), step, number
 
 
 def ranks_text(ranks: Collection[int]) -> str:
@@ -127,36 +113,15 @@ def place_of_main_thread() -> tuple[str, bool]:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}", is_waiting
 
 
-def num_collectives() -> int:
-    """Return how many collectives this rank has begun, by torch's flight recorder.
-
-    Imports nothing: the import of torch may be what hangs. torch keeps the GIL while it writes the
-    dump (2.13: 80 ms for 2,000 entries); if CUDA does not answer, no thread can end the call.
-    """
-    last: dict[tuple[str, str], int] = {}  # by process group
-    with contextlib.suppress(Exception):  # private names of torch: any of them may be gone
-        c10d: Any = sys.modules["torch"]._C._distributed_c10d
-        for name in RECORDERS:
-            dump = getattr(c10d, name)() if hasattr(c10d, name) else "{}"
-            for entry in json.loads(dump).get("entries", ()):
-                backend = entry["profiling_name"].partition(":")[0]
-                group, number = (backend, entry["process_group"][0]), entry["collective_seq_id"]
-                if not entry["is_p2p"]:
-                    last[group] = max(number, last.get(group, 0))
-    return sum(last.values())
-
-
 def place_of(run_dir: RunDir, attempt: int, rank: int) -> RankPlace:
-    """Return where a rank of this attempt runs and its phase, from the rank's own timeline."""
-    place, phase = RankPlace("an unknown host", 0), NAMES[0]
+    """Return where a rank of this attempt runs, from the rank's own timeline."""
+    place = RankPlace("an unknown host", 0)
     with contextlib.suppress(OSError):
         for event in read_events(run_dir.timeline(f"rank-{rank:05d}")):
-            if event.attempt != attempt:
-                continue
-            if event.event in ("spawn", "start") and event.host and event.pid:
+            is_start = event.event in ("spawn", "start") and event.attempt == attempt
+            if is_start and event.host and event.pid:
                 place = RankPlace(event.host, event.pid)
-            phase = phase_after(event.event) or phase
-    return place._replace(phase=phase if place.pid else "")
+    return place
 
 
 def end_siblings(places: Iterable[RankPlace]) -> None:

@@ -9,8 +9,6 @@ from .watchdog import Watchdog
 
 def callbacks(pulse: Pulse) -> list[Callback]:
     """Start the watchdog of this rank."""
-    # For `diagnosis`: by default torch 2.13 records 2,000 collectives, of NCCL only.
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     # Missing variables are reported later. Source: torchrun, "Environment Variables".
     rank, world_size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     watchdog = Watchdog(int(rank), int(world_size), pulse)

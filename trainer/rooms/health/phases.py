@@ -9,20 +9,17 @@ START_UP_FACTOR = 10
 MIN_START_UP_LIMIT_S = 30.0
 
 DEVICE_TEST = "device test"
-IN_LOOP = "training"
-# Each phase with the event in the rank's timeline that ends it.
-START_UP = {
-    "import": "import",
-    "rendezvous": "rendezvous",  # also waits for the slowest import of all ranks
-    DEVICE_TEST: "device_test",
-    "all-reduce test": "preflight",
-    "init": "init",  # in a launch by hand rank 0 opens an attempt in it
-    "data": "data",
-    "model": "model",  # has the first forward pass, and what it compiles
-    "restore": "loaded",
-    "first step": "first_step",
-}
-NAMES = tuple(START_UP)
+NAMES = (
+    "import",
+    "rendezvous",  # also waits for the slowest import of all ranks
+    DEVICE_TEST,
+    "all-reduce test",
+    "init",
+    "data",
+    "model",  # has the first forward pass, and what it compiles
+    "restore",
+    "first step",
+)
 
 
 def limit_s(phase: str, hang_timeout_s: int | str) -> float:
@@ -40,9 +37,3 @@ def limit_s(phase: str, hang_timeout_s: int | str) -> float:
 def order_of(phase: str) -> int:
     """Return the index of a phase; everything in the training loop comes after all of them."""
     return NAMES.index(phase) if phase in NAMES else len(NAMES)
-
-
-def phase_after(event: str) -> str:
-    """Return the phase that begins with an event of the timeline; "" if the event ends none."""
-    ends = list(START_UP.values())
-    return (*NAMES, IN_LOOP)[ends.index(event) + 1] if event in ends else ""

@@ -13,7 +13,6 @@ Imports no torch: the import of torch itself may hang.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import faulthandler
 import os
 import signal
@@ -33,7 +32,6 @@ from .diagnosis import (
     diagnose,
     end_siblings,
     laggards,
-    num_collectives,
     place_of,
     place_of_main_thread,
     stacks_of_all_threads,
@@ -203,10 +201,7 @@ class Watchdog(Callback):
     def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankHang) -> Hang:
         """Publish this rank's state; the first rank to find the hang draws the conclusion."""
         attempt_dir = run_dir.attempt(attempt)
-        path = RankHang.path(attempt_dir, self._rank)
-        records.write(path, state)
-        # After the first write: a rank that CUDA blocks from here on counts as one that answered.
-        records.write(path, dataclasses.replace(state, num_collectives=num_collectives()))
+        records.write(RankHang.path(attempt_dir, self._rank), state)
         try:
             os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
@@ -217,19 +212,17 @@ class Watchdog(Callback):
         """Wait for the states of all ranks, publish which hang, kill those of this node."""
         attempt_dir, all_ranks = run_dir.attempt(attempt), set(range(self._world_size))
         states: dict[int, RankHang] = {}
-        incomplete = all_ranks
+        missing = all_ranks
         deadline = time.monotonic() + GRACE_S
-        while incomplete and time.monotonic() < deadline:
+        while missing and time.monotonic() < deadline:
             time.sleep(POLL_S)
             names = shared_files.names_in(attempt_dir.path)
-            for rank in incomplete:
+            for rank in missing:
                 path = RankHang.path(attempt_dir, rank)
                 state = records.read(RankHang, path) if path.name in names else None
                 if state is not None:
                     states[rank] = state
-            complete = {rank for rank, each in states.items() if each.num_collectives is not None}
-            incomplete = all_ranks - complete
-        missing = all_ranks - states.keys()
+            missing = all_ranks - states.keys()
         unresponsive = {rank: place_of(run_dir, attempt, rank) for rank in missing}
         text = f"{self._head()}: {diagnose(states, unresponsive)}"
         silent = tuple(sorted(unresponsive))
