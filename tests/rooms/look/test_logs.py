@@ -38,14 +38,6 @@ def run(here):
     return run
 
 
-def test_all_attempts_are_shown_with_a_seam_that_says_what_ended_the_earlier_one(run, capsys):
-    assert main(["logs", "tiny"]) == 0
-    first, seam, second = capsys.readouterr().out.partition("---- attempt 2")
-    assert first == "step 1\nstep 2\nkilled\n"
-    assert "on a,b from" in second and "attempt 1 ended: preemption" in second
-    assert second.endswith("----\nstep 3\nstep 4\n") and seam
-
-
 def test_one_attempt_is_shown_as_it_is(run, capsys):
     assert main(["logs", "tiny", "--attempt", "1"]) == 0
     assert capsys.readouterr().out == "step 1\nstep 2\nkilled\n"

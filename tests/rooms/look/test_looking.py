@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +71,14 @@ KINDS = {
 }
 
 
+@pytest.fixture
+def tmp_path():
+    """A folder that other users may open: pytest closes its own whenever it starts again."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
 @contextlib.contextmanager
 def another_user(root):
     """A block as a user who may read everything below a folder, and write nothing.
@@ -79,9 +89,6 @@ def another_user(root):
         if not path.is_symlink():
             path.chmod(0o555 if path.is_dir() else 0o444)
     if os.getuid() == 0:
-        for parent in root.parents:
-            if parent.stat().st_mode & 0o5 != 0o5:
-                parent.chmod(0o755)  # those of pytest
         os.seteuid(NOBODY)
     try:
         yield
@@ -89,7 +96,7 @@ def another_user(root):
         os.seteuid(os.getuid())
         for path in [root, *root.rglob("*")]:
             if path.is_dir() and not path.is_symlink():
-                path.chmod(0o755)  # so that pytest can delete them
+                path.chmod(0o755)  # so that they can be deleted
 
 
 @pytest.mark.parametrize("who", [contextlib.nullcontext, another_user])

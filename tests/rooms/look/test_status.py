@@ -15,15 +15,6 @@ from tests.core import run_files
 from tests.core.run_files import make_run
 
 
-def test_status_lists_runs_newest_first(here, capsys):
-    for run_id in ("20260101", "20260102"):
-        make_run(here, run_id)
-    assert main(["status"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["NAME", "RUN", "STATE"]
-    assert [line[1] for line in lines[1:]] == ["20260102", "20260101"]
-
-
 def test_status_without_runs_says_how_to_start(here, capsys):
     assert main(["status"]) == 0
     assert "make submit" in capsys.readouterr().out
@@ -41,7 +32,7 @@ def test_status_as_json_has_state_progress_and_metrics(here, capsys):
     assert row["metrics"] == {"eval_accuracy": 0.5}
 
 
-@pytest.mark.parametrize("result", ["completed", "held", "killed", "running"])
+@pytest.mark.parametrize("result", ["held", "killed", "running"])
 def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
     run = make_run(here)
     if result == "running":
@@ -122,23 +113,14 @@ def test_status_shows_the_newest_runs_and_how_many_there_are(here, capsys):
     assert len(json.loads(capsys.readouterr().out)) == 22
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "reason"),
-    [
-        ("spec.json", "{}", "older version"),
-        ("result.json", '{"status": "completed", "metrics": {"a": [1]}}', "result.json: "),
-    ],
-)
-def test_a_run_that_is_damaged_or_of_another_kit_hides_no_other(here, capsys, file, text, reason):
-    damaged, run = make_run(here, "20260109"), make_run(here)
-    (damaged.path / file).write_text(text)
+def test_a_run_of_another_kit_hides_no_other(here, capsys):
+    older, run = make_run(here, "20260109"), make_run(here)
+    older.spec.write_text("{}")
     assert main(["status", "--json"]) == 0
     rows = {row["run_id"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["20260109"]["state"] == "unreadable" and reason in rows["20260109"]["reason"]
+    assert rows["20260109"]["state"] == "unreadable"
+    assert "older version" in rows["20260109"]["reason"]
     assert rows[run.run_id]["state"] == "frozen"
-    assert main(["status"]) == 0
-    assert " frozen" in capsys.readouterr().out
-    assert main(["status"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -178,15 +160,6 @@ def test_the_runs_of_a_name_are_listed_and_another_name_is_not(here, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_the_detail_of_a_run_with_tensorboards_files_names_its_command(here, capsys):
-    run = make_run(here)
-    assert main(["status", "tiny"]) == 0
-    assert "tensorboard" not in capsys.readouterr().out
-    run.tensorboard.mkdir()
-    assert main(["status", "tiny"]) == 0
-    assert f"tensorboard --logdir {run.tensorboard}" in capsys.readouterr().out
-
-
 def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, submitted, capsys):
     """Slurm forgets a job after MinJobAge; why reads the same answer of sacct."""
     slurm.answer("scontrol", error="slurm_load_jobs error: Invalid job id specified", status=1)
@@ -200,16 +173,3 @@ def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, submitted
     slurm.answer("sacct", "4711|RUNNING\n")  # slurmctld does not have it: no state of a live job
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "frozen"
-
-
-@pytest.mark.parametrize(
-    ("metrics", "text"),
-    [
-        ({"loss": 0.123456, "bleu": 31.0}, "loss 0.1235  bleu 31"),
-        ({"eval_accuracy": 0.5, "eval_bleu": 3.0}, "held-out accuracy 50.00%  bleu 3"),
-    ],
-)
-def test_the_metrics_of_a_script_are_shown_by_their_names(here, capsys, metrics, text):
-    write_json(make_run(here).progress, {"step": 7, "total": None, "metrics": metrics})
-    assert main(["status"]) == 0
-    assert f"step 7/?  {text}" in capsys.readouterr().out

@@ -64,21 +64,6 @@ def test_a_complete_run_names_what_delayed_it(story, fields, evidence, cause):
     assert "after 2 attempts" in answer["text"] and "step 58" in answer["text"]
 
 
-def test_the_newest_cause_comes_first_and_the_earlier_ones_have_a_line_each(story):
-    for number in range(1, 13):
-        story.attempt(number, cause="preemption", reason="preempted")
-    story.attempt(13, decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
-    story.error(number=13, kind="user_code")
-    story.held()
-    answer = story.why()
-    assert causes(answer) == ["user_code", *["preemption"] * 12]
-    text = story.text()
-    assert "user_code: the run is held: rank 1 on b: ValueError: x\n" in text
-    assert "\n  2 earlier ones are in attempts.jsonl\n  attempt 3: preemption: preempted\n" in text
-    assert "\n  what to do: correct the code" in text
-    assert text.rstrip().endswith(answer["command"])
-
-
 def test_the_place_of_a_mistake_in_the_code_is_the_users_own_line(story, here):
     checkout = make_code(here, story.run, model="raise ValueError('x')")
     frozen = story.run.code.resolve() / "model.py"
@@ -307,8 +292,3 @@ def test_a_run_that_lost_its_spec_names_the_file(story):
     (story.run.path / "code").symlink_to("nowhere")
     answer = story.why()
     assert answer["cause"] == "files_missing" and "spec.json is gone" in answer["text"]
-
-
-def test_a_run_that_was_never_started_says_so(story):
-    answer = story.why()
-    assert answer["cause"] == "never_started" and "make resume" in answer["command"]
