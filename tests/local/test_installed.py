@@ -66,7 +66,7 @@ def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tm
 
 
 @pytest.mark.slow
-@pytest.mark.room("changes")
+@pytest.mark.room("changes", "look")
 def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, tmp_path):
     two_ranks = ("slurm.nodes=1", "launch.nproc_per_node=2")
     text = kit(repository, "submit", "specs/mine.yaml", *two_ranks, "--cluster", "local")

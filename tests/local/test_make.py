@@ -46,6 +46,7 @@ def make(tmp_path):
     kit.kill()
 
 
+@pytest.mark.room("look", "export")
 def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_path):
     pace = tmp_path / "pace"
     pace.touch()

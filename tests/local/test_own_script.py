@@ -105,6 +105,7 @@ def weights(checkpoint):
 
 
 @pytest.mark.slow
+@pytest.mark.room("look")
 def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit, tmp_path):
     process = submit_config(kit, OWN % ("configs/own_script/train.py", STEPS, "TERM"))
     run, _ = log_with(kit, "saved after step 100:")
