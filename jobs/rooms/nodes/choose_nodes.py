@@ -1,7 +1,7 @@
 """The nodes of an attempt, chosen from those of its job, and where its agents meet."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ... import installation
 from ...attempt import srun_step
@@ -39,7 +39,7 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     if silent:
         print_line(f"no answer from {', '.join(silent)}: left out of the next attempt if possible")
     unfit = suspects.unfit(past_of(facts.attempts), counted_since(facts.spec, facts.submission))
-    chosen, head = suspects.choose_nodes(facts.spec.slurm, present, silent, unfit), None
+    chosen, head = fittest(facts.spec.slurm, present, silent, unfit), None
     lost = [node for node in silent if node in _known_lost(facts) and node not in chosen]
     if lost and not client.keep_nodes(job_id, [node for node in present if node not in lost]):
         print_line(f"could not release {', '.join(lost)}: Slurm may end the job because of it")
@@ -55,6 +55,20 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     can_lose = max(0, len(chosen) + len(spares) - facts.spec.slurm.fewest_nodes)
     watched = SilentNodes(run_dir, attempt, can_lose)
     return Chosen(chosen, head, place_argv(chosen), watched.look, "".join(notes))
+
+
+def fittest(
+    slurm: Slurm, nodes: Sequence[str], lost: Collection[str], unfit: Collection[str]
+) -> tuple[str, ...]:
+    """Choose the nodes of an attempt from those of the job, in their order.
+
+    lost: do not answer. unfit: are left out. Both are taken where there are too few others, lost
+    ones last: results depend on the number of nodes.
+    """
+    num_fit = len({*nodes} - {*unfit, *lost})
+    wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
+    by_fitness = sorted(nodes, key=lambda node: (node in lost, node in unfit))[:wanted]
+    return tuple(node for node in nodes if node in by_fitness)
 
 
 def _known_lost(facts: AttemptFacts) -> Sequence[str]:

@@ -29,22 +29,19 @@ def after_fault_of_node(
 
 
 def _decide(ending: Ending, mine: NodesFound, decision: Decision) -> Decision:
-    found, has_allocation = ending.evidence, ending.has_allocation
+    found = ending.evidence
+    is_ours = ending.has_allocation and not found.is_requeued
     if ending.is_lost:
-        if mine.rebooted and decision.cause is Cause.LOST:
-            reason = f"rebooted after the attempt began: {', '.join(mine.rebooted)}"
-            return Decision(Action.RETRY, Cause.NODE, reason)
-    elif decision.action is Action.WAIT and has_allocation and not found.is_requeued:
+        return decision
+    if decision.action is Action.WAIT and is_ours and mine.bad:
         # Slurm accepts an ExcNodeList only for a pending job: the kit requeues it first.
-        if mine.bad:
-            return rules.after_warning(ending)
-    elif decision.cause in rules.CRASHES or (
-        decision.cause is Cause.NODE and has_allocation and not found.is_requeued
-    ):
-        if mine.followed:
-            return Decision(Action.HOLD, rules.crash_cause(found), mine.followed)
-        if found.unreachable_nodes or (mine.suspected and not found.would_repeat):
-            return _after_node_trouble(ending, mine)
+        return rules.after_warning(ending)
+    if decision.cause not in rules.CRASHES and not (decision.cause is Cause.NODE and is_ours):
+        return decision
+    if mine.followed:
+        return Decision(Action.HOLD, rules.crash_cause(found), mine.followed)
+    if found.unreachable_nodes or (mine.suspected and not found.would_repeat):
+        return _after_node_trouble(ending, mine)
     return decision
 
 

@@ -7,7 +7,7 @@ run. Slurm takes features, drained and reserved nodes into account.
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ...commands.queue import test_only
@@ -41,11 +41,9 @@ def excluded(
     """
     past = past_of(attempts)
     bad = suspects.left_out(past, counted_since(spec, submission))
-    requested = expand_hostlist(spec.slurm.exclude or "")
-    ever_bad = suspects.left_out(past, 0.0).keys()
-    others = [node for node in listed if node not in ever_bad or node in requested]
-    ours = {*listed} - {*others}
-    if ours == bad.keys() - {*others}:
+    ours = suspects.left_out(past, 0.0).keys() - expand_hostlist(spec.slurm.exclude or "")
+    others = [node for node in listed if node not in ours]
+    if {*listed} - {*others} == bad.keys() - {*others}:
         return listed
     nodes = excludable_nodes(run_dir, spec, bad, others)
     for node, reason in bad.items():
@@ -54,13 +52,11 @@ def excluded(
             print_line(f"node {node} is left out of the next attempts for {hours} h: {reason.text}")
         else:
             print_line(f"node {node} cannot be left out, too few other nodes: {reason.text}")
-    for node in sorted(ours - bad.keys()):
-        print_line(f"node {node} is used again from the next attempt on")
     return [*others, *nodes]
 
 
 def excludable_nodes(
-    run_dir: RunDir, spec: Spec, bad: Collection[str], others: Sequence[str]
+    run_dir: RunDir, spec: Spec, bad: Iterable[str], others: Sequence[str]
 ) -> list[str]:
     """Return the bad nodes without which Slurm would ever start the job; the newest, if not all."""
     more = [node for node in bad if node not in others]

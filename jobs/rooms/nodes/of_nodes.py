@@ -1,13 +1,12 @@
 """What an attempt shows of its nodes: the reasons against each, and whether there are others."""
 
-import math
 import time
 from collections.abc import Set
 from dataclasses import replace
 
 from ...attempt import srun_step
 from ...records import with_room
-from ...records.ended import LOST, Evidence
+from ...records.ended import Evidence
 from ...rundir import RunDir
 from ...runs.interpret import AttemptFacts
 from ...slurm import client, job_state
@@ -18,16 +17,9 @@ from .exclude_nodes import counted_since, excludable_nodes
 from .reasons import is_failure, reasons_of
 from .records import ROOM, NodesFound, past, past_of
 
-# What the clocks of a node and of slurmctld may differ by: munge refuses messages that are older.
-# Source: munged(8), default time-to-live of a credential.
-CLOCK_SKEW_S = 300.0
-
 
 def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | None) -> Evidence:
     """Return the evidence with what speaks against single nodes, and whether there are others."""
-    rebooted: tuple[str, ...] = ()
-    if found.job_state == LOST and not found.unreachable_nodes and facts.nodes:
-        rebooted = rebooted_nodes(facts)
     states = {}
     is_running = found.job_state in job_state.ON_NODES
     if is_failure(found) and is_running and not found.would_repeat:
@@ -41,29 +33,19 @@ def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | N
         excluded = expand_hostlist(facts.spec.slurm.exclude or "")
         return bool(excludable_nodes(run_dir, facts.spec, [node], excluded))
 
-    reasons = reasons_of(facts, found, states, rebooted)
+    reasons = reasons_of(facts, found, states)
     reasons = suspects.confirmed(reasons, before, since, can_do_without)
-    mine = NodesFound(reasons, rebooted=rebooted)
-    now = past(found, time.time(), False, mine)
+    now = past(found, time.time(), False, reasons)
     left_out = suspects.left_out([*before, now], since)
-    mine = replace(
-        mine,
+    unfit = suspects.unfit([*before, now], since)
+    mine = NodesFound(
+        reasons,
+        has_spares=has_spares(facts, found, unfit, job),
         followed=suspects.followed(now, before),
         left_out=tuple(left_out.values()),
-        has_spares=has_spares(facts, found, {*mine.suspected} | left_out.keys(), job),
     )
-    return (
-        found if mine == NodesFound() else replace(found, rooms=with_room(found.rooms, ROOM, mine))
-    )
-
-
-def rebooted_nodes(facts: AttemptFacts) -> tuple[str, ...]:
-    """Return the nodes of the attempt that certainly booted after it began."""
-    # By slurmctld's clock: its own time less the up-time that slurmd sent. Source:
-    # slurmctld/node_mgr.c, validate_node_specs.
-    times = client.of_nodes(facts.nodes, r"BootTime=(\d+) ")
-    start = math.inf if facts.plan is None else facts.plan.start + CLOCK_SKEW_S
-    return tuple(node for node in facts.nodes if float(times.get(node, 0)) > start)
+    has_any = mine != NodesFound()
+    return replace(found, rooms=with_room(found.rooms, ROOM, mine)) if has_any else found
 
 
 def has_spares(facts: AttemptFacts, found: Evidence, unfit: Set[str], job: Job | None) -> bool:

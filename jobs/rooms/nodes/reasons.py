@@ -8,8 +8,7 @@ Pure functions; their table is tests/rooms/nodes/test_reasons.py.
 
 import re
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
 
 from ...console import quantity
 from ...kinds import OF_MEMORY, Kind
@@ -41,38 +40,25 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def reasons_of(
-    facts: AttemptFacts,
-    evidence: Evidence,
-    states: Mapping[str, str],
-    rebooted: Collection[str] = (),
+    facts: AttemptFacts, evidence: Evidence, states: Mapping[str, str]
 ) -> tuple[Reason, ...]:
     """Return what speaks against nodes after an attempt, at most one reason for each, by name.
 
-    states: Slurm's State of the nodes; empty where it was not asked or did not answer. rebooted:
-    during the attempt.
+    states: Slurm's State of the nodes; empty where it was not asked or did not answer.
     """
     errors = facts.of_nodes.errors
     own = {error.host for error in errors if not error.caused_by_peer}
     of_hardware = [error for error in errors if error.kind in OF_HARDWARE]
     reasons = [Reason(each.host, each.kind, first_line(each.error), True) for each in of_hardware]
     reasons += _of_slurm(evidence, states, own)
-    # Perhaps by the site, which may have mended it.
-    text = "it was rebooted during an attempt"
-    reasons += [Reason(node, Kind.NODE_FAILURE, text, False) for node in rebooted]
     # Slurm may have killed the processes of a job that it ended, one node after the other.
     is_ended = evidence.job_state in ("LOCAL", LOST) or has_no_allocation(evidence.job_state)
     if is_failure(evidence) and not is_ended:
         reasons += _of_gpus(facts)
-        reasons += [] if reasons or evidence.kind in OF_MEMORY else _of_first_failure(facts)
-    named = [replace(each, node=_name_of(each.node, facts.nodes)) for each in reversed(reasons)]
-    by_node = {each.node: each for each in named}
+        if not reasons and evidence.kind not in OF_MEMORY:
+            reasons += _of_first_failure(facts)
+    by_node = {each.node: each for each in reversed(reasons)}
     return tuple(by_node[node] for node in sorted(by_node))
-
-
-def _name_of(host: str, nodes: Sequence[str]) -> str:
-    """Return Slurm's name of a node; a host's own name may have a domain."""
-    short = host.partition(".")[0]
-    return short if host not in nodes and short in nodes else host
 
 
 def _of_slurm(
@@ -92,66 +78,55 @@ def _of_slurm(
 
 def _of_gpus(facts: AttemptFacts) -> Iterator[Reason]:
     """Yield the nodes with fewer GPUs than the others; too few on all are a mistake in the spec."""
-    counts = {
-        agent.host: agent.gpus
-        for agent in facts.of_nodes.agents
-        if agent and agent.gpus is not None
-    }
-    most = max(counts.values(), default=0)
-    for node, count in counts.items():
-        if count < most:
+    agents = [agent for agent in facts.of_nodes.agents if agent and agent.gpus is not None]
+    most = max((agent.gpus or 0 for agent in agents), default=0)
+    for agent in agents:
+        if (count := agent.gpus or 0) < most:
             text = f"it has {quantity(count, 'GPU')}, another node {most}"
-            yield Reason(node, Kind.BAD_NODE, text, True)
+            yield Reason(agent.host, Kind.BAD_NODE, text, True)
 
 
 def _of_first_failure(facts: AttemptFacts) -> Iterator[Reason]:
     """Yield the node that crashed or hung while the others were well, if it is a single one."""
-    own = [error for error in facts.of_nodes.errors if not error.caused_by_peer]
+    found = facts.of_nodes
+    own = [error for error in found.errors if not error.caused_by_peer]
     first = interpret.first_error(own)
-    if facts.of_nodes.hang is not None:
+    if found.hang is not None:
         step = interpret.steps_of(facts)[1]
         failure = "" if step is None else f"hang at step {step}"
-        reasons = [
-            Reason(host, Kind.HANG, "it hung", False, failure) for host in facts.of_nodes.hang.hosts
-        ]
+        reasons = [Reason(host, Kind.HANG, "it hung", False, failure) for host in found.hang.hosts]
     elif first is not None:
         by_host = {error.host: error for error in own} | {first.host: first}
         is_of_run = first.would_repeat or first.kind in OF_THE_RUN
         reasons = [] if is_of_run else [_of_error(facts, error) for error in by_host.values()]
-    elif facts.of_nodes.agent_errors:
-        reasons = [_of_agent(error) for error in facts.of_nodes.agent_errors]
+    elif found.agent_errors:
+        reasons = [_of_agent(error) for error in found.agent_errors]
     else:
-        hosts = dict.fromkeys(host for _, host in facts.of_nodes.gone)
+        hosts = dict.fromkeys(host for _, host in found.gone)
         reasons = [Reason(host, Kind.PROCESS_KILLED, "a rank died there", False) for host in hosts]
     if len(reasons) == 1 and len(facts.nodes) > 1:
         yield reasons[0]
 
 
 def _of_error(facts: AttemptFacts, error: RankError) -> Reason:
-    known = _failure_of(error)
+    """Return the reason in the error of a rank; its failure is the error and its place.
+
+    No failure is known of a rank that was killed, or whose collective failed, which happens twice
+    in the same words, of different nodes. Numbers are left out: a path may have the time in it.
+    """
+    code = error.exit_code or 0
+    text = next(iter(error.error.strip().splitlines()), "")
+    failure = _NUMBER.sub("#", text)
+    if places := _FRAME.findall(error.traceback):
+        # Not its words: a path in them may have a random name.
+        failure = "{} in {} line {}".format(text.partition(":")[0], *places[-1])
     # Of a large job any two nodes crash in the same words now and then, but not from the same step.
-    failure = "" if known is None else f"{known}, from step {interpret.loaded_step(facts)}"
-    if error.kind is Kind.COLLECTIVE:  # it may fail twice in the same words, of different nodes
+    failure += f", from step {interpret.loaded_step(facts)}"
+    if error.kind is Kind.COLLECTIVE or {-code, code - 128} & {*_KILLED_BY}:
         failure = ""
     if error.kind is Kind.STALE_FILE:  # of a cache of any program, on its way through any code
         failure = error.kind
     return Reason(error.host, error.kind, first_line(interpret.format_error(error)), False, failure)
-
-
-def _failure_of(failed: RankError) -> str | None:
-    """Return what makes two failures of ranks the same one: the error and its place.
-
-    None for a rank that was killed, or lost a peer. Numbers are left out of the error: a path may
-    have the time in it.
-    """
-    code = 0 if failed.exit_code is None else failed.exit_code
-    if failed.caused_by_peer or {-code, code - 128} & {*_KILLED_BY}:
-        return None
-    text = next(iter(failed.error.strip().splitlines()), "")
-    if places := _FRAME.findall(failed.traceback):
-        # Not its words: a path in them may have a random name.
-        return "{} in {} line {}".format(text.partition(":")[0], *places[-1])
-    return _NUMBER.sub("#", text)
 
 
 def _of_agent(error: str) -> Reason:

@@ -32,14 +32,13 @@ class NodesFound:
     """What an attempt says of nodes.
 
     has_spares: the job has enough other nodes for the next attempt. followed: the sentence about a
-    failure that ended an attempt on another node, too, without a checkpoint between. rebooted: of
-    a lost attempt, the nodes that booted after it began. left_out: after this attempt.
+    failure that ended an attempt on another node, too, without a checkpoint between. left_out:
+    after this attempt.
     """
 
     reasons: tuple[Reason, ...] = ()
     has_spares: bool = False
     followed: str | None = field(default=None, metadata=OMIT_NONE)
-    rebooted: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
     @property
@@ -70,13 +69,16 @@ class Past(NamedTuple):
 
 def past_of(attempts: Sequence[AttemptRecord]) -> list[Past]:
     """Return the closed attempts of a run, oldest first."""
-    return [past(each.evidence, each.times.stop, each.decision in ENDS) for each in attempts]
+    return [
+        past(each.evidence, each.times.stop, each.decision in ENDS, found_in(each.evidence).reasons)
+        for each in attempts
+    ]
 
 
-def past(evidence: Evidence, time: float, is_end: bool, found: NodesFound | None = None) -> Past:
-    """Return an attempt. found: by default what its evidence has.
+def past(evidence: Evidence, time: float, is_end: bool, reasons: tuple[Reason, ...]) -> Past:
+    """Return an attempt.
 
     An attempt without Slurm has no name of Slurm for its node, so it speaks against none.
     """
-    reasons = (found or found_in(evidence)).reasons if evidence.job_state != "LOCAL" else ()
-    return Past(time, is_end, evidence.has_progress, reasons)
+    is_local = evidence.job_state == "LOCAL"
+    return Past(time, is_end, evidence.has_progress, () if is_local else reasons)

@@ -7,12 +7,11 @@ table is tests/rooms/nodes/test_suspects.py.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ...kinds import Kind
 from ...records.ended import LeftOut
-from ...spec import Slurm
 from .records import Past, Reason
 
 
@@ -38,27 +37,26 @@ def confirmed(
     )
 
 
-def is_same_elsewhere(reason: Reason, other: Reason) -> bool:
-    """Return whether two reasons are the same failure on two nodes."""
-    return reason.failure != "" and reason.failure == other.failure and reason.node != other.node
-
-
-def followed(now: Past, attempts: Sequence[Past]) -> str | None:
-    """Return the sentence about a failure that followed the run onto another node, else None.
+def _followed(now: Past, attempts: Sequence[Past]) -> Iterator[tuple[Reason, Reason]]:
+    """Yield each reason that an attempt before has against another node, and the earlier one.
 
     attempts: before this one. Those before a resume, or before a new checkpoint, do not count.
     """
-    if now.has_progress:
-        return None
-    for before in reversed(attempts):
+    for before in () if now.has_progress else reversed(attempts):
         if before.is_end:
-            break
+            return
         for reason, earlier in itertools.product(now.reasons, before.reasons):
-            if is_same_elsewhere(reason, earlier):
-                nodes = f"{earlier.node} and {reason.node}"
-                return f"the same failure on {nodes}: the run is at fault, no node: {reason.text}"
+            if reason.failure == earlier.failure != "" and reason.node != earlier.node:
+                yield reason, earlier
         if before.has_progress:
-            break
+            return
+
+
+def followed(now: Past, attempts: Sequence[Past]) -> str | None:
+    """Return the sentence about a failure that followed the run onto another node, else None."""
+    for reason, earlier in _followed(now, attempts):
+        nodes = f"{earlier.node} and {reason.node}"
+        return f"the same failure on {nodes}: the run is at fault, no node: {reason.text}"
     return None
 
 
@@ -69,35 +67,19 @@ def left_out(attempts: Sequence[Past], since: float) -> dict[str, LeftOut]:
     well, and a cut network may have many of them. since: seconds since the epoch; older reasons do
     not count.
     """
-    reasons: list[tuple[float, Reason]] = []
-    episode: list[Reason] = []  # since the last new checkpoint
-    of_run: set[str] = set()  # failures
-    for each in attempts:
-        episode = [] if each.has_progress else episode
-        for reason in each.reasons:
-            of_run |= {reason.failure for earlier in episode if is_same_elsewhere(reason, earlier)}
-        episode += each.reasons
-        reasons += [(each.time, reason) for reason in each.reasons if each.time >= since]
+    of_run = {
+        reason.failure
+        for number, each in enumerate(attempts)
+        for reason, _ in _followed(each, attempts[:number])
+    }
     nodes: dict[str, LeftOut] = {}
-    for time, reason in reversed(reasons):
-        is_listed = reason.is_left_out and reason.kind is not Kind.NODE_FAILURE
-        if is_listed and reason.failure not in of_run:
-            nodes.setdefault(reason.node, LeftOut(reason.node, reason.kind, reason.text, time))
+    for each in reversed(attempts):
+        for reason in each.reasons if each.time >= since else ():
+            is_listed = reason.is_left_out and reason.kind is not Kind.NODE_FAILURE
+            if is_listed and reason.failure not in of_run:
+                found = LeftOut(reason.node, reason.kind, reason.text, each.time)
+                nodes.setdefault(reason.node, found)
     return nodes
-
-
-def choose_nodes(
-    slurm: Slurm, nodes: Sequence[str], lost: Collection[str], unfit: Collection[str]
-) -> tuple[str, ...]:
-    """Choose the nodes of an attempt from those of the job, in their order.
-
-    lost: do not answer. unfit: are left out. Both are taken where there are too few others, lost
-    ones last: results depend on the number of nodes.
-    """
-    num_fit = len({*nodes} - {*unfit, *lost})
-    wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
-    by_fitness = sorted(nodes, key=lambda node: (node in lost, node in unfit))[:wanted]
-    return tuple(node for node in nodes if node in by_fitness)
 
 
 def unfit(attempts: Sequence[Past], since: float) -> set[str]:

@@ -8,22 +8,13 @@ from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rooms.nodes import choose_nodes
 from slurm_job_kit.jobs.rooms.nodes.records import found_in
-from slurm_job_kit.jobs.rundir import read_jsonl, write_json
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import run_files
-from tests.core.attempt.attempt_kit import close_lost, open_attempt
+from tests.core.attempt.attempt_kit import open_attempt
 from tests.rooms.nodes.kit import kept
-
-NODE = """\
-NodeName={} Arch=x86_64 CoresPerSocket=1
-   State=IDLE ThreadsPerCore=1
-   Partitions=batch
-   BootTime={} SlurmdStartTime=1900000000
-
-"""
 
 TWO = Slurm(nodes=2, spare_nodes=2)
 RANGE = Slurm(nodes="2-3")
@@ -119,28 +110,3 @@ def test_a_node_that_crashes_twice_is_left_out_where_the_run_has_enough_fit_node
     attempts.close_and_execute(run, run_lock.this_process("7"), 2, StopSignals(), 1)
     (reason,) = found_in(read_attempts(run)[-1].evidence).reasons
     assert (reason.node, reason.is_left_out) == ("b", is_left_out)
-
-
-@pytest.mark.parametrize(
-    ("boots", "job_id", "cause", "nodes"),
-    [
-        ((900, 2000), "7", "node", ["b"]),
-        ((900, 1200), "7", "lost", []),  # the clocks may differ by that
-        ((900, None), "7", "lost", []),  # Slurm does not know it
-        ((900, 2000), "8", "lost", []),  # a user has resumed the run meanwhile
-    ],
-)
-def test_a_node_that_was_rebooted_is_the_cause_of_a_lost_attempt(
-    run, fake_slurm, monkeypatch, boots, job_id, cause, nodes
-):
-    """Every node answers again when Slurm starts the job again."""
-    run_files.opened(run, 1)
-    write_json(run.attempt(1).plan, run_files.plan(start=1000.0))
-    shown = "".join(NODE.format(name, boot) for name, boot in zip("ab", boots, strict=True))
-    fake_slurm.install("scontrol", f"[ $SLURM_TIME_FORMAT = %s ] && echo '{shown}'\n")
-    monkeypatch.setattr(client, "is_answering", lambda place, *_: True)
-    close_lost(run, run_lock.this_process(job_id))
-    (record,) = read_jsonl(run.attempts)
-    rebooted = record["evidence"]["rooms"].get("nodes", {}).get("rebooted", [])
-    assert (record["cause"], rebooted) == (cause, nodes)
-    assert cause != "node" or "rebooted after the attempt began: b" in record["reason"]

@@ -109,12 +109,3 @@ def test_a_preempted_job_with_a_bad_node_is_requeued_by_the_kit(of_room, action)
     left_to_slurm = Decision(Action.WAIT, Cause.PREEMPTION, "Slurm does it")
     decision = after_fault_of_node(found, left_to_slurm, FRESH, Budget())
     assert (decision.action, decision.cause) == (action, "preemption")
-
-
-def test_a_reboot_is_the_cause_of_a_lost_attempt():
-    found = ended({"job_state": "LOST"}, {"rebooted": ("b",)})
-    for past, action in ((FRESH, "retry"), (History(200, 0, 0), "hold")):
-        decision = decide(found, past)
-        decision = after_fault_of_node(found, decision, past, Budget())
-        assert (decision.action, decision.cause) == (action, "node")
-        assert "rebooted after the attempt began: b" in decision.reason

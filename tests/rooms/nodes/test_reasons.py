@@ -27,7 +27,6 @@ PEER = error("n1", Kind.COLLECTIVE, "Connection closed by peer", rank=5, caused_
 # name: errors, what else is known -> (node, kind, whether it is left out at once) of each reason
 SIGNS = {
     "a failed preflight": ([error("n2", Kind.BAD_NODE), PEER], {}, [("n2", "bad_node", True)]),
-    "Slurm's name of a host": ([error("n2.c.org", Kind.BAD_NODE)], {}, [("n2", "bad_node", True)]),
     "two bad nodes, once each": (
         [
             error("n2", Kind.BAD_NODE),
@@ -84,7 +83,6 @@ SIGNS = {
         {"gone": "n2", "kind": Kind.OUT_OF_MEMORY},
         [],
     ),
-    "a reboot": ([PEER], {"rebooted": ("n2",)}, [("n2", "node_failure", False)]),
     "a stop": ([error("n2")], {"signals": ("SIGTERM",)}, []),
     "a job that Slurm ends": ([error("n2")], {"job_state": "COMPLETING"}, []),
     "a killed batch script": ([error("n2")], {"job_state": "LOST"}, []),
@@ -122,8 +120,7 @@ def test_whom_an_attempt_speaks_against(run, errors, known, expected):
         kind=known.get("kind"),
         unreachable_nodes=known.get("lost", ()),
     )
-    known_of_nodes = known.get("states", {}), known.get("rebooted", ())
-    reasons = reasons_of(fact_reader.read(run, 1), evidence, *known_of_nodes)
+    reasons = reasons_of(fact_reader.read(run, 1), evidence, known.get("states", {}))
     assert [(reason.node, reason.kind, reason.is_left_out) for reason in reasons] == expected
 
 

@@ -5,7 +5,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.rooms.nodes import suspects
+from slurm_job_kit.jobs.rooms.nodes import choose_nodes, suspects
 from slurm_job_kit.jobs.rooms.nodes.records import Past, Reason, past_of
 from slurm_job_kit.jobs.spec import Slurm
 from tests.core import run_files
@@ -120,7 +120,7 @@ def test_whether_a_failure_followed_the_run(attempts, present, progress, is_foll
 )
 def test_the_nodes_of_an_attempt_are_those_without_suspicion(nodes, unfit, lost, expected):
     slurm = Slurm(nodes=3, spare_nodes=1)
-    chosen = suspects.choose_nodes(slurm, tuple(nodes), set(lost), set(unfit))
+    chosen = choose_nodes.fittest(slurm, tuple(nodes), set(lost), set(unfit))
     assert chosen == tuple(expected)
 
 
