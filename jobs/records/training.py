@@ -125,8 +125,6 @@ class Event:
     step: int | None = None
     seconds: float | None = None  # how long the evaluation, save or compilation took
     stall_s: float | None = None  # of a save: how long the training waited for it
-    samples_per_s: float | None = None  # of all ranks, since the log line before
-    memory_mib: int | None = None  # peak of rank 0: tensors on its GPU, else its process
     left: str | None = None  # of `exited`: the commands that a script left running
 
 

@@ -66,8 +66,7 @@ ROOMS: dict[str, Room] = {
         commands={"init": "write a first spec, kit.mk and .gitignore lines into this folder"}
     ),
     "report": Room(
-        trainer_hooks=("callbacks",),
-        commands={"report": "show where the time of runs went, and write a page with plots"},
+        commands={"report": "show where the time of runs went, and write a page with plots"}
     ),
     "rehearse": Room(
         commands={"rehearse": "stop, kill and start again any training, and compare how it ends"}

@@ -99,12 +99,6 @@ def test_rank_0_alone_writes_its_evaluations_to_the_timeline(undisturbed):
     assert "evaluation" not in {each.event for each in read_events(run.timeline("rank-00001"))}
 
 
-@pytest.mark.room("report")
-def test_the_pace_is_written_to_the_timeline(undisturbed):
-    pace = read_events(undisturbed[0].timeline("steps"))
-    assert pace and all(each.samples_per_s and each.memory_mib for each in pace)
-
-
 def test_ctrl_c_saves_and_resume_ends_with_the_bits_of_the_undisturbed_run(kit, undisturbed):
     """On one node instead of two, with as many ranks: the bits do not tell."""
     process = submit(kit, nodes=1, nproc=4, epochs=24)

@@ -12,7 +12,6 @@ from ...records.ended import FINAL, Action, AttemptRecord
 from ...records.training import Event, read_events
 from ...rundir import RunDir
 from ...runs.state import RunState
-from . import STEPS_WRITER
 
 STOPS = ("stop_seen", "completed", "stopped")
 
@@ -111,9 +110,9 @@ def read(run: RunState) -> RunTimes:
     """Return where the time of a run went. Raises: RecordError, OSError."""
     run_dir, now = run.run_dir, time.time()
     submits = [each.t for each in read_events(run_dir.timeline("submit"))]
-    writers = ("attempt", "rank-00000", STEPS_WRITER)
+    writers = ("attempt", "rank-00000")
     events = [each for name in writers for each in read_events(run_dir.timeline(name))]
-    attempts = [_closed(each, events, run.files.attempts) for each in run.files.attempts]
+    attempts = [_closed(run, each, events) for each in run.files.attempts]
     if run.files.newest > len(attempts) and run.files.plan is not None:
         attempts.append(_open(run, events, now))
     begin = min([*submits, *(each.start for each in attempts)], default=now)
@@ -148,19 +147,16 @@ def _between(
     return seconds
 
 
-def _closed(
-    record: AttemptRecord, events: Sequence[Event], records: Sequence[AttemptRecord]
-) -> AttemptTimes:
+def _closed(run: RunState, record: AttemptRecord, events: Sequence[Event]) -> AttemptTimes:
     own = [each for each in events if each.attempt == record.attempt]
-    last = max((each.t for each in own), default=record.times.stop)
     # Without the event the batch script was killed: its record has the time of the next start.
     stop = record.times.stop
     if not any(each.event == "close" for each in own):
-        stop = min(last, stop)
+        stop = min(_last_sign(run, record.attempt, own, default=stop), stop)
     start = min(stop, record.times.start or min((each.t for each in own), default=stop))
     seconds, steps = _seconds(own, start, stop), _steps(record)
     if steps:
-        redone = seconds[Use.TRAINING] * _redone(record, records) / steps
+        redone = seconds[Use.TRAINING] * _redone(record, run.files.attempts) / steps
         seconds |= {Use.REDONE: redone, Use.TRAINING: seconds[Use.TRAINING] - redone}
     return AttemptTimes(record.attempt, start, stop, record.nodes or (), seconds, record)
 
@@ -169,9 +165,17 @@ def _open(run: RunState, events: Sequence[Event], now: float) -> AttemptTimes:
     number, plan = run.files.newest, run.files.plan
     assert plan is not None
     own = [each for each in events if each.attempt == number]
-    stop = max((each.t for each in own), default=plan.start) if run.is_over else now
+    stop = _last_sign(run, number, own, default=plan.start) if run.is_over else now
     stop = max(plan.start, stop)
     return AttemptTimes(number, plan.start, stop, plan.nodes, _seconds(own, plan.start, stop), None)
+
+
+def _last_sign(run: RunState, number: int, own: Sequence[Event], default: float) -> float:
+    """Return the time of the last event of an attempt, or of the last line in rank 0's log."""
+    times = [each.t for each in own]
+    with contextlib.suppress(OSError):
+        times.append(run.run_dir.attempt(number).rank_log(0).stat().st_mtime)
+    return max(times, default=default)
 
 
 def _seconds(events: Sequence[Event], start: float, stop: float) -> dict[Use, float]:

@@ -1,6 +1,7 @@
 """The command report: where the time of runs went, as a table, as JSON and as a page."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -76,13 +77,15 @@ def test_the_json_has_each_use_hours_and_goodput(requeued, capsys):
     assert [each["last_step"] for each in run["attempts"]] == [30, 50]
 
 
-def test_a_run_whose_process_is_gone_lasts_to_its_last_line(here, capsys):
+def test_a_run_whose_process_is_gone_lasts_to_the_last_line_of_its_log(here, capsys):
     run = make_run(here)
     event(run, "submit", 0, "submit", None)
     attempt(run, 1, 10, 50, (1, 30), decision="requeue", cause="preemption")
     run.attempts.unlink()
+    run.attempt(1).rank_log(0).touch()
+    os.utime(run.attempt(1).rank_log(0), (BEGIN + 55, BEGIN + 55))
     (lost,) = reported(capsys, "--json")["runs"]
-    assert lost["wall_s"] == 50
+    assert lost["wall_s"] == 55
 
 
 def test_a_held_run_is_idle_until_it_is_resumed(here, capsys):

@@ -1,4 +1,0 @@
-"""What the command report needs of a training: rank 0's pace.
-
-- hooks: the callback of a rank, which writes it.
-"""
