@@ -123,6 +123,7 @@ def raised(outer: BaseException, inner: BaseException) -> BaseException:
         (TransientStorageError("stale"), "disk_error"),
         (OSError(errno.EIO, "bad sector"), "unknown"),
         (MemoryError(), "out_of_memory"),
+        (errors.CodeError("train.dataset x: MemoryError", "trace"), "out_of_memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "gpu_out_of_memory"),
         (torch.distributed.DistError("a socket failed"), "unknown"),
         (RuntimeError("Connection closed by peer"), "unknown"),
@@ -164,8 +165,6 @@ def test_an_error_of_the_users_code_comes_whole_out_of_another_process():
     ("raising", "words"),
     [
         ("raise ValueError", "ValueError"),
-        ("raise errors.UserError('first\\nsecond')", "first\nsecond"),
-        ("raise errors.UserError('first\\n  hint: ours\\nmore')", "first\n  hint: ours\nmore"),
         (
             "error = ValueError('a\\nb'); error.add_note('of c'); raise error",
             "ValueError: a\nb\nof c",
@@ -204,13 +203,10 @@ def test_torchruns_summary_shows_the_error_of_the_rank_at_fault(tmp_path, name):
     ("raising", "hint"),
     [
         ("raise MemoryError", "give the job"),
-        ("raise OSError(12, 'Cannot allocate memory')", "give the job"),
-        ('raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory")', "give the job"),
         (
             "import torch; raise torch.OutOfMemoryError('CUDA out of memory. Tried')",
             "use a smaller",
         ),
-        ("raise errors.CodeError('train.dataset x: MemoryError', 'trace')", "give the job"),
     ],
 )
 def test_row_29_a_rank_that_ran_out_of_memory_says_so_with_a_way_out(tmp_path, raising, hint):

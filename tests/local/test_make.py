@@ -46,7 +46,6 @@ def make(tmp_path):
     kit.kill()
 
 
-@pytest.mark.room("look", "export")
 def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_path):
     pace = tmp_path / "pace"
     pace.touch()
@@ -54,11 +53,13 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_p
     submit = make.start("submit", TABLE, f"SET={PACED % pace}", LOCAL)
     wait_for((make.root / "table/latest/progress.json").exists, "no step is done")
     run = RunDir((make.root / "table/latest").resolve())
-    assert "running" in make.check("status")
+    if "look" in ROOMS:
+        assert "running" in make.check("status")
     make.check("cancel", f"RUN={run.run_id}")
     assert make.end(submit)[0] != 0
-    assert "rank 0 of 2" in make.check("logs", f"RUN={run.run_id}")
-    assert "stopped on request" in make.check("status", "RUN=table")
+    if "look" in ROOMS:
+        assert "rank 0 of 2" in make.check("logs", f"RUN={run.run_id}")
+        assert "stopped on request" in make.check("status", "RUN=table")
 
     pace.unlink()
     make.check("resume", "RUN=table", LOCAL)
