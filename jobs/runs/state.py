@@ -6,8 +6,6 @@ its present owner alone.
 """
 
 import contextlib
-import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -26,8 +24,6 @@ from ..slurm import job_list, job_state
 from ..slurm.client import Job, Life
 from ..spec import Spec
 from . import checkpoint_lookup, fact_reader, interpret, lookup, run_lock
-
-ASK_AGAIN_S = 30
 
 
 class RunPhase(StrEnum):
@@ -304,23 +300,6 @@ def read_all(
     ]
     lives = ask(jobs) if jobs else {}
     return [judge(each, lives) for each in files]
-
-
-class AnswerCache:
-    """Asks Slurm about jobs, and not again before ASK_AGAIN_S have passed."""
-
-    def __init__(self) -> None:
-        self._asked_at = -math.inf
-        self._lives: dict[str, Life] = {}
-
-    def __call__(self, jobs: Sequence[RecordedJob]) -> Mapping[str, Life]:
-        """Return whether each of these jobs lived when Slurm was asked last."""
-        now = time.monotonic()
-        if now - self._asked_at >= ASK_AGAIN_S:
-            self._asked_at, self._lives = now, job_list.ask(jobs)
-        # A job that was queued after the answer is not one that Slurm no longer has.
-        later = Life(None, "its job was queued a moment ago")
-        return {job.job_id: self._lives.get(job.job_id, later) for job in jobs}
 
 
 def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:

@@ -3,12 +3,13 @@
 import argparse
 import codecs
 import io
+import math
 import os
 import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -22,13 +23,17 @@ from ...errors import UserError
 from ...log_text import visible
 from ...records.ended import read_attempts
 from ...records.nodes import AttemptPlan
+from ...records.queued import RecordedJob
 from ...rundir import RunDir
 from ...runs import fact_reader, interpret, lookup, state
 from ...runs.state import RunState
+from ...slurm import job_list
+from ...slurm.client import Life
 from . import words
 
 BLOCK_BYTES = 1 << 20
 LOOK_AGAIN_S = 0.25  # at a log that is followed
+ASK_AGAIN_S = 30  # Slurm, while a log is followed
 JUDGE_AGAIN_S = 2.0  # whether the run has ended
 MAKE = ("", "RUN FLAGS")
 ONLY_PRINTS = True
@@ -133,7 +138,7 @@ def follow(wanted: RankLog) -> int:
     With an attempt, until that one has ended. Slurm is asked at most every ASK_AGAIN_S.
     Raises: UserError for a rank that the run does not have.
     """
-    ask, said, shown, log = state.AnswerCache(), None, 0, None
+    ask, said, shown, log = AnswerCache(), None, 0, None
     if wanted.lines is not None and (numbers := wanted.attempts()):
         shown, log = numbers[-1], GrowingFile(wanted.file(numbers[-1]))
         log.offset = log.path.stat().st_size
@@ -207,6 +212,23 @@ def ranks_of(run_dir: RunDir) -> list[int]:
     folder = run_dir.attempt(fact_reader.newest_opened(run_dir)).path
     matches = (re.fullmatch(r"rank-(\d+)\.log", name) for name in shared_files.names_in(folder))
     return sorted(int(match[1]) for match in matches if match)
+
+
+class AnswerCache:
+    """Asks Slurm about jobs, and not again before ASK_AGAIN_S have passed."""
+
+    def __init__(self) -> None:
+        self._asked_at = -math.inf
+        self._lives: dict[str, Life] = {}
+
+    def __call__(self, jobs: Sequence[RecordedJob]) -> Mapping[str, Life]:
+        """Return whether each of these jobs lived when Slurm was asked last."""
+        now = time.monotonic()
+        if now - self._asked_at >= ASK_AGAIN_S:
+            self._asked_at, self._lives = now, job_list.ask(jobs)
+        # A job that was queued after the answer is not one that Slurm no longer has.
+        later = Life(None, "its job was queued a moment ago")
+        return {job.job_id: self._lives.get(job.job_id, later) for job in jobs}
 
 
 @dataclass
