@@ -2,8 +2,6 @@
 
 Both are optional packages; only rank 0 imports them. A tracker runs on its own thread: the training
 waits neither for its disk nor for its network, and continues without it after any error.
-
-`log.wandb: offline` sets WANDB_ERROR_REPORTING=false in the environment of rank 0.
 """
 
 from __future__ import annotations
@@ -36,6 +34,9 @@ MAX_WAITING = 10_000  # lines that a tracker may lag behind
 
 def callbacks(pulse: Pulse) -> list[Callback]:
     """Return the trackers of a rank; only those of rank 0 do anything."""
+    # W&B sends its own errors to a host on the internet, even offline. Only this variable, set
+    # before the import, prevents that.
+    os.environ["WANDB_ERROR_REPORTING"] = "false"
     return [TensorBoard(), WeightsAndBiases()]
 
 
@@ -70,18 +71,13 @@ class Tracker(Callback):
         if getattr(run.spec.log, key.removeprefix("log.")) in (False, off):
             return
         try:
-            module = importlib.import_module(self.module)
+            self._open(importlib.import_module(self.module), run, first_step)
         except ImportError as error:
             raise UserError(
                 f"{key} needs the package {self.package} (an extra of pyproject.toml): {error}; "
                 f"pip install {self.package}, or set {self.off}"
             ) from None
-        except Exception as error:  # such as a protobuf of a version that it does not know
-            self._give_up(error)
-            return
-        try:
-            self._open(module, run, first_step)
-        except Exception as error:
+        except Exception as error:  # also of the import: a protobuf that it does not know
             self._give_up(error)
             return
         self.is_on = True
@@ -159,14 +155,6 @@ class WeightsAndBiases(Tracker):
 
     name, off = "Weights & Biases", "log.wandb=off"
     package = module = "wandb"
-
-    def start(self, run: RunHandle, first_step: int) -> None:
-        """Start the thread, as every tracker does."""
-        if run.spec.log.wandb == "offline":
-            # Otherwise W&B sends its own errors to a host on the internet, even offline. The
-            # variable is the only switch for that, and must be set before the import.
-            os.environ["WANDB_ERROR_REPORTING"] = "false"
-        super().start(run, first_step)
 
     def _open(self, module: Any, run: RunHandle, first_step: int) -> None:
         spec, mode = run.spec, run.spec.log.wandb
