@@ -203,5 +203,5 @@ def test_an_owner_that_cannot_be_read_is_told_with_the_way_out(tmp_path):
     context = job_of(tmp_path / "run")
     shutil.rmtree(context.run.dir.path)
     context.run.dir.path.touch()
-    with pytest.raises(StorageError, match="looking for a checkpoint in .* move the run directory"):
+    with pytest.raises(StorageError, match="looking for a checkpoint in .*, then resume"):
         ReadAhead(context)
