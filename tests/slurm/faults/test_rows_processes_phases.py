@@ -106,9 +106,8 @@ def test_row_10_signal_in_any_phase(
     paced = start(kit, *PHASED, OFTEN, f"launch.env.PHASE_FILE={phase_file}", row=row)
     run = paced.run
     moments = Moments(run, phase_file)
-    # Each signal at most twice: three SIGUSR1 before the first step hold the run, as three time
-    # limits do.
-    stops = chance.sample(harm_processes.STOPS * 2, len(phases))
+    # Five SIGUSR1 before the first checkpoint would hold the run, as five time limits do.
+    stops = chance.choices(harm_processes.STOPS, k=len(phases))
     for phase, stop in zip(phases, stops, strict=True):
         stop_in(paced, moments, phase, stop, chance)
     paced.finish()

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 
-from ..kit import PACED, Kit, Run
+from ..kit import JOB_TIMEOUT_S, PACED, Kit, Run
 from . import data, harm_slurm, oracles
 from .rows import Row
 from .scenario import Paced, ReferenceRuns, begin, begin_by_sbatch, start
@@ -100,7 +100,7 @@ def test_row_36_time_limit_shorter_than_the_start_up(kit: Kit, row: Row, tmp_pat
     (tmp_path / "start").touch()
     limit = ("slurm.time=00:01:00", "slurm.signal_lead_s=20")
     run = start(kit, f"launch.env.START_FILE={tmp_path}/start", *limit, row=row).run
-    run.wait("FAILED")
+    run.wait("FAILED", 3 * JOB_TIMEOUT_S)  # five starts of up to a minute, and their requeues
     assert run.result()["status"] == "held"
     assert "5 attempts without a new checkpoint" in run.result()["reason"]
     oracles.causes(run, ["time_limit"] * 5)
