@@ -11,17 +11,16 @@ from torch.nn import functional
 
 from slurm_job_kit.trainer.api import SampleRandom, Samples, Sums
 
-OBJECTIVE = f"{__name__}:classification"
 # Sections train of a table with a perceptron, of images with convolutions, of tokens.
 TABLE: dict[str, Any] = {
     "dataset": f"{__name__}:table",
     "model": f"{__name__}:perceptron",
-    "objective": OBJECTIVE,
+    "objective": "classification",
 }
 IMAGES: dict[str, Any] = {
     "dataset": f"{__name__}:images",
     "model": f"{__name__}:Convolutions",
-    "objective": OBJECTIVE,
+    "objective": "classification",
 }
 TOKENS: dict[str, Any] = {
     "dataset": f"{__name__}:tokens",
@@ -178,15 +177,6 @@ class Transformer(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.head(self.layers(self.embedding(tokens)))
         return logits
-
-
-def classification(model: nn.Module, batch: Any, label_smoothing: float = 0.0) -> Sums:
-    """Cross-entropy and accuracy of scores and labels; in training the labels are smoothed."""
-    inputs, labels = batch
-    scores = model(inputs)
-    smoothing = label_smoothing if model.training else 0.0
-    loss = functional.cross_entropy(scores, labels, label_smoothing=smoothing, reduction="sum")
-    return Sums(loss, len(labels), {"accuracy": (scores.argmax(dim=1) == labels).sum()})
 
 
 class next_token:

@@ -28,7 +28,6 @@ from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
 from tests.core.ranks import CPU, context_of, place_of
-from tests.parts import OBJECTIVE
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -36,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("process_group")
 TRAIN = Train(
     model="tests.core.test_loop:net",
     dataset="tests.core.test_loop:points",
-    objective=OBJECTIVE,
+    objective="classification",
     objective_args={"label_smoothing": 0.2},
     epochs=3,
     micro_batch_size=4,

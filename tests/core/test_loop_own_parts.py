@@ -17,7 +17,6 @@ from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.data_kit import Whole
 from tests.core.test_loop import points, train
-from tests.parts import OBJECTIVE
 
 pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
 
@@ -123,11 +122,11 @@ def test_an_evaluation_without_the_metric_of_the_best_is_not_the_best(tmp_path):
 
 def test_auto_takes_the_accuracy_else_the_loss_in_the_direction_that_is_better(tmp_path):
     for objective, name, choose in (
-        (OBJECTIVE, "eval_accuracy", max),
+        ("classification", "eval_accuracy", max),
         (f"{HERE}:scored", "eval_loss", min),
     ):
         folder = tmp_path / name
-        args = {} if objective == OBJECTIVE else {"values": VALUES}
+        args = {} if objective == "classification" else {"values": VALUES}
         changes: dict[str, Any] = {"objective": objective, "objective_args": args, "lr": 6.0}
         run, loop = train(folder, spec_of(Checkpoint(), **changes))
         assert loop.state.best["metric"] == name

@@ -48,7 +48,7 @@ EPOCHS = 2
 BASE: dict[str, Any] = {
     "model": "tests.local.stoppable:net",
     "dataset": "tests.local.stoppable:in_memory",
-    "objective": parts.OBJECTIVE,
+    "objective": "classification",
     "objective_args": {"label_smoothing": 0.1},
     "transform": "tests.parts:Noise",
     "epochs": EPOCHS,

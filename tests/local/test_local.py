@@ -17,7 +17,6 @@ launch: {nproc_per_node: %d}
 train:
   model: tests.parts:perceptron
   dataset: tests.parts:table
-  objective: tests.parts:classification
   epochs: %d
   micro_batch_size: 8
   eval_every_epochs: 8

@@ -17,7 +17,6 @@ launch: {max_crashes: 1}
 train:
   model: tests.parts:perceptron
   dataset: tests.parts:table
-  objective: tests.parts:classification
   epochs: 1000000
   micro_batch_size: 8
 """

@@ -24,13 +24,13 @@ from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP
 from tests.core.waiting import wait_for
-from tests.parts import OBJECTIVE, TABLE
+from tests.parts import TABLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = {
     "dataset": "tests.local.test_trainer_plugins:table",
     "model": "tests.local.test_trainer_plugins:Troubled",
-    "objective": OBJECTIVE,
+    "objective": "classification",
     "epochs": 4,
     "micro_batch_size": 4,
 }

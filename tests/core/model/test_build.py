@@ -20,7 +20,7 @@ from slurm_job_kit.trainer.process import context
 from slurm_job_kit.trainer.user_code import user_code
 from tests.core import ranks
 from tests.core.ranks import CPU, context_of, place_of
-from tests.parts import IMAGES, OBJECTIVE, TABLE
+from tests.parts import IMAGES, TABLE
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MLP = Train(**TABLE, micro_batch_size=8)
@@ -194,10 +194,9 @@ class Own(nn.Module):
     ("mistake", "words", "line"),
     [
         ("frozen", f"model {OWN} has no trainable parameter: add one, or set requires_grad of", ""),
-        ("detached", f"objective {OBJECTIVE}: the loss depends on no trainable parameter of", ""),
+        ("detached", "objective classification: the loss depends on no trainable parameter of", ""),
         ("creation", f"model {OWN}: RuntimeError: no such thing", "raise RuntimeError"),
-        # An own objective calls the model.
-        ("shape", f"objective {OBJECTIVE}: RuntimeError: mat1 and mat2", "return self.linear(x)"),
+        ("shape", f"model {OWN}: RuntimeError: mat1 and mat2", "return self.linear(x)"),
     ],
 )
 def test_a_model_that_fails_or_does_not_fit_is_refused_with_its_line(built, mistake, words, line):
