@@ -18,23 +18,16 @@ from tests.rooms.nodes.kit import kept
 
 TWO = Slurm(nodes=2, spare_nodes=2)
 RANGE = Slurm(nodes="2-3")
-BOTH = Slurm(nodes="2-3", spare_nodes=1)
 
 
 @pytest.mark.parametrize(
     ("slurm", "of_job", "silent", "suspects", "kind", "nodes", "spares", "out"),
     [
-        (TWO, "n[1-4]", "", [], "", ["n1", "n2"], ["n3", "n4"], []),
         (TWO, "n[1-4]", "n1", [], "", ["n2", "n3"], ["n4"], []),
         (TWO, "n[1-4]", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
         (TWO, "n[1-4]", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], ["n1"]),
         (TWO, "n[2-4]", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
-        (RANGE, "n[1-3]", "", [], "", ["n1", "n2", "n3"], [], []),
-        (RANGE, "n[1-3]", "n2", [], "", ["n1", "n3"], [], []),
-        (RANGE, "n[1-3]", "", ["n1"], "bad_node", ["n2", "n3"], [], ["n1"]),
         (RANGE, "n[1-3]", "n2", ["n1"], "bad_node", ["n1", "n3"], [], []),
-        (BOTH, "n[1-4]", "", ["n1"], "bad_node", ["n2", "n3", "n4"], [], ["n1"]),
-        (BOTH, "n[1-4]", "", [], "", ["n1", "n2", "n3"], ["n4"], []),
     ],
 )
 def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(

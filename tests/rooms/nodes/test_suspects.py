@@ -103,23 +103,28 @@ def test_whether_a_failure_followed_the_run(attempts, present, progress, is_foll
     assert told is None or "a and b" in told
 
 
+SPARE, RANGE = Slurm(nodes=3, spare_nodes=1), Slurm(nodes="2-3", spare_nodes=1)
+
+
 @pytest.mark.parametrize(
-    ("nodes", "unfit", "lost", "expected"),
+    ("slurm", "nodes", "unfit", "lost", "expected"),
     [
-        ("abcd", "", "", "abc"),
-        ("abcd", "b", "", "acd"),
-        ("abcd", "", "b", "acd"),
-        ("abcd", "a", "", "bcd"),
-        ("bcd", "", "", "bcd"),
-        ("abcd", "bc", "", "abd"),  # too few others: one of them takes part
-        ("abcd", "b", "c", "abd"),
-        ("abcd", "b", "cd", "abc"),
-        ("abcd", "abcd", "", "abc"),
-        ("ab", "b", "", "ab"),
+        (SPARE, "abcd", "", "", "abc"),
+        (SPARE, "abcd", "b", "", "acd"),
+        (SPARE, "abcd", "", "a", "bcd"),
+        (SPARE, "bcd", "", "", "bcd"),
+        (SPARE, "abcd", "bc", "", "abd"),  # too few others: one of them takes part
+        (SPARE, "abcd", "b", "c", "abd"),
+        (SPARE, "abcd", "b", "cd", "abc"),
+        (SPARE, "abcd", "abcd", "", "abc"),
+        (SPARE, "ab", "b", "", "ab"),
+        (RANGE, "abcd", "", "", "abc"),
+        (RANGE, "abcd", "a", "", "bcd"),
+        (RANGE, "abc", "", "b", "ac"),
+        (RANGE, "abc", "a", "b", "ac"),
     ],
 )
-def test_the_nodes_of_an_attempt_are_those_without_suspicion(nodes, unfit, lost, expected):
-    slurm = Slurm(nodes=3, spare_nodes=1)
+def test_the_nodes_of_an_attempt_are_those_without_suspicion(slurm, nodes, unfit, lost, expected):
     chosen = choose_nodes.fittest(slurm, tuple(nodes), set(lost), set(unfit))
     assert chosen == tuple(expected)
 
