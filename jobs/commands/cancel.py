@@ -46,20 +46,20 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     Raises: UserError where none is queued or runs, or a process is not stopped; FailedError if
     scancel fails.
     """
-    live_runs = [run for run in state.read_all(run_dirs) if run.phase is not RunPhase.GONE]
-    runs = [run for run in live_runs if run.phase is not RunPhase.COMPLETED]
-    if live_runs and not runs:
-        raise UserError(f"{name} is complete, there is nothing to cancel")
-    here = [run for run in runs if run.process is not None]
-    problems = [problem for run in here if (problem := stop_local(run)) is not None]
-    queued = [run.run_dir for run in runs if run.process is None]
     record = BestEffort("cancel")  # a full disk must not keep a job alive
     with contextlib.ExitStack() as stack:
         deadline = time.monotonic() + CLAIM_WAIT_S  # one command may hold the claims of all points
-        for run_dir in queued:
+        present = [run_dir for run_dir in run_dirs if shared_files.is_dir(run_dir.path)]
+        for run_dir in present:
             claim_patiently(stack, run_dir, record, deadline - time.monotonic())
         # Now that no other command can queue a job.
-        runs = state.read_all(queued, is_for_change=True)
+        found = state.read_all(present, is_for_change=True)
+        unfinished = [run for run in found if run.phase is not RunPhase.COMPLETED]
+        if found and not unfinished:
+            raise UserError(f"{name} is complete, there is nothing to cancel")
+        here = [run for run in unfinished if run.process is not None]
+        problems = [problem for run in here if (problem := stop_local(run)) is not None]
+        runs = [run for run in unfinished if run.process is None]
         jobs = live_jobs(runs)
         if not jobs and not here:
             words = " or ".join(sorted({run.word for run in runs}))
