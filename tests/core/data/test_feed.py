@@ -14,10 +14,10 @@ from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
 from slurm_job_kit.trainer.model.evaluate import evaluate
+from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from tests.core.data_kit import Whole, feed_of, job_of
 from tests.core.ranks import CPU, place_of
-from tests.parts import classification
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
@@ -190,10 +190,11 @@ def test_the_spec_limits_the_held_out_samples_of_a_forward_pass():
 def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, make=images, workers=0):
     held_out = HeldOut(make(600), None, job_of(workers=workers))
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
+    objective = Classification(DataFacts(Train()), label_smoothing=0.3)
     beats, results = [], []
     replica: Any = SimpleNamespace(
         module=module,
-        row=lambda batch: classification(module, batch, 0.3).row(),
+        row=lambda batch: objective(module, batch).row(),
         empty_row=lambda: torch.zeros(3, dtype=torch.float64),
         strategy=Ddp(Train(), place_of(), CPU),
     )
