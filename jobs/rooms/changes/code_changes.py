@@ -1,16 +1,16 @@
 """How the frozen code of a run differs from the checkout, and the change from one to the other."""
 
-import tempfile
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ... import hooks, records
+from ...console import print_line
 from ...errors import UserError
 from ...records.frozen import Provenance, Revision
 from ...rundir import RunDir
 from ...runs import code_snapshot, revision
 from ...runs.freeze import provenance
-from ...runs.git import ask_git
 from ...spec import Spec
 from . import spec_changes
 
@@ -57,39 +57,34 @@ def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
 
 
 def summary(run_dir: RunDir, new: NewCode) -> list[str]:
-    """Return a line for each file in which the new code differs from that of the run, by git."""
+    """Return a line for each file in which the new code differs from that of the run."""
     lines = []
     for link, fresh in ((run_dir.code, new.code), (run_dir.kit, new.kit)):
-        if code_snapshot.digest_in(link.resolve().name) != code_snapshot.digest_in(fresh.name):
-            lines.append(f"git diff --no-index {link.resolve()} {fresh}")
-            lines += _stat(link.resolve(), fresh, link.name)
+        old = link.resolve()
+        if code_snapshot.digest_in(old.name) != code_snapshot.digest_in(fresh.name):
+            lines.append(f"git diff --no-index {old} {fresh}")
+            if old.is_dir():
+                names = {name for name, _ in _contents(old) ^ _contents(fresh)}
+                lines += [f" {link.name}/{name}" for name in sorted(names)[:MAX_LINES]]
+            else:
+                lines.append(f" {old} is gone: nothing to compare")
     return lines
 
 
-def _stat(old: Path, new: Path, name: str) -> list[str]:
-    if not old.is_dir():
-        return [f" {old} is gone: nothing to compare"]
-    with tempfile.TemporaryDirectory() as folder:  # git prints these short names
-        Path(folder, name).symlink_to(old)
-        Path(folder, f"new-{name}").symlink_to(new)
-        words = ("diff", "--no-index", "--stat=100", f"{name}/", f"new-{name}/")
-        try:
-            printed = ask_git(Path(folder), *words).stdout
-        except FileNotFoundError:
-            return []
-    ours = ("__pycache__", code_snapshot.LIST)
-    lines = [x.split() for x in printed.splitlines() if "|" in x and not any(map(x.count, ours))]
-    # Not cut by git, which would count the bytecode of the old copy, and pads for its names.
-    return [f" {' '.join(words)}" for words in lines[:MAX_LINES]]
+def _contents(copy: Path) -> set[tuple[str, str]]:
+    """Return the name and digest of each file of a copy that is still there."""
+    files = code_snapshot.files_of(copy).items()
+    there = ((name, path) for name, path in files if os.path.lexists(path))
+    return {(name, code_snapshot.digest({name: path})) for name, path in there}
 
 
-def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> list[str]:
-    """Return what differs, for the user. Raises: UserError for a difference without a --yes."""
+def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> None:
+    """Print what differs. Raises: UserError for a difference without a --yes."""
     lines = summary(run_dir, new)
-    if lines and not is_confirmed:
-        what = "resume: with other code the run may end with other results"
-        raise spec_changes.unconfirmed(what, lines)
-    return lines or [f"the code of {new.repository} is the same as that which the run has"]
+    what = "resume: with other code the run may end with other results"
+    spec_changes.confirm(what, lines, is_confirmed)
+    if not lines:
+        print_line(f"the code of {new.repository} is the same as that which the run has")
 
 
 def switch(run_dir: RunDir, new: NewCode) -> Revision:

@@ -25,8 +25,8 @@ class Origin:
     checkpoint: str
     is_confirmed: bool
 
-    def check(self, spec: Spec) -> list[str]:
-        """Return lines about what the new run does otherwise than the other one.
+    def check(self, spec: Spec) -> None:
+        """Print what the new run does otherwise than the other one.
 
         Raises: UserError for differences on which results depend, unless they are confirmed.
         """
@@ -41,34 +41,28 @@ class Origin:
             for path, pair in differences(was, spec).items()
             if path[0] not in FIXED and not is_free(path)
         }
+        what = f"submit: the spec differs from that of {self.run_dir.run_id}"
         lines = spec_changes.format_changes(changed, was.train, spec.train)
-        if changed and not self.is_confirmed:
-            what = f"submit: the spec differs from that of {self.run_dir.run_id}"
-            raise spec_changes.unconfirmed(what, lines)
-        return lines
+        spec_changes.confirm(what, lines, self.is_confirmed)
 
     @contextlib.contextmanager
     def begin(self, run_dir: RunDir) -> Iterator[None]:
-        """Run a block in which a new run is claimed and has this state. Raises: as `copy_into`."""
-        with hold_claim(run_dir):
-            print_line(self.copy_into(run_dir))
-            yield
-
-    def copy_into(self, run_dir: RunDir) -> str:
-        """Make the other run's checkpoint the first one of a new run; returns a line for the user.
+        """Run a block in which a new run is claimed, and has the checkpoint as its first one.
 
         Raises: UserError for a checkpoint that is damaged or was removed just now; OSError.
         """
-        source = self.run_dir.checkpoints / self.checkpoint
-        checkpoint_files.copy(source, run_dir.checkpoints)
-        step, where = checkpoint_step(self.checkpoint) or 0, self.run_dir
-        known = records.read(Provenance, run_dir.provenance)
-        if known is not None:
-            code = code_snapshot.digest_in(where.code.resolve().name)
-            begun = StateOrigin(where.run_id, str(where.path), self.checkpoint, step, code)
-            records.write(run_dir.provenance, replace(known, origin=begun))
-        spec_changes.accept(run_dir, Spec.read(where.spec))
-        return f"begins after step {step} of {where.run_id}, from a copy of {source}"
+        with hold_claim(run_dir):
+            source = self.run_dir.checkpoints / self.checkpoint
+            checkpoint_files.copy(source, run_dir.checkpoints)
+            step, where = checkpoint_step(self.checkpoint) or 0, self.run_dir
+            known = records.read(Provenance, run_dir.provenance)
+            if known is not None:
+                code = code_snapshot.digest_in(where.code.resolve().name)
+                begun = StateOrigin(where.run_id, str(where.path), self.checkpoint, step, code)
+                records.write(run_dir.provenance, replace(known, origin=begun))
+            spec_changes.accept(run_dir, Spec.read(where.spec))
+            print_line(f"begins after step {step} of {where.run_id}, from a copy of {source}")
+            yield
 
 
 def find(text: str, is_confirmed: bool) -> Origin:

@@ -73,26 +73,32 @@ def revision_of(run_dir: RunDir, wanted: Changes) -> Revision:
     Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
     """
     resume.check_spec(run_dir)
-    checkpoint = chosen_checkpoint(run_dir, wanted.checkpoint)
+    was = Spec.read(run_dir.spec)
+    loaded = frozen_spec.reload(run_dir, wanted.overrides) if wanted.overrides else None
+    now = was if loaded is None else loaded.spec
+    checkpoint = chosen_checkpoint(run_dir, was, wanted.checkpoint)
+    saved = checkpoint or checkpoint_lookup.newest(run_dir, is_users=not was.launch.is_trainer)
     is_complete = interpret.is_training_complete(fact_reader.read_newest(run_dir))
     if is_complete and checkpoint is None:
-        now = frozen_spec.reload(run_dir, wanted.overrides).spec.train
-        extension.check(run_dir, Spec.read(run_dir.spec), now)
-    new_code = fresh_code(run_dir, wanted) if wanted.has_new_code else None
-    if new_code is None:
+        extension.check(run_dir, was, now.train)
+    change = Revision()
+    if wanted.has_new_code:
+        new_code = code_changes.prepare(run_dir, now, code_changes.repository_of(run_dir))
+        # Before the first checkpoint no step is kept that the old code did.
+        is_confirmed = wanted.is_confirmed or not (saved or any(run_dir.checkpoints.iterdir()))
+        code_changes.confirm(run_dir, new_code, is_confirmed)
+        change += code_changes.switch(run_dir, new_code)
+    else:
         scratch_purge.check_code(run_dir)
-    change = resume.uncancel(run_dir)
-    if wanted.overrides:
-        newest = checkpoint or checkpoint_lookup.newest(run_dir, is_users=False)
-        change += spec_changes.change(run_dir, wanted.overrides, wanted.is_confirmed, newest)
+    change += resume.uncancel(run_dir)
+    if loaded is not None:
+        change += spec_changes.change(run_dir, loaded, wanted.is_confirmed, saved)
     if wanted.takes_all_nodes:
         queued = records.read(Submission, run_dir.submission) or Submission()
         taken_back = replace(queued, nodes_taken_back=time.time())  # older reports do not count
         change += revision.of_files(run_dir, {run_dir.submission: records.text(taken_back)})
     if is_complete:
         change += extension.reopen(run_dir)
-    if new_code is not None:
-        change += code_changes.switch(run_dir, new_code)
     if checkpoint is not None:
         aside = checkpoint_files.newer_than(run_dir, checkpoint)
         change += checkpoint_files.go_on_from(run_dir, checkpoint)
@@ -100,32 +106,9 @@ def revision_of(run_dir: RunDir, wanted: Changes) -> Revision:
     return change
 
 
-def is_foreign(run_dir: RunDir) -> bool:
-    """Return whether ranks run a user's script, not the kit's trainer; False without spec.json."""
-    return not scratch_purge.read_spec(run_dir)[0].launch.is_trainer
-
-
-def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
+def chosen_checkpoint(run_dir: RunDir, spec: Spec, text: str | None) -> str | None:
     """Return the name of the checkpoint that the user chose, if any. Raises: UserError."""
-    if text is None:
-        return None
-    if is_foreign(run_dir):
-        raise UserError(
-            f"--checkpoint {text}: the ranks are your own script, which chooses its file itself"
-        )
-    return checkpoint_files.find(run_dir.checkpoints, text)
-
-
-def fresh_code(run_dir: RunDir, wanted: Changes) -> code_changes.NewCode:
-    """Return a checkout copy for the run. Raises: UserError for differences without a --yes."""
-    spec = Spec.read(run_dir.spec)
-    if wanted.overrides:
-        spec = frozen_spec.reload(run_dir, wanted.overrides).spec
-    new_code = code_changes.prepare(run_dir, spec, code_changes.repository_of(run_dir))
-    # Before the first checkpoint no step is kept that the old code did.
-    is_users = is_foreign(run_dir)
-    saved = checkpoint_lookup.newest(run_dir, is_users)
-    has_files = is_users and any(run_dir.checkpoints.iterdir())
-    is_confirmed = wanted.is_confirmed or not (saved or has_files)
-    print_line("\n".join(code_changes.confirm(run_dir, new_code, is_confirmed)))
-    return new_code
+    if text is not None and not spec.launch.is_trainer:
+        what = "the ranks are your own script, which chooses its file itself"
+        raise UserError(f"--checkpoint {text}: {what}")
+    return None if text is None else checkpoint_files.find(run_dir.checkpoints, text)

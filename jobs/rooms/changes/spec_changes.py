@@ -1,5 +1,6 @@
 """What a resume may change in a frozen spec: freely, if confirmed, or never; and the record."""
 
+import contextlib
 import hashlib
 import json
 import time
@@ -10,21 +11,14 @@ from ... import records, shared_files
 from ...batch_sizes import global_batch_size
 from ...checkpoint import reader
 from ...checkpoint.names import checkpoint_names, checkpoint_step
+from ...config.loaded import LoadedSpec
 from ...console import print_line
-from ...errors import UserError
+from ...errors import HINT, UserError
 from ...problems import KeyPath, dotted
 from ...records.frozen import KeyChange, Overrides, Revision, SpecChange
 from ...rundir import RunDir
 from ...runs import revision
-from ...runs.frozen_spec import (
-    FIXED,
-    SHAPE,
-    Differences,
-    differences,
-    is_free,
-    reload,
-    setup_script_of,
-)
+from ...runs.frozen_spec import FIXED, SHAPE, Differences, differences, is_free, setup_script_of
 from ...spec import Spec, Train
 from . import extension
 
@@ -36,16 +30,15 @@ _SAME_SHAPES = " (a checkpoint fits only a model with tensors of the same names 
 
 
 def change(
-    run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool, checkpoint: str | None = None
+    run_dir: RunDir, loaded: LoadedSpec, is_confirmed: bool, checkpoint: str | None = None
 ) -> Revision:
     """Return the change of the frozen spec; what results depend on is recorded in changes.jsonl.
 
     checkpoint: the name of that to go on from, if there is one.
-    Raises: UserError for changes that need a confirmation or are forbidden; SpecError.
+    Raises: UserError for changes that need a confirmation or are forbidden.
     """
-    text = shared_files.read_text(run_dir.spec)
-    loaded = reload(run_dir, overrides)
-    was, spec = Spec.from_json(text), loaded.spec
+    text, spec = shared_files.read_text(run_dir.spec), loaded.spec
+    was = Spec.from_json(text)
     changed = differences(was, spec)
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
     _refuse_fixed(weighty)
@@ -53,10 +46,7 @@ def change(
     if spec.launch.is_trainer:
         extension.check_end(spec.train, checkpoint_step(checkpoint or "") or 0)
     lines = format_changes(weighty, was.train, spec.train)
-    if weighty and not is_confirmed:
-        raise unconfirmed("resume: the result depends on what this changes", lines)
-    if lines:
-        print_line("\n".join(lines))
+    confirm("resume: the result depends on what this changes", lines, is_confirmed)
     new: dict[Path, str | None] = {
         run_dir.spec: spec.to_json(),
         run_dir.overrides: records.text(Overrides(tuple(loaded.overrides))),
@@ -69,10 +59,13 @@ def change(
     return revision.of_files(run_dir, new)
 
 
-def unconfirmed(what: str, lines: Sequence[str]) -> UserError:
-    """Return the error of a command that shows differences, and that --yes confirms."""
-    shown = "".join(f"\n  {line}" for line in lines)
-    return UserError(f"{what}{shown}\n  hint: repeat it with --yes (make: YES=1)")
+def confirm(what: str, lines: Sequence[str], is_confirmed: bool) -> None:
+    """Print differences. Raises: UserError where there are some without a --yes."""
+    if lines and not is_confirmed:
+        shown = "".join(f"\n  {line}" for line in lines)
+        raise UserError(f"{what}{shown}\n  hint: repeat it with --yes (make: YES=1)")
+    if lines:
+        print_line("\n".join(lines))
 
 
 def accept(run_dir: RunDir, other: Spec) -> None:
@@ -91,34 +84,22 @@ def _refuse_fixed(changed: Differences) -> None:
 
 
 def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
-    """Raise UserError where the checkpoints of the run do not fit the new global batch."""
+    """Raise UserError where the checkpoints of the run do not fit the new global batch.
+
+    Where the number of ranks differs from the spec's, such as on another machine, the spec does not
+    say which batch was saved: the trainer compares then, and refuses a damaged manifest.
+    """
     old, new = global_batch_size(was), global_batch_size(now)
-    if old == new:
-        return
-    # Where the number of ranks differs from the spec's, such as on another machine, it does not
-    # say which batch was saved: the trainer compares then.
     saved = checkpoint_names(run_dir.checkpoints)
-    if saved and _saved_batch_size(run_dir.checkpoints / saved[0]) == old:
-        ranks = now.num_ranks
-        micro, rest = divmod(old, ranks * now.train.grad_accum_steps)
-        way_out = f"{ranks} ranks cannot share {old} samples: take another number of ranks"
-        if now.train.global_batch_size is not None:
-            way_out = f"set train.global_batch_size={old}"
-        elif not rest:
-            way_out = f"set train.micro_batch_size={micro}"
-        raise UserError(
-            f"resume: the global batch would change from {old} to {new} samples, and a run with a "
-            f"checkpoint keeps its batch\n  hint: {way_out}, or begin a new run with "
-            "train.init_from"
-        )
-
-
-def _saved_batch_size(checkpoint: Path) -> int | None:
-    """Return the samples of a step of a checkpoint; None where its manifest cannot be read."""
-    try:
-        return reader.read_manifest(checkpoint).global_batch_size
-    except (reader.DamageError, UserError):
-        return None
+    if old == new or not saved:
+        return
+    with contextlib.suppress(reader.DamageError):
+        if reader.read_manifest(run_dir.checkpoints / saved[0]).global_batch_size == old:
+            raise UserError(
+                f"resume: the global batch would change from {old} to {new} samples, and a run "
+                f"with a checkpoint keeps its batch{HINT}set train.global_batch_size={old} and "
+                "train.grad_accum_steps=1, or begin a new run with train.init_from"
+            )
 
 
 def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:

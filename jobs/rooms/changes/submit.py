@@ -4,7 +4,6 @@ import argparse
 
 from ...commands import arguments, submit
 from ...config.load import load
-from ...console import print_line
 
 MAKE = ("CONFIG", "SET FROM YES FLAGS")
 
@@ -26,6 +25,5 @@ def command(args: argparse.Namespace) -> int:
 
     begun = origin.find(args.origin, args.yes)
     loaded = load(args.config, arguments.overrides_of(args))
-    for line in begun.check(loaded.spec):
-        print_line(line)
+    begun.check(loaded.spec)
     return submit.run(loaded, args, begun.begin)

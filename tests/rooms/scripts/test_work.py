@@ -231,9 +231,10 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository, mon
 @pytest.mark.room("changes")
 def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(repository):
     run = frozen(repository, script="mine/run.py")
-    from slurm_job_kit.jobs.rooms.changes import resume
+    from slurm_job_kit.jobs.rooms.changes import code_changes
 
-    new = resume.fresh_code(run, resume.Changes(overrides=("launch.inputs=[data]",)))
+    spec = frozen_spec.reload(run, ["launch.inputs=[data]"]).spec
+    new = code_changes.prepare(run, spec, code_changes.repository_of(run))
     assert not (new.code / "data").exists() and (new.code / "mine/run.py").is_file()
 
 
