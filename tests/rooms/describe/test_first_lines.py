@@ -1,20 +1,14 @@
 """The lines at the start of rank 0's log."""
 
-import functools
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.rooms.describe.first_lines import (
-    batches_text,
-    precision_warning,
-    start_lines,
-)
+from slurm_job_kit.trainer.rooms.describe.first_lines import batches_text, start_lines
 from tests.core.ranks import context_of, place_of
 
 
@@ -54,10 +48,3 @@ def test_the_log_begins_with_device_size_of_the_model_and_what_is_trained():
 )
 def test_a_line_has_the_batches_of_an_epoch(num_samples, world_size, train, words):
     assert batches_text(Batches.of(Train(**train), num_samples, world_size)) == words
-
-
-def test_a_precision_that_a_cpu_does_not_support_is_a_warning():
-    warning = functools.partial(precision_warning, device=torch.device("cpu"))
-    assert "tf32 has no effect on a CPU" in str(warning("tf32"))
-    assert "fp16 makes convolutions 100 times slower" in str(warning("fp16"))
-    assert warning("bf16") is warning("fp32") is None

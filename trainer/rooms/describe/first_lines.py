@@ -1,9 +1,7 @@
-"""The lines at the start of rank 0's log: device, data, model, main values, and warnings."""
+"""The lines at the start of rank 0's log: device, data, model, and main values."""
 
 import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -89,39 +87,3 @@ def batches_text(batches: Batches) -> str:
     if last := rounds % batches.grad_accum_steps:
         text += f", the last step of {last}"
     return text
-
-
-def precision_warning(precision: str, device: torch.device) -> str | None:
-    """Return a warning where the device does not support the precision well, else None."""
-    if precision == "tf32" and device.type != "cuda":
-        return "train.precision tf32 has no effect on a CPU, which computes in fp32"
-    if precision == "tf32" and torch.cuda.get_device_capability(device) < (8, 0):
-        return f"train.precision tf32 has no effect on {torch.cuda.get_device_name(device)}: fp32"
-    # oneDNN has no fp16 backward pass: 113 ms instead of 0.9 ms for one convolution of 64 channels
-    # (torch 2.13).
-    if precision == "fp16" and device.type != "cuda":
-        return "train.precision fp16 makes convolutions 100 times slower on a CPU: use bf16"
-    return None
-
-
-def space_warning(
-    checkpoints: Path, module: nn.Module, optimizer: torch.optim.Optimizer
-) -> str | None:
-    """Return a warning where the disk has no room for two more checkpoints, else None.
-
-    A save has the old and the new one on the disk. Raises: OSError.
-    """
-    size, free = _size(module, optimizer), shutil.disk_usage(checkpoints.parent).free
-    gib = f"{size / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free"
-    full = f"the disk of {checkpoints} may become full: a checkpoint takes {gib}"
-    return full if free < 2 * size else None
-
-
-def _size(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of model and optimizer; less where the optimizer is not a known one."""
-    moments = 2 if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else 0
-    if isinstance(optimizer, torch.optim.SGD):
-        moments = int(optimizer.defaults["momentum"] != 0)
-    trained = [each for each in module.parameters() if each.requires_grad]
-    values = [*module.parameters(), *module.buffers(), *moments * trained]
-    return sum(value.numel() * value.element_size() for value in values)
