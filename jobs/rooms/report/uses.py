@@ -1,13 +1,16 @@
 """Where the time of a run went: the seconds of each use, from attempts.jsonl and the timeline."""
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ... import shared_files
 from ...console import printable
+from ...errors import RecordError
 from ...records.ended import FINAL, Action, AttemptRecord
 from ...records.training import Event, read_events
 from ...rundir import RunDir
@@ -173,8 +176,10 @@ def _open(run: RunState, events: Sequence[Event], now: float) -> AttemptTimes:
 def _last_sign(run: RunState, number: int, own: Sequence[Event], default: float) -> float:
     """Return the time of the last event of an attempt, or of the last line in rank 0's log."""
     times = [each.t for each in own]
-    with contextlib.suppress(OSError):
-        times.append(run.run_dir.attempt(number).rank_log(0).stat().st_mtime)
+    log = run.run_dir.attempt(number).rank_log(0)
+    # Opened: a network file system may remember that the log was not there.
+    with contextlib.suppress(OSError, RecordError), shared_files.open_binary(log) as file:
+        times.append(os.fstat(file.fileno()).st_mtime)
     return max(times, default=default)
 
 
