@@ -1,8 +1,8 @@
 """The environment variables that no program started by the kit may inherit. Standard library only.
 
 A name may have `*`, which stands for any text. A variable that no list names is passed on. A room
-may remove more, by the hook `start`. slurm/ddp_prepare.sh and slurm/agent.sh remove others before
-a Python runs.
+may remove more, by the hook `launch_command`. slurm/ddp_prepare.sh and slurm/agent.sh remove others
+before a Python runs.
 """
 
 import fnmatch
@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 
 
-class Door(Enum):
+class Program(Enum):
     """A kind of program that the kit starts; the value: the variables that it must not inherit."""
 
     # Slurm's clients, whose output the kit reads: filters and formats, and what a job asks for.
@@ -69,7 +69,7 @@ def for_reading(environ: Mapping[str, str]) -> dict[str, str]:
     """
     names = {"SLURM_JOB_ID", "SLURM_RESTART_COUNT"} & environ.keys()
     kept = {name: environ[name] for name in names}
-    return without(environ, Door.READ.value) | kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+    return without(environ, Program.READ.value) | kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 
 
 def temporary_folder(environ: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from .rooms import ROOMS
 if TYPE_CHECKING:
     from .attempt.decision import Decision, Ending
     from .config.loaded import LoadedSpec
-    from .environment import Door
+    from .environment import Program
     from .problems import Problem
     from .records.ended import AttemptRecord, Evidence
     from .records.nodes import Chosen
@@ -60,29 +60,28 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
         hook(runs, is_on_slurm, is_checked)
 
 
-def freeze(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
+def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
     """Return the spec of a new run, the repository to freeze, and the paths in it that stay out.
 
     Raises: UserError.
     """
     left_out: Sequence[str] = ()
-    for hook in _rooms_with("freeze"):
+    for hook in _rooms_with("prepare_code"):
         spec, repository, left_out = hook(spec, repository)
     return spec, repository, left_out
 
 
-def start(
-    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+def launch_command(
+    program: Program, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """Return command and environment of a program that the kit is about to start for a run.
 
     A variable that the program must not inherit is not in the environment.
-
-    door: which program it is. spec: of the run; None where the program is not started for a run.
+    spec: of the run; None where the program is not started for a run.
     """
-    words, variables = [*argv], without(environ, door.value)
-    for hook in _rooms_with("start"):
-        words, variables = hook(door, words, variables, spec)
+    words, variables = [*argv], without(environ, program.value)
+    for hook in _rooms_with("launch_command"):
+        words, variables = hook(program, words, variables, spec)
     return words, variables
 
 
@@ -121,14 +120,16 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     return decision
 
 
-def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
+def choose_nodes(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]
+) -> Chosen | None:
     """Prepare an attempt, before its plan is written, and choose its nodes.
 
     facts: of the attempt before. nodes: that the job had at its start. Returns: None where the
     attempt has all of them, in their order.
     Raises: UserError, FailedError for an attempt that must not begin.
     """
-    chosen = [hook(run_dir, facts, me, nodes) for hook in _rooms_with("begin")]
+    chosen = [hook(run_dir, facts, me, nodes) for hook in _rooms_with("choose_nodes")]
     return next(filter(None, chosen), None)
 
 

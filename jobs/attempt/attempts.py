@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .. import hooks
 from ..console import BestEffort, print_line
-from ..environment import Door
+from ..environment import Program
 from ..errors import FailedError, UserError
 from ..node.prctl import die_with_parent
 from ..records.nodes import AttemptPlan, Chosen
@@ -143,7 +143,7 @@ def start_srun(
     spec = Spec.read(run_dir.spec)
     agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
     argv = [*srun, *srun_step.srun_argv(spec, os.environ), *srun_args, *agent]
-    argv, environ = hooks.start(Door.SRUN, argv, os.environ, spec)
+    argv, environ = hooks.launch_command(Program.SRUN, argv, os.environ, spec)
     return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)
 
 

@@ -107,7 +107,7 @@ def open_attempt(
         raise facts.spec_error
     code, kit = scratch_purge.check_code(run_dir)
     refuse(run_dir, facts, me)
-    chosen = hooks.begin(run_dir, facts, me, nodes) or Chosen(tuple(nodes))
+    chosen = hooks.choose_nodes(run_dir, facts, me, nodes) or Chosen(tuple(nodes))
     if facts.result is not None:
         run_dir.result.unlink(missing_ok=True)
     if checkout is not None and checkout != run_dir.code.resolve():

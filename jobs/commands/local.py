@@ -24,7 +24,7 @@ from ..attempt import attempts, srun_step
 from ..attempt.decision import Cause
 from ..attempt.reasons import hold_hint
 from ..console import display_path, format_metrics, print_line, quantity
-from ..environment import Door
+from ..environment import Program
 from ..errors import UserError
 from ..node.prctl import adopt_orphans, die_with_parent
 from ..node.torchrun import stop_signal
@@ -161,7 +161,7 @@ def start_agents(
     shares: CUDA_VISIBLE_DEVICES of each agent; None without GPUs.
     """
     command = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
-    command, inherited = hooks.start(Door.LOCAL, command, os.environ, spec)
+    command, inherited = hooks.launch_command(Program.LOCAL, command, os.environ, spec)
     agents = []
     for rank, devices in enumerate(shares):
         env = inherited | {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .. import hooks, records
 from ..console import BestEffort
-from ..environment import Door
+from ..environment import Program
 from ..errors import FailedError
 from ..records.ended import read_attempts
 from ..records.queued import Submission
@@ -48,7 +48,7 @@ def call_sbatch(argv: Sequence[str], folder: Path, record: Callable[[str], None]
     folder: for submitit's copy of the batch script. record: writes the id into the run directories.
     Raises: FailedError; then nothing is queued.
     """
-    argv, environ = hooks.start(Door.SBATCH, argv, os.environ)
+    argv, environ = hooks.launch_command(Program.SBATCH, argv, os.environ)
     with block_signals():
         try:
             job_id = executor.submit(argv, environ, folder)
@@ -85,7 +85,7 @@ def test_only(spec: Spec, run_dir: RunDir, script: Path | None = None) -> tuple[
     script: the batch script; by default the run directory's frozen one.
     """
     argv = sbatch_argv(spec, run_dir, script)
-    answer = client.test_only(*hooks.start(Door.SBATCH, argv, os.environ, spec))
+    answer = client.test_only(*hooks.launch_command(Program.SBATCH, argv, os.environ, spec))
     if answer is None or not client.is_answered(answer):
         return None, ""
     return answer.returncode == 0, (answer.stderr + answer.stdout).strip()

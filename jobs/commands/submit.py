@@ -110,19 +110,20 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
-    from ..environment import Door
+    from ..environment import Program
     from ..node.torchrun import NodeOptions, torchrun_command
     from ..runs.code_snapshot import repository
     from ..slurm import refusals
     from ..slurm.sbatch import sbatch_argv
 
-    run_dir, (spec, *_) = planned_run_dir(loaded.spec), hooks.freeze(loaded.spec, repository())
+    run_dir = planned_run_dir(loaded.spec)
+    spec, *_ = hooks.prepare_code(loaded.spec, repository())
     script = installation.HOME / "slurm/ddp.sbatch"
     argv = sbatch_argv(spec, run_dir)
     print(f"# command\n{shlex.join(argv)}")
     options = NodeOptions(spec.slurm.most_nodes, spec.nproc_per_node)
     command = torchrun_command(spec, run_dir, options)
-    command, _ = hooks.start(Door.TORCHRUN, command, {}, spec)
+    command, _ = hooks.launch_command(Program.TORCHRUN, command, {}, spec)
     # The agents start torchrun by their own interpreter.
     torchrun = [spec.interpreter if word == sys.executable else word for word in command]
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from .. import environment, gpus, hooks, records
 from ..console import BestEffort, print_line, with_time
-from ..environment import Door
+from ..environment import Program
 from ..errors import HINT, FailedError, UserError
 from ..procfs import children
 from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
@@ -280,7 +280,7 @@ def run(run_dir: RunDir, spec: Spec, plan: AttemptPlan, node: Node, rdzv_endpoin
     with temporary_directory(env) as log_dir:
         options = node.options(plan, rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)
-        command, env = hooks.start(Door.TORCHRUN, command, env, spec)
+        command, env = hooks.launch_command(Program.TORCHRUN, command, env, spec)
         num_gpus = spec.slurm.num_gpus or gpus.allocated_gpus(env) or 0
         agent = Agent(run_dir, plan.attempt, node, num_gpus)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir

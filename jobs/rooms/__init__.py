@@ -25,9 +25,12 @@ class Room(NamedTuple):
 
 # In the order in which their hooks are called.
 ROOMS: dict[str, Room] = {
-    "sites": Room(hooks=("before_queue", "evidence", "decide", "begin", "successor", "end")),
+    "sites": Room(hooks=("before_queue", "evidence", "decide", "choose_nodes", "successor", "end")),
     "scripts": Room(
-        hooks=("problems", "freeze", "before_queue", "start", "begin", "evidence", "decide")
+        hooks=(
+            *("problems", "prepare_code", "before_queue", "launch_command", "choose_nodes"),
+            *("evidence", "decide"),
+        )
     ),
     "check": Room(hooks=("problems", "before_queue")),
     "weights": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
@@ -75,11 +78,11 @@ ROOMS: dict[str, Room] = {
     "health": Room(trainer_hooks=("callbacks",)),
     "trackers": Room(trainer_hooks=("callbacks",)),
     "profiler": Room(hooks=("problems",), trainer_hooks=("callbacks",)),
-    "environment": Room(hooks=("start", "problems")),
-    "gpus": Room(hooks=("start", "problems")),
-    "fast_start": Room(hooks=("start",)),
+    "environment": Room(hooks=("launch_command", "problems")),
+    "gpus": Room(hooks=("launch_command", "problems")),
+    "fast_start": Room(hooks=("launch_command",)),
     "compile_cache": Room(trainer_hooks=("callbacks",)),
-    "nodes": Room(hooks=("problems", "exclude", "begin", "evidence", "decide")),
+    "nodes": Room(hooks=("problems", "exclude", "choose_nodes", "evidence", "decide")),
 }
 
 

@@ -83,7 +83,7 @@ def freeze_all(
     Runs with the same code share one copy of it. Raises: UserError.
     """
     repository = repository or code_snapshot.repository()
-    sources = {run: hooks.freeze(loaded.spec, repository) for run, loaded in runs.items()}
+    sources = {run: hooks.prepare_code(loaded.spec, repository) for run, loaded in runs.items()}
     first, (spec, *_) = next(iter(sources.items()))
     if spec.name[:1] in ("", ".") or "/" in spec.name:
         raise UserError(f"name: {spec.name} cannot be the name of a folder of runs")

@@ -51,7 +51,7 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
     if any(each.startswith("launch.script=") for each in overrides):
         if known is not None and known.repository is not None:
-            spec, *_ = hooks.freeze(spec, Path(known.repository))
+            spec, *_ = hooks.prepare_code(spec, Path(known.repository))
     else:  # as the submit found it, relative to its repository
         spec = dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, script=script))
     return dataclasses.replace(loaded, spec=spec)

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from .. import environment, hooks
-from ..environment import Door
+from ..environment import Program
 
 # A freeze starts no program beside git: a diff writes the index, after which git runs a hook.
 _OFF = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
@@ -17,7 +17,7 @@ def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     Raises: FileNotFoundError where git is not installed.
     """
     argv = ["git", "-C", str(folder), *_OFF, *arguments]
-    argv, environ = hooks.start(Door.GIT, argv, environment.for_reading(os.environ))
+    argv, environ = hooks.launch_command(Program.GIT, argv, environment.for_reading(os.environ))
     return subprocess.run(
         argv,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What each door of the kit does with the variables and limits that it inherits."""
+"""What each program of the kit does with the variables and limits that it inherits."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from slurm_job_kit.jobs import hooks
-from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.node import agent
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.runs.git import ask_git
@@ -46,18 +46,18 @@ def test_slurms_clients_get_no_filter_and_no_format_of_the_user(slurm, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("door", "gone"),
+    ("program", "gone"),
     [
-        (Door.SBATCH, ["SLURM_JOB_ID", "SLURMD_NODENAME", "SRUN_DEBUG", "KIT_SUCCEEDS"]),
-        (Door.SRUN, ["SRUN_DEBUG"]),
-        (Door.LOCAL, ["SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"]),
-        (Door.TORCHRUN, ["PET_STANDALONE", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"]),
+        (Program.SBATCH, ["SLURM_JOB_ID", "SLURMD_NODENAME", "SRUN_DEBUG", "KIT_SUCCEEDS"]),
+        (Program.SRUN, ["SRUN_DEBUG"]),
+        (Program.LOCAL, ["SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"]),
+        (Program.TORCHRUN, ["PET_STANDALONE", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"]),
     ],
 )
-def test_no_program_gets_what_belongs_to_an_enclosing_job_or_torchrun(door, gone):
+def test_no_program_gets_what_belongs_to_an_enclosing_job_or_torchrun(program, gone):
     kept = {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "OWN"}
     inherited = dict.fromkeys((*gone, *kept), "1")
-    assert hooks.start(door, (), inherited)[1].keys() == kept
+    assert hooks.launch_command(program, (), inherited)[1].keys() == kept
 
 
 def test_git_keeps_the_users_configuration(tmp_path, monkeypatch):

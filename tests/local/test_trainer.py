@@ -15,7 +15,7 @@ import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
-from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
@@ -88,7 +88,8 @@ def train(run, **variables):
     env = environment(1) | variables_of_spec(spec)
     env |= {"KIT_AGENT_PID": str(os.getpid()), "KIT_RUN_DIR": str(run.path)}
     env["KIT_RANKS_DIR"] = str(run.attempt(1).path)
-    command, env = hooks.start(Door.TORCHRUN, torchrun_command(spec, run, node), env, spec)
+    command = torchrun_command(spec, run, node)
+    command, env = hooks.launch_command(Program.TORCHRUN, command, env, spec)
     status, output = end(start(command, env | variables))
     rank_logs = sorted(run.attempt(1).path.glob("rank-*.log"))
     return status, output + "".join(log.read_text() for log in rank_logs)

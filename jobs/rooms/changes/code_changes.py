@@ -51,7 +51,7 @@ def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     Raises: UserError, OSError.
     """
     runs_root, mode = run_dir.path.parent.parent, int(spec.dir_mode, 8)
-    _, repository, left_out = hooks.freeze(spec, repository)
+    _, repository, left_out = hooks.prepare_code(spec, repository)
     code = code_snapshot.take(repository, runs_root, mode, left_out)
     return NewCode(repository, code, code_snapshot.take_kit(runs_root, mode))
 

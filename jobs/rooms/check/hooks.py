@@ -18,7 +18,7 @@ from pathlib import Path
 from ... import hooks, records
 from ...config.loaded import LoadedSpec
 from ...console import print_line
-from ...environment import Door
+from ...environment import Program
 from ...problems import Problem, SpecError
 from ...rundir import RunDir
 from ...spec import Launch, Spec
@@ -120,7 +120,7 @@ def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
 
     folders = (str(run_dir.code), str(run_dir.kit), os.environ.get("PYTHONPATH"))
     return {
-        **hooks.start(Door.SBATCH, (), os.environ, spec)[1],
+        **hooks.launch_command(Program.SBATCH, (), os.environ, spec)[1],
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "KIT_RUN_DIR": str(run_dir.path),
         "KIT_RUN_ID": run_dir.run_id,

@@ -5,7 +5,7 @@ A name may have `*`, which stands for any text. A variable that no list names is
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...environment import Door, pattern, without
+from ...environment import Program, pattern, without
 from ...problems import Problem
 from ...spec import Spec
 
@@ -48,8 +48,8 @@ _OF_SESSION = (
 )
 
 REMOVED = {
-    Door.GIT: _GIT,
-    Door.SBATCH: (
+    Program.GIT: _GIT,
+    Program.SBATCH: (
         # Options that the kit sets, or cannot work with; your other defaults of sbatch count.
         *("SBATCH_CLUSTERS", "SBATCH_ARRAY_INX", "SBATCH_BATCH", "SBATCH_CONTAINER"),
         *("SBATCH_ERROR", "SBATCH_INPUT", "SBATCH_OUTPUT", "SBATCH_OPEN_MODE", "SBATCH_WAIT"),
@@ -70,8 +70,8 @@ REMOVED = {
         *("SHELLOPTS", "BASHOPTS"),  # they change what bash does in the kit's scripts
         *_GIT,
     ),
-    Door.LOCAL: _OF_SESSION,
-    Door.SRUN: (
+    Program.LOCAL: _OF_SESSION,
+    Program.SRUN: (
         *_OF_SESSION,  # for `sbatch slurm/ddp.sbatch`; those of a TaskProlog come later
         *("SLURM_CLUSTERS", "SLURM_WORKING_CLUSTER"),  # the kit works with the one that is loaded
         *_FILTERS,
@@ -87,7 +87,7 @@ REMOVED = {
         # in which sbatch ran, and takes one alone of the others.
         *("SLURM_TRES_PER_TASK", "SLURM_TRES_BIND", "SLURM_MEM_PER_*"),
     ),
-    Door.TORCHRUN: (
+    Program.TORCHRUN: (
         *_OF_RANKS,
         *_OF_TORCHRUN,
         *_OF_MAKE,
@@ -109,13 +109,13 @@ REFUSED = (
 )
 
 
-def start(
-    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+def launch_command(
+    program: Program, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """Return the environment without what would break the program, but for that of launch.env."""
-    own = spec.launch.env.keys() if spec is not None and door is Door.TORCHRUN else ()
+    own = spec.launch.env.keys() if spec is not None and program is Program.TORCHRUN else ()
     kept = {name: environ[name] for name in own if name in environ}
-    return [*argv], without(environ, REMOVED.get(door, ())) | kept
+    return [*argv], without(environ, REMOVED.get(program, ())) | kept
 
 
 def problems(spec: Spec) -> Iterator[Problem]:

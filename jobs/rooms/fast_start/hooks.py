@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ... import gpus
-from ...environment import Door
+from ...environment import Program
 from ...node.signed_torchrun import LAUNCHER
 from ...rooms import ROOMS
 from ...spec import Spec
@@ -14,12 +14,12 @@ FORKED_RANK = Path(__file__).with_name("forked_rank.py")
 COUNTS_WITHOUT_CUDA = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
-def start(
-    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+def launch_command(
+    program: Program, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """Return torchrun's command with `preload` before it, and with forks as its ranks."""
     words, variables = [*argv], {**environ}
-    if door is not Door.TORCHRUN or spec is None:
+    if program is not Program.TORCHRUN or spec is None:
         return words, variables
     modules = modules_for(spec)
     if modules:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ... import gpus
 from ...config import reserved
-from ...environment import Door
+from ...environment import Program
 from ...problems import Problem, format_value
 from ...slurm import client
 from ...spec import Spec
@@ -35,19 +35,19 @@ def problems(spec: Spec) -> Iterator[Problem]:
             yield Problem(path, f"{format_value(value)} asks for GPUs", reserved.GPUS)
 
 
-def start(
-    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+def launch_command(
+    program: Program, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """Return srun's command with the GPUs of the job; check those of a node before torchrun starts.
 
     Raises: UserError, FailedError where the ranks would see fewer than the job asked for.
     """
-    words = [*argv]
-    if door is Door.SRUN and spec is not None and spec.slurm.num_gpus and are_unasked(environ):
+    words, num_gpus = [*argv], 0 if spec is None else spec.slurm.num_gpus
+    if program is Program.SRUN and num_gpus and are_unasked(environ):
         job = client.show_job(client.job_id_from(environ) or "")
         if job is not None and not client.field_of(job.text, r"TresPerNode=(\S+)"):
             words.insert(1, f"--gres=gpu:{gpus.allocated_gpus(environ)}")
-    if door is Door.TORCHRUN and spec is not None:
+    if program is Program.TORCHRUN and spec is not None:
         from . import node_check
 
         node_check.check(spec, environ)

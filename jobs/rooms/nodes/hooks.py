@@ -58,13 +58,15 @@ def exclude(
     return excluded(run_dir, spec, submission, attempts, listed)
 
 
-def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
+def choose_nodes(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]
+) -> Chosen | None:
     """Return the nodes of the next attempt, where it may have a part of the job's."""
-    from . import choose_nodes
+    from .choose_nodes import choose, is_needed
 
-    if me.is_local or not choose_nodes.is_needed(facts.spec.slurm):
+    if me.is_local or not is_needed(facts.spec.slurm):
         return None
-    return choose_nodes.choose(run_dir, facts, me.job_id, nodes)
+    return choose(run_dir, facts, me.job_id, nodes)
 
 
 def evidence(

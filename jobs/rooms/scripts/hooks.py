@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...console import print_line
-from ...environment import Door
+from ...environment import Program
 from ...rundir import RunDir
 from ...spec import Spec
 
@@ -29,7 +29,7 @@ def problems(spec: Spec) -> Iterator[Problem]:
     yield from problems_of(spec.launch)
 
 
-def freeze(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
+def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
     """Return the spec with its script relative to the repository of the script, and that."""
     if spec.launch.is_trainer:
         return spec, repository, ()
@@ -66,24 +66,26 @@ def _lines_of_new(run_dir: RunDir) -> Iterator[str]:
     yield from warnings_of(Spec.read(run_dir.spec).launch, run_dir.code)
 
 
-def start(
-    door: Door, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
+def launch_command(
+    program: Program, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """Return torchrun's command with the user's program as its ranks, and begin to watch them.
 
     With the agents of a local run a thread begins that prints how far the program is.
     """
-    if door not in (Door.TORCHRUN, Door.LOCAL) or spec is None or spec.launch.is_trainer:
+    if program not in (Program.TORCHRUN, Program.LOCAL) or spec is None or spec.launch.is_trainer:
         return [*argv], {**environ}
     from . import command, progress
 
-    if door is Door.TORCHRUN:
+    if program is Program.TORCHRUN:
         return command.start(argv, environ, spec)
     progress.begin_to_show(RunDir(Path(argv[2])))  # bash agent.sh RUN_DIR ...
     return [*argv], {**environ}
 
 
-def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
+def choose_nodes(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]
+) -> Chosen | None:
     """Put what is missing into the working directory."""
     if not facts.spec.launch.is_trainer:
         from .progress import note_begin

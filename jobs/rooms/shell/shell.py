@@ -7,7 +7,7 @@ import sys
 
 from ... import hooks, installation
 from ...commands.arguments import RUN
-from ...environment import Door
+from ...environment import Program
 from ...errors import UserError
 from ...runs import lookup, state
 from ...slurm import client
@@ -38,5 +38,5 @@ def command(args: argparse.Namespace) -> int:
     print(shlex.join(argv))
     sys.stdout.flush()
     if args.go:
-        os.execvpe(argv[0], *hooks.start(Door.SBATCH, argv, os.environ))
+        os.execvpe(argv[0], *hooks.launch_command(Program.SBATCH, argv, os.environ))
     return 0

@@ -53,7 +53,9 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     return after_end.decide(facts, ending, decision)
 
 
-def begin(run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]) -> Chosen | None:
+def choose_nodes(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]
+) -> Chosen | None:
     """Check that a successor job may continue the run. Raises: EndedError."""
     from ...runs import lookup
     from .predecessor import check

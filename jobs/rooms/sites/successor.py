@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ... import hooks, installation, records
 from ...console import print_line
-from ...environment import Door
+from ...environment import Program
 from ...records.queued import RecordedJob, Successor
 from ...rundir import RunDir
 from ...runs import lookup
@@ -82,7 +82,7 @@ def queue(
     if before is None:
         before = tuple(sbatch.sbatch_argv(facts.spec, run_dir))
     argv = argv_after(before, job_id, can_requeue)
-    argv, environ = hooks.start(Door.SBATCH, argv, os.environ, facts.spec)
+    argv, environ = hooks.launch_command(Program.SBATCH, argv, os.environ, facts.spec)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
     new_id, problem = client.submit(argv, environ)
     if new_id is None:

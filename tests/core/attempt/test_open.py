@@ -10,7 +10,7 @@ import pytest
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import __main__
 from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, write_key
-from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -100,7 +100,7 @@ def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as
     """sbatch ... slurm/ddp.sbatch RUN_DIR: the ranks would be others, and the results, too."""
     run.spec.write_text(Spec(slurm=Slurm(nodes=2, gpus_per_node=2)).to_json())
     of_job = of_job | {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
-    for name in (*Door.LOCAL.value, "SLURM_STEP_ID"):
+    for name in (*Program.LOCAL.value, "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in of_job.items():
         monkeypatch.setenv(name, value)

@@ -6,8 +6,8 @@ import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.rooms.environment.hooks import start
+from slurm_job_kit.jobs.environment import Program
+from slurm_job_kit.jobs.rooms.environment.hooks import launch_command
 from slurm_job_kit.jobs.runs.git import ask_git
 from slurm_job_kit.jobs.spec import Launch, Spec
 
@@ -50,7 +50,7 @@ def test_a_job_gets_nothing_of_the_job_and_the_shell_that_surround_the_submit():
     gone += ["NVIDIA_VISIBLE_DEVICES", "WANDB_SERVICE", "SHELLOPTS", "BASHOPTS"]
     kept = {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "WANDB_API_KEY", "OWN"}
     inherited = dict.fromkeys((*gone, *kept), "1")
-    assert hooks.start(Door.SBATCH, (), inherited)[1].keys() == kept
+    assert hooks.launch_command(Program.SBATCH, (), inherited)[1].keys() == kept
 
 
 def test_git_looks_at_the_repository_that_it_is_asked_about(tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_torchrun_and_the_ranks_get_no_variable_that_breaks_them():
     gone += ["NCCL_COMM_ID", "TORCHELASTIC_RUN_ID", "MAKE_TERMOUT"]
     kept = {"OWN", "NCCL_DEBUG", "LD_PRELOAD", "SLURM_JOB_ID", "SLURM_MEM_PER_CPU"}
     inherited = dict.fromkeys((*gone, *kept), "1")
-    assert hooks.start(Door.TORCHRUN, (), inherited)[1].keys() == kept
+    assert hooks.launch_command(Program.TORCHRUN, (), inherited)[1].keys() == kept
 
 
 def test_srun_gets_no_options_and_no_memory_of_an_enclosing_job():
@@ -88,20 +88,20 @@ def test_srun_gets_no_options_and_no_memory_of_an_enclosing_job():
     gone += ("SLURM_CPU_BIND_TYPE", "SLURM_EXTERNAL_LAUNCHER", "SLURM_TRES_PER_TASK")
     kept = {"SLURM_JOB_ID", "SLURM_CONF", "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_NODE"}
     inherited = dict.fromkeys((*gone, *kept), "1")
-    assert hooks.start(Door.SRUN, (), inherited)[1].keys() == kept
+    assert hooks.launch_command(Program.SRUN, (), inherited)[1].keys() == kept
 
 
-@pytest.mark.parametrize("door", [Door.SBATCH, Door.SRUN, Door.LOCAL])
-def test_no_job_gets_the_session_of_the_host_that_submits(door):
+@pytest.mark.parametrize("program", [Program.SBATCH, Program.SRUN, Program.LOCAL])
+def test_no_job_gets_the_session_of_the_host_that_submits(program):
     gone = ("MPLBACKEND", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "XAUTHORITY")
     inherited = dict.fromkeys((*gone, "DBUS_SESSION_BUS_ADDRESS", "OWN", "MUJOCO_GL"), "x")
-    assert hooks.start(door, (), inherited)[1] == {"OWN": "x", "MUJOCO_GL": "x"}
+    assert hooks.launch_command(program, (), inherited)[1] == {"OWN": "x", "MUJOCO_GL": "x"}
 
 
 def test_what_launch_env_sets_is_what_the_ranks_get():
     spec = Spec(launch=Launch(env={"LOGLEVEL": "INFO"}))
     inherited = {"LOGLEVEL": "INFO", "NCCL_COMM_ID": "x"}
-    assert start(Door.TORCHRUN, (), inherited, spec)[1] == {"LOGLEVEL": "INFO"}
+    assert launch_command(Program.TORCHRUN, (), inherited, spec)[1] == {"LOGLEVEL": "INFO"}
 
 
 def test_what_launch_env_may_set_stays_the_users_word(take):

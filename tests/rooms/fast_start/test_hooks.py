@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import gpus, hooks
-from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.node.signed_torchrun import LAUNCHER
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
 from slurm_job_kit.jobs.rooms import ROOMS
@@ -32,7 +32,7 @@ MODULES = ",".join([*(f"slurm_job_kit.{name}" for name in NEEDED), "torch._dynam
 def start(spec):
     """(command, variables) of torchrun."""
     command = torchrun_command(spec, RUN, NodeOptions(1, 1))
-    return hooks.start(Door.TORCHRUN, command, spec.launch.env, spec)
+    return hooks.launch_command(Program.TORCHRUN, command, spec.launch.env, spec)
 
 
 def test_torchrun_forks_the_ranks_of_the_trainer():

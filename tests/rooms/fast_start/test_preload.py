@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import hooks
-from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
 from slurm_job_kit.jobs.node.signed_torchrun import LAUNCHER
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
@@ -128,7 +128,7 @@ def test_a_stop_ends_a_torchrun_whose_ranks_wait_for_the_imports(tmp_path):
     waits = tmp_path / "waits"
     node = NodeOptions(1, 1, "127.0.0.1:0", "7-1", True, "127.0.0.1", str(tmp_path))
     command = torchrun_command(Spec(), RunDir(tmp_path), node)
-    command, variables = hooks.start(Door.TORCHRUN, command, os.environ, SPEC)
+    command, variables = hooks.launch_command(Program.TORCHRUN, command, os.environ, SPEC)
     command[command.index(LAUNCHER) - 1] = "endless"
     command[command.index(str(FORKED_RANK))] = str(tmp_path / "rank.py")
     env = variables | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "WAITS": str(waits)}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.rooms.gpus.hooks import problems, start
+from slurm_job_kit.jobs.environment import Program
+from slurm_job_kit.jobs.rooms.gpus.hooks import launch_command, problems
 from slurm_job_kit.jobs.spec import Slurm, Spec
 
 
@@ -47,8 +47,9 @@ def test_a_step_asks_for_the_gpus_that_a_job_has_by_exclusive_alone(
     fake_slurm.answer("scontrol", f"JobId=7\n   JobState=RUNNING Reason=None\n{gres}")
     of_job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"} | asked
     spec = Spec(slurm=Slurm(gpus_per_node=2))
-    assert start(Door.SRUN, ["srun", "bash"], of_job, spec)[0] == ["srun", *expected, "bash"]
-    assert start(Door.SRUN, ["srun", "bash"], of_job, Spec())[0] == ["srun", "bash"]
+    argv = ["srun", "bash"]
+    assert launch_command(Program.SRUN, argv, of_job, spec)[0] == ["srun", *expected, "bash"]
+    assert launch_command(Program.SRUN, argv, of_job, Spec())[0] == argv
 
 
 @pytest.mark.parametrize(

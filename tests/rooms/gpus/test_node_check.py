@@ -8,11 +8,11 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.nodes import AgentRecord
 from slurm_job_kit.jobs.rooms.gpus import node_check
-from slurm_job_kit.jobs.rooms.gpus.hooks import start
+from slurm_job_kit.jobs.rooms.gpus.hooks import launch_command
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 
@@ -95,13 +95,13 @@ def test_a_node_with_fewer_gpus_than_the_others_records_how_many(run, monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: package)
     environ = {"KIT_NODE": "a", "KIT_RUN_DIR": str(run.path), "KIT_ATTEMPT": "1"}
     with pytest.raises(FailedError, match="^a: .*CUDA's driver shows 1 GPU"):
-        start(Door.TORCHRUN, [], os.environ | environ, TWO)
+        launch_command(Program.TORCHRUN, [], os.environ | environ, TWO)
     record = records.read(AgentRecord, attempt.agent(0))
     assert record is not None and (record.host, record.gpus) == ("a", 1)
     torch(CPU_BUILD)
     with pytest.raises(UserError, match="^a: .*is a CPU build"):
-        start(Door.TORCHRUN, [], os.environ | environ, TWO)
+        launch_command(Program.TORCHRUN, [], os.environ | environ, TWO)
 
 
 def test_where_no_agent_starts_torchrun_no_gpu_is_looked_for():
-    assert start(Door.TORCHRUN, ["x"], {}, TWO) == (["x"], {})
+    assert launch_command(Program.TORCHRUN, ["x"], {}, TWO) == (["x"], {})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import hooks, records
-from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
 from slurm_job_kit.jobs.records.nodes import NODE
 from slurm_job_kit.jobs.rooms.scripts.command import search_path
@@ -25,7 +25,7 @@ def start(launch, environ):
     """(command, variables) of torchrun."""
     spec = Spec(launch=launch)
     command = torchrun_command(spec, RUN, NodeOptions(1, 1))
-    return hooks.start(Door.TORCHRUN, command, environ | launch.env, spec)
+    return hooks.launch_command(Program.TORCHRUN, command, environ | launch.env, spec)
 
 
 @pytest.mark.parametrize(

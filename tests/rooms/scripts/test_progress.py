@@ -9,7 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.attempt import collect_evidence, decision, record_writer
-from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.rooms.scripts import progress
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
 from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock
@@ -186,7 +186,7 @@ def test_a_local_run_prints_how_far_a_script_is_with_each_new_report(run, monkey
     write_json(run.progress, {"step": 1})
     spec, agent = Spec.read(run.spec), ["bash", "agent.sh", str(run.path), "1"]
     for _ in range(2):  # each attempt
-        assert hooks.start(Door.LOCAL, agent, {}, spec)[0] == agent
+        assert hooks.launch_command(Program.LOCAL, agent, {}, spec)[0] == agent
     write_json(run.progress, {"step": 7, "total": 9, "metrics": {"loss": 0.5}})
     printed = ""
     while "\n" not in printed:
