@@ -56,7 +56,6 @@ def test_sbatch_runs_a_config_and_its_options_override_config_and_script(kit: Ki
     ("override", "key"),
     [
         ("slurm.partition=nowhere", "partition"),
-        ("slurm.nodes=9", "nodes or slurm.constraint"),
         ("slurm.constraint=a100", "nodes or slurm.constraint"),
         ("slurm.sbatch_args.gres=none:1", "gpus_per_node"),
     ],

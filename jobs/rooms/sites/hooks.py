@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the commands that queue a job need no more than the above
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
     """Print the warnings of this site; record what its preemption does in each run directory.
 
-    The runs of a sweep ask Slurm for the same. Raises: FailedError for too many nodes.
+    The runs of a sweep ask Slurm for the same.
     """
     if not is_on_slurm:
         return
@@ -30,7 +30,6 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     spec = loaded.spec
     sites = preemption.query(spec.slurm)
     if first.path.is_dir():  # not in a dry run
-        warnings.refuse_too_large(spec, first, sites)
         for run_dir in runs:
             preemption.record(run_dir, sites)
     for problem in warnings.check(spec.slurm, sites):

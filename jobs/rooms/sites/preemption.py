@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ... import records
 from ...rundir import RunDir
-from ...slurm.site import number, settings, show_accounting, show_partitions
+from ...slurm.site import settings, show_accounting, show_partitions
 from ...spec import Slurm
 
 _PAIR = re.compile(r"(\w+)=(\S+)")
@@ -25,38 +25,17 @@ class Preemption:
 
 
 @dataclass(frozen=True)
-class Partition:
-    """The settings of `scontrol show partition` that matter to a run."""
+class Site:
+    """What Slurm does with a job that it preempts in one partition or QOS.
+
+    qos: the QOS, where QOS decide and the job requests one. is_clusters: the mode is the cluster's,
+    because the QOS has none or is not known.
+    """
 
     name: str
-    is_default: bool
     preempt_mode: str
-    nodes: int = 0  # in any state
-
-
-@dataclass(frozen=True)
-class Site:
-    """A cluster for a job in one of its partitions. settings: of `scontrol show config`."""
-
-    settings: Mapping[str, str]
-    partition: Partition
-    # Of the job's QOS, if PreemptType is qos and the QOS is known; no mode: the cluster's.
-    qos_mode: str | None = None
-    qos_name: str | None = None
-
-    @property
-    def preempt_type(self) -> str:
-        """What decides on preemption: none, partition_prio or qos."""
-        return self.settings["PreemptType"].removeprefix("preempt/")
-
-    @property
-    def preempt_mode(self) -> str:
-        """What Slurm does to a preempted job. Source: slurm.conf(5), PreemptType, PreemptMode."""
-        if self.preempt_type == "partition_prio":
-            return self.partition.preempt_mode
-        if self.preempt_type == "qos":
-            return self.qos_mode or mode_of(self.settings.get("PreemptMode", "OFF"))
-        return "OFF"
+    qos: str | None = None
+    is_clusters: bool = False
 
 
 def mode_of(text: str) -> str:
@@ -68,50 +47,41 @@ def mode_of(text: str) -> str:
     return next((mode for mode in text.upper().split(",") if mode not in flags), "OFF")
 
 
-def parse_partitions(text: str) -> list[Partition]:
-    """Return the partitions in the output of `scontrol show partition`."""
-    blocks = re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE)
+def query(requested: Slurm, known: Mapping[str, str] | None = None) -> list[Site]:
+    """Return each partition or QOS that may decide; empty if Slurm does not answer.
+
+    known: the settings of the cluster, if the caller has them.
+    Source: slurm.conf(5), PreemptType, PreemptMode. Slurm takes a list of QOS since 24.11.
+    """
+    values = known or settings()
+    kind = values.get("PreemptType", "").removeprefix("preempt/")
+    if kind == "partition_prio":
+        return _partitions(requested.partition)
+    mode = mode_of(values.get("PreemptMode", "OFF"))
+    if kind == "qos" and requested.qos:
+        return [_qos(name, mode) for name in requested.qos.lower().split(",")]
+    if kind == "qos":
+        return [Site("this cluster", mode, is_clusters=True)]
+    return [Site("this cluster", "OFF")] if values else []
+
+
+def _partitions(requested: str | None) -> list[Site]:
+    names = requested.split(",") if requested else []
+    blocks = show_partitions(*names if len(names) == 1 else ()).split("PartitionName=")[1:]
+    found = (dict(_PAIR.findall(f"PartitionName={block}")) for block in blocks)
     return [
-        Partition(
-            name=values["PartitionName"],
-            is_default=values.get("Default") == "YES",
-            preempt_mode=mode_of(values.get("PreemptMode", "OFF")),
-            nodes=number(values.get("TotalNodes", "")),
-        )
-        for values in (dict(_PAIR.findall(block)) for block in blocks)
-        if "PartitionName" in values
+        Site(f"partition {each['PartitionName']}", mode_of(each.get("PreemptMode", "OFF")))
+        for each in found
+        if each["PartitionName"] in names or (not names and each.get("Default") == "YES")
     ]
 
 
-def parse_qos(text: str) -> str | None:
-    """Return the PreemptMode of a QOS from sacctmgr's `NAME|PreemptMode`; None: the cluster's."""
+def _qos(name: str, mode_of_cluster: str) -> Site:
+    text = show_accounting("qos", f"name={name}", "format=Name,PreemptMode")
     line = next((line for line in text.splitlines() if "|" in line), "")
     mode = line.strip().partition("|")[2]
-    return None if mode.lower() in ("", "cluster") else mode_of(mode)
-
-
-def query(requested: Slurm, known: Mapping[str, str] | None = None) -> list[Site]:
-    """Return one site for each requested partition; empty if Slurm does not answer.
-
-    Where QOS decide on preemption, one for each partition and QOS: Slurm 24.11 takes a list of QOS.
-    known: the settings of the cluster, if the caller has them.
-    """
-    values = known or settings()
-    if not values:
-        return []
-    names = (requested.partition or "").split(",")
-    one = [requested.partition] if requested.partition and len(names) == 1 else []
-    partitions = parse_partitions(show_partitions(*one))
-    chosen = [each for each in partitions if each.name in names]
-    if not requested.partition:
-        chosen = [each for each in partitions if each.is_default]
-    sites = [Site(values, each) for each in chosen]
-    if not sites or sites[0].preempt_type != "qos" or not requested.qos:
-        return sites
-    names = requested.qos.lower().split(",")
-    shown = (show_accounting("qos", f"name={name}", "format=Name,PreemptMode") for name in names)
-    modes = dict(zip(names, map(parse_qos, shown), strict=True))
-    return [replace(each, qos_mode=modes[name], qos_name=name) for each in sites for name in names]
+    is_clusters = mode.lower() in ("", "cluster")
+    return Site(f"QOS {name}", mode_of_cluster if is_clusters else mode_of(mode), name, is_clusters)
 
 
 def record(run_dir: RunDir, sites: list[Site]) -> Preemption | None:
@@ -119,9 +89,9 @@ def record(run_dir: RunDir, sites: list[Site]) -> Preemption | None:
 
     Which QOS a job gets that requests none, only the job knows.
     """
-    if not sites or (sites[0].preempt_type == "qos" and sites[0].qos_name is None):
+    if not sites or (sites[0].is_clusters and sites[0].qos is None):
         return None
-    known = Preemption(any(site.preempt_mode == "CANCEL" for site in sites), sites[0].qos_name)
+    known = Preemption(any(site.preempt_mode == "CANCEL" for site in sites), sites[0].qos)
     records.write(run_dir.path / "preemption.json", known)
     return known
 

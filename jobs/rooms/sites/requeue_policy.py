@@ -45,12 +45,9 @@ def slurm_requeues_itself(
     # Its spec may have requested others.
     partition = os.environ.get("SLURM_JOB_PARTITION") or "?"
     granted = Slurm(partition=partition, qos=os.environ.get("SLURM_JOB_QOS"))
-    return any(
-        here.preempt_mode == "REQUEUE"
-        # Where a QOS has no mode of its own, it is not certain whether the cluster's counts.
-        and (here.preempt_type == "partition_prio" or here.qos_mode is not None)
-        for here in query(granted, values)
-    )
+    here = query(granted, values)
+    # Where a QOS has no mode of its own, it is not certain whether the cluster's counts.
+    return any(each.preempt_mode == "REQUEUE" and not each.is_clusters for each in here)
 
 
 def is_expedited(job: client.Job) -> bool:

@@ -1,27 +1,24 @@
-"""What is said of a site, or refused, before a job of a run is queued."""
+"""What is said of a site before a job of a run is queued."""
 
 import pytest
 
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
-from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.rooms.sites import hooks, preemption
 from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 
 
 @pytest.fixture
 def queue(fake_slurm, tmp_path):
-    """`queue(nodes, is_on_slurm)`: what stands before the queue; the partition has 4 nodes."""
+    """`queue(is_on_slurm, is_frozen)`: what stands before the queue."""
     fake_slurm.answer("scontrol", "PreemptType = preempt/partition_prio\n", when="*config")
-    partition = "PartitionName=batch\n   Default=YES PreemptMode=CANCEL\n   TotalNodes=4\n"
+    partition = "PartitionName=batch\n   Default=YES PreemptMode=CANCEL\n"
     fake_slurm.answer("scontrol", partition, when="--all show partition*")
-    error = "allocation failure: Requested node configuration is not available\n"
-    fake_slurm.answer("sbatch", error=error, status=1, when="--test-only*")
 
-    def call(nodes=2, is_on_slurm=True, is_frozen=True, **keys):
-        spec = Spec(name="first", slurm=Slurm(nodes=nodes, **keys))
+    def call(is_on_slurm=True, is_frozen=True):
+        spec = Spec(name="first")
         run = RunDir(tmp_path / "runs/first/1")
         if is_frozen:
             run_files.frozen(run.path, spec)
@@ -38,7 +35,7 @@ def test_the_warnings_are_printed_and_what_preemption_does_is_recorded(queue, ca
 
 
 def test_a_dry_run_writes_nothing(queue, capfd):
-    run = queue(nodes=5, is_frozen=False)
+    run = queue(is_frozen=False)
     assert "cancels what it preempts" in capfd.readouterr().err
     assert not run.path.exists()
 
@@ -46,9 +43,3 @@ def test_a_dry_run_writes_nothing(queue, capfd):
 def test_a_run_on_this_machine_asks_no_slurm(queue, fake_slurm):
     queue(is_on_slurm=False)
     assert fake_slurm.calls == []
-
-
-def test_more_nodes_than_a_partition_has_are_refused_in_slurms_words(queue):
-    assert queue(nodes=4)
-    with pytest.raises(FailedError, match="(?s)is not available.*hint: slurm.nodes"):
-        queue(nodes=5)

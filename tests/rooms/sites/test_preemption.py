@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_job_kit.jobs.rooms.sites import preemption, warnings
-from slurm_job_kit.jobs.rooms.sites.preemption import Partition, Preemption, Site
+from slurm_job_kit.jobs.rooms.sites.preemption import Preemption, Site
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Slurm
 
@@ -29,9 +29,8 @@ PartitionName=short
    State=DOWN TotalCPUs=8 TotalNodes=2 SelectTypeParameters=NONE
 
 """
-BATCH = Partition("batch", True, "REQUEUE", 4)
-SHORT = Partition("short", False, "CANCEL", 2)
-USUAL = {"PreemptMode": "REQUEUE", "PreemptType": "preempt/partition_prio"}
+BATCH = Site("partition batch", "REQUEUE")
+SHORT = Site("partition short", "CANCEL")
 
 
 @pytest.mark.parametrize(
@@ -50,54 +49,23 @@ def test_the_mode_stands_behind_slurms_flags(text, mode):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("cheap|cancel\n", "CANCEL"),
-        ("cheap|within,cancel\n", "CANCEL"),
-        ("cheap|cluster\n", None),
-        ("", None),
-    ],
-)
-def test_a_qos_has_a_mode_of_its_own_or_the_clusters(text, expected):
-    assert preemption.parse_qos(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "qos_mode", "mode"),
-    [
-        ("partition_prio", None, "CANCEL"),
-        ("qos", None, "REQUEUE"),
-        ("qos", "OFF", "OFF"),
-        ("none", None, "OFF"),
-    ],
-)
-def test_preempt_type_decides_which_preempt_mode_counts(kind, qos_mode, mode):
-    of_kind = USUAL | {"PreemptType": f"preempt/{kind}"}
-    assert Site(of_kind, SHORT, qos_mode).preempt_mode == mode
-
-
-def test_lines_that_a_wrapper_prints_around_an_answer_are_skipped():
-    banner = "** 3 nodes are down = wait **\n"
-    text = f"{banner}PartitionName=p\n   MaxTime=INFINITE TotalNodes=2\n{banner}"
-    assert [each.name for each in preemption.parse_partitions(text)] == ["p"]
-    assert preemption.parse_qos(f"{banner}low|requeue\n{banner}") == "REQUEUE"
-
-
-@pytest.mark.parametrize(
     ("restart", "hint"),
     [("auto", "; a successor job waits"), ("requeue", "write auto"), ("successor", None)],
 )
 def test_a_site_that_cancels_preempted_jobs_is_a_warning_with_a_hint(restart, hint):
-    sites = [Site(USUAL, BATCH), Site(USUAL, SHORT)]
-    lines = [each.in_one_line for each in warnings.check(Slurm(restart=restart), sites)]
+    problems = warnings.check(Slurm(restart=restart), [BATCH, SHORT])
+    lines = [each.in_one_line for each in problems]
     assert len(lines) == (hint is not None)
     assert all("partition short cancels" in line and str(hint) in line for line in lines)
+
+
+BANNER = "** 3 nodes are down = wait **\n"  # of a wrapper
 
 
 @pytest.fixture
 def scontrol(fake_slurm):
     """A fake scontrol that prints output of real ones; returns the clients."""
-    fake_slurm.answer("scontrol", PARTITIONS)
+    fake_slurm.answer("scontrol", f"{BANNER}{PARTITIONS}{BANNER}")
     fake_slurm.answer("scontrol", CONFIG, when="*config")
     return fake_slurm
 
@@ -109,18 +77,45 @@ def scontrol(fake_slurm):
 def test_each_slurm_command_runs_once_and_the_jobs_partitions_are_returned(
     scontrol, partition, expected
 ):
-    sites = preemption.query(Slurm(partition=partition))
-    assert [each.partition for each in sites] == expected
+    assert preemption.query(Slurm(partition=partition)) == expected
     assert len(scontrol.calls) == 2
 
 
-def test_each_qos_of_a_list_may_be_the_jobs_and_without_one_only_the_job_knows(scontrol, tmp_path):
-    """Slurm takes a list since 24.11, and chooses one of it when the job starts."""
+@pytest.fixture
+def qos(scontrol):
+    """The clients of a Slurm where QOS decide."""
     config = CONFIG.replace("preempt/partition_prio", "preempt/qos")
     scontrol.answer("scontrol", config, when="*config")
     scontrol.install("sacctmgr", "")
-    scontrol.answer("sacctmgr", "safe|requeue\n", when="*name=safe *")
-    scontrol.answer("sacctmgr", "cheap|cancel\n", when="*name=cheap *")
+    return scontrol
+
+
+@pytest.mark.parametrize(
+    ("answer", "mode", "is_clusters"),
+    [
+        ("cheap|within,cancel\n", "CANCEL", False),
+        (f"{BANNER}cheap|off\n{BANNER}", "OFF", False),
+        ("cheap|cluster\n", "REQUEUE", True),
+        ("", "REQUEUE", True),
+    ],
+)
+def test_a_qos_has_a_mode_of_its_own_or_the_clusters(qos, answer, mode, is_clusters):
+    qos.answer("sacctmgr", answer)
+    expected = Site("QOS cheap", mode, "cheap", is_clusters)
+    assert preemption.query(Slurm(qos="Cheap", partition="short")) == [expected]
+
+
+def test_a_slurm_that_preempts_nothing_cancels_nothing(scontrol, tmp_path):
+    config = "PreemptMode = CANCEL\nPreemptType = preempt/none\n"
+    scontrol.answer("scontrol", config, when="*config")
+    sites = preemption.query(Slurm())
+    assert preemption.record(RunDir(tmp_path), sites) == Preemption(cancels=False)
+
+
+def test_each_qos_of_a_list_may_be_the_jobs_and_without_one_only_the_job_knows(qos, tmp_path):
+    """Slurm takes a list since 24.11, and chooses one of it when the job starts."""
+    qos.answer("sacctmgr", "safe|requeue\n", when="*name=safe *")
+    qos.answer("sacctmgr", "cheap|cancel\n", when="*name=cheap *")
     sites = preemption.query(Slurm(qos="safe,Cheap"))
     assert [each.preempt_mode for each in sites] == ["REQUEUE", "CANCEL"]
     assert preemption.record(RunDir(tmp_path), preemption.query(Slurm())) is None
