@@ -26,7 +26,7 @@ from ..records.queued import Claim
 from ..records.queued import Owner as Owner
 from ..rundir import RunDir, fsync_directory, write_durable
 from ..slurm import client, job_list
-from ..slurm.client import Life
+from ..slurm.client import Liveness
 
 
 class OwnedError(UserError):
@@ -47,19 +47,20 @@ def process(pid: int, job_id: str | None = None) -> Owner:
     return Owner(name, host, pid, start_of(pid), restart_count, os.getuid(), cluster)
 
 
-def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
+def life_of(owner: Owner, patience_s: float = 0.0) -> Liveness:
     """Return whether the owner may still write, and why that is unknown where it is."""
     if not owner.is_local:
         return job_list.life_of(owner.job, patience_s)
     if owner.host != socket.gethostname():
         why = f"this host cannot find out whether process {owner.pid} on {owner.host} still runs"
-        return Life(None, why, f"use {owner.host}")
+        return Liveness(None, why, f"use {owner.host}")
     start = start_of(owner.pid)
     is_alive = start != "" and start == owner.pid_start
     if is_alive or owner.uid in (None, os.getuid()):
-        return Life(is_alive)
+        return Liveness(is_alive)
     user = f"user {user_name(owner.uid)}"
-    return Life(None, f"process {owner.pid} here is of {user}, and may be hidden", f"ask {user}")
+    why = f"process {owner.pid} here is of {user}, and may be hidden"
+    return Liveness(None, why, f"ask {user}")
 
 
 def read(run_dir: RunDir) -> Claim | None:

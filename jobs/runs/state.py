@@ -21,7 +21,7 @@ from ..records.queued import RecordedJob, Successor
 from ..records.training import Progress, Result
 from ..rundir import RunDir
 from ..slurm import job_list, job_state
-from ..slurm.client import Job, Life
+from ..slurm.client import Job, Liveness
 from ..spec import Spec
 from . import checkpoint_lookup, fact_reader, interpret, lookup, run_lock
 
@@ -123,9 +123,9 @@ class RunState:
     word: str
     job_id: str | None = None
     successor: str | None = None  # queued behind that job
-    life: Life | None = None
+    life: Liveness | None = None
     result: Result | None = None
-    lives: Mapping[str, Life] = field(default_factory=dict)
+    lives: Mapping[str, Liveness] = field(default_factory=dict)
     process: run_lock.Owner | None = None
 
     @property
@@ -166,7 +166,7 @@ class RunState:
             raise unknown(self.run_dir, self.life)
 
 
-def unknown(run_dir: RunDir, life: Life) -> UserError | FailedError:
+def unknown(run_dir: RunDir, life: Liveness) -> UserError | FailedError:
     """Return the error of a command that would do harm if the run's job or process still lived."""
     text = f"{run_dir.run_id}: {life.why}\n  hint: {life.hint}"
     return FailedError(text) if life.is_silent else UserError(text)
@@ -278,7 +278,7 @@ def _mark(run_dir: RunDir) -> str | None:
     return None
 
 
-Ask = Callable[[Sequence[RecordedJob]], Mapping[str, Life]]  # as job_list.ask
+Ask = Callable[[Sequence[RecordedJob]], Mapping[str, Liveness]]  # as job_list.ask
 
 
 def read(run_dir: RunDir, ask: Ask = job_list.ask, is_for_change: bool = False) -> RunState:
@@ -302,12 +302,12 @@ def read_all(
     return [judge(each, lives) for each in files]
 
 
-def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
+def judge(files: RunFiles, lives: Mapping[str, Liveness]) -> RunState:
     """Return the state of a run, from its files and what is known of its jobs."""
     lives = {job.job_id: lives[job.job_id] for job in files.jobs if job.job_id in lives}
     if files.has_recorded_end:  # Slurm may hide a job, or give no answer about it
         known = (each for each in lives if lives[each].is_alive is not None)
-        lives = dict.fromkeys(lives, Life(False)) | {each: lives[each] for each in known}
+        lives = dict.fromkeys(lives, Liveness(False)) | {each: lives[each] for each in known}
     job_id, successor = files.job_id, files.successor
     if successor is not None and not _may_live(lives.get(successor)):
         successor = None
@@ -338,11 +338,11 @@ def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
     return run
 
 
-def _may_live(life: Life | None) -> bool:
+def _may_live(life: Liveness | None) -> bool:
     return life is not None and life.is_alive is not False and not life.is_silent
 
 
-def _phase_of(files: RunFiles, life: Life | None) -> tuple[RunPhase, str]:
+def _phase_of(files: RunFiles, life: Liveness | None) -> tuple[RunPhase, str]:
     """Return the phase and its word: of the result, else of the job, else of the owner."""
     if files.problem is not None:
         return RunPhase.GONE if files.is_gone else RunPhase.UNREADABLE, "unreadable"

@@ -77,7 +77,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Life:
+class Liveness:
     """Whether a job or a process lives: it waits, runs, or may start again.
 
     is_alive: None where that is unknown. Then `why` is a sentence without its dot, and `hint` what

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..console import user_name
 from ..records.queued import RecordedJob
 from . import client, duration, job_state, site
-from .client import Job, Life, call
+from .client import Job, Liveness, call
 
 # How long the accounting may not know yet that a job has ended. On Slurm 22.05.8 it still showed
 # the start before of a job that slurmctld had forgotten (MinJobAge 5 s).
@@ -25,7 +25,7 @@ _COLUMNS = ("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U")
 QUEUE_FORMAT = _ROW + _SEPARATOR.join(_COLUMNS)
 
 
-def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
+def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Liveness:
     """Return whether a job of a run lives.
 
     patience_s: how long to ask again while slurmctld does not answer.
@@ -43,7 +43,7 @@ def _is_of_another_user(recorded: RecordedJob, job: Job) -> bool:
 
 def _lives_of_ended(
     over: Sequence[RecordedJob], shown: Mapping[str, Job], is_end_wanted: bool
-) -> dict[str, Life]:
+) -> dict[str, Liveness]:
     """Return the lives of jobs that Slurm does not show, or shows as ended.
 
     It may hide jobs of other users (PrivateData), and this host may ask another cluster: these
@@ -60,11 +60,11 @@ def _lives_of_ended(
             own = "or begin a run of your own: submit ... --from RUN"
             user = f"ask user {user_name(job.uid)}, {own}"
             hint = user if is_hidden else f"use a host of cluster {job.cluster}"
-            lives[job.job_id] = Life(None, why, hint)
+            lives[job.job_id] = Liveness(None, why, hint)
         else:
             state = past.get(job.job_id)
             ended = Job(state) if state in job_state.ENDED else shown.get(job.job_id)
-            lives[job.job_id] = Life(False, job=ended)
+            lives[job.job_id] = Liveness(False, job=ended)
     return lives
 
 
@@ -79,7 +79,7 @@ class Queue:
 
     def lives_of(
         self, recorded: Iterable[RecordedJob], is_end_wanted: bool = True
-    ) -> dict[str, Life]:
+    ) -> dict[str, Liveness]:
         """Return whether each of these jobs lives.
 
         is_end_wanted: ask sacct, too, in which state those that are gone have ended.
@@ -88,13 +88,13 @@ class Queue:
         if self.jobs is None:
             why = "Slurm does not answer whether job {} still runs"
             ids = (each.job_id for each in wanted)
-            return {job_id: Life(None, why.format(job_id), is_silent=True) for job_id in ids}
+            return {job_id: Liveness(None, why.format(job_id), is_silent=True) for job_id in ids}
         shown = {
             each.job_id: job
             for each in wanted
             if (job := self.jobs.get(each.job_id)) and not _is_of_another_user(each, job)
         }
-        alive = {job_id: Life(True, job=job) for job_id, job in shown.items() if job.is_alive}
+        alive = {job_id: Liveness(True, job=job) for job_id, job in shown.items() if job.is_alive}
         over = [each for each in wanted if each.job_id not in alive]
         return alive | _lives_of_ended(over, shown, is_end_wanted)
 
@@ -135,7 +135,7 @@ def _job_of(row: Sequence[str]) -> Job:
     )
 
 
-def ask(jobs: Iterable[RecordedJob]) -> dict[str, Life]:
+def ask(jobs: Iterable[RecordedJob]) -> dict[str, Liveness]:
     """Return whether each of these jobs lives; squeue is asked once for all of them."""
     wanted = list(jobs)
     return queue(job.uid for job in wanted if job.uid is not None).lives_of(wanted)

@@ -28,7 +28,7 @@ from ...rundir import RunDir
 from ...runs import fact_reader, interpret, lookup, state
 from ...runs.state import RunState
 from ...slurm import job_list
-from ...slurm.client import Life
+from ...slurm.client import Liveness
 from . import words
 
 BLOCK_BYTES = 1 << 20
@@ -219,15 +219,15 @@ class AnswerCache:
 
     def __init__(self) -> None:
         self._asked_at = -math.inf
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, Liveness] = {}
 
-    def __call__(self, jobs: Sequence[RecordedJob]) -> Mapping[str, Life]:
+    def __call__(self, jobs: Sequence[RecordedJob]) -> Mapping[str, Liveness]:
         """Return whether each of these jobs lived when Slurm was asked last."""
         now = time.monotonic()
         if now - self._asked_at >= ASK_AGAIN_S:
             self._asked_at, self._lives = now, job_list.ask(jobs)
         # A job that was queued after the answer is not one that Slurm no longer has.
-        later = Life(None, "its job was queued a moment ago")
+        later = Liveness(None, "its job was queued a moment ago")
         return {job.job_id: self._lives.get(job.job_id, later) for job in jobs}
 
 

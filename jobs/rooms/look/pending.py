@@ -37,7 +37,7 @@ _NAME = re.compile(r"\(?(\w+)(?:[,:] ?(.+?))?\)?")
 _IS_HELD = re.compile(r"requeued[ _]held|held[ _]state")
 
 
-def what_ends(reason: str) -> str:
+def remedy(reason: str) -> str:
     """Return RELEASE, ASK_SITE or NEVER_STARTS of the wait for a reason; "" if it may just end."""
     text = RELEASE if _IS_HELD.search(reason) else explain(reason)
     return next((each for each in (RELEASE, ASK_SITE, NEVER_STARTS) if each in text), "")

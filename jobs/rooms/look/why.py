@@ -27,7 +27,7 @@ from ...runs import fact_reader, interpret, lookup, scratch_purge, state
 from ...runs.interpret import AttemptFacts
 from ...runs.state import RunPhase, RunState
 from ...slurm import job_list, job_state
-from ...slurm.client import Job, Life
+from ...slurm.client import Job, Liveness
 from ...slurm.hostlist import expand_hostlist
 from . import pending, words
 
@@ -225,7 +225,7 @@ def _of_living(run: RunState) -> Answer:
 
 def _advised(answer: Answer, run: RunState, job: Job) -> Answer:
     """Return the answer about a waiting job with what a person does about the wait."""
-    what = pending.what_ends(job.reason)
+    what = pending.remedy(job.reason)
     if what == pending.RELEASE or job.state in job_state.HELD:
         release = f"scontrol release {run.job_id}"
         return replace(answer, advice="release the job, which Slurm holds", command=release)
@@ -236,7 +236,7 @@ def _advised(answer: Answer, run: RunState, job: Job) -> Answer:
     return replace(answer, advice=what) if what == pending.ASK_SITE else answer
 
 
-def _of_unknown(run: RunState, life: Life) -> Answer:
+def _of_unknown(run: RunState, life: Liveness) -> Answer:
     """Return the answer of a run of which this host cannot find out whether it still runs."""
     advice = "ask again on a host where Slurm answers"
     command = installation.command("why", run.run_dir.run_id)

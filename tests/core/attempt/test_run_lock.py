@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.runs.run_lock import OwnedError
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.slurm.client import Life
+from slurm_job_kit.jobs.slurm.client import Liveness
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
     def dies_just_now(*_):
         monkeypatch.undo()
         run_lock.claim(run, winner, 2)
-        return Life(False)
+        return Liveness(False)
 
     monkeypatch.setattr(run_lock, "life_of", dies_just_now)
     with pytest.raises(OwnedError, match="just now"):
@@ -51,7 +51,7 @@ def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
 
 
 def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
-    monkeypatch.setattr(run_lock, "life_of", lambda *_: Life(bool(run.owner.unlink())))
+    monkeypatch.setattr(run_lock, "life_of", lambda *_: Liveness(bool(run.owner.unlink())))
     with pytest.raises(OwnedError, match="just now"):
         run_lock.claim(run, run_lock.this_process(None), 2)
 

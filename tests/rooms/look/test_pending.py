@@ -2,13 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.rooms.look.pending import (
-    ASK_SITE,
-    NEVER_STARTS,
-    RELEASE,
-    explain,
-    what_ends,
-)
+from slurm_job_kit.jobs.rooms.look.pending import ASK_SITE, NEVER_STARTS, RELEASE, explain, remedy
 
 NEVER = ["DependencyNeverSatisfied", "BadConstraints", "PartitionTimeLimit", "InvalidAccount"]
 NEVER += ["InvalidQOS", "ReservationDeleted"]
@@ -43,4 +37,4 @@ def test_a_reason_has_a_sentence_or_none(reason, sentence):
     ],
 )
 def test_some_waits_do_not_end_by_themselves(reason, what):
-    assert what_ends(reason) == what
+    assert remedy(reason) == what

@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rooms.look import status
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import run_lock, state
-from slurm_job_kit.jobs.slurm.client import Job, Life
+from slurm_job_kit.jobs.slurm.client import Job, Liveness
 from tests.core import run_files
 from tests.core.run_files import make_run
 
@@ -69,9 +69,9 @@ def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(here, result,
         write_json(run.result, result)
     write_json(run.submission, {"job_id": "12"})  # after the result
     job = Job(slurm_state) if slurm_state else None
-    life = Life(job is not None and job.is_alive, job=job)
+    life = Liveness(job is not None and job.is_alive, job=job)
     if slurm_state == "no answer":
-        life = Life(None, is_silent=True)
+        life = Liveness(None, is_silent=True)
     assert state.read(run, lambda jobs: {"12": life}).word == word
 
 
