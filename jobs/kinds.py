@@ -100,11 +100,14 @@ KINDS: dict[Kind, Row] = {
     Kind.COMPLETED: Row(Cause.COMPLETED, "the run is complete", "nothing", "status"),
     Kind.SEPARATE_TRAININGS: Row(
         *(Cause.COMPLETED, "the run is complete, but its ranks opened no common process group"),
-        *("none if each rank works alone; else call init_process_group(), in a new run", "status"),
+        *(
+            "fine if the ranks are independent; otherwise call init_process_group() in a new run",
+            "status",
+        ),
     ),
     Kind.RUNNING: Row(None, "the run trains", "nothing; the log shows more", "logs"),
     Kind.PENDING: Row(None, "its job waits", "wait", "status"),
-    Kind.NEVER_STARTED: Row(None, "the run was frozen and never started", "start it"),
+    Kind.NEVER_STARTED: Row(None, "submitted, but never started", "start it"),
     # A stop from outside.
     Kind.CANCELLED: Row(Cause.CANCELLED, "the job was cancelled", _NOTHING),
     Kind.INTERRUPTED: Row(
@@ -185,7 +188,7 @@ KINDS: dict[Kind, Row] = {
         flags=_YES,
     ),
     Kind.OTHER_DATA: Row(
-        *(_CRASH, "the samples are not those of an earlier start, or of rank 0"),
+        *(_CRASH, "the data changed since an earlier start, or differs between ranks"),
         "bring the files back, or take the samples as they are now",
         flags=("code",),
     ),
@@ -199,7 +202,7 @@ KINDS: dict[Kind, Row] = {
         "let the script choose a free port (0), then resume; torchrun sets MASTER_PORT",
     ),
     Kind.PROCESS_LIMIT: Row(
-        *(_CRASH, "a further process or thread was refused, or a lock (EAGAIN)"),
+        *(_CRASH, "out of processes, threads or locks (EAGAIN)"),
         "use fewer data workers and threads, or have the limit raised (ulimit -u, pids.max), "
         "then resume",
     ),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .kinds import KINDS, Kind
 
 # What is wrong with a rendezvous whose state another process wrote.
-UNSIGNED = "got a state that this run did not sign: another process writes to it"
+UNSIGNED = "received data from a process outside this run"
 
 
 class _KnownCause(NamedTuple):

@@ -204,9 +204,9 @@ class Launch:
     )
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
-        "Seconds without progress, also during a save, after which the run counts as hung; ten "
-        "times as many in each phase before the first step; auto: 540 and 1800. For your own "
-        "script: seconds without output or report of any rank; auto: no limit.",
+        "Seconds without progress before the run counts as hung (10 times as long before the first "
+        "step); auto: 540 and 1800. For your own script: seconds without output or report of any "
+        "rank; auto: no limit.",
         room="health",
     )
     fork: bool | Literal["auto"] = key(

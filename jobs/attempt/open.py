@@ -186,16 +186,17 @@ def check_allocation(
     has, key = None, ""
     fits = wanted.fewest_job_nodes <= nodes <= wanted.job_nodes
     if not fits and client.restart_count(environ) == 0:
-        has, key = quantity(nodes, "node"), f"slurm.nodes is {wanted.nodes}"
-        key += f" and slurm.spare_nodes is {wanted.spare_nodes}" if wanted.spare_nodes else ""
+        has, key = quantity(nodes, "node"), f"slurm.nodes={wanted.nodes}"
+        key += f" and slurm.spare_nodes={wanted.spare_nodes}" if wanted.spare_nodes else ""
         change = f"slurm.nodes={nodes - wanted.spare_nodes}"
     elif has := gpus.too_few(environ, nodes, wanted.num_gpus):
-        key, change = wanted.gpus_are, "slurm.gpus_per_node=..."
+        key = f"slurm.gpus_per_node={wanted.gpus_per_node}"
+        change = "slurm.gpus_per_node=..."
     if has is not None:
         resume = installation.command("resume", str(run_dir.path))
         changed = installation.command("resume", str(run_dir.path), change)
         raise AllocationError(
-            f"{run_dir.path}: the job has {has}, and the spec of the run is frozen: {key}\n"
+            f"{run_dir.path}: this job has {has}; the run was submitted with {key}\n"
             f"  hint: {resume} asks for what the run needs; {changed} changes it"
         )
 

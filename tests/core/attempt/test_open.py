@@ -85,10 +85,10 @@ def test_the_command_of_a_launch_by_hand_records_its_own_code(run, checkout, mon
 @pytest.mark.parametrize(
     ("nodes", "of_job", "restarts", "problem"),
     [
-        (1, {}, 0, "1 node, .*slurm.nodes is 2\n.*slurm.nodes=1"),
-        (3, {"SLURM_GPUS_ON_NODE": "2"}, 0, "3 nodes, "),
-        (2, {"SLURM_GPUS_ON_NODE": "1"}, 0, "1 GPU on each node, .*slurm.gpus_per_node is 2\n"),
-        (2, {"SLURM_GPUS": "a100:3", "SLURM_GPUS_ON_NODE": "2"}, 0, "3 GPUs on 2 nodes, "),
+        (1, {}, 0, "1 node; .*slurm.nodes=2\n.*slurm.nodes=1"),
+        (3, {"SLURM_GPUS_ON_NODE": "2"}, 0, "3 nodes; "),
+        (2, {"SLURM_GPUS_ON_NODE": "1"}, 0, "1 GPU on each node; .*slurm.gpus_per_node=2\n"),
+        (2, {"SLURM_GPUS": "a100:3", "SLURM_GPUS_ON_NODE": "2"}, 0, "3 GPUs on 2 nodes; "),
         (2, {"SLURM_GPUS_ON_NODE": "2"}, 0, None),
         (2, {}, 0, None),  # Slurm does not count GPUs
         (1, {"SLURM_GPUS_ON_NODE": "4"}, 1, None),  # --nodes=1-2, started again on what there is
@@ -111,7 +111,7 @@ def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as
         plan = open_attempt(run, me, names, "10.0.0.1")
         assert plan is not None and plan.nodes == tuple(names)
         return
-    with pytest.raises(AllocationError, match=f"the job has {problem}"):
+    with pytest.raises(AllocationError, match=f"this job has {problem}"):
         open_attempt(run, me, names, "10.0.0.1")
     assert sorted(path.name for path in run.path.iterdir()) == before
 
@@ -126,8 +126,8 @@ def test_a_job_with_fewer_cores_than_the_spec_trains_with_a_warning(run, capfd, 
 @pytest.mark.parametrize(
     ("wanted", "accepted", "refused", "words"),
     [
-        (Slurm(nodes=2, spare_nodes=1), [3], [2], "slurm.spare_nodes is 1\n.*slurm.nodes=1"),
-        (Slurm(nodes="2-4"), [2, 3, 4], [1, 5], "slurm.nodes is 2-4\n"),
+        (Slurm(nodes=2, spare_nodes=1), [3], [2], "slurm.spare_nodes=1\n.*slurm.nodes=1"),
+        (Slurm(nodes="2-4"), [2, 3, 4], [1, 5], "slurm.nodes=2-4\n"),
         (Slurm(nodes="2-4", spare_nodes=1), [5], [], ""),
     ],
 )

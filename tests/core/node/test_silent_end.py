@@ -162,8 +162,7 @@ def test_a_torchrun_that_fails_by_itself_is_named_with_its_last_line(run):
 
 
 UNSIGNED = "api.RendezvousStateError: the state is not signed by this run"
-REFUSED = "the rendezvous at 10.0.0.1:15000 got a state that this run did not sign: "
-REFUSED += "another process writes to it"
+REFUSED = "the rendezvous at 10.0.0.1:15000 received data from a process outside this run"
 GONE = "api.RendezvousConnectionError: The connection to the C10d store has failed."
 SAVED = {"status": "stopped", "global_step": 5}
 PEER = {"error": "Connection closed by peer", "kind": "collective", "caused_by_peer": True}
