@@ -171,13 +171,8 @@ def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        frame = f"{path.name}:{error.lineno}: {(error.text or '').strip()}"
+    except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte
         # Setup lines may choose a newer Python for the ranks.
-        is_error = not spec.setup
-        what = f"{error.msg} in line {error.lineno}"
-        return [Problem(("launch", key), what, is_error=is_error, frames=(frame,))]
-    except ValueError as error:  # a NUL byte
         return [Problem(("launch", key), f"{path.name}: {error}", is_error=not spec.setup)]
     return []
 

@@ -1,16 +1,14 @@
-"""Checks of name, slurm and launch that types cannot express, and of empty texts anywhere."""
+"""Checks of name, slurm and launch that types cannot express."""
 
-import dataclasses
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ...config.reserved import BOTH, EXPEDITE, GPUS, PER_NODE, SBATCH
 from ...problems import KeyPath, Problem, format_value
 from ...slurm import duration
-from ...spec import SECTIONS, Launch, Slurm, Spec
+from ...spec import Launch, Slurm, Spec
 
 MAX_NAME_BYTES = 100
 _SRUN: Mapping[str, str] = {
@@ -18,10 +16,6 @@ _SRUN: Mapping[str, str] = {
     **dict.fromkeys(("gres", "tres-per-task"), GPUS),
     **dict.fromkeys(("kill-on-bad-exit", "wait"), "the kit ends srun after a rank has failed"),
     **dict.fromkeys(("relative", "nodelist"), PER_NODE),
-    "multi-prog": "every node runs the same agent",
-    "pty": "the agents have no terminal",
-    "jobid": "srun runs in its own job",
-    "het-group": "write slurm.nodes; all nodes of a run have the same resources",
 }
 # Keys of launch that hold a number or auto: lower bound, upper bound, hint.
 _OR_AUTO: dict[str, tuple[int, float, str]] = {
@@ -33,11 +27,8 @@ _OR_AUTO: dict[str, tuple[int, float, str]] = {
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the top level, slurm and launch, and every empty text."""
+    """Yield what is wrong with the top level, slurm and launch."""
     yield from _name(spec.name)
-    yield from _empty((), spec)
-    for section in SECTIONS:
-        yield from _empty((section,), getattr(spec, section))
     yield from _slurm(spec.slurm)
     yield from _srun(spec.slurm.srun_args, spec.launch.command_prefix)
     yield from _launch(spec.launch)
@@ -55,12 +46,6 @@ def _name(name: str) -> Iterator[Problem]:
         what = f"{format_value(name)} cannot be the name of a folder and of a job"
         hint = "leave out / : % and control characters, and begin and end it with a letter"
         yield Problem(path, what, hint)
-
-
-def _empty(section: KeyPath, values: Any) -> Iterator[Problem]:
-    for field in dataclasses.fields(values):
-        if field.default is None and getattr(values, field.name) == "":
-            yield Problem((*section, field.name), "is empty", "leave the key out, or write null")
 
 
 def _slurm(slurm: Slurm) -> Iterator[Problem]:
