@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
@@ -17,7 +16,12 @@ class AccelerateLoop(OwnLoop):
     """
 
     def __init__(self, accelerator: Accelerator, total: float | None, **options: Any) -> None:
-        super().__init__(total, **options)
+        super().__init__(
+            total,
+            lambda folder: accelerator.save_state(str(folder)),
+            lambda folder: accelerator.load_state(str(folder)),
+            **options,
+        )
         self.accelerator = accelerator
 
     def after_batch(self, is_step: bool | None = None, **metrics: Any) -> None:
@@ -25,11 +29,3 @@ class AccelerateLoop(OwnLoop):
         super().after_batch(
             self.accelerator.sync_gradients if is_step is None else is_step, **metrics
         )
-
-    def write(self, folder: Path) -> None:
-        """Save models, optimizers, schedulers and registered objects."""
-        self.accelerator.save_state(str(folder))
-
-    def read(self, folder: Path) -> None:
-        """Load what `write` saved."""
-        self.accelerator.load_state(str(folder))

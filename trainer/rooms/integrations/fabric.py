@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lightning.fabric import Fabric
@@ -21,13 +20,9 @@ class FabricLoop(OwnLoop):
     def __init__(
         self, fabric: Fabric, state: dict[str, Any], total: float | None, **options: Any
     ) -> None:
-        super().__init__(total, **options)
-        self.fabric, self.state = fabric, state
-
-    def write(self, folder: Path) -> None:
-        """Save the objects of `state`."""
-        self.fabric.save(folder / FILE, self.state)
-
-    def read(self, folder: Path) -> None:
-        """Load what `write` saved."""
-        self.fabric.load(folder / FILE, self.state)
+        super().__init__(
+            total,
+            lambda folder: fabric.save(folder / FILE, state),
+            lambda folder: fabric.load(folder / FILE, state),
+            **options,
+        )

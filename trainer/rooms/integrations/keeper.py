@@ -149,9 +149,16 @@ class OwnLoop(Keeper):
     The loop calls `resume`, then `after_batch`. total: steps of the whole training, or None.
     """
 
-    def __init__(self, total: float | None, **options: Any) -> None:
+    def __init__(
+        self,
+        total: float | None,
+        write: Callable[[Path], Any],
+        read: Callable[[Path], Any],
+        **options: Any,
+    ) -> None:
+        """write, read: save and load the library's state in a folder; called by all ranks."""
         super().__init__(**options)
-        self.total = total
+        self.total, self.write, self.read = total, write, read
 
     def resume(self) -> None:
         """Load the newest whole checkpoint, if there is one; `self.epoch` is its epoch."""
@@ -165,14 +172,6 @@ class OwnLoop(Keeper):
         if is_step:
             self.step += 1
             self.after_step(self.total, self.write, metrics)
-
-    def write(self, folder: Path) -> None:
-        """Save the library's state in a folder."""
-        raise NotImplementedError
-
-    def read(self, folder: Path) -> None:
-        """Load what `write` saved."""
-        raise NotImplementedError
 
 
 def barrier() -> None:
