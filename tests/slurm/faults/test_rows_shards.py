@@ -1,24 +1,21 @@
-"""Faults of runs that divide model or optimizer between the ranks (rows 16, 18, 20, 21, 26).
+"""Faults of runs that divide model or optimizer between the ranks (rows 16, 18, 21, 26).
 
 Each rank writes a file of a checkpoint, and rank 0 commits when all have done that.
 """
 
 import re
-import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.trainer.checkpoint import recovery
-
 from ..kit import Kit, Run
 from . import data, harm_nodes, harm_processes, harm_slurm, harm_storage, oracles
 from .rows import Row
 from .scenario import ReferenceRuns, start
 from .test_rows_spec import GLOBAL_BATCH, expected_samples, trained_on
-from .test_rows_storage import EVERY_STEP, assert_put_aside, step_of
+from .test_rows_storage import step_of
 
 pytestmark = pytest.mark.room("sharded", "changes")
 FSDP = "train.strategy=fsdp"
@@ -95,47 +92,6 @@ def test_row_18_a_node_loses_its_network_in_a_save(
     oracles.at_most_one_interval(run)
     oracles.causes(run, ["node", "node", "completed"])
     oracles.requeues(run, 2)
-
-
-def truncate(newest: Path, older: Path) -> None:
-    harm_storage.truncate(newest / SHARDS[1])
-
-
-def swap(newest: Path, older: Path) -> None:
-    aside = newest / "aside"
-    (newest / SHARDS[1]).rename(aside)
-    (newest / SHARDS[2]).rename(newest / SHARDS[1])
-    aside.rename(newest / SHARDS[2])
-
-
-def remove(newest: Path, older: Path) -> None:
-    harm_storage.remove(newest / SHARDS[1])
-
-
-def take_from_another(newest: Path, older: Path) -> None:
-    """Copy the shard of another checkpoint: of the same size, and whole."""
-    shutil.copyfile(older / SHARDS[1], newest / SHARDS[1])
-
-
-def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    """Four damages at once: each checkpoint is the newest one left when the ranks read it."""
-    paced = start(kit, FSDP, *EVERY_STEP, row=row)
-    run = paced.run
-    damages = (truncate, swap, remove, take_from_another)
-    run.wait_for_events("save", len(damages) + 1)
-    harm_storage.pause(run)
-    names = harm_storage.committed(run.dir)
-    directories = [run.dir.checkpoints / name for name in names]
-    for index, damage in enumerate(damages):
-        damage(directories[index], directories[len(damages)])
-    harm_storage.release(run)
-    paced.finish()
-    assert_put_aside(run, names[: len(damages)], step_of(names[len(damages)]))
-    for name in names[: len(damages)]:
-        reason = (run.dir.checkpoints / f"quarantined-{name}" / recovery.REASON).read_text()
-        assert reason.startswith(f"{SHARDS[1]}"), reason
-    oracles.bitwise(run, reference(FSDP))
-    oracles.nothing_left(run)
 
 
 def test_row_26_other_number_of_shards_and_other_strategy_on_resume(
