@@ -39,7 +39,7 @@ from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.stop import StopSignal
 from tests import bitwise, parts
-from tests.local import sabotage, stoppable
+from tests.local import stoppable
 from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop
 
@@ -123,8 +123,6 @@ HYBRID: dict[str, dict[str, Any]] = {"hsdp": {**ADAMW, **FSDP, "strategy": "hsdp
 BY_NAME = SPECS | SHARDED | HYBRID
 BY_NAME["fsdp_compiled"] = {**SHARDED["fsdp"], "compile": "blocks"}
 WITH_WORKERS = ("loader_workers", "stream_with_workers")
-# The number of ranks with which a sharded scenario is also run with a broken restore.
-RANKS_OF_CONTROLS = dict.fromkeys(SHARDED, 3) | dict.fromkeys(HYBRID, 4)
 EVALUATION_BATCHES = 5
 ROUNDS = {"ten_in_one_epoch": 24}  # micro batches of each rank in an epoch; odd, so 2 + 2 + 1
 PutUp = Callable[[], None]
@@ -242,20 +240,14 @@ class Bench:
         # Rank 0's random number, so that all ranks make the same plans.
         took_s = torch.tensor([time.monotonic() - started])
         dist.broadcast(took_s, src=0)
-        runs, broken = [], {}
+        runs = []
         for number, plans in enumerate(self.plans(name, took_s.item())):
             self.evaluated.clear()
             run, stops = self.train(f"{name}/{number}", spec, plans)
             evaluated = self.evaluated[: len(stops)]
             differences = self.differences(run, reference)
             runs.append({"stops": stops, "evaluated": evaluated, "differences": differences})
-        if self.distributed.world_size == RANKS_OF_CONTROLS.get(name):
-            (plans,) = self.plans(name, took_s.item())
-            for way, patch in sabotage.WAYS.items():
-                with patch():
-                    run, _ = self.train(f"{name}/{way}", spec, plans[:1])
-                broken[way] = self.differences(run, reference)
-        return {"runs": runs, "broken": broken}
+        return {"runs": runs}
 
     def differences(self, run: RunDir, reference: RunDir) -> list[str]:
         """What differs between two runs, in bits; on rank 0."""

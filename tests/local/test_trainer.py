@@ -1,9 +1,7 @@
 """The trainer under a real torchrun: its end, failures, and stops of one rank."""
 
-import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,16 +12,11 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import hooks
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
 from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from slurm_job_kit.jobs.records.training import read_progress_steps
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
-from slurm_job_kit.jobs.runs import fact_reader, interpret
+from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
-from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
-from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP
-from tests.core.waiting import wait_for
 from tests.parts import TABLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -162,85 +155,3 @@ def test_where_all_ranks_wait_the_one_that_is_not_in_the_collective_is_named(tmp
     status, output = train(run)
     assert status != 0
     assert read_json(run.attempt(1).hang)["waited_for"] == [1], output
-
-
-@contextlib.contextmanager
-def rank_alone(run, world_size):
-    """The process of rank 0, without torchrun, so that a test can signal it."""
-    run.owner.write_text(json.dumps({"attempt": 1}))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    place = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(world_size)}
-    place |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    place |= {"KIT_RUN_DIR": str(run.path)}
-    process = start([sys.executable, "-m", "trainer", run.path], environment(1) | place)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
-    run = make_run(tmp_path, **TINY)
-
-    def has_imported():
-        return "import" in {each["event"] for each in read_jsonl(run.timeline("rank-00000"))}
-
-    with rank_alone(run, 2) as process:
-        wait_for(has_imported, "the import of torch")
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=20)
-    assert process.returncode == 143
-    assert "asked to stop during start-up" in output
-    # No agent received the signal: only the rank's record names it.
-    facts = fact_reader.read(run, 1)
-    assert interpret.rank_evidence(facts, "RUNNING").kind == "stopped_in_start_up"
-
-
-def catches_stops(pid):
-    """Whether a process has installed a handler of SIGTERM."""
-    with open(f"/proc/{pid}/status") as status:
-        (mask,) = [line.split()[1] for line in status if line.startswith("SigCgt:")]
-    return int(mask, 16) >> (signal.SIGTERM - 1) & 1
-
-
-def storm(process, num_signals=50, seconds=1.0):
-    """Send stop signals of all kinds until the process has ended."""
-    for index in range(num_signals):
-        if process.poll() is None:
-            process.send_signal(STOP_SIGNALS[index % len(STOP_SIGNALS)])
-            time.sleep(seconds / num_signals)
-
-
-def test_a_storm_from_the_first_import_on_leaves_before_the_first_step(tmp_path):
-    run = make_run(tmp_path, **TINY)
-    with rank_alone(run, 1) as process:
-        wait_for(lambda: catches_stops(process.pid), "the handlers")
-        storm(process)
-        output, _ = process.communicate(timeout=100)
-    outcome = read_json(run.attempt(1).outcome)
-    if process.returncode == EXIT_STOPPED_IN_STARTUP:  # its start took more than 10 s
-        assert outcome is None and "asked to stop during start-up" in output
-    else:
-        assert process.returncode == 0, output
-        assert (outcome["status"], outcome["global_step"]) == ("stopped", 0)
-        assert not run.attempt(1).rank_error(0).exists()
-    assert "Traceback" not in output
-    assert all(
-        checkpoint_step(name) == 0 or name == "latest" for name in os.listdir(run.checkpoints)
-    )
-
-
-def test_a_storm_in_the_shutdown_leaves_a_completed_run(tmp_path):
-    run = make_run(tmp_path, **TINY)
-    with rank_alone(run, 1) as process:
-        wait_for(run.progress.exists, "the training")
-        outcome = run.attempt(1).outcome
-        while not outcome.exists():  # without a pause: the rank is gone some ms later
-            assert process.poll() is None or outcome.exists()
-        storm(process, seconds=0.0)
-        output, _ = process.communicate(timeout=100)
-    assert process.returncode == 0, output
-    assert (read_json(outcome)["status"], read_json(outcome)["global_step"]) == ("completed", 60)

@@ -3,9 +3,7 @@
 Four ranks join groups of 1 to 4.
 """
 
-import contextlib
 import dataclasses
-import io
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,16 +85,14 @@ CASES: dict[str, Train] = {
 ALWAYS = ("gpt", "accumulation", "uneven", "uneven clipped")
 AT_THREE = (*ALWAYS, "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
 AT_TWO = ("gpt", "accumulation", *(case for case in CASES if case not in AT_THREE))
-# (number of ranks, case, strategy, number of the run)
+# (number of ranks, case, strategy)
 RUNS = [
-    *((1, case, "ddp", 0) for case in ALWAYS if case.startswith("uneven")),
-    *((2, case, strategy, 0) for case in AT_TWO for strategy in ("ddp", "fsdp")),
-    *((3, case, strategy, 0) for case in AT_THREE for strategy in ("ddp", "fsdp")),
-    *((3, case, "fsdp", 1) for case in ("gpt", "resnet")),
-    *((4, case, strategy, 0) for case in ALWAYS for strategy in ("ddp", "hsdp")),
-    (4, "bf16 resnet", "ddp", 0),
-    (4, "bf16 resnet", "hsdp", 0),
-    (4, "gpt", "hsdp", 1),
+    *((1, case, "ddp") for case in ALWAYS if case.startswith("uneven")),
+    *((2, case, strategy) for case in AT_TWO for strategy in ("ddp", "fsdp")),
+    *((3, case, strategy) for case in AT_THREE for strategy in ("ddp", "fsdp")),
+    *((4, case, strategy) for case in ALWAYS for strategy in ("ddp", "hsdp")),
+    (4, "bf16 resnet", "ddp"),
+    (4, "bf16 resnet", "hsdp"),
 ]
 
 
@@ -250,25 +246,6 @@ def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(FSDPModule, "set_reduce_scatter_unused_params")  # as before torch 2.13
         results["old torch"] = refusal(folder, allowed, rank, 3)
-    for number in (1, 4):
-        for strategy in ("ddp", "fsdp"):
-            train = dataclasses.replace(
-                MASKED,
-                dataset=f"{__name__}:few",
-                dataset_args={"held_out": number},
-                eval_batch_size=1,
-                strategy=strategy,
-                max_steps=1,
-            )
-            results[number, strategy] = trained(folder, train, rank, 3).held_out
-    with contextlib.redirect_stdout(io.StringIO()) as log:
-        trained(
-            folder,
-            dataclasses.replace(MASKED, strategy="fsdp", offload_optimizer=True, max_steps=1),
-            rank,
-            3,
-        )
-    results["offloaded"] = log.getvalue()
     return results
 
 
@@ -291,12 +268,6 @@ def in_groups(folder: Path, rank: int) -> dict[Any, Any]:
         dist.barrier()
         dist.destroy_process_group()
     return found
-
-
-def few(held_out: int) -> tuple[Samples, Samples]:
-    """As `points`, with so many held-out samples."""
-    train, rest = points()
-    return train, Samples(rest.inputs[:held_out], rest.labels[:held_out])
 
 
 def run_ranks(folder: Path) -> list[dict[Any, Any]]:
