@@ -57,23 +57,6 @@ def mend(here):
     (here / "checkout/model.py").write_text("x = 2\n")
 
 
-def test_resume_with_code_shows_the_difference_and_wants_a_yes(run, here, slurm, capsys):
-    mend(here)
-    before = state(run)
-    assert main(["resume", "tiny", "--code"]) == 2
-    shown = capsys.readouterr().err
-    assert "code/model.py\n" in shown and "repeat it with --yes (make: YES=1)" in shown
-    assert state(run) == before and slurm.submitted == 0
-
-
-def test_resume_with_code_queues_the_run_with_the_checkouts_code(run, here, slurm, capfd):
-    mend(here)
-    assert main(["resume", "tiny", "--code", "--yes"]) == 0
-    assert (run.code / "model.py").read_text() == "x = 2\n"
-    known = records.read(Provenance, run.provenance)
-    assert known is not None and known.code == code_snapshot.digest_in(run.code.resolve().name)
-
-
 def test_before_the_first_checkpoint_other_code_needs_no_yes(run, here, slurm):
     """No step is kept that the old code did."""
     for path in run.checkpoints.iterdir():
@@ -122,14 +105,6 @@ def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
     assert main(["resume", "tiny", "--cluster=local"]) == 0
     assert "is running as local-" in capsys.readouterr().err
     assert states == [before]
-
-
-def test_a_resume_from_an_older_checkpoint_puts_newer_ones_aside(run, capfd):
-    assert main(["resume", "tiny", "--checkpoint", "step-10"]) == 0
-    assert "continuing from step-00000010; put aside: step-00000020" in capfd.readouterr().err
-    facts = fact_reader.read_newest(run)
-    assert facts.saved.checkpoint == "step-00000010"
-    assert (run.checkpoints / "aside-step-00000020").is_dir()
 
 
 def test_the_checkpoints_of_a_users_script_are_its_own_matter(run, capsys):
@@ -236,22 +211,6 @@ def test_a_complete_run_goes_on_from_an_older_checkpoint_with_all_its_records(co
     assert not completed.result.exists() and read_json(completed.spec)["name"] == "tiny"
 
 
-def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, capsys):
-    run = make_run(here)
-    write_json(run.result, {"status": "completed", "global_step": 12})
-    make_code(here, run)
-    before = run.spec.read_text()
-    assert main(["resume", "tiny", "train.lr=0.5", "--yes", "--cluster", "local"]) == 2
-    assert capsys.readouterr().err == (
-        "error: 20260101 is complete after 12 steps\n  hint: to train on, raise train.epochs, or "
-        "train.max_steps where that is set; or choose a --checkpoint\n"
-    )
-    assert (run.spec.read_text(), read_json(run.result)["status"]) == (before, "completed")
-    run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
-    assert main(["resume", "tiny", "train.epochs=9", "--cluster", "local"]) == 2
-    assert capsys.readouterr().err.endswith("hint: to train on, submit a new run\n")
-
-
 def test_resume_submits_the_same_run_again_with_other_limits(slurm, capsys):
     main(["submit", "tiny.yaml"])
     (run,) = lookup.all_runs()
@@ -260,23 +219,3 @@ def test_resume_submits_the_same_run_again_with_other_limits(slurm, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["run_id"] == run.run_id
     assert Spec.from_json(run.spec.read_text()).slurm.time == "00:20:00"
     assert lookup.all_runs() == [run]
-
-
-def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, capsys):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    slurm.set_state("4711", "TIMEOUT")
-    assert main(["resume", "train.lr=0.3"]) == 2
-    said = capsys.readouterr().err
-    assert "train.lr: 0.1 -> 0.3\n  hint: repeat it with --yes (make: YES=1)" in said
-    assert Spec.from_json(run.spec.read_text()).train.lr == 0.1
-    assert main(["resume", "train.lr=0.3", "--yes"]) == 0
-    assert Spec.from_json(run.spec.read_text()).train.lr == 0.3
-    assert len(read_jsonl(run.changes)) == 1
-
-
-def test_resume_of_a_complete_run_does_nothing(here, capsys):
-    run = make_run(here)
-    write_json(run.result, {"status": "completed"})
-    assert main(["resume"]) == 0
-    assert capsys.readouterr().out == "20260101 is already complete\n"

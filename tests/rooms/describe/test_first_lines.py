@@ -31,10 +31,6 @@ def test_the_log_begins_with_device_size_of_the_model_and_what_is_trained():
     ("num_samples", "world_size", "train", "words"),
     [
         (
-            *(455, 2, {"micro_batch_size": 8}),
-            "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped",
-        ),
-        (
             *(100, 2, {"micro_batch_size": 7, "grad_accum_steps": 3}),
             "7 batches per rank, 14 in all, 98 samples an epoch, 2 dropped; "
             "3 steps of 42 samples, 3 batches of 7 on each rank, the last step of 1",

@@ -4,7 +4,6 @@ import gc
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -136,24 +135,6 @@ def test_other_processors_may_change_values_but_no_labels(run_of, monkeypatch):
         start()
     data.write_text("0 7 0")
     assert start()["exactness"] == "approximate"
-
-
-class Drawn(Files):
-    """Samples of a generator without a seed."""
-
-    def __getitem__(self, index):
-        return torch.from_numpy(np.random.default_rng().random(3, dtype=np.float32)), index % 2
-
-
-def drawn(path):
-    return Drawn(path), None
-
-
-@ONE
-def test_a_generator_without_a_seed_is_no_other_data(run_of):
-    _, start = run_of
-    start(7, "drawn")
-    assert start(None, "drawn")["exactness"] == "approximate"
 
 
 def sharded(path, rank, world_size):

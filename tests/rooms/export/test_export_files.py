@@ -14,10 +14,6 @@ from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.rooms.export import __main__ as export
 from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save
 from tests.core.checkpoint.conftest import trained as trained
-from tests.core.checkpoint.test_two_hosts import NAMES
-from tests.core.checkpoint.test_two_hosts import here as here
-from tests.core.checkpoint.test_two_hosts import there as there
-from tests.core.two_hosts import look
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -179,11 +175,3 @@ def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
     assert "step-00000009 is damaged: rank-00000.safetensors has" in capsys.readouterr().err
     assert list(run_dir.path.glob("*safetensors*")) == [] and list(run_dir.path.glob(".*")) == []
     assert len(checkpoint_names(run_dir.checkpoints)) == 2
-
-
-@pytest.mark.parametrize("name", ["latest", "best", "step-00000006"])
-def test_export_finds_a_checkpoint_of_another_host(here, there, name):
-    look(there.run.dir.path, *NAMES)
-    save(here, replica_of(), 6)
-    (here.run.dir.checkpoints / "best").write_text("step-00000006\n")
-    assert export.find(there.run.dir.path, name).name == "step-00000006"

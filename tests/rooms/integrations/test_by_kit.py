@@ -116,18 +116,3 @@ def test_a_lightning_training_without_a_known_end_reports_no_total_and_stops(end
     marker, progress, _ = end("lightning", "endless_lightning.py")
     assert marker == {"status": "stopped", "global_step": 4}
     assert (progress["step"], progress["total"]) == (4, None)
-
-
-@pytest.mark.slow
-def test_a_script_imports_what_the_integrations_share_from_the_wheel(kit_command):
-    code = """
-import sys
-from slurm_job_kit.trainer.rooms.integrations import keeper, kit_stop
-own = sorted(name for name in sys.modules if name.startswith("slurm_job_kit.trainer."))
-print(*(name.removeprefix("slurm_job_kit.trainer.") for name in own))
-"""
-    argv = [kit_command.with_name("python"), "-c", code]
-    parts = ("", ".batches", ".keeper", ".kit_stop", ".whole")
-    loaded = subprocess.check_output(argv, cwd="/", text=True).split()
-    of_core = ["checkpoint", "checkpoint.commit", "checkpoint.recovery", "contract", "errors"]
-    assert loaded == [*of_core, "rooms", *(f"rooms.integrations{part}" for part in parts)]

@@ -9,7 +9,7 @@ from slurm_job_kit.trainer import parts
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.test_loop import train
 from tests.core.test_loop_own_parts import spec_of
-from tests.rooms.samples.test_stream import Buffered, Numbers
+from tests.rooms.samples.test_stream import Numbers
 
 pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
 
@@ -31,22 +31,6 @@ STREAM: dict[str, Any] = {
     "max_steps": 9,
     "eval_every_steps": 4,
 }
-
-
-def buffered():
-    return Buffered(), None
-
-
-def test_a_resume_that_goes_on_with_other_samples_is_no_exact_one(tmp_path):
-    changes: dict[str, Any] = {
-        "dataset": f"{HERE}:buffered",
-        "dataset_args": {},
-        "eval_every_steps": None,
-    }
-    spec = spec_of(Checkpoint(), **{**STREAM, **changes, "eval_every_steps": None})
-    for attempt, stop_at in enumerate([3, 5, None], 1):
-        _, loop = train(tmp_path / "run", spec, attempt, stop_at=stop_at)
-    assert not loop.data.train_batches.resumes_exactly
 
 
 def test_a_stream_needs_a_number_of_steps(tmp_path):

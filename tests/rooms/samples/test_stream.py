@@ -49,22 +49,6 @@ class Epochs(Numbers):
             yield {**sample, "x": (sample["x"] * 3 + self.epoch) % 10 + 100 * self.epoch}
 
 
-class Buffered(Numbers):
-    """Numbers through a shuffle buffer that is no part of the state, as in the package datasets."""
-
-    def __init__(self, num_samples=1000, size=10):
-        super().__init__(num_samples)
-        self.size = size
-
-    def __iter__(self):
-        chooser, buffer = random.Random(0), []
-        for sample in super().__iter__():
-            buffer.append(sample)
-            if len(buffer) == self.size:
-                yield buffer.pop(chooser.randrange(self.size))
-        yield from buffer
-
-
 def stream_of(stream, rank=0, world_size=1, is_own=False, transform=None, **context):
     """Return the training batches of a rank's stream; a micro batch of 2, two of them in a step."""
     context = {"micro_batch_size": 2, "grad_accum_steps": 2, "max_steps": 99, **context}
