@@ -14,16 +14,10 @@ from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.duration import parse_or_zero
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
-from tests.core.two_hosts import look
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/ddp.sbatch"
 REST = SCRIPT.with_name("ddp_prepare.sh")
 RUN = RunDir(Path("/runs/first/1"))
-
-
-def test_shellcheck_is_not_silenced():
-    for script in (SCRIPT, REST, SCRIPT.with_name("agent.sh")):
-        assert "shellcheck disable" not in script.read_text()
 
 
 def test_both_doors_ask_for_the_same_life_cycle():
@@ -97,21 +91,6 @@ def test_a_run_directory_is_not_to_be_a_link(tmp_path):
     done = start("latest/", cwd=tmp_path)
     words = f"is a link, which may lead elsewhere at a requeue: sbatch ... {tmp_path}/1"
     assert done.returncode == 1 and words in done.stderr
-
-
-def test_a_run_directory_that_another_host_has_just_made_is_seen(fake_slurm, hosts):
-    """On a node that has looked for its files before."""
-    run_dir = hosts.here / "1"
-    run_dir.mkdir()
-    names = ("spec.json", "setup.sh", "code", "kit")
-    look(hosts.there, *names)
-    for name in names[:2]:
-        (run_dir / name).write_text("exit 1\n")
-    (run_dir / "code/slurm_job_kit/jobs").mkdir(parents=True)
-    (run_dir / "code/slurm_job_kit/jobs/rundir.py").write_text("")
-    (run_dir / "kit").symlink_to("code")
-    done = start(hosts.there / "1")
-    assert (done.returncode, done.stderr) == (1, "")  # it has got as far as setup.sh
 
 
 @pytest.mark.parametrize(

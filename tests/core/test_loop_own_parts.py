@@ -171,16 +171,6 @@ def test_a_metric_that_is_nan_is_no_improvement(tmp_path, capsys, values, last, 
     assert f"eval_score was best at step {best} (" in out
 
 
-def test_evaluations_without_an_improvement_are_counted_over_a_stop(tmp_path):
-    reference, _ = train(tmp_path / "reference", spec_of(**PATIENT, epochs=9))
-    Scored.evaluations = 0
-    run, loop = train(tmp_path / "run", spec_of(**PATIENT, epochs=9), stop_at=25)
-    assert 20 < loop.state.global_step < 30 and loop.state.evals_since_best <= 1
-    _, loop = train(tmp_path / "run", spec_of(**PATIENT, epochs=9), attempt=2)
-    assert loop.state.global_step == 30
-    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
-
-
 def test_without_held_out_samples_nothing_is_evaluated_and_there_is_no_best(tmp_path):
     changes: dict[str, Any] = {"dataset_args": {"has_held_out": False}, "epochs": 2}
     run, loop = train(tmp_path, spec_of(Checkpoint(), **changes))
@@ -223,36 +213,6 @@ def test_a_start_after_the_last_save_completes_and_an_end_before_it_is_an_error(
     with pytest.raises(UserError, match=words):
         train(tmp_path, shorter, attempt=3)
     assert not run.attempt(3).outcome.exists()
-
-
-class MixedUp:
-    """An objective and a transform that draw as user code does: from the global generators."""
-
-    def __call__(self, model, batch):
-        inputs, labels = batch
-        share = random.random() * float(np.random.beta(0.4, 0.4))
-        mixed = inputs + share * inputs.flip(0)
-        loss = functional.cross_entropy(model(mixed), labels, reduction="sum")
-        return Sums(loss, len(labels))
-
-
-def noisy():
-    return lambda inputs, _: inputs + torch.rand(1) * random.random()
-
-
-def test_draws_from_the_global_generators_are_the_same_after_a_resume(tmp_path):
-    spec = spec_of(
-        Checkpoint(),
-        objective=f"{HERE}:MixedUp",
-        objective_args={},
-        transform=f"{HERE}:noisy",
-        eval_every_steps=3,
-    )
-    reference, whole = train(tmp_path / "reference", spec)
-    train(tmp_path / "run", spec, stop_at=7)
-    run, loop = train(tmp_path / "run", spec, attempt=2)
-    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
-    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
 
 
 def fitted(model, batch):

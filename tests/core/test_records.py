@@ -7,13 +7,11 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import RecordError, training
-from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, read_attempts
+from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
 from slurm_job_kit.jobs.records.queued import Claim, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm.client import Job
 from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 
@@ -136,8 +134,3 @@ def test_a_file_that_is_missing_is_no_record(tmp_path):
     assert records.read_lines(AttemptRecord, tmp_path / "x") == []
     assert training.read_events(tmp_path / "x") == []
     assert training.read_progress_steps(tmp_path / "x")[0] is None
-
-
-@pytest.mark.parametrize("kind", [Evidence, AttemptRecord, AttemptPlan, AttemptFacts, Job])
-def test_a_record_of_attempts_stays_small(kind):
-    assert len(dataclasses.fields(kind)) <= 14

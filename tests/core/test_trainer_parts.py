@@ -1,20 +1,13 @@
 """The pure parts of the trainer: order of the samples, splits, digest."""
 
-import ast
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-from slurm_job_kit.trainer import api
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.seeds import mix
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_seeds_differ_in_every_part():
@@ -54,21 +47,3 @@ def test_the_context_comes_from_torchruns_variables():
     assert not context.is_first
     with pytest.raises(UserError, match="RANK, LOCAL_RANK, .* not set: start it with torchrun"):
         DistributedContext.from_env({})
-
-
-def test_examples_and_readmes_show_only_the_api_of_the_trainer():
-    shown = set()
-    for name in ("README.md", "configs/README.md"):
-        text = (REPOSITORY / name).read_text(encoding="utf-8")
-        shown |= set(re.findall(r"trainer\.(\w+\.\w+)", text))
-    for path in (REPOSITORY / "configs").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            own = "slurm_job_kit.trainer."
-            shown |= {name.removeprefix(own) for name in names if "trainer" in name}
-    assert shown == {f"api.{name}" for name in api.__all__}

@@ -166,11 +166,6 @@ def test_a_refused_job_is_not_started_again_but_a_later_start_of_it_is_left_alon
     assert (NO_MORE_STARTS in slurm.calls) == is_over
 
 
-@pytest.mark.parametrize(("action", "code"), [("done", 0), ("hold", 1), ("cancel", 1), ("wait", 1)])
-def test_a_run_that_is_not_complete_never_ends_with_0(owned, action, code):
-    assert act(owned, Decision(Action(action), Cause.CRASH, "x")) == code
-
-
 @pytest.fixture
 def run(tmp_path):
     """A run directory as `freeze` makes it, of a user's own script."""

@@ -1,6 +1,5 @@
 """The whole batch script with a stand-in for srun: attempts, signals, killed processes."""
 
-import json
 import os
 import re
 import shlex
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import read_json, write_json
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from tests.core import run_files
@@ -118,19 +117,6 @@ def decisions(run):
     return [(record.cause, record.decision) for record in read_attempts(run)]
 
 
-def test_a_crash_is_retried_by_a_new_srun_and_the_job_ends_with_0(begin):
-    job = begin()
-    job.srun(1)
-    job.end(1, 1)
-    job.srun(2)
-    job.end(2, 0)
-    code, log = job.wait()
-    assert code == 0, log
-    assert decisions(job.run) == [("crash", "retry"), ("completed", "done")]
-    assert read_json(job.run.result)["status"] == "completed"
-    assert "attempt 1: 1 node, rendezvous at" in log and "attempt 2: 1 node" in log
-
-
 def test_srun_gets_the_options_of_the_script_and_a_clean_environment(begin, monkeypatch):
     monkeypatch.setenv("SRUN_DEBUG", "1")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
@@ -190,13 +176,3 @@ def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
     code, log = job.wait()
     assert code == 0, log
     assert decisions(job.run) == [("completed", "done")]
-
-
-def test_nothing_is_decided_where_the_batch_process_was_killed(begin):
-    """The kernel ends its srun. The next start of the job records the attempt as lost."""
-    job = begin()
-    srun = job.srun(1)
-    job.shell.kill()
-    job.shell.wait()
-    wait_for(lambda: "srun" not in command_line(srun), "srun lives on")
-    assert decisions(job.run) == [] and json.loads(job.run.owner.read_text())["attempt"] == 1

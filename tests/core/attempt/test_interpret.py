@@ -119,20 +119,6 @@ def test_the_trainer_that_left_no_marker_is_not_through(run):
     assert evidence(run).outcome is None
 
 
-@pytest.mark.parametrize(
-    ("times", "lost_peer", "first"),
-    [((5.2, 5.1, 5.3), (), 1), ((5.0, 5.1), (0,), 1), ((5.0,), (0,), 0), ((), (), None)],
-)
-def test_the_rank_that_failed_first_is_the_cause_unless_it_lost_its_peer(
-    run, times, lost_peer, first
-):
-    attempt = opened(run, 1)
-    for rank, moment in enumerate(times):
-        failed(attempt, rank, moment, caused_by_peer=rank in lost_peer)
-    found = interpret.first_error(fact_reader.read(run, 1).of_nodes.errors)
-    assert first == (found and found.rank)
-
-
 # Of each agent: exit code and end of its torchrun, and the signals that it received.
 @pytest.mark.parametrize(
     ("agents", "srun_exit", "signals"),

@@ -9,10 +9,9 @@ import pytest
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.node.agent import Agent
 from slurm_job_kit.jobs.records.nodes import read_agents
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink, write_json
-from slurm_job_kit.jobs.runs import fact_reader, run_lock, scratch_purge
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_json
+from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from slurm_job_kit.jobs.spec import Spec
-from tests.core import run_files
 from tests.core.run_files import failed, node, opened
 from tests.core.two_hosts import look
 
@@ -39,16 +38,6 @@ def there(hosts, run):
     """The same run on the first node of the next start, which has looked at all of it."""
     look(hosts.there, *NAMES)
     return hosts.run_there(run)
-
-
-def test_the_newest_attempt_is_the_one_that_another_node_has_opened(hosts, run, there):
-    opened(run, 2)
-    assert fact_reader.newest_opened(there) == 2
-    assert fact_reader.read_newest(there).plan is not None
-    run.attempt(3).path.mkdir()
-    look(hosts.there, *NAMES)  # too early: it has no plan
-    write_json(run.attempt(3).plan, run_files.plan(attempt=3))
-    assert fact_reader.newest_opened(there) == 3
 
 
 def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
@@ -89,15 +78,3 @@ def test_a_script_that_looks_by_itself_sees_the_stop_of_its_own_node_at_once(run
     agent = SimpleNamespace(attempt_dir=there.attempt(1), best_effort=nullcontext)
     Agent.show_stop(agent)  # type: ignore[arg-type]
     assert subprocess.run(shell).returncode == 0
-
-
-def test_the_frozen_code_is_the_one_that_a_resume_has_linked_just_now(hosts, run):
-    for name in ("one", "two"):
-        (hosts.here / name / "slurm_job_kit/jobs").mkdir(parents=True)
-        (hosts.here / name / "slurm_job_kit/jobs/rundir.py").write_text("")
-    relink(run.code, "../../one")
-    relink(run.kit, "code")
-    look(hosts.there)
-    relink(run.code, "../../two")
-    code, _ = scratch_purge.check_code(hosts.run_there(run))
-    assert code is not None and code.name == "two"

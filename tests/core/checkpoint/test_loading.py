@@ -34,7 +34,8 @@ def test_all_that_was_saved_comes_back(tmp_path):
     context, saved = job_of(tmp_path), replica_of()
     saved.precision.scaler.load_state_dict({**saved.precision.scaler.state_dict(), "scale": 512.0})
     best = {"metric": "eval_loss", "value": 0.5, "step": 6}
-    more = {"last_eval_step": 6, "metrics_bytes": 9, "environments": [{"torch": "2"}], "best": best}
+    more = {"last_eval_step": 6, "metrics_bytes": 9, "evals_since_best": 2, "best": best}
+    more |= {"environments": [{"torch": "2"}]}
     state = state_at(6, **more)
     save(context, saved, 6, **more)
     fresh, newest = replica_of(seed=1), ReadAhead(context)

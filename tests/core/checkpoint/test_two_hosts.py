@@ -1,12 +1,10 @@
 """Checkpoints that rank 0 of another host has just saved, put aside or pruned."""
 
 import dataclasses
-import os
 
 import pytest
 
 from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, NamedFile
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint
@@ -46,26 +44,6 @@ def test_a_requeue_onto_a_host_that_listed_the_checkpoints_before_goes_on_from_t
     assert "missing" not in capsys.readouterr().out
 
 
-def test_a_requeue_onto_a_host_that_saw_only_pruned_checkpoints_is_not_held(here, there):
-    save(here, replica_of(), 3)
-    look(there.run.dir.path, *NAMES)
-    assert os.listdir(there.run.dir.checkpoints)
-    for step in (6, 9, 12):
-        save(here, replica_of(), step)
-    assert loaded(there, replica_of(seed=1)).global_step == 12
-    assert checkpoint_names(here.run.dir.checkpoints) == ["step-00000012", "step-00000009"]
-
-
-def test_the_checkpoint_of_a_step_that_was_saved_anew_is_read(here, there):
-    save(here, replica_of(), 6)
-    look(there.run.dir.path)
-    root = here.run.dir.checkpoints
-    (root / "step-00000006").rename(root / "aside-step-00000006")
-    save(here, saved := replica_of(seed=2), 6)
-    loaded(there, fresh := replica_of(seed=1))
-    assert bits(fresh) == bits(saved)
-
-
 def test_what_only_an_old_cache_lacks_is_not_quarantined(here, there, monkeypatch):
     save(here, replica_of(), 6)
     look(there.run.dir.checkpoints)
@@ -82,16 +60,6 @@ def test_what_only_an_old_cache_lacks_is_not_quarantined(here, there, monkeypatc
     assert len(parts) == 2 and checkpoint_names(here.run.dir.checkpoints) == ["step-00000006"]
 
 
-def test_a_file_of_a_checkpoint_that_was_looked_for_too_early_is_no_damage(here, there):
-    root = here.run.dir.checkpoints
-    (root / "step-00000006").mkdir()
-    look(there.run.dir.path, "manifest.json", "state.json", "rank-00000.safetensors")
-    save(here, replica_of(), 9)
-    for path in (root / "step-00000009").iterdir():
-        path.rename(root / "step-00000006" / path.name)
-    assert reader.check(there.run.dir.checkpoints / "step-00000006").global_step == 9
-
-
 def test_a_rank_reads_its_rows_of_the_checkpoint_that_rank_0_has_found(here, there):
     """The other host still has another checkpoint of the same name in its cache."""
     root = here.run.dir.checkpoints
@@ -106,17 +74,6 @@ def test_a_rank_reads_its_rows_of_the_checkpoint_that_rank_0_has_found(here, the
         return outline.whole(outline.read(contents), contents)
 
     assert reader.twice(contents.directory, read)["global_step"] == 6
-
-
-def test_the_size_of_another_hosts_part_is_not_that_of_a_cache(here, there):
-    root = here.run.dir.checkpoints
-    (root / "part").write_bytes(b"x")
-    look(there.run.dir.path)
-    with open(root / "part", "ab") as file:
-        file.write(b"y")
-    assert (there.run.dir.checkpoints / "part").stat().st_size == 1
-    expected = NamedFile("part", FileDigest(2, ""))
-    commit._check_size(there.run.dir.checkpoints / "part", expected.digest, "saving")
 
 
 def test_pruning_counts_only_checkpoints_that_are_there(here, there):

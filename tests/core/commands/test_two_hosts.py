@@ -13,8 +13,8 @@ from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
-from slurm_job_kit.jobs.runs import code_snapshot, lookup, revision
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, write_json
+from slurm_job_kit.jobs.runs import lookup, revision
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line
 from tests.core.run_files import make_checkpoint, make_run
@@ -125,30 +125,6 @@ def test_a_name_means_the_run_that_another_host_has_just_submitted(hosts, run, t
     assert [each.run_id for each in lookup.all_runs()] == ["20260102", "20260101"]
 
 
-def test_a_job_id_means_the_run_whose_job_another_host_has_just_queued(hosts, run, there):
-    (hosts.here / "runs/.jobs").mkdir()
-    relink(hosts.here / "runs/.jobs/slurm-1", "../tiny/20260101")
-    look(hosts.there, "slurm-7")
-    relink(hosts.here / "runs/.jobs/slurm-7", "../tiny/20260101")
-    run_dir = lookup.recall("7")
-    assert run_dir is not None and run_dir.run_id == "20260101"
-
-
-@pytest.mark.room("look")
-def test_the_logs_of_another_host_are_shown_as_they_grow(hosts, run, there):
-    from slurm_job_kit.jobs.rooms.look.logs import GrowingFile, attempts_with, ranks_of
-
-    log = run.attempt(1).rank_log(0)
-    log.write_text("one\n")
-    assert attempts_with(there, 0) == [1] and ranks_of(there) == [0]
-    shown = GrowingFile(hosts.of(log))
-    assert b"".join(shown.read()) == b"one\n"
-    for line in ("two\n", "three\n"):
-        with open(log, "a") as file:
-            file.write(line)
-        assert b"".join(shown.read()) == line.encode()
-
-
 @pytest.mark.room("changes")
 def test_a_choice_of_a_checkpoint_puts_aside_those_that_were_saved_just_now(hosts, run, there):
     from slurm_job_kit.jobs.rooms.changes import checkpoint_files
@@ -160,14 +136,3 @@ def test_a_choice_of_a_checkpoint_puts_aside_those_that_were_saved_just_now(host
         names = sorted(os.listdir(run.checkpoints))
         assert names == ["aside-step-00000009", "latest", "step-00000006"]
         assert (run.checkpoints / "latest").read_text() == "step-00000006\n"
-
-
-def test_frozen_code_that_was_looked_at_too_early_is_whole(hosts, run, there):
-    (name,) = os.listdir(hosts.here / "runs/.code")
-    copy, aside = hosts.here / "runs/.code" / name, hosts.here / "aside"
-    copy.rename(aside)
-    (hosts.here / "runs/.code" / name).mkdir()
-    look(hosts.there, ".frozen-files", "slurm_job_kit")
-    for path in aside.iterdir():
-        path.rename(copy / path.name)
-    assert code_snapshot.damage(hosts.there / "runs/.code" / name) is None

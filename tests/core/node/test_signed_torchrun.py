@@ -8,7 +8,6 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError
 
 from slurm_job_kit.jobs.node import signed_torchrun
-from tests.checkout import REPOSITORY
 
 KEY = b"k" * signed_torchrun.KEY_BYTES
 
@@ -52,11 +51,3 @@ def test_a_torch_that_pickles_elsewhere_starts_no_ranks(rendezvous, monkeypatch)
     monkeypatch.delattr(rendezvous, "pickle")
     with pytest.raises(ImportError, match="cannot be signed"):
         signed_torchrun.main(["--standalone", "--version"])
-
-
-def test_the_kit_starts_no_torchrun_that_does_not_sign():
-    texts = {path: path.read_text() for path in (REPOSITORY / "jobs").rglob("*.py")}
-    unsigned = '"-m", "torch.distributed.run"'
-    assert [path for path, text in texts.items() if unsigned in text] == []
-    called = [path.name for path, text in texts.items() if 'distributed.run").main(' in text]
-    assert called == ["signed_torchrun.py"]

@@ -77,13 +77,6 @@ def test_a_file_that_the_server_does_not_show_fails_the_freeze(take, monkeypatch
         take()
 
 
-def test_an_edit_after_the_freeze_changes_nothing(take, repository):
-    code = take()
-    (repository / "a.py").write_text("edited")
-    assert (code / "a.py").read_text() == "# a.py\n"
-    assert take() != code
-
-
 def test_everything_that_git_knows_is_shared(take, repository):
     os.symlink("pkg", repository / "link-to-folder")
     os.symlink("nowhere", repository / "dangling")

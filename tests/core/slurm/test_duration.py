@@ -57,30 +57,6 @@ def test_the_canonical_form_has_its_units_and_is_read_back(seconds, text):
     assert duration.parse(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("written", "what", "hint"),
-    [
-        (
-            "4:00",
-            "4:00 means 4 min to Slurm",
-            'write "04:00:00" for 4 h, or "0:04:00" if you meant minutes',
-        ),
-        (
-            "14400",
-            "14400 means 10 d to Slurm",
-            'write "04:00:00" for 4 h, or "10-00:00:00" if you meant minutes',
-        ),
-        (
-            "1:30",
-            "1:30 means 1 min 30 s to Slurm",
-            'write "01:30:00" for 1 h 30 min, or "0:01:30" if you meant minutes and seconds',
-        ),
-    ],
-)
-def test_a_number_without_units_is_explained_with_both_rewrites(written, what, hint):
-    assert duration.misreading(written) == (what, hint)
-
-
 @pytest.mark.parametrize("written", ["4:00:00", "1-0", "1-0:30", "0", "0:00", "x", "1e3", "-5"])
 def test_a_form_with_clear_units_is_not_misread(written):
     assert duration.misreading(written) is None
