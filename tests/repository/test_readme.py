@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.rooms import ROOMS
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("slurm/*.md"), *REPOSITORY.glob("configs/*.md")]
 PAGES += sorted((REPOSITORY / "docs").glob("*.md"))
-MAX_LINES = 150
+MAX_LINES = 110
 
 
 def commands():
