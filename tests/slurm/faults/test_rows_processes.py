@@ -136,8 +136,6 @@ def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) 
     run.wait("FAILED")
     oracles.causes(run, ["crash"] * 3)
     assert [a["decision"] for a in run.attempts()] == ["retry", "retry", "hold"]
-    ((first_step, last_step),) = {(a["first_step"], a["last_step"]) for a in run.attempts()}
-    assert isinstance(first_step, int) and isinstance(last_step, int)
     log = run.dir.job_log.read_text()
     assert log.count("first failure: rank 1 on n") == 3
     result = run.result()
