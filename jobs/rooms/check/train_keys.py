@@ -35,7 +35,6 @@ def problems(spec: Spec) -> Iterator[Problem]:
     yield from _batch(spec)
     yield from _names(spec.train)
     yield from _optimizer(spec.train)
-    yield from _schedule(spec.train)
     yield from _objective(spec.train)
     yield from _best(spec)
 
@@ -84,12 +83,6 @@ def _optimizer(train: Train) -> Iterator[Problem]:
         hint = "write optimizer: sgd, or leave nesterov out"
         what = f"needs train.optimizer sgd, not {train.optimizer}"
         yield problem("nesterov", what, hint, "train.optimizer")
-
-
-def _schedule(train: Train) -> Iterator[Problem]:
-    if train.max_steps is not None and train.warmup_steps > train.max_steps:
-        what = f"{train.warmup_steps} is more than train.max_steps {train.max_steps}"
-        yield problem("warmup_steps", what, "write fewer steps", "train.max_steps")
 
 
 def _objective(train: Train) -> Iterator[Problem]:

@@ -14,7 +14,6 @@ REFUSED = {
     "train: {transform_args: {size: 32}}": "transform_args: needs a train.transform\n  hint: write",
     "train: {optimizer_args: {lr: 3}}": "lr has a key of its own\n  hint: write train.lr: 3",
     "train: {optimizer_args: {momentum: 0.8}}": "momentum has a key of its own",
-    "train: {max_steps: 5, warmup_steps: 6}": "6 is more than train.max_steps 5",
     "{train: {early_stop_patience: 2}, checkpoint: {best: null}}": "needs checkpoint.best, which",
     "{train: {global_batch_size: 16}, slurm: {nodes: 3}, launch: {nproc_per_node: 1}}": (
         "16 cannot be shared evenly by 3 ranks\n  hint: write 15 or 18"
