@@ -25,14 +25,6 @@ def test_an_attempt_of_the_same_number_in_another_job_does_not_own_the_run(proce
             check_owner(run)
 
 
-def test_a_launch_by_hand_finds_the_run_that_another_host_has_just_made(hosts):
-    run, there = RunDir(hosts.here / "run"), RunDir(hosts.there / "run")
-    assert not there.path.is_dir()
-    run.path.mkdir()
-    run.spec.write_text(Spec().to_json())
-    assert find_run([str(there.path)], 1).spec == Spec()
-
-
 @pytest.mark.parametrize("words", [["x.yaml"], ["{run}", "train.lr=1"], []])
 def test_other_words_than_a_run_directory_are_refused_with_the_way_to_one(run, words):
     words = [word.replace("{run}", str(run.path)) for word in words]

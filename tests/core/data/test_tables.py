@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from slurm_job_kit.trainer.data import tables
-from slurm_job_kit.trainer.data.sources import num_classes
 from slurm_job_kit.trainer.errors import UserError
 
 
@@ -25,15 +24,6 @@ def test_the_two_parts_of_a_split_share_no_sample_and_have_the_same_share_of_eac
     assert len(train) == 455
     one, other = [torch.bincount(labels[part]) / len(part) for part in (train, test)]
     assert torch.allclose(one, other, atol=0.01)
-
-
-def test_digits_are_eight_by_eight_pixels_up_to_one():
-    train, test = tables.digits()
-    assert train.inputs.dtype == torch.uint8 and num_classes(train, test) == 10
-    images, labels = train.batch(torch.arange(100))
-    assert images.shape == (100, 1, 8, 8) and images.dtype == torch.float32
-    assert images.min() >= 0 and images.max() == 1
-    assert torch.equal(labels, train.labels[:100])
 
 
 def same_bits(samples, inputs, labels):

@@ -27,7 +27,7 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import END_TORCHRUN, STOP_SIGNALS
 from tests.core import run_files
-from tests.core.waiting import is_running, wait_for
+from tests.core.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = RunDir(Path("/runs/x y/1"))
@@ -377,13 +377,6 @@ def test_ranks_that_do_not_know_the_stop_are_left_alone(training):
     wait_for(lambda: stop.stat().st_mtime > 1.0)  # renewed each second: it shows the kill
 
 
-def test_a_script_of_ones_own_gets_its_signal_whatever_the_warning_was(training):
-    _, process, log = training(stop="SIGUSR2")
-    process.terminate()
-    assert process.wait(15) == 0
-    assert log.read_text().count(f"received {signal.SIGUSR2:d}") == 2
-
-
 def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(training):
     run, process, log = training()
     shutil.rmtree(run.attempt(1).path)
@@ -479,16 +472,6 @@ def test_an_agent_that_ends_records_what_its_ranks_left(host, tmp_path, monkeypa
     record = records.read(AgentRecord, run.attempt(1).agent(0))
     assert record is not None and record.ranks == (2, 3)
     assert [each.rank for each in record.errors] == [3]
-
-
-def test_torchrun_dies_with_its_agent(training):
-    _, process, _ = training()
-    (pid,) = procfs.children(process.pid)
-    ranks = procfs.children(pid)
-    process.kill()
-    wait_for(lambda: procfs.parent_of(pid) in (None, process.pid) and not is_running(pid))
-    for orphan in ranks:
-        os.kill(orphan, signal.SIGKILL)
 
 
 def test_the_name_of_a_process_may_hold_brackets(tmp_path):

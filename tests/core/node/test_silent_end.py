@@ -66,6 +66,9 @@ def torchrun(run, code, trace=None):
     run.attempt(1).torchrun_log(0).write_text(text)
 
 
+FRAME = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n    f()\n'
+
+
 @pytest.mark.parametrize(
     ("code", "log", "words", "kind"),
     [
@@ -74,40 +77,26 @@ def torchrun(run, code, trace=None):
         (3, "", "exited with code 3", "user_code"),
         (137, "Killed\n", "exited with code 137: Killed", "out_of_memory"),
         (-9, "step 7\n", "was killed by SIGKILL; its last line: step 7", "process_killed"),
+        (
+            2,
+            "usage: a.py\na.py: error: no\n",
+            "exited with code 2: a.py: error: no",
+            "spec_mistake",
+        ),
+        (1, FRAME + "KeyError: 3\nwandb: bye\n", "exited with code 1: KeyError: 3", "user_code"),
+        (1, FRAME + "KeyError: 3\n[W1 x.c:9] y\n", "exited with code 1: KeyError: 3", "user_code"),
+        (3, FRAME + "KeyError: x, y\nno shard\n", "exited with code 3: no shard", "user_code"),
+        (7, "error 0.3\n| step 9 |\n------\n", "exited with code 7: step 9", "user_code"),
     ],
 )
-def test_the_rank_that_failed_first_is_named_with_the_last_line_of_its_log(
+def test_the_rank_that_failed_first_is_named_with_the_line_that_ended_it(
     run, code, log, words, kind
 ):
     agents(run, 1, 1)
     torchrun(run, code)
     run.attempt(1).rank_log(1).write_text(log)
     seen = evidence(run)
-    assert (seen.error, seen.kind) == (f"rank 1 on a {words}", kind)
-
-
-FRAME = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n    f()\n'
-
-
-@pytest.mark.parametrize(
-    ("code", "log", "words", "kind"),
-    [
-        (2, "usage: a.py [-h]\na.py: error: unrecognized: --foo\n", "a.py: error", "spec_mistake"),
-        (1, FRAME + "ValueError: x\nwandb: synced\n", "ValueError: x", "user_code"),
-        (1, FRAME + "KeyError: 3\n[W1 x.cpp:9] Broken pipe\n", "KeyError: 3", "user_code"),
-        (3, FRAME + "ValueError: x, tried again\nno shard left\n", "no shard left", "user_code"),
-        (7, "error 0.3\n| step 9 |\n------\n", "step 9", "user_code"),
-    ],
-)
-def test_the_words_of_an_end_are_the_last_line_or_the_error_that_ended_python(
-    run, code, log, words, kind
-):
-    agents(run, 1, 1)
-    torchrun(run, code)
-    run.attempt(1).rank_log(1).write_text(log)
-    seen = evidence(run)
-    assert seen.error.startswith(f"rank 1 on a exited with code {code}: {words}")
-    assert seen.kind == kind
+    assert (seen.error.split("\n")[0], seen.kind) == (f"rank 1 on a {words}", kind)
 
 
 def test_a_command_prefix_that_begins_no_agent_is_named_with_its_last_line(run):
@@ -120,11 +109,6 @@ def test_a_command_prefix_that_begins_no_agent_is_named_with_its_last_line(run):
     assert seen.kind == "spec_mistake"
     agents(run, 0)
     assert evidence(run).error != "a: launch.command_prefix ended with: FATAL: no image x.sif"
-
-
-def test_a_setup_line_that_fails_is_a_mistake_in_the_spec(run):
-    run.attempt(1).agent_error(0).write_text("a: setup: exit code 1: no module torch/9\n")
-    assert evidence(run).kind == "spec_mistake"
 
 
 TRACE = """Traceback (most recent call last):
@@ -218,7 +202,9 @@ def test_setup_lines_that_fail_are_named_with_the_last_line_of_their_output(run)
     attempt = run.attempt(1)
     attempt.agent_error(0).write_text("a: setup: `module load x` failed with exit code 1: first\n")
     attempt.setup_log(0).write_text("first\nno module x\n")
-    assert evidence(run).error == "a: setup: `module load x` failed with exit code 1: no module x"
+    seen = evidence(run)
+    assert seen.error == "a: setup: `module load x` failed with exit code 1: no module x"
+    assert seen.kind == "spec_mistake"
 
 
 def test_a_signal_in_the_second_of_the_failure_came_before_it(run):

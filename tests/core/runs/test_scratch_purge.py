@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import FORMAT
 from slurm_job_kit.jobs.runs import fact_reader, frozen_spec, interpret, scratch_purge
 from slurm_job_kit.jobs.spec import FormatError, Spec
@@ -50,16 +49,6 @@ def test_what_cannot_be_made_anew_is_named_in_one_line_with_a_way_out(run, lose,
         scratch_purge.check(run)
     first, _, hint = str(messages.value).partition("\n  hint: ")
     assert str(run.path.parent.parent) in first and "\n" not in first + hint and hint
-
-
-@pytest.mark.parametrize("is_deleted", [False, True])
-def test_the_way_out_is_a_command_that_this_kit_has(run, monkeypatch, is_deleted):
-    if is_deleted:
-        monkeypatch.delitem(ROOMS, "changes", raising=False)
-    harm_code(run, lambda code: (code / "jobs/local.py").unlink())
-    with pytest.raises(UserError, match=IN_CODE) as messages:
-        scratch_purge.check(run)
-    assert ("resume" in str(messages.value)) == ("changes" in ROOMS)
 
 
 def test_a_lost_setup_script_is_written_anew(run):

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_job_kit.jobs.attempt import execute
-from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, history_of
-from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.rooms.sites import hooks, predecessor, preemption, successor
 from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
@@ -271,22 +270,6 @@ def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, sacct, decision
     reason, ended = check(run)
     assert ended == end and (reason == "continues") is (end is None)
     assert ("make resume" in reason) == (end == "held")
-
-
-def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
-    run, slurm, monkeypatch
-):
-    monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
-    show(slurm, "CANCELLED")
-    me = run_lock.this_process("8")
-    refused = "job 8 does not continue the run: job 7 was cancelled"
-    with pytest.raises(predecessor.EndedError, match=refused):
-        open_attempt(run, me, ["a"], "10.0.0.1")
-    assert read_json(run.result)["status"] == "cancelled"
-    (record,) = read_attempts(run)
-    assert (record.decision, record.cause) == ("cancel", Cause.LOST)
-    assert run_lock.read(run) is None
-    assert history_of(read_attempts(run)).restarts == 0  # a resume begins anew
 
 
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
