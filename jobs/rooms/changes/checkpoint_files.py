@@ -75,12 +75,9 @@ def copy(directory: Path, root: Path) -> Manifest:
     """
     temporary = root / f"{TEMPORARY_PREFIX}{directory.name}-{secrets.token_hex(4)}"
     try:
-        try:
-            temporary.mkdir()  # not by copytree: modes and group are those of this run
-            for path in directory.iterdir():
-                shutil.copyfile(path, temporary / path.name)
-        except FileNotFoundError as error:
-            raise UserError(f"checkpoint {directory} cannot be copied: {error}") from error
+        temporary.mkdir()  # not by copytree: modes and group are those of this run
+        for path in directory.iterdir():
+            shutil.copyfile(path, temporary / path.name)
         for path in temporary.iterdir():
             with open(path, "rb") as file:
                 os.fsync(file.fileno())

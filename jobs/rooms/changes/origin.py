@@ -49,7 +49,7 @@ class Origin:
     def begin(self, run_dir: RunDir) -> Iterator[None]:
         """Run a block in which a new run is claimed, and has the checkpoint as its first one.
 
-        Raises: UserError for a checkpoint that is damaged or was removed just now; OSError.
+        Raises: UserError for a damaged checkpoint; OSError for one that was removed just now.
         """
         with hold_claim(run_dir):
             source = self.run_dir.checkpoints / self.checkpoint

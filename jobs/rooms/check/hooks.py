@@ -47,7 +47,8 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     seen = set()
     for run_dir, loaded in runs.items() if is_on_slurm and is_checked else ():
         spec = Spec.read(run_dir.spec)
-        train = {key: value for key, value in vars(spec.train).items() if _is_part(value)}
+        numbers = (int, float, type(None))
+        train = {k: v for k, v in vars(spec.train).items() if not isinstance(v, numbers)}
         if (parts := repr((train, spec.launch))) not in seen:
             seen.add(parts)
             check(loaded, run_dir)
@@ -76,10 +77,6 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
             raise SpecError([problem])
         print_line(f"warning: {problem}")
     print_line(f"checked {what} in {time.monotonic() - began:.1f} s")
-
-
-def _is_part(value: object) -> bool:
-    return value is not None and not isinstance(value, (int, float))
 
 
 def ranks_python(spec: Spec) -> str:

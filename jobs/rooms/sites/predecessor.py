@@ -54,18 +54,17 @@ def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
         return Action.CANCEL, f"job {before} was cancelled"
     if state is not None and state not in job_state.ENDED:
         return None, f"job {before} has not ended, it is {state}"
-    if state is not None or _was_handed_over(facts):
+    last = facts.last
+    is_handed_over = (
+        last is not None
+        and last.attempt == interpret.newest_number(facts)
+        and (last.decision, last.evidence.job_state) == (Action.SUCCESSOR, "RUNNING")
+    )
+    if state is not None or is_handed_over:
         return None, ""
     resume = installation.command("resume")
     reason = f"it is unknown whether job {before} was cancelled; if not, {resume} continues"
     return Action.HOLD, reason
-
-
-def _was_handed_over(facts: AttemptFacts) -> bool:
-    last = facts.last
-    if last is None or last.attempt != interpret.newest_number(facts):
-        return False
-    return last.evidence.job_state == "RUNNING" and last.decision is Action.SUCCESSOR
 
 
 def _last_job(facts: AttemptFacts) -> str | None:

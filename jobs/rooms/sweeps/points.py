@@ -149,15 +149,9 @@ class _Section:
         grid, lines = self._section.get("grid"), self._section.get("list")
         if grid is not None and lines is not None:
             self.refuse(("list",), "stands beside grid", "keep one of them")
-        elif grid is not None:
-            if self._is_mapping(grid, ("grid",), _GRID):
-                named = ((key, self._values(key, values)) for key, values in grid.items())
-                axes = [
-                    [self._word(key, each, ("grid", key, n)) for n, each in enumerate(values)]
-                    for key, values in named
-                ]
-                kept = [axis for axis, key in zip(axes, grid, strict=True) if key not in given]
-                return list(itertools.product(*kept))
+        elif grid is not None and self._is_mapping(grid, ("grid",), _GRID):
+            axes = (self._axis(key, grid[key]) for key in grid if key not in given)
+            return list(itertools.product(*axes))
         elif lines is not None:
             if not isinstance(lines, list) or not lines:
                 self.refuse(("list",), "needs a list of mappings", _LIST)
@@ -176,11 +170,11 @@ class _Section:
         value = overrides.typed(value, path, nodes)
         return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
-    def _values(self, key: str, values: Any) -> list[Any]:
+    def _axis(self, key: str, values: Any) -> list[str]:
         if isinstance(values, list) and values:
-            return values
+            return [self._word(key, value, ("grid", key, n)) for n, value in enumerate(values)]
         self.refuse(("grid", key), "needs a list of values", _GRID)
-        return [None]
+        return [f"{key}=null"]
 
     def _is_mapping(self, written: Any, at: KeyPath, hint: str) -> bool:
         if not isinstance(written, dict) or not written:
