@@ -32,14 +32,14 @@ def check(run_dir: RunDir, spec: Spec, now: Train) -> None:
     done = (result and result.global_step) or 0
     total = (progress and progress.total) or done
     hint = "raise train.epochs, or train.max_steps where that is set; or choose a --checkpoint"
-    if now.max_steps is not None:
+    patience = now.early_stop_patience
+    if done < total and was.early_stop_patience is not None:
+        is_longer = patience is None or patience > was.early_stop_patience
+        hint = "raise train.early_stop_patience, which ended it, or set it to null"
+    elif now.max_steps is not None:
         is_longer = now.max_steps > max(total, was.max_steps or 0)
     else:
         is_longer = was.max_steps is None and now.epochs > was.epochs
-    patience = now.early_stop_patience
-    if done < total and patience is not None and patience <= (was.early_stop_patience or 0):
-        is_longer = False
-        hint = "raise train.early_stop_patience, which ended it, or set it to null"
     if not is_longer:
         raise UserError(f"{run_dir.run_id} is complete after {done} steps{HINT}to train on, {hint}")
 

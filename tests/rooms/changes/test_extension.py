@@ -46,8 +46,8 @@ def test_a_training_that_ended_early_needs_more_patience(run):
     was = Train(epochs=4, early_stop_patience=2)
     with pytest.raises(UserError, match="early_stop_patience, which ended it"):
         extension.check(run, Spec(train=was), Train(epochs=9, early_stop_patience=2))
-    extension.check(run, Spec(train=was), Train(epochs=9, early_stop_patience=3))
-    extension.check(run, Spec(train=was), Train(epochs=9))
+    extension.check(run, Spec(train=was), Train(epochs=4, early_stop_patience=3))
+    extension.check(run, Spec(train=was), Train(epochs=4))
 
 
 def test_another_length_is_stated_where_the_learning_rate_follows_it():

@@ -98,10 +98,3 @@ def test_an_expedited_job_is_one_by_its_flag(flags):
 def test_slurm_is_asked_only_in_a_grace_that_we_stop_in(left, fake_slurm, seen, job):
     assert not left(dataclasses.replace(SEEN, **seen), dataclasses.replace(PREEMPTED, **job))
     assert fake_slurm.calls == []
-
-
-def test_it_costs_one_question_where_slurm_is_old_and_two_where_it_is_not(left, fake_slurm):
-    left(version="22.05.8")
-    assert len(fake_slurm.calls) == 1
-    left()
-    assert len(fake_slurm.calls) == 1 + 2
