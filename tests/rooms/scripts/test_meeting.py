@@ -7,14 +7,13 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.attempt import decision, record_writer
+from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.rooms.scripts.meeting import NEVER_MET
 from slurm_job_kit.jobs.rundir import write_json
-from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core.run_files import node, opened
+from tests.rooms.scripts.test_progress import ended
 
 TORCHRUN = "--nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
 MEETS = "import torch.distributed as d\nd.init_process_group('gloo')\nd.destroy_process_group()\n"
@@ -37,9 +36,7 @@ def test_ranks_that_meet_elsewhere_are_not_named(run, text):
     folder = opened(run, 1)
     node(folder, 0, ranks=[0])
     (folder.path / NEVER_MET).touch()
-    facts, me = fact_reader.read(run, 1), run_lock.this_process(None)
-    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
-    assert "apart" not in str(evidence.rooms)
+    assert "apart" not in str(ended(run, 1, "LOCAL")[1].evidence.rooms)
 
 
 def _with_script(run, text):
@@ -56,11 +53,7 @@ def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, caps
     for number in range(2):
         node(folder, number, ranks=[number])
     (folder.path / NEVER_MET).touch()
-    facts, me = fact_reader.read(run, 1), run_lock.this_process(None)
-    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
-    ending = decision.Ending(evidence)
-    used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
-    decided = hooks.decide(facts, ending, decision.decide(ending, used, budget))
+    facts, ending, decided = ended(run, 1, "LOCAL")
     assert decided.action == "done"
     record_writer.record(run, facts, ending, decided)
     write_json(run.result, {"status": "completed", "attempts": 1})

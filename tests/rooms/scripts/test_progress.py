@@ -76,16 +76,21 @@ def test_a_script_that_begins_again_has_progress_when_it_is_behind_every_earlier
         assert has_progress(run, 2) is is_new
 
 
+def ended(run, number, job_state):
+    """The facts of an attempt, its ending, and what is decided after it."""
+    facts, me = fact_reader.read(run, number), run_lock.this_process(None)
+    seen = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, job_state), None)
+    ending = decision.Ending(seen)
+    used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
+    return facts, ending, hooks.decide(facts, ending, decision.decide(ending, used, budget))
+
+
 def time_limit(run, number, write=None):
     """An attempt up to the time limit; returns what is decided after it."""
     opened_now(run, number)
     if write is not None:
         write(number)
-    facts, me = fact_reader.read(run, number), run_lock.this_process(None)
-    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "TIMEOUT"), None)
-    ending = decision.Ending(evidence)
-    used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
-    decided = hooks.decide(facts, ending, decision.decide(ending, used, budget))
+    facts, ending, decided = ended(run, number, "TIMEOUT")
     record_writer.record(run, facts, ending, decided)
     return decided
 
@@ -125,10 +130,9 @@ def test_twenty_restarts_hold_no_run_with_a_limit_of_its_own_and_none_of_the_tra
     for number in range(2, 22):
         append_jsonl(run.attempts, record | {"attempt": number})
     opened(run, 22)
-    facts, me = fact_reader.read(run, 22), run_lock.this_process(None)
-    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "PREEMPTED"), None)
+    facts, ending, _ = ended(run, 22, "PREEMPTED")
     requeue = decision.Decision(decision.Action.REQUEUE, decision.Cause.PREEMPTION, "preempted")
-    assert hooks.decide(facts, decision.Ending(evidence), requeue) is requeue
+    assert hooks.decide(facts, ending, requeue) is requeue
 
 
 def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts):
@@ -165,19 +169,12 @@ def test_a_script_that_cannot_see_a_ctrl_c_and_exits_with_0_is_complete(run, tex
     folder.stop_requested.touch()
     if report:
         write_json(run.progress, report)
-    facts, me = fact_reader.read(run, 1), run_lock.this_process(None)
-    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
-    used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
-    ending = decision.Ending(evidence)
-    decided = hooks.decide(facts, ending, decision.decide(ending, used, budget))
+    _, _, decided = ended(run, 1, "LOCAL")
     assert decided.action == action
     assert (decided.reason == "every rank exited with code 0") is (action == "done")
-    on_slurm = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "RUNNING"), None)
-    assert on_slurm.outcome == "stopped"
+    assert ended(run, 1, "RUNNING")[1].evidence.outcome == "stopped"
     run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal="TERM")).to_json())
-    facts = fact_reader.read(run, 1)
-    evidence = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, "LOCAL"), None)
-    assert evidence.outcome == "stopped"
+    assert ended(run, 1, "LOCAL")[1].evidence.outcome == "stopped"
 
 
 @pytest.mark.usefixtures("script")
