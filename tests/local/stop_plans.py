@@ -70,7 +70,6 @@ SPECS: dict[str, dict[str, Any]] = {
     # Scores so large that gradients overflow: steps are skipped, the scale is halved.
     "fp16_scaler": {**ACCUMULATION, "precision": "fp16", "model_args": {"gain": 30.0}},
     "loader_workers": {"dataset": "tests.local.stoppable:by_sample", "transform": None},
-    "ten_in_one_epoch": {"epochs": 1, "micro_batch_size": 1},
     "random_times": {**ADAMW, **ACCUMULATION},
     # Slow enough that every batch is agreed on; five batches of 256 samples on rank 0.
     "slow_evaluation": {"epochs": 1, "model_args": {"pause_s": 0.06}},
@@ -124,7 +123,6 @@ BY_NAME = SPECS | SHARDED | HYBRID
 BY_NAME["fsdp_compiled"] = {**SHARDED["fsdp"], "compile": "blocks"}
 WITH_WORKERS = ("loader_workers", "stream_with_workers")
 EVALUATION_BATCHES = 5
-ROUNDS = {"ten_in_one_epoch": 24}  # micro batches of each rank in an epoch; odd, so 2 + 2 + 1
 PutUp = Callable[[], None]
 
 
@@ -142,7 +140,7 @@ class Bench:
         values = {**BASE, **BY_NAME[name]}
         if values.get("strategy") == "hsdp":
             values["shard_size"] = self.distributed.world_size // 2
-        used = ROUNDS.get(name, 5) * values["micro_batch_size"] * self.distributed.world_size
+        used = 5 * values["micro_batch_size"] * self.distributed.world_size
         sizes = {"num_train": used + 1}
         if name == "slow_evaluation":
             # One sample more than four batches of each rank: the other ranks have a batch less.
@@ -213,9 +211,7 @@ class Bench:
 
     def plans(self, name: str, took_s: float) -> Iterator[list[PutUp]]:
         """The runs of a scenario, each as the plans of its attempts."""
-        if name == "ten_in_one_epoch":
-            yield [self.at("forward", 2 * attempt) for attempt in range(10)]
-        elif name == "random_times":
+        if name == "random_times":
             chance = random.Random(self.distributed.world_size)
             for _ in range(10):
                 ranks = [chance.randrange(self.distributed.world_size) for _ in range(3)]

@@ -51,12 +51,6 @@ def test_a_run_was_stopped_after_every_step(found):
     assert stops == {0, *range(2, 11)}  # a stop of step 1 is agreed on one step later
 
 
-@pytest.mark.parametrize("found", [pytest.param(OTHER_WORK, marks=SLOW)], indirect=True, ids=str)
-def test_one_epoch_was_stopped_ten_times(found):
-    (run,) = found["ten_in_one_epoch"]["runs"]
-    assert run["stops"] == list(range(2, 21, 2))
-
-
 @pytest.mark.parametrize("found", [QUICK_WORK], indirect=True, ids=str)
 def test_row_40_a_stop_in_an_evaluation_ends_it_within_a_few_batches(found):
     """The evaluation is given up at once and repeated by the next attempt, with equal bits."""

@@ -44,11 +44,6 @@ class Memory:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets VmHWM to VmRSS
         self._before = _status_bytes("VmRSS")
 
-    def held_bytes(self) -> int:
-        """The resident size now, less that at the beginning."""
-        _trim()
-        return _status_bytes("VmRSS") - self._before
-
     def rise_bytes(self) -> int:
         """The highest resident size since the beginning, less that at the beginning."""
         return _status_bytes("VmHWM") - self._before

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.known_causes import REPEATED, known_cause
 from slurm_job_kit.jobs.node.__main__ import refuse_old_python
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.freeze import setup_script
@@ -282,25 +280,6 @@ def test_a_missing_program_is_named_with_its_node(node, prefix, python, reason):
     done = node.run()
     assert (done.returncode, node.reason) == (1, f"{HOST}: {reason}\n")
     assert "hint: " in done.stderr
-
-
-def test_a_program_of_another_architecture_is_named_with_its_node(node, tmp_path):
-    """The agents left no record, so it was tried five times as a node that was killed."""
-    foreign = tmp_path / "foreign"
-    foreign.write_bytes(b"\x7fELF\2\1\1" + bytes(57))
-    foreign.chmod(0o755)
-    node.python = foreign
-    done = node.run()
-    said = f"{HOST}: launch.python: {foreign} cannot be executed ({os.uname().machine}): "
-    assert done.returncode == 1 and node.reason.startswith(said)
-    assert known_cause(node.reason) is Kind.EXEC_FORMAT in REPEATED
-
-
-def test_code_that_a_container_does_not_mount_is_named(node, tmp_path):
-    hide = f"mv '{node.run_dir.code}' '{tmp_path}/hidden'; cd /; exec \"$@\""
-    node.prefix = ["sh", "-c", hide, "sh"]
-    assert "mount runs_root there" in node.run().stderr
-    assert "is not visible inside" in (node.reason or "")
 
 
 def test_an_interpreter_that_is_too_old_is_named_with_its_node(node, capsys):

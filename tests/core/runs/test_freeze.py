@@ -124,12 +124,6 @@ def oldest(root):
     return min(path.lstat().st_mtime for path in root.rglob("*") if not path.is_dir())
 
 
-def test_moving_the_runs_root_breaks_no_run(root, repository):
-    run = frozen(repository)
-    moved = root.rename(root.with_name("moved"))
-    assert (moved / "first" / run.run_id / "code/a.py").is_file()
-
-
 def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
     monkeypatch.setattr(module, "new_run_id", lambda _: "20260101-000000-abcd")
     run = frozen(repository)

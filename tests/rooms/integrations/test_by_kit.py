@@ -109,10 +109,3 @@ def test_a_trainer_that_overwrites_the_wish_to_save_saves_in_the_step_of_the_war
         (warning,) = [line for line in lines if f"kit_stop: {name} is left out" in line]
     marker, _, _ = end("transformers", "refused_transformers.py", how)
     assert marker == {"status": "completed", "global_step": 9}
-
-
-@pytest.mark.slow
-def test_a_lightning_training_without_a_known_end_reports_no_total_and_stops(end):
-    marker, progress, _ = end("lightning", "endless_lightning.py")
-    assert marker == {"status": "stopped", "global_step": 4}
-    assert (progress["step"], progress["total"]) == (4, None)
