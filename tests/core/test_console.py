@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.console import format_duration, print_line
-from slurm_job_kit.jobs.rundir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
@@ -38,20 +37,6 @@ def test_each_line_of_a_command_of_the_batch_script_carries_the_time(tmp_path):
 def test_lines_of_a_command_of_a_user_carry_no_time(tmp_path):
     lines = stderr_of("-m", "jobs", "cancel", "nothing", KIT_RUNS=str(tmp_path))
     assert lines and not any(re.match(TIME, line) for line in lines)
-
-
-def test_the_first_line_of_a_rank_begins_with_the_time(tmp_path):
-    run = RunDir(tmp_path)
-    for folder in (run.attempt(1).path, run.rank_log(0).parent, run.timeline("x").parent):
-        folder.mkdir()
-    environ = {"KIT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1", "KIT_RANKS_DIR": str(tmp_path)}
-    script = (
-        "import os, sys; from slurm_job_kit.jobs.node import rank; "
-        "os.environ['KIT_AGENT_PID'] = str(rank.parent_of(os.getppid())); "
-        "rank.main([sys.argv[1], 'false'])"
-    )
-    stderr_of("-c", script, tmp_path, **environ)
-    assert re.fullmatch(TIME + "attempt 1: rank 0 of 1 on .*\n", run.rank_log(0).read_text())
 
 
 @pytest.mark.parametrize(

@@ -74,20 +74,17 @@ def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, e
 
 
 @pytest.mark.parametrize(
-    ("progress", "saved", "is_reported_now", "warned", "outcome"),
+    ("progress", "saved", "warned", "outcome"),
     [
-        ({"step": 40, "total": 100}, None, True, False, None),
-        ({"total": 100, "step": 40}, None, True, False, None),
-        ({"step": 40, "total": 100}, None, True, True, "stopped"),
-        ({"step": 100, "total": 100}, None, True, False, "completed"),
-        ({"step": 100, "total": 100}, None, True, True, "stopped"),
-        ({"step": 99, "total": 100}, 100, True, False, "completed"),  # a report is a second old
-        ({"step": 40, "total": None}, None, True, False, "completed"),
-        ({"step": 40, "total": None}, None, True, True, "stopped"),
+        ({"step": 40, "total": 100}, None, False, None),
+        ({"step": 40, "total": 100}, None, True, "stopped"),
+        ({"step": 100, "total": 100}, None, False, "completed"),
+        ({"step": 99, "total": 100}, 100, False, "completed"),  # a report is a second old
+        ({"step": 40, "total": None}, None, False, "completed"),
     ],
 )
 def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
-    run, progress, saved, is_reported_now, warned, outcome
+    run, progress, saved, warned, outcome
 ):
     own_script(run)
     attempt = opened(run, 2)
@@ -96,7 +93,7 @@ def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
     write_json(run.progress, progress)
     if saved is not None:
         write_json(run.saved, {"step": saved})
-    Timeline(run, "rank-00000", 2 if is_reported_now else 1).event("first_step", step=1)
+    Timeline(run, "rank-00000", 2).event("first_step", step=1)
     seen = evidence(run, attempt=2)
     assert seen.outcome == outcome
     if outcome is None:
