@@ -263,27 +263,3 @@ def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp
     scales = [train(tmp_path / name, spec)[1].replica.module.scale for name in "ab"]
     assert len({*drawn}) == 1
     assert torch.equal(*scales)
-
-
-class Rotating(nn.Module):
-    """A layer of complex numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 3, dtype=torch.complex64))
-        self.last = nn.Linear(3, 2)
-
-    def forward(self, inputs):
-        return self.last((inputs.to(torch.complex64) @ self.weight).abs())
-
-
-def test_a_model_with_complex_parameters_trains_and_resumes(tmp_path):
-    spec = spec_of(model=f"{HERE}:Rotating", optimizer="adamw", lr=0.01, grad_clip_norm=1.0)
-    whole, _ = train(tmp_path / "whole", spec)
-    run, _ = train(tmp_path / "run", spec, stop_at=7)
-    train(tmp_path / "run", spec, attempt=2)
-    digests = [
-        read_json(path)["weights_sha256"]
-        for path in (whole.attempt(1).outcome, run.attempt(2).outcome)
-    ]
-    assert digests[0] == digests[1]

@@ -231,9 +231,11 @@ def test_adamw_decays_weights_apart_from_its_step():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_optimizers_run_fused(optimizer):
-    groups = optim.create(nn.Linear(3, 2), Train(optimizer=optimizer)).param_groups
-    assert all(group["fused"] for group in groups)
+def test_optimizers_run_fused_unless_a_parameter_is_complex(optimizer):
+    for dtype, is_fused in ((torch.float32, True), (torch.complex64, False)):
+        module = nn.Linear(3, 2, dtype=dtype)
+        groups = optim.create(module, Train(optimizer=optimizer)).param_groups
+        assert all(bool(group["fused"]) is is_fused for group in groups)
 
 
 def test_all_gradients_together_are_clipped_to_the_norm_and_then_dropped():
