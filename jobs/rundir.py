@@ -175,11 +175,6 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON by `write_atomic`."""
-    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
 def parse_json(text: str | bytes, where: object) -> Any:
     """Return the value in a JSON text. `where`: the file, for the error. Raises: RecordError."""
     try:

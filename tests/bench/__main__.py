@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.rundir import write_json
 from tests.bench import report, rounds
 from tests.bench.catalogue import Bench, chosen, listing
+from tests.core.run_files import write_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAST_LINES = 60  # of a bench's output, shown if it fails

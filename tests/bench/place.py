@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.hooks import callbacks
@@ -21,6 +21,7 @@ from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.run import prepare
 from slurm_job_kit.trainer.stop import StopSignal
+from tests.core.run_files import write_json
 
 
 class StepClock:

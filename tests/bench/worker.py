@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_job_kit.jobs.rundir import write_json
 from tests.bench.catalogue import chosen
+from tests.core.run_files import write_json
 
 if TYPE_CHECKING:
     from tests.bench.rounds import Figure

@@ -14,11 +14,10 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.config.load import SpecError, load
 from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Spec
 from tests.core.fake_slurm import FakeSlurm
-from tests.core.run_files import TINY, frozen
+from tests.core.run_files import TINY, frozen, write_json
 from tests.core.two_hosts import file_client as file_client
 from tests.core.two_hosts import hosts as hosts
 

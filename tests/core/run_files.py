@@ -5,6 +5,7 @@ The others write files of a run directory.
 """
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
 from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.records.training import Best
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, append_jsonl, write_atomic
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Spec
@@ -34,6 +35,11 @@ EVIDENCE: dict[str, Any] = {
     "has_progress": False,
     "error": None,
 }
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value as JSON, as a whole."""
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def plan(**fields):

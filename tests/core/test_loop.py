@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer import saves
 from slurm_job_kit.trainer.checkpoint import commit
@@ -28,6 +28,7 @@ from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
 from tests.core.ranks import CPU, context_of, place_of
+from tests.core.run_files import write_json
 
 pytestmark = pytest.mark.usefixtures("process_group")
 

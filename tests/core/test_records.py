@@ -11,9 +11,10 @@ from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
 from slurm_job_kit.jobs.records.queued import Claim, SlurmSite
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
+from tests.core.run_files import write_json
 
 PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
 

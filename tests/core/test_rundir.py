@@ -8,17 +8,18 @@ from unittest import mock
 import pytest
 
 from slurm_job_kit.jobs import rundir
+from tests.core.run_files import write_json
 
 HOSTILE = "line\nnext\u2028sep\x85\x0b tab\t \udcff ü"
 
 
 def test_a_reader_sees_the_old_or_the_new_text_after_a_failed_write(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
-    rundir.write_json(path, {"step": 1})
+    write_json(path, {"step": 1})
 
     monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(28, "No space left")))
     with pytest.raises(OSError, match="No space"):
-        rundir.write_json(path, {"step": 2})
+        write_json(path, {"step": 2})
     assert rundir.read_json(path) == {"step": 1}
     assert list(tmp_path.iterdir()) == [path], "a full disk keeps half a file"
 
@@ -26,8 +27,9 @@ def test_a_reader_sees_the_old_or_the_new_text_after_a_failed_write(tmp_path, mo
 def test_a_killed_writer_leaves_a_whole_file(tmp_path):
     path = tmp_path / "x.json"
     code = (
-        "import sys; from pathlib import Path; from slurm_job_kit.jobs.rundir import write_json\n"
-        "for n in range(10**9): write_json(Path(sys.argv[1]), ['x' * 5000, n])"
+        "import json, pathlib, sys; from slurm_job_kit.jobs.rundir import write_atomic\n"
+        "for n in range(10**9):\n"
+        "    write_atomic(pathlib.Path(sys.argv[1]), json.dumps(['x' * 5000, n]))"
     )
     with subprocess.Popen([sys.executable, "-c", code, path]) as writer:
         while not path.exists():
@@ -48,7 +50,7 @@ def test_any_text_comes_back_as_it_was(tmp_path):
     record = {"error": HOSTILE}
     for _ in range(2):
         rundir.append_jsonl(tmp_path / "x.jsonl", record)
-    rundir.write_json(tmp_path / "x.json", record)
+    write_json(tmp_path / "x.json", record)
     assert rundir.read_jsonl(tmp_path / "x.jsonl") == [record, record]
     assert rundir.read_json(tmp_path / "x.json") == record
 

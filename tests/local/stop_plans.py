@@ -30,7 +30,7 @@ from torch.multiprocessing.spawn import start_processes
 
 import slurm_job_kit.trainer.process.context
 from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.process.context import DistributedContext
@@ -39,6 +39,7 @@ from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.stop import StopSignal
 from tests import bitwise, parts
+from tests.core.run_files import write_json
 from tests.local import stoppable
 from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.rundir import write_json
 from tests.bench import rounds
+from tests.core.run_files import write_json
 
 from . import files, ranks
 

@@ -12,13 +12,14 @@ from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.core import file_operations, run_files
 from tests.core.attempt import attempt_kit
+from tests.core.run_files import write_json
 
 RECORD = run_files.attempt(decision="requeue", cause="preemption")
 ME = run_lock.this_process("7")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 from tests.core import run_files
+from tests.core.run_files import write_json
 from tests.core.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]

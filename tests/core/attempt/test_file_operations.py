@@ -5,11 +5,12 @@ import pytest
 from slurm_job_kit.jobs.attempt import attempts, execute
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import Timeline, write_json
+from slurm_job_kit.jobs.rundir import Timeline
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import file_operations, run_files
+from tests.core.run_files import write_json
 
 NODES = ("a", "b")
 

@@ -7,11 +7,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.runs.run_lock import OwnedError
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.slurm.client import Liveness
+from tests.core.run_files import write_json
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.commit import check_owner
 from slurm_job_kit.trainer.errors import Superseded, UserError
 from slurm_job_kit.trainer.process.run_handle import find_run, share_run
 from tests.core import run_files
+from tests.core.run_files import write_json
 
 
 def test_an_attempt_of_the_same_number_in_another_job_does_not_own_the_run(process_group, tmp_path):

@@ -14,10 +14,10 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.open import refuse
 from slurm_job_kit.jobs.commands import cancel
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import read_json, write_json
+from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from tests.core import run_files
-from tests.core.run_files import make_run
+from tests.core.run_files import make_run, write_json
 
 
 @pytest.mark.parametrize("state", ["PENDING", "REQUEUE_HOLD", "EXPEDITING", "COMPLETING"])

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl
 from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
-from tests.core.run_files import make_checkpoint, tree
+from tests.core.run_files import make_checkpoint, tree, write_json
 
 LOOKING = [["status"], ["why", "RUN"], ["logs", "RUN"]]
 CHANGING = [["resume", "RUN"], ["cancel", "RUN"]]

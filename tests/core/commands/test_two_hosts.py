@@ -13,11 +13,11 @@ from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl
 from slurm_job_kit.jobs.runs import lookup, revision
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line
-from tests.core.run_files import make_checkpoint, make_run
+from tests.core.run_files import make_checkpoint, make_run, write_json
 from tests.core.two_hosts import TwoHosts, look
 
 NAMES = (

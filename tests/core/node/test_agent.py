@@ -23,10 +23,11 @@ from slurm_job_kit.jobs.node import agent, interfaces, rendezvous
 from slurm_job_kit.jobs.node.rank import RANKS_DIR
 from slurm_job_kit.jobs.node.torchrun import Node, nproc_per_node, stop_signal, torchrun_command
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.stop_signals import END_TORCHRUN, STOP_SIGNALS
 from tests.core import run_files
+from tests.core.run_files import write_json
 from tests.core.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]

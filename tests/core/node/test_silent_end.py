@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, History, decide
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
+from tests.core.run_files import write_json
 
 # Printed by torchrun (torch 2.13).
 SUMMARY = """Traceback (most recent call last):

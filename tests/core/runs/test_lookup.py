@@ -6,10 +6,11 @@ import pytest
 
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir, relink, write_json
+from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.lookup import NoSuchRunError, find
 from tests.core import run_files
+from tests.core.run_files import write_json
 
 
 @pytest.fixture

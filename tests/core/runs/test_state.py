@@ -6,13 +6,12 @@ from dataclasses import asdict
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.runs.state import RunPhase
 from slurm_job_kit.jobs.slurm import job_list
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line
-from tests.core.run_files import make_run
+from tests.core.run_files import make_run, write_json
 
 CONFIG = "ClusterName             = here\nPreemptType             = preempt/none\n"
 

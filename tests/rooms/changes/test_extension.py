@@ -4,8 +4,8 @@ import pytest
 
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rooms.changes import extension
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.spec import Spec, Train
+from tests.core.run_files import write_json
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.records.queued import Submission, Successor
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rooms.clean import clean
-from slurm_job_kit.jobs.rundir import RunDir, relink, write_json
+from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import code_snapshot
 from tests.core import run_files
 from tests.core.commands.test_two_hosts import run as run
-from tests.core.run_files import make_checkpoint, make_code, make_run
+from tests.core.run_files import make_checkpoint, make_code, make_run, write_json
 from tests.core.two_hosts import look
 
 

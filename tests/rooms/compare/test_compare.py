@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.rooms.compare.compare import compare, summary
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl
 from slurm_job_kit.jobs.spec import Slurm, Spec, Train
+from tests.core.run_files import write_json
 
 RESULT: dict[str, Any] = {
     "status": "completed",

@@ -2,11 +2,10 @@
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rooms.compare.compare import compare
-from slurm_job_kit.jobs.rundir import write_json
 from tests.core.commands.test_two_hosts import complete
 from tests.core.commands.test_two_hosts import run as run
 from tests.core.commands.test_two_hosts import there as there
-from tests.core.run_files import make_run
+from tests.core.run_files import make_run, write_json
 
 
 def test_compare_says_bitwise_equal_or_how_two_runs_differ(here, capsys):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from slurm_job_kit.jobs.rundir import read_json, write_json
+from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import OtherData, kind_of, would_repeat
@@ -17,6 +17,7 @@ from slurm_job_kit.trainer.rooms.describe import reproducibility
 from slurm_job_kit.trainer.rooms.describe.hooks import callbacks
 from slurm_job_kit.trainer.run import prepare
 from tests.core.ranks import context_of, join, results
+from tests.core.run_files import write_json
 from tests.core.test_loop import train
 from tests.core.test_loop_own_parts import spec_of
 

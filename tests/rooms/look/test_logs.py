@@ -10,9 +10,8 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rooms.look import logs
-from slurm_job_kit.jobs.rundir import write_json
 from tests.core import run_files
-from tests.core.run_files import make_run
+from tests.core.run_files import make_run, write_json
 
 LIMIT_S = 20
 

@@ -12,9 +12,9 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.catalogue import all_commands
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import RunDir
 from tests.core import run_files
-from tests.core.run_files import REPOSITORY, make_checkpoint, make_run, tree
+from tests.core.run_files import REPOSITORY, make_checkpoint, make_run, tree, write_json
 
 NOBODY = 65534
 OF_ALL_ROOMS = [

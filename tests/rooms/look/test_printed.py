@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rundir import write_json
-from tests.core.run_files import make_checkpoint, make_run
+from tests.core.run_files import make_checkpoint, make_run, write_json
 from tests.rooms.look.conftest import Story
 
 PRINTED = Path(__file__).with_name("printed.txt")

@@ -8,11 +8,10 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rooms.look import status
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.slurm.client import Job, Liveness
 from tests.core import run_files
-from tests.core.run_files import make_run
+from tests.core.run_files import make_run, write_json
 
 
 def test_status_without_runs_says_how_to_start(here, capsys):

@@ -6,9 +6,9 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import append_jsonl
 from tests.core import run_files
-from tests.core.run_files import make_code
+from tests.core.run_files import make_code, write_json
 
 
 def causes(answer: dict[str, Any]) -> list[str]:

@@ -11,9 +11,9 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import make_words
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head
 from slurm_job_kit.jobs.rooms.report import ranking
-from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import append_jsonl
 from tests.core import run_files
-from tests.core.run_files import make_run
+from tests.core.run_files import make_run, write_json
 from tests.core.two_hosts import look
 
 BEGIN = 1_800_000_000

@@ -10,9 +10,8 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.rooms.scripts.meeting import NEVER_MET
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.spec import Launch, Spec
-from tests.core.run_files import node, opened
+from tests.core.run_files import node, opened, write_json
 from tests.rooms.scripts.test_progress import ended
 
 TORCHRUN = "--nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"

@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.frozen import SpecChange
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
@@ -18,6 +17,7 @@ from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import prepare
 from slurm_job_kit.trainer.stop import StopSignal
 from tests.core.ranks import CPU, context_of, join, results
+from tests.core.run_files import write_json
 from tests.parts import IMAGES
 
 FSDP: dict[str, Any] = {"strategy": "fsdp", "shard_modules": ["Conv2d"]}

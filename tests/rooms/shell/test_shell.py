@@ -3,10 +3,9 @@
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.slurm import client
 from tests.core import run_files
-from tests.core.run_files import make_run
+from tests.core.run_files import make_run, write_json
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.rooms.sites import hooks, predecessor, preemption, successor
 from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import open_attempt
+from tests.core.run_files import write_json
 
 SHOWN = """\
 JobId=7

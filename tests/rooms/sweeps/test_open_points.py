@@ -6,8 +6,8 @@ import pytest
 
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rooms.sweeps import sweep
-from slurm_job_kit.jobs.rundir import write_json
 from tests.core.fake_slurm import squeue_line
+from tests.core.run_files import write_json
 from tests.core.runs import test_state
 from tests.core.runs.test_state import run as run
 

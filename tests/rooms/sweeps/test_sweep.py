@@ -12,10 +12,10 @@ from slurm_job_kit.jobs.commands import packages, resume
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rooms.sweeps.record import all_sweeps, points_of
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
 from slurm_job_kit.jobs.spec import Spec
+from tests.core.run_files import write_json
 
 GRID = ("sweep", "tiny.yaml", "train.seed=0,1,2")
 
