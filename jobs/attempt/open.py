@@ -45,7 +45,7 @@ def claimed(run_dir: RunDir, me: run_lock.Owner) -> Iterator[AttemptFacts]:
     run_lock.claim(run_dir, me, number)
     try:
         facts = _facts_after_claim(run_dir, number)
-        attempt = interpret.newest_number(facts) + 1
+        attempt = facts.newest + 1
         if attempt != number:
             run_lock.claim(run_dir, me, attempt)
         yield facts
@@ -93,7 +93,7 @@ def open_attempt(
     Raises: AllocationError, RendezvousError, InterfaceError, HeldError, RecordError, and what a
         room raises of an attempt that must not begin.
     """
-    attempt = interpret.newest_number(facts) + 1
+    attempt = facts.newest + 1
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
     for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
@@ -247,7 +247,7 @@ def refuse(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> None:
     """Raises HeldError for a run that was cancelled, or held while only Slurm starts this job."""
     # Also a job that was queued before the cancel, and that the cancel did not find.
     last = refusal(facts.last, me.job_id, lookup.predecessor(run_dir))
-    reason = "the run was cancelled" if facts.is_cancelled else last
+    reason = "the run was cancelled" if facts.mark is not None else last
     if reason is not None:
         raise HeldError(
             f"{run_dir.path}: not started again: {reason}\n"

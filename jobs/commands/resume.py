@@ -158,7 +158,9 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
     for job_id, life in run.lives.items():
         if life.is_alive:
             which = f"queued as job {job_id}, which continues it"
-            what = which if job_id == run.files.successor else f"queued or running as job {job_id}"
+            what = (
+                which if job_id == run.files.next_job_id else f"queued or running as job {job_id}"
+            )
             raise UserError(f"{run_dir.run_id} is {what}\n  hint: {_WAIT}")
         if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
             raise state.unknown(run_dir, life)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from .. import shared_files
 from ..rundir import parse_json
-from . import AS_OBJECT, OMIT_NONE, RecordError, decode, read_leniently
+from . import AS_OBJECT, OMIT_NONE, RecordError, decode
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,3 @@ def read_events(path: Path) -> list[Event]:
             with contextlib.suppress(RecordError):
                 events.append(decode(Event, parse_json(line, path), "", is_lenient=True))
     return events
-
-
-def read_progress_steps(path: Path) -> tuple[int | None, int | None]:
-    """Return the last finished optimizer step in progress.json, and the number of all, where known.
-
-    Raises: OSError.
-    """
-    progress = read_leniently(Progress, path)
-    return (None, None) if progress is None else (progress.step, progress.total)

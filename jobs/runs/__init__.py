@@ -3,7 +3,7 @@
 - lookup: finds a run by directory, run id, job id or name.
 - group: runs that a room made together.
 - state: in which state a run is, from its files and one answer of Slurm.
-- fact_reader: reads what agents and ranks wrote in an attempt, each file once.
+- fact_reader: reads the files of a run and what agents and ranks wrote in an attempt, each once.
 - interpret: what these facts mean: pure functions.
 - places: finds the line of the user's code that a traceback shows.
 - run_lock: which job may write into the run directory (owner.json).

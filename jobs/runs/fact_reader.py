@@ -1,8 +1,9 @@
-"""Reads what the run directory has about an attempt; changes nothing.
+"""Reads what the run directory has about a run and its attempts; changes nothing.
 
 A command reads each file once; jobs.runs.interpret and jobs.attempt.decision take values.
 """
 
+import contextlib
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,12 +15,11 @@ from ..node import silent_end
 from ..records.ended import read_attempts
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
-from ..records.training import Outcome, Result, read_events, read_progress_steps
+from ..records.training import Outcome, Progress, Result, read_events
 from ..rundir import AttemptDir, RunDir
 from ..shared_files import names_in
-from ..spec import Launch
 from . import checkpoint_lookup, interpret, scratch_purge
-from .interpret import AttemptFacts, NodeFacts, Saved, Steps
+from .interpret import AttemptFacts, NodeFacts, RunFacts, Saved
 
 RANK_0 = "rank-00000"
 MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
@@ -65,44 +65,68 @@ def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFac
 
 
 def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
-    in_run_dir = names_in(run_dir.path)
-    attempt_dir = run_dir.attempt(attempt)
-    plan = records.read(AttemptPlan, attempt_dir.plan)
-    attempts = tuple(read_attempts(run_dir))
-    is_left_out = is_for_next and any(record.attempt == attempt for record in attempts)
-    spec, spec_error = scratch_purge.read_spec(run_dir)
-    names, is_users = names_in(run_dir.checkpoints), not spec.launch.is_trainer
+    run, attempt_dir = read_run(run_dir, attempt), run_dir.attempt(attempt)
+    is_left_out = is_for_next and any(record.attempt == attempt for record in run.attempts)
     return AttemptFacts(
-        attempt=attempt,
-        plan=plan,
-        of_nodes=NodeFacts() if is_left_out else _read_nodes(run_dir, attempt, plan, spec.launch),
-        steps=Steps(*read_progress_steps(run_dir.progress)),
-        saved=Saved(
-            checkpoint_lookup.newest(run_dir, is_users, names),
-            tuple(checkpoint_lookup.quarantined_names(names)),
-        ),
+        **vars(run),
+        of_nodes=NodeFacts() if is_left_out else _read_nodes(run_dir, run),
         outcome=records.read_leniently(Outcome, attempt_dir.outcome) or Outcome(),
-        result=records.read(Result, run_dir.result),
-        attempts=attempts,
-        spec=spec,
-        spec_error=spec_error,
         site=records.read(SlurmSite, run_dir.site),
-        submission=records.read(Submission, run_dir.submission) or Submission(),
-        successor=records.read(Successor, run_dir.successor),
-        is_cancelled=run_dir.cancelled.name in in_run_dir,
     )
 
 
-def _read_nodes(
-    run_dir: RunDir, attempt: int, plan: AttemptPlan | None, launch: Launch
-) -> NodeFacts:
+def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
+    """Return what the files of a run show beside those of agents and ranks.
+
+    attempt: whose plan is read. None: the newest one's, for which no complete run is searched; of a
+    user's script without the names of damaged checkpoints, as its folder may have many files.
+    To be called in one look. Raises: RecordError, OSError.
+    """
+    # First: nothing is asked then about what is missing in it.
+    names = names_in(run_dir.path)
+    result, attempts = records.read(Result, run_dir.result), tuple(read_attempts(run_dir))
+    is_given = attempt is not None
+    is_sought = is_given or result is None or result.status != "completed"
+    if attempt is None:
+        recorded = attempts[-1].attempt if attempts else 0
+        attempt = max(recorded, newest_opened(run_dir)) if is_sought else recorded
+    spec, spec_error = scratch_purge.read_spec(run_dir)
+    is_users = not spec.launch.is_trainer
+    saved = [] if is_users and not is_given else names_in(run_dir.checkpoints)
+    return RunFacts(
+        spec=spec,
+        spec_error=spec_error,
+        submission=records.read(Submission, run_dir.submission) or Submission(),
+        successor=records.read(Successor, run_dir.successor),
+        result=result,
+        mark=_mark(run_dir) if run_dir.cancelled.name in names else None,
+        progress=records.read_leniently(Progress, run_dir.progress),
+        saved=Saved(
+            checkpoint_lookup.newest(run_dir, is_users, saved),
+            tuple(checkpoint_lookup.quarantined_names(saved)),
+        ),
+        attempts=attempts,
+        attempt=attempt,
+        plan=records.read(AttemptPlan, run_dir.attempt(attempt).plan) if is_sought else None,
+    )
+
+
+def _mark(run_dir: RunDir) -> str | None:
+    # Read, not looked for: a client of NFS may show the name for a minute after its deletion.
+    with contextlib.suppress(FileNotFoundError):
+        return shared_files.read_text(run_dir.cancelled, errors="replace").strip()
+    return None
+
+
+def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
+    attempt, launch = run.attempt, run.spec.launch
     attempt_dir = run_dir.attempt(attempt)
     names = names_in(attempt_dir.path)
     paths, known = [attempt_dir.path / name for name in names], {*names}
     texts = [_agent_error(attempt_dir, path) for path in paths if path.match("agent-*.error")]
     agents = tuple(
         records.read(AgentRecord, path) if path.name in known else None
-        for path in map(attempt_dir.agent, range(len(plan.nodes) if plan else 0))
+        for path in map(attempt_dir.agent, range(len(run.nodes)))
     )
     errors = _rank_errors(attempt_dir, names, agents)
     stopped = Kind.STOPPED_IN_START_UP

@@ -3,7 +3,7 @@
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..checkpoint.names import checkpoint_step, is_newer
@@ -15,7 +15,7 @@ from ..log_text import first_line
 from ..records.ended import FINAL, LOST, Action, AttemptRecord, Evidence
 from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..records.queued import SlurmSite, Submission, Successor
-from ..records.training import CodeSpan, Event, Outcome, Result
+from ..records.training import CodeSpan, Event, Outcome, Progress, Result
 from ..spec import Spec
 from ..stop_signals import STOP_SIGNALS
 
@@ -62,24 +62,27 @@ class Saved(NamedTuple):
     quarantined: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class AttemptFacts:
-    """What the run directory has about an attempt and its run, each file read once."""
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What the files of a run show beside those of agents and ranks, each file read once."""
 
-    attempt: int
-    plan: AttemptPlan | None  # None: lost, or there was no such attempt
-    of_nodes: NodeFacts
-    steps: Steps
-    saved: Saved
-    outcome: Outcome
-    result: Result | None
-    attempts: tuple[AttemptRecord, ...]  # closed ones, oldest first
-    spec: Spec  # the defaults where spec_error says why spec.json cannot be read
-    spec_error: UserError | None
-    site: SlurmSite | None
-    submission: Submission
-    successor: Successor | None
-    is_cancelled: bool = False  # by the command cancel, and not resumed since
+    spec: Spec = Spec()  # the defaults where spec_error says why spec.json cannot be read
+    spec_error: UserError | None = field(default=None, compare=False)
+    submission: Submission = Submission()
+    successor: Successor | None = None
+    result: Result | None = None
+    mark: str | None = None  # the text of `cancelled`: by which command, and which jobs
+    progress: Progress | None = None
+    saved: Saved = Saved()
+    attempts: tuple[AttemptRecord, ...] = ()  # closed ones, oldest first
+    attempt: int = 0  # the one of the plan; 0: there was none
+    plan: AttemptPlan | None = None  # None: lost, or there was no such attempt
+
+    @property
+    def steps(self) -> Steps:
+        """The steps in progress.json."""
+        known = self.progress
+        return Steps() if known is None else Steps(known.step, known.total)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -90,6 +93,23 @@ class AttemptFacts:
     def last(self) -> AttemptRecord | None:
         """Return the record of the newest attempt that was closed; None before the first."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest attempt, whose files or record a scratch purge may have deleted.
+
+        0 before the first. It needs the facts of the newest attempt that has files.
+        """
+        return max([self.attempt, *(record.attempt for record in self.attempts)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFacts(RunFacts):
+    """What the run directory has about an attempt and its run."""
+
+    of_nodes: NodeFacts
+    outcome: Outcome
+    site: SlurmSite | None
 
 
 def rank_evidence(
@@ -420,14 +440,6 @@ def reached_step(facts: AttemptFacts) -> int | None:
     """
     step = facts.steps.done if facts.steps.done is not None else facts.outcome.global_step
     return 0 if step is None and facts.spec.launch.is_trainer else step
-
-
-def newest_number(facts: AttemptFacts) -> int:
-    """Return the number of the newest attempt, from the facts of the newest one that has files.
-
-    A scratch purge may have removed the files of an attempt, or its record.
-    """
-    return max([facts.attempt, *(record.attempt for record in facts.attempts)])
 
 
 def is_end_recorded(last: AttemptRecord | None, job_id: str | None) -> bool:

@@ -16,7 +16,7 @@ from .. import hooks, installation, records, shared_files
 from ..console import user_name
 from ..errors import UserError
 from ..records.ended import read_attempts
-from ..records.queued import Claim, RecordedJob, Submission
+from ..records.queued import Claim, Submission
 from ..rundir import RunDir, relink
 from . import ownership
 
@@ -217,14 +217,6 @@ def job_id_of(run_dir: RunDir) -> str | None:
     """Return the id of the Slurm job that was last submitted for a run; None for a local run."""
     submission = records.read(Submission, run_dir.submission)
     return None if submission is None else submission.job_id
-
-
-def recorded_job(run_dir: RunDir) -> RecordedJob | None:
-    """Return the Slurm job last submitted for a run, and whose it is; None for a local run."""
-    submission = records.read(Submission, run_dir.submission)
-    if submission is None or submission.job_id is None:
-        return None
-    return RecordedJob(submission.job_id, submission.uid, submission.cluster)
 
 
 def predecessor(run_dir: RunDir, environ: Mapping[str, str] = os.environ) -> str | None:

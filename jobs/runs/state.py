@@ -12,18 +12,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from .. import records, shared_files
-from ..checkpoint.names import checkpoint_names
 from ..errors import FailedError, UserError
 from ..records import RecordError
-from ..records.ended import ENDS, Action, AttemptRecord, read_attempts
-from ..records.nodes import AttemptPlan
-from ..records.queued import RecordedJob, Successor
-from ..records.training import Progress, Result
+from ..records.ended import ENDS, Action
+from ..records.queued import RecordedJob, Submission, Successor
+from ..records.training import Result
 from ..rundir import RunDir
 from ..slurm import job_list, job_state
 from ..slurm.client import Job, Liveness
-from ..spec import Spec
-from . import checkpoint_lookup, fact_reader, interpret, lookup, run_lock
+from . import fact_reader, interpret, run_lock
+from .interpret import RunFacts
 
 
 class RunPhase(StrEnum):
@@ -46,31 +44,38 @@ class RunPhase(StrEnum):
 LIVING = frozenset({RunPhase.WAITING, RunPhase.RUNNING, RunPhase.ENDING})
 
 
-@dataclass(frozen=True)
-class RunFiles:
-    """What the files of a run show."""
+@dataclass(frozen=True, kw_only=True)
+class RunFiles(RunFacts):
+    """What the files of a run show, where they can be read, and who may write them."""
 
     run_dir: RunDir
-    spec: Spec  # the defaults where it cannot be read
     problem: str | None = None  # why this version of the kit does not read the files
     is_gone: bool = False  # there is no such directory
-    submitted: RecordedJob | None = None  # the job that was queued last; None for a local run
-    successor: str | None = None  # the job that waits for the end of that one
     owner: run_lock.Owner | None = None
-    result: Result | None = None
-    mark: str | None = None  # the text of `cancelled`: by which command, and which jobs
     is_resumed: bool = False  # a job was submitted after the result was written
-    progress: Progress | None = None
-    attempts: tuple[AttemptRecord, ...] = ()  # closed ones, oldest first
-    newest: int = 0  # the number of the newest attempt that was opened; 0 before the first
-    plan: AttemptPlan | None = None  # of the newest attempt; not read of a complete run
-    checkpoint: str | None = None  # the newest one
     checkpoint_time: float | None = None  # when it was saved, by the file system's clock
+
+    @property
+    def submitted(self) -> RecordedJob | None:
+        """The job that was queued last; None for a local run."""
+        last = self.submission
+        return None if last.job_id is None else RecordedJob(last.job_id, last.uid, last.cluster)
+
+    @property
+    def next_job_id(self) -> str | None:
+        """The id of the job that waits for the end of that one, or of the owner."""
+        after, owner_id = self.successor, None if self.owner is None else self.owner.job_id
+        return after.job_id if after and after.after in (self.job_id, owner_id) else None
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The newest checkpoint."""
+        return self.saved.checkpoint
 
     @property
     def job_id(self) -> str | None:
         """The id of the job that was queued last; None for a local run."""
-        return None if self.submitted is None else self.submitted.job_id
+        return self.submission.job_id
 
     @property
     def jobs(self) -> list[RecordedJob]:
@@ -79,19 +84,15 @@ class RunFiles:
         owner = self.owner
         if owner is not None and not owner.is_local and owner.job_id != self.job_id:
             known.append(owner.job)
-        if self.successor is not None and self.successor not in [job.job_id for job in known]:
-            known[1:1] = [replace(known[0], job_id=self.successor)]
+        after = self.next_job_id
+        if after is not None and after not in [job.job_id for job in known]:
+            known[1:1] = [replace(known[0], job_id=after)]
         return known
 
     @property
     def has_final_result(self) -> bool:
         """Whether the run has a result, and no job was submitted since."""
         return self.result is not None and not self.is_resumed
-
-    @property
-    def last(self) -> AttemptRecord | None:
-        """Return the record of the newest attempt that was closed; None before the first."""
-        return self.attempts[-1] if self.attempts else None
 
     @property
     def is_closed(self) -> bool:
@@ -176,13 +177,10 @@ def read_files(run_dir: RunDir) -> RunFiles:
     """Return what the files of a run show; with `problem` where they cannot be read."""
     if not shared_files.is_dir(run_dir.path):  # a point of a sweep
         gone = f"{run_dir.path}: the run directory was deleted"
-        return RunFiles(run_dir, Spec(), gone, is_gone=True)
-    spec = Spec()
+        return RunFiles(run_dir=run_dir, problem=gone, is_gone=True)
     try:
-        with contextlib.suppress(FileNotFoundError):  # the other files show how the run ended
-            spec = Spec.read(run_dir.spec)
         with shared_files.one_look():
-            return _read(run_dir, spec)
+            return _read(run_dir)
     except UserError as error:
         return _unreadable(run_dir, str(error))
     except OSError as error:
@@ -191,51 +189,35 @@ def read_files(run_dir: RunDir) -> RunFiles:
 
 def _unreadable(run_dir: RunDir, problem: str) -> RunFiles:
     """Return a run that this kit does not read, with the jobs and owner that may live anyway."""
-    submitted = owner = after = None
+    submission = owner = after = None
     with contextlib.suppress(RecordError, OSError):
-        submitted = lookup.recorded_job(run_dir)
+        submission = records.read(Submission, run_dir.submission)
     with contextlib.suppress(RecordError, OSError):
         owner = run_lock.read(run_dir)
     with contextlib.suppress(RecordError, OSError):
         after = records.read(Successor, run_dir.successor)
-    follows = after is not None and submitted is not None and after.after == submitted.job_id
-    successor = after.job_id if after is not None and follows else None
-    return RunFiles(run_dir, Spec(), problem, False, submitted, successor, owner)
-
-
-def _read(run_dir: RunDir, spec: Spec) -> RunFiles:
-    """Return `read_files` of a run whose files can be read. Raises: RecordError, OSError."""
-    # First: nothing is asked then about what is missing in it.
-    names = shared_files.names_in(run_dir.path)
-    submitted = lookup.recorded_job(run_dir)
-    job_id = None if submitted is None else submitted.job_id
-    result = records.read(Result, run_dir.result)
-    is_complete = result is not None and result.status == "completed"
-    owner = run_lock.read(run_dir)
-    has_job = job_id is not None or (owner is not None and not owner.is_local)
-    after = records.read(Successor, run_dir.successor) if has_job else None
-    follows = after is not None and after.after in (job_id, owner.job_id if owner else None)
-    attempts = tuple(read_attempts(run_dir))
-    newest = attempts[-1].attempt if attempts else 0
-    if not is_complete:
-        newest = max(newest, fact_reader.newest_opened(run_dir))
-    plan = run_dir.attempt(newest).plan if newest and not is_complete else None
-    checkpoint, saved_at = _newest_checkpoint(run_dir, spec)
     return RunFiles(
         run_dir=run_dir,
-        spec=spec,
-        submitted=submitted,
-        successor=after.job_id if after is not None and follows else None,
+        problem=problem,
+        submission=submission or Submission(),
         owner=owner,
-        result=result,
-        mark=_mark(run_dir) if run_dir.cancelled.name in names else None,
+        successor=after,
+    )
+
+
+def _read(run_dir: RunDir) -> RunFiles:
+    """Return `read_files` of a run whose files can be read. Raises: UserError, OSError."""
+    facts = fact_reader.read_run(run_dir)
+    # Without spec.json the other files show how the run ended.
+    if facts.spec_error is not None and run_dir.spec.name in shared_files.names_in(run_dir.path):
+        raise facts.spec_error
+    is_complete = facts.result is not None and facts.result.status == "completed"
+    return RunFiles(
+        **vars(facts),
+        run_dir=run_dir,
+        owner=run_lock.read(run_dir),
         is_resumed=not is_complete and _is_newer(run_dir.submission, run_dir.result),
-        progress=records.read_leniently(Progress, run_dir.progress),
-        attempts=attempts,
-        newest=newest,
-        plan=None if plan is None else records.read(AttemptPlan, plan),
-        checkpoint=checkpoint,
-        checkpoint_time=saved_at,
+        checkpoint_time=_time_of_checkpoint(run_dir, facts),
     )
 
 
@@ -252,30 +234,15 @@ def _time_of(path: Path) -> float | None:
         return None
 
 
-def _newest_checkpoint(run_dir: RunDir, spec: Spec) -> tuple[str | None, float | None]:
-    """Return the newest checkpoint and when it was saved.
-
-    A user's script has one if its kit_stop.py reported it: to search for its files takes long.
-    """
-    if not spec.launch.is_trainer:
-        saved = checkpoint_lookup.newest(run_dir, is_users=True)
-        return saved, None if saved is None else _time_of(run_dir.saved)
-    try:
-        names = checkpoint_names(run_dir.checkpoints)
-    except OSError:
-        names = []
-    if not names:
-        return None, None
-    newest = run_dir.checkpoints / names[0]
+def _time_of_checkpoint(run_dir: RunDir, facts: RunFacts) -> float | None:
+    """Return when the newest checkpoint was saved: that of a user's script, when it reported it."""
+    if facts.saved.checkpoint is None:
+        return None
+    if not facts.spec.launch.is_trainer:
+        return _time_of(run_dir.saved)
+    newest = run_dir.checkpoints / facts.saved.checkpoint
     shared_files.ask_again(newest)
-    return newest.name, _time_of(newest)
-
-
-def _mark(run_dir: RunDir) -> str | None:
-    # Read, not looked for: a client of NFS may show the name for a minute after its deletion.
-    with contextlib.suppress(FileNotFoundError):
-        return shared_files.read_text(run_dir.cancelled, errors="replace").strip()
-    return None
+    return _time_of(newest)
 
 
 Ask = Callable[[Sequence[RecordedJob]], Mapping[str, Liveness]]  # as job_list.ask
@@ -308,7 +275,7 @@ def judge(files: RunFiles, lives: Mapping[str, Liveness]) -> RunState:
     if files.has_recorded_end:  # Slurm may hide a job, or give no answer about it
         known = (each for each in lives if lives[each].is_alive is not None)
         lives = dict.fromkeys(lives, Liveness(False)) | {each: lives[each] for each in known}
-    job_id, successor = files.job_id, files.successor
+    job_id, successor = files.job_id, files.next_job_id
     if successor is not None and not _may_live(lives.get(successor)):
         successor = None
     if successor is not None and not _may_live(lives.get(job_id or "")):

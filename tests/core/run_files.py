@@ -17,7 +17,7 @@ from typing import Any
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
 from slurm_job_kit.jobs.records.frozen import Overrides
-from slurm_job_kit.jobs.records.training import Best
+from slurm_job_kit.jobs.records.training import Best, Progress
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, append_jsonl, write_atomic
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
@@ -185,3 +185,9 @@ def tree(root: Path) -> list[tuple[str, int, int, int]]:
         for path in paths
         for info in [path.lstat()]
     )
+
+
+def read_progress_steps(path: Path) -> tuple[int | None, int | None]:
+    """Return the last finished optimizer step in progress.json, and the number of all."""
+    progress = records.read_leniently(Progress, path)
+    return (None, None) if progress is None else (progress.step, progress.total)

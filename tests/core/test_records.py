@@ -134,4 +134,3 @@ def test_a_file_that_is_missing_is_no_record(tmp_path):
     assert records.read_leniently(training.Outcome, tmp_path / "x") is None
     assert records.read_lines(AttemptRecord, tmp_path / "x") == []
     assert training.read_events(tmp_path / "x") == []
-    assert training.read_progress_steps(tmp_path / "x")[0] is None

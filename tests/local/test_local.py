@@ -4,9 +4,10 @@ import signal
 
 import pytest
 
-from slurm_job_kit.jobs.records.training import read_events, read_progress_steps
+from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests import bitwise
+from tests.core.run_files import read_progress_steps
 from tests.core.waiting import wait_for
 from tests.local.local_kit import Kit
 

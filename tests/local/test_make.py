@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rooms import ROOMS
 from slurm_job_kit.jobs.rundir import RunDir, read_json
+from tests.core.run_files import read_progress_steps
 from tests.core.waiting import wait_for
 from tests.local.local_kit import Kit
 

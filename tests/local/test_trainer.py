@@ -14,9 +14,9 @@ import pytest
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.environment import Program
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
-from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
+from tests.core.run_files import read_progress_steps
 from tests.parts import TABLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]

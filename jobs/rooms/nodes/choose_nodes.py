@@ -8,7 +8,6 @@ from ...attempt import srun_step
 from ...console import print_line, quantity
 from ...records.nodes import Chosen, Head, node_name
 from ...rundir import RunDir
-from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from ...slurm import client
 from ...slurm.hostlist import expand_hostlist
@@ -43,7 +42,7 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     lost = [node for node in silent if node in _known_lost(facts) and node not in chosen]
     if lost and not client.keep_nodes(job_id, [node for node in present if node not in lost]):
         print_line(f"could not release {', '.join(lost)}: Slurm may end the job because of it")
-    attempt = interpret.newest_number(facts) + 1
+    attempt = facts.newest + 1
     if node_name() != chosen[0]:
         head = ask_head(run_dir, job_id, attempt, chosen)
         if head is None:  # then this node takes its place, although it is suspected

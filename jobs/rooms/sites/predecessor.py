@@ -8,7 +8,6 @@ from ...attempt import record_writer
 from ...errors import FailedError
 from ...records.ended import Action, Cause
 from ...rundir import RunDir
-from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
 from ...slurm import client, job_list, job_state
@@ -57,7 +56,7 @@ def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
     last = facts.last
     is_handed_over = (
         last is not None
-        and last.attempt == interpret.newest_number(facts)
+        and last.attempt == facts.newest
         and (last.decision, last.evidence.job_state) == (Action.SUCCESSOR, "RUNNING")
     )
     if state is not None or is_handed_over:
@@ -69,7 +68,7 @@ def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
 
 def _last_job(facts: AttemptFacts) -> str | None:
     """Return the job that opened the newest attempt, by id; None if a scratch purge removed it."""
-    newest = interpret.newest_number(facts)
+    newest = facts.newest
     if facts.plan is not None and facts.attempt == newest:
         return facts.plan.job_id
     return next((record.job_id for record in facts.attempts if record.attempt == newest), None)

@@ -10,7 +10,6 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records import training
-from slurm_job_kit.jobs.records.training import read_progress_steps
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
@@ -20,6 +19,7 @@ from slurm_job_kit.trainer.logging import reporter as module
 from slurm_job_kit.trainer.logging.progress import Progress
 from slurm_job_kit.trainer.logging.reporter import Reporter
 from tests.core.ranks import context_of
+from tests.core.run_files import read_progress_steps
 
 # 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
 BATCHES = Batches.of(Train(micro_batch_size=8, grad_accum_steps=3), 167, 2)

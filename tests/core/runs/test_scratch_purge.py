@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import FORMAT
-from slurm_job_kit.jobs.runs import fact_reader, frozen_spec, interpret, scratch_purge
+from slurm_job_kit.jobs.runs import fact_reader, frozen_spec, scratch_purge
 from slurm_job_kit.jobs.spec import FormatError, Spec
 from tests.core import run_files
 
@@ -61,7 +61,7 @@ def test_a_lost_setup_script_is_written_anew(run):
 
 def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
     def newest(run):
-        return interpret.newest_number(fact_reader.read_newest(run))
+        return fact_reader.read_newest(run).newest
 
     for folder in ("attempt-1", "attempt-12.old", "attempt-"):
         (run.path / folder).mkdir()

@@ -16,14 +16,9 @@ import pytest
 import torch
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.training import (
-    Metric,
-    Progress,
-    SavedCheckpoint,
-    read_events,
-    read_progress_steps,
-)
+from slurm_job_kit.jobs.records.training import Metric, Progress, SavedCheckpoint, read_events
 from slurm_job_kit.jobs.rundir import RunDir, read_json
+from tests.core.run_files import read_progress_steps
 from tests.core.two_hosts import look
 
 PATH = Path(__file__).resolve().parents[3] / "configs/own_script/kit_stop.py"

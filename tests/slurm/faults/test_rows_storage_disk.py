@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.records.training import read_progress_steps
+from tests.core.run_files import read_progress_steps
 
 from ..cluster import Cluster
 from ..host import IS_SITE
