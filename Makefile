@@ -16,7 +16,7 @@ JOBS := $(PYTHON) -m jobs
 typed = $(if $(filter command,$(origin $(1))),$($(1)))
 # The targets for runs are those of `kit init`; Python would wait at its end with PYTHONINSPECT.
 KIT := $(JOBS)
-KIT_ROOMS := $(wildcard jobs/rooms/*/*.mk)
+KIT_PLUGINS := $(wildcard jobs/plugins/*/*.mk)
 include slurm_job_kit/kit.mk
 unexport PYTHONINSPECT PYTHONSAFEPATH
 ifeq ($(ACTIVE),)
@@ -32,16 +32,16 @@ $(KIT_TARGETS) train: $(READY)
 ##@ Work on the kit
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
 test: $(READY_DEV) ## All tests; on a real Slurm where its daemons are installed [COVERAGE=1]
-	@$(PYTEST) $(COVER) tests/slurm tests/local tests/core tests/repository tests/rooms $(call typed,FLAGS)
+	@$(PYTEST) $(COVER) tests/slurm tests/local tests/core tests/repository tests/plugins $(call typed,FLAGS)
 	@$(COVERED)
 test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run [COVERAGE=1]
-	@$(PYTEST) $(COVER) -m "not slow and not fault and not long" $(ONE_RUN) tests/core tests/repository tests/rooms $(call typed,FLAGS)
+	@$(PYTEST) $(COVER) -m "not slow and not fault and not long" $(ONE_RUN) tests/core tests/repository tests/plugins $(call typed,FLAGS)
 	@$(COVERED)
 COVER = $(if $(call typed,COVERAGE),--cov --cov-report=)
 COVERED = $(if $(call typed,COVERAGE),$(PYTHON) -m tests.covered)
 ONE_RUN := tests/local/test_local.py::test_a_run_completes_and_says_how_well
 test-here: $(READY_DEV) ## The tests that need no Slurm
-	@$(PYTEST) tests/local tests/core tests/repository tests/rooms $(call typed,FLAGS)
+	@$(PYTEST) tests/local tests/core tests/repository tests/plugins $(call typed,FLAGS)
 test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTEST) tests/slurm $(call typed,FLAGS)
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
@@ -97,7 +97,7 @@ OLD := Python 3.11 or newer is needed, python3 is
 OFFLINE := hint: if PyPI cannot be reached, activate an environment with torch and requirements.lock
 
 help: ## Print this list
-	@awk $(KIT_HELP) $(KIT_MK) $(KIT_ROOMS) Makefile
+	@awk $(KIT_HELP) $(KIT_MK) $(KIT_PLUGINS) Makefile
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.
 
 .PHONY: train setup test test-fast test-here \

@@ -7,9 +7,9 @@ import gc
 import sys
 from collections.abc import Sequence
 
+from .base.console import discard_output, escape_output, with_time
+from .base.errors import HINT, FailedError, UserError
 from .commands.catalogue import load, parse
-from .console import discard_output, escape_output, with_time
-from .errors import HINT, FailedError, UserError
 
 EXIT_USER = 2
 EXIT_FAILED = 1
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(with_time(f"error: {error}"), file=sys.stderr)
         return EXIT_USER if isinstance(error, UserError) else EXIT_FAILED
     except OSError as error:
-        from .known_causes import way_out
+        from .contract.known_causes import way_out
 
         place = "" if error.filename is None else f"{error.filename}: "
         hint = HINT + way if (way := way_out(error)) else ""

@@ -1,9 +1,9 @@
-"""All that a room may add to the core of jobs/: eleven hooks, each a function of one room or more.
+"""All that a plugin may add to the core of jobs/: eleven hooks.
 
-`jobs.rooms.ROOMS` says which room has which hook; jobs/rooms/NAME/hooks.py has the function, with
-the same name and types as the one here. A room is imported when one of its hooks is called first.
-A room also brings commands; those need no hook. The decision table, the claim of a run, the commit
-of a checkpoint and the agreement of the ranks have no hook. Standard library only.
+`jobs.plugins.PLUGINS` says which plugin has which hook; jobs/plugins/NAME/hooks.py has the
+function, with the same name and types. A plugin is imported when one of its hooks is called first.
+The decision table, the claim of a run, the commit of a checkpoint and the agreement of the ranks
+have no hook. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .environment import without
-from .rooms import ROOMS
+from .base.environment import without
+from .plugins import PLUGINS
 
 if TYPE_CHECKING:
     from .attempt.decision import Decision, Ending
+    from .base.environment import Program
     from .config.loaded import LoadedSpec
-    from .environment import Program
-    from .problems import Problem
-    from .records.ended import AttemptRecord, Evidence
-    from .records.nodes import Chosen
-    from .records.queued import Submission
-    from .rundir import RunDir
+    from .contract.problems import Problem
+    from .contract.records.ended import AttemptRecord, Evidence
+    from .contract.records.nodes import Chosen
+    from .contract.records.queued import Submission
+    from .contract.rundir import RunDir
+    from .contract.spec import Spec
     from .runs.group import Group
     from .runs.interpret import AttemptFacts
     from .runs.run_lock import Owner
     from .slurm.client import Job
-    from .spec import Spec
 
 
-def _rooms_with(hook: str) -> Iterator[Callable[..., Any]]:
-    for name, room in ROOMS.items():
-        if hook in room.hooks:
-            yield getattr(importlib.import_module(f".rooms.{name}.hooks", __package__), hook)
+def _plugins_with(hook: str) -> Iterator[Callable[..., Any]]:
+    for name, plugin in PLUGINS.items():
+        if hook in plugin.hooks:
+            yield getattr(importlib.import_module(f".plugins.{name}.hooks", __package__), hook)
 
 
 def group(text: str) -> Group | None:
     """Return the group of runs that a user means; None where the text names no group."""
-    found = (hook(text) for hook in _rooms_with("group"))
+    found = (hook(text) for hook in _plugins_with("group"))
     return next((each for each in found if each is not None), None)
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong in a spec, each at its key."""
-    for hook in _rooms_with("problems"):
+    for hook in _plugins_with("problems"):
         yield from hook(spec)
 
 
@@ -56,7 +56,7 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     A dry run has no run directory. is_checked: also what takes seconds.
     Raises: UserError, FailedError for what is sure to fail.
     """
-    for hook in _rooms_with("before_queue"):
+    for hook in _plugins_with("before_queue"):
         hook(runs, is_on_slurm, is_checked)
 
 
@@ -66,7 +66,7 @@ def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str
     Raises: UserError.
     """
     left_out: Sequence[str] = ()
-    for hook in _rooms_with("prepare_code"):
+    for hook in _plugins_with("prepare_code"):
         spec, repository, left_out = hook(spec, repository)
     return spec, repository, left_out
 
@@ -80,7 +80,7 @@ def launch_command(
     spec: of the run; None where the program is not started for a run.
     """
     words, variables = [*argv], without(environ, program.value)
-    for hook in _rooms_with("launch_command"):
+    for hook in _plugins_with("launch_command"):
         words, variables = hook(program, words, variables, spec)
     return words, variables
 
@@ -96,7 +96,7 @@ def exclude(
 
     listed: those that it must not get now.
     """
-    for hook in _rooms_with("exclude"):
+    for hook in _plugins_with("exclude"):
         listed = hook(run_dir, spec, submission, attempts, listed)
     return listed
 
@@ -104,18 +104,18 @@ def exclude(
 def evidence(
     run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
 ) -> Evidence:
-    """Return the evidence about an ended attempt with what the rooms know of it.
+    """Return the evidence about an ended attempt with what the plugins know of it.
 
     job: as Slurm shows it; None where Slurm was not asked, or did not answer.
     """
-    for hook in _rooms_with("evidence"):
+    for hook in _plugins_with("evidence"):
         found = hook(run_dir, facts, me, found, job)
     return found
 
 
 def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
-    """Return the decision after an attempt, which a room may turn into another."""
-    for hook in _rooms_with("decide"):
+    """Return the decision after an attempt, which a plugin may turn into another."""
+    for hook in _plugins_with("decide"):
         decision = hook(facts, ending, decision)
     return decision
 
@@ -129,7 +129,7 @@ def choose_nodes(
     attempt has all of them, in their order.
     Raises: UserError, FailedError for an attempt that must not begin.
     """
-    chosen = [hook(run_dir, facts, me, nodes) for hook in _rooms_with("choose_nodes")]
+    chosen = [hook(run_dir, facts, me, nodes) for hook in _plugins_with("choose_nodes")]
     return next(filter(None, chosen), None)
 
 
@@ -141,10 +141,10 @@ def successor(
     is_over: this job cannot start again. Else it opens an attempt; facts: of the one before.
     """
     nothing: tuple[str | None, str] = (None, "")
-    return next((hook(run_dir, facts, me, is_over) for hook in _rooms_with("successor")), nothing)
+    return next((hook(run_dir, facts, me, is_over) for hook in _plugins_with("successor")), nothing)
 
 
 def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     """Note that a run has its result: `facts.result`. me: None where no job of the run did it."""
-    for hook in _rooms_with("end"):
+    for hook in _plugins_with("end"):
         hook(run_dir, facts, me)

@@ -3,14 +3,14 @@
 # Its functions find the run directory and the interpreter, and end the job.
 set -euo pipefail
 
-# --- the inherited environment: jobs/environment.py has what srun does not get --------------------
+# --- the inherited environment: jobs/base/environment.py has what srun does not get --------------------
 unset SLURM_CLUSTERS SLURM_WORKING_CLUSTER "${!SCONTROL_@}" PYTHONINSPECT PYTHONSAFEPATH \
     CDPATH POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t builtins < <(compgen -b)
 unset -f "${builtins[@]}" link sed awk env find stat # functions that the user's shell exports
 # Slurm sends SIGTERM or --signal=B:... to this process alone. It starts again with them blocked,
 # and becomes Python (jobs/attempt/attempts.py), which reads them. Before coreutils 8.31 they end it.
-stops=(TERM INT QUIT HUP USR1 USR2 ALRM) # jobs/stop_signals.py
+stops=(TERM INT QUIT HUP USR1 USR2 ALRM) # jobs/base/stop_signals.py
 block=(env "--block-signal=$(IFS=, && echo "${stops[*]}")")
 blocks() { [[ $("$@" env --list-signal-handling true 2>&1) =~ TERM\ [^:]*:\ BLOCK ]]; }
 blocks || ! blocks "${block[@]}" || exec "${block[@]}" bash "$0" "$@"
@@ -45,7 +45,7 @@ become() {
 
 # --- the run directory ----------------------------------------------------------------------------
 # Tests whether the last FILE exists. `link` makes this host's client of the file system ask the
-# server, as jobs/shared_files.py does: it may show a missing name or a replaced link for a minute.
+# server, as jobs/base/shared_files.py does: it may show a missing name or a replaced link for a minute.
 exists() {
     for file; do link /proc/version "$file" 2>/dev/null || true; done
     [[ -e $file ]]
@@ -62,7 +62,7 @@ find_run_dir() { # CONFIG | RUN_DIR | SWEEP_DIR [KEY=VALUE ...]
         adopt "$@"
     fi
     run_dir=$(cd "$run_dir" && pwd -P) || fail "$run_dir is not a run directory"
-    for name in spec.json setup.sh code kit kit/slurm_job_kit/jobs/rundir.py; do
+    for name in spec.json setup.sh code kit kit/slurm_job_kit/jobs/contract/rundir.py; do
         exists "$run_dir/$name" || fail "$run_dir/$name is missing, perhaps deleted by a scratch" \
             "purge: make resume RUN=$run_dir (kit resume $run_dir)"
     done

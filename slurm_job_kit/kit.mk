@@ -5,7 +5,7 @@ ifneq ($(origin KIT),file)
 KIT := kit
 endif
 kit-help:
-	@awk $(KIT_HELP) $(KIT_MK) $(KIT_ROOMS)
+	@awk $(KIT_HELP) $(KIT_MK) $(KIT_PLUGINS)
 # Targets with the same heading stand together, in whichever file they are.
 KIT_HELP = -F ':.*\#\# ' '/^\#\#@/ {at = substr($$0, 5); if (!(at in text)) heads[++n] = at; text[at] = text[at]} \
 	/^[a-z0-9-]+:.*\#\# / {text[at] = text[at] sprintf("  make %-14s %s\n", $$1, $$2)} \
@@ -28,7 +28,7 @@ resume: ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CH
 ##@ Results
 
 KIT_TARGETS := submit dry-run cancel resume
-include $(KIT_ROOMS)
+include $(KIT_PLUGINS)
 
 # Python reads which variables were typed, and refuses those that the target does not take.
 override export KIT_TYPED = $(MAKEOVERRIDES)

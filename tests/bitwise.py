@@ -1,8 +1,8 @@
-"""Compares the ends of two runs bit for bit, for tests: without the room compare, too."""
+"""Compares the ends of two runs bit for bit, for tests: without the plugin compare, too."""
 
 import json
 
-from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
 
 BITS = ("status", "global_step", "weights_sha256", "optimizer_sha256", "best", "metrics")
 
@@ -18,7 +18,7 @@ def _end(run: RunDir) -> dict[str, str]:
     # As text, in which NaN equals NaN, and -0.0 does not equal 0.0.
     end = {key: json.dumps(result.get(key)) for key in BITS}
     for key, value in (("status", "completed"), ("exactness", "bitwise")):
-        found = result.get(key, value if key == "exactness" else None)  # of the room describe
+        found = result.get(key, value if key == "exactness" else None)  # of the plugin describe
         end[key] = value if found == value else f"{found} of {run.path}"
     if not result.get("weights_sha256"):
         end["weights_sha256"] = f"none of {run.path}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from slurm_job_kit.jobs.rooms import ROOMS
+from slurm_job_kit.jobs.plugins import PLUGINS
 
 _STARTED = time.monotonic()
 _LONG = ("slow", "fault")
@@ -76,9 +76,9 @@ def _part(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    missing = {name for mark in item.iter_markers("room") for name in mark.args} - {*ROOMS}
+    missing = {name for mark in item.iter_markers("plugin") for name in mark.args} - {*PLUGINS}
     if missing:
-        pytest.skip(f"needs the rooms {', '.join(sorted(missing))}")
+        pytest.skip(f"needs the plugins {', '.join(sorted(missing))}")
     minutes = item.config.getoption("--minutes")
     if minutes is not None and time.monotonic() - _STARTED > 60 * minutes and _is_long(item):
         pytest.skip(f"{minutes:g} minutes are used up; part {_part(item.config)[:12]}")

@@ -1,4 +1,4 @@
-"""Small parts of a training, which need no room: a spec names them as `tests.parts:NAME`."""
+"""Small parts of a training, which need no plugin: a spec names them as `tests.parts:NAME`."""
 
 from __future__ import annotations
 

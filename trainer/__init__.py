@@ -1,13 +1,10 @@
 """The trainer: `torchrun ... -m trainer RUN_DIR`, one process per rank.
 
-Read it in this order: `__main__` (stop handler), `run` (start, train, exit), `model/training_data`
-(the batches), `model/build` (model and optimizer), `checkpoint/checkpoints` (the state), `loop`
-(the steps). `contract` has all that it takes of `jobs`: of the
-modules at its top but `__main__`, and of the rooms records and checkpoint.
+Read it in this order: `__main__` (stop handler), `training/run` (start, train, exit),
+`model/training_data` (the batches), `model/build` (model and optimizer), `checkpoint/checkpoints`
+(the state), `training/loop` (the steps).
 
-top: run, loop, evaluation, saves, training_means, api
-
-base: contract, parts, errors, stop, seeds, user_code, events
-
-hooks: hooks
+A folder imports only those before it in this list: process, data, logging and strategy, model,
+checkpoint, training. All import what lies beside them here: contract (all that the trainer takes of
+jobs), parts, errors, seeds, user_code. api is for parts of one's own; hooks calls the plugins.
 """

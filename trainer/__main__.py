@@ -1,4 +1,4 @@
-"""Start of every rank: install the stop signals, call the rooms, import torch, train.
+"""Start of every rank: install the stop signals, call the plugins, import torch, train.
 
     python -m jobs freeze configs/resnet.yaml train.epochs=3        (prints RUN_DIR)
     torchrun --standalone --nproc-per-node=2 -m trainer RUN_DIR     (begins, or resumes)
@@ -14,13 +14,13 @@ import time
 if __package__ == "trainer":  # typed in a clone: the kit's own name for this module is another
     runpy.run_module("slurm_job_kit.trainer", run_name="__main__", alter_sys=True)
 
-from .stop import StopSignal
+from .process.stop import StopSignal
 
 
 def main() -> object:
     """Run one rank until the run completed, or stopped and saved; a failure ends the process.
 
-    Returns what must live until the process exits, by os._exit: see `trainer.run.run`.
+    Returns what must live until the process exits, by os._exit: see `trainer.training.run.run`.
     """
     started = time.time()
     stop = StopSignal()
@@ -35,10 +35,10 @@ def main() -> object:
 
     begin_lines_with_time()
     pulse = Pulse()
-    of_rooms = callbacks(pulse)
-    from .run import run
+    of_plugins = callbacks(pulse)
+    from .training.run import run
 
-    return run(sys.argv[1:], stop, started, pulse, of_rooms)
+    return run(sys.argv[1:], stop, started, pulse, of_plugins)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,30 @@
 pyproject.toml lets mypy and ruff take an import in here for a name that others may import.
 """
 
-from ..jobs import gpus, installation, records, shared_files
-from ..jobs.batch_sizes import BatchSizes
-from ..jobs.checkpoint import reader
-from ..jobs.checkpoint.manifest import MALFORMED, DamageError, FileDigest, Manifest, NamedFile
-from ..jobs.checkpoint.names import (
+from ..jobs.base import gpus, installation, shared_files
+from ..jobs.base.console import (
+    LAYOUT,
+    begin_lines_with_time,
+    format_duration,
+    format_metrics,
+    printable,
+    quantity,
+    with_time,
+)
+from ..jobs.base.errors import HINT, PEER_TEXTS, TRANSIENT_ERRNOS, UserError, in_words
+from ..jobs.base.log_text import on_a_screen
+from ..jobs.base.stop_signals import block_stop_signals
+from ..jobs.contract import records
+from ..jobs.contract.batch_sizes import BatchSizes
+from ..jobs.contract.checkpoint import reader
+from ..jobs.contract.checkpoint.manifest import (
+    MALFORMED,
+    DamageError,
+    FileDigest,
+    Manifest,
+    NamedFile,
+)
+from ..jobs.contract.checkpoint.names import (
     ASIDE_PREFIX,
     BEST,
     LATEST,
@@ -22,28 +41,16 @@ from ..jobs.checkpoint.names import (
     read_pointer,
     write_pointer,
 )
-from ..jobs.checkpoint.part_file import Entry, HashedSink, header, part_name
-from ..jobs.checkpoint.reader import Contents, with_retries
-from ..jobs.console import (
-    LAYOUT,
-    begin_lines_with_time,
-    format_duration,
-    format_metrics,
-    printable,
-    quantity,
-    with_time,
-)
-from ..jobs.errors import HINT, PEER_TEXTS, TRANSIENT_ERRNOS, UserError, in_words
-from ..jobs.kinds import KINDS, OF_MEMORY, Kind
-from ..jobs.known_causes import REPEATED, known_cause
-from ..jobs.log_text import on_a_screen
-from ..jobs.records import RecordError, training
-from ..jobs.records.ended import NewestCheckpoint
-from ..jobs.records.frozen import Provenance, ProvenanceOrigin, SpecChange
-from ..jobs.records.nodes import AttemptPlan, RankError, node_name
-from ..jobs.records.queued import OwningAttempt
-from ..jobs.records.training import Best, Metric, Outcome
-from ..jobs.rooms import ROOMS, missing
-from ..jobs.rundir import AttemptDir, RunDir, Timeline, fsync_directory, replacing
-from ..jobs.spec import METRIC_MODES, OPTIMIZERS, Checkpoint, Spec, Train
-from ..jobs.stop_signals import block_stop_signals
+from ..jobs.contract.checkpoint.part_file import Entry, HashedSink, header, part_name
+from ..jobs.contract.checkpoint.reader import Contents, with_retries
+from ..jobs.contract.kinds import KINDS, OF_MEMORY, Kind
+from ..jobs.contract.known_causes import REPEATED, known_cause
+from ..jobs.contract.records import RecordError, training
+from ..jobs.contract.records.ended import NewestCheckpoint
+from ..jobs.contract.records.frozen import Provenance, ProvenanceOrigin, SpecChange
+from ..jobs.contract.records.nodes import AttemptPlan, RankError, node_name
+from ..jobs.contract.records.queued import OwningAttempt
+from ..jobs.contract.records.training import Best, Metric, Outcome
+from ..jobs.contract.rundir import AttemptDir, RunDir, Timeline, fsync_directory, replacing
+from ..jobs.contract.spec import METRIC_MODES, OPTIMIZERS, Checkpoint, Spec, Train
+from ..jobs.plugins import PLUGINS, missing

@@ -1,7 +1,7 @@
-"""What a room may do beside a training: callbacks from its start to its end.
+"""What a plugin may do beside a training: callbacks from its start to its end.
 
-trainer/rooms/NAME/hooks.py has the function `callbacks`, with the same types as the one here.
-`parts` is the other function that a room may have there: trainer/parts.py.
+trainer/plugins/NAME/hooks.py has the function `callbacks`, with the same types as the one here.
+`parts` is the other function that a plugin may have there: trainer/parts.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .process.watcher import Pulse, Watcher
 if TYPE_CHECKING:
     import torch
 
-    from .loop import Loop
     from .process.rank_process import RankProcess
     from .process.run_handle import RankContext
+    from .training.loop import Loop
 
 
 class Callback(Watcher):
-    """What a room does beside a training, in the order of the calls; here each does nothing."""
+    """What a plugin does beside a training, in the order of the calls; here each does nothing."""
 
     def connected(self, rank: RankProcess, device: torch.device) -> None:
         """All ranks are connected; rank 0 finds the run next."""
@@ -36,9 +36,9 @@ class Callback(Watcher):
 
 
 def callbacks(pulse: Pulse) -> list[Callback]:
-    """Return the callbacks of this rank, in the order of the rooms.
+    """Return the callbacks of this rank, in the order of the plugins.
 
-    A rank calls it before it imports torch, which a room must not import here either, and before
+    A rank calls it before it imports torch, which a plugin must not import here either, and before
     it knows its run. launch.env is in the environment.
     """
     return [each for hook in functions("callbacks") for each in hook(pulse)]

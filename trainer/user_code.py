@@ -69,9 +69,9 @@ def load(key: str, name: str, built_in: Mapping[str, Any] = {}) -> Callable[...,
         return built_in[name]  # type: ignore[no-any-return]
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        rooms = Train.__dataclass_fields__[key.removeprefix("train.")].metadata.get("room", {})
-        if name in rooms:
-            raise UserError(f"{key}: {name} {missing(rooms[name])}: name a callable of your own")
+        plugins = Train.__dataclass_fields__[key.removeprefix("train.")].metadata.get("plugin", {})
+        if name in plugins:
+            raise UserError(f"{key}: {name} {missing(plugins[name])}: name a callable of your own")
         known = f"neither one of {', '.join(built_in)} nor" if built_in else "not"
         raise UserError(f"{key}: {name!r} is {known} a package.module:name")
     try:

@@ -16,12 +16,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ..console import begin_lines_with_time, escape_output, print_line
-from ..errors import FailedError, UserError
-from ..rundir import RunDir
+from ..base.console import begin_lines_with_time, escape_output, print_line
+from ..base.errors import FailedError, UserError
+from ..base.stop_signals import StopSignals, block_stop_signals
+from ..contract.rundir import RunDir
 from ..runs import code_snapshot, run_lock
 from ..slurm import client
-from ..stop_signals import StopSignals, block_stop_signals
 from . import attempts
 
 

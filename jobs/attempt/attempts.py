@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import hooks
-from ..console import BestEffort, print_line
-from ..environment import Program
-from ..errors import FailedError, UserError
-from ..node.prctl import die_with_parent
-from ..records.nodes import AttemptPlan, Chosen
-from ..rundir import RunDir, write_atomic
+from ..base.console import BestEffort, print_line
+from ..base.environment import Program
+from ..base.errors import FailedError, UserError
+from ..base.prctl import die_with_parent
+from ..base.stop_signals import StopSignals, end_at_stop_signals
+from ..contract.records.nodes import AttemptPlan, Chosen
+from ..contract.rundir import RunDir, write_atomic
+from ..contract.spec import Spec
 from ..runs import run_lock
-from ..spec import Spec
-from ..stop_signals import StopSignals, end_at_stop_signals
 from . import srun_step
 from .close import close, close_lost
 from .execute import EXIT_RETRY, end_for_good, execute, retry_delay_s

@@ -4,10 +4,11 @@ import errno
 import time
 from collections.abc import Sequence
 
-from .. import hooks, shared_files
-from ..console import BestEffort, print_line
-from ..records.ended import FINAL
-from ..rundir import RunDir
+from .. import hooks
+from ..base import shared_files
+from ..base.console import BestEffort, print_line
+from ..contract.records.ended import FINAL
+from ..contract.rundir import RunDir
 from ..runs import fact_reader, interpret, lookup, run_lock
 from ..runs.interpret import AttemptFacts
 from . import collect_evidence, record_writer, srun_step

@@ -4,9 +4,9 @@ import time
 from dataclasses import replace
 
 from .. import hooks
-from ..console import print_line
-from ..records.ended import Evidence
-from ..rundir import RunDir
+from ..base.console import print_line
+from ..contract.records.ended import Evidence
+from ..contract.rundir import RunDir
 from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client

@@ -6,11 +6,11 @@ Their table is in tests/core/attempt/test_decision.py.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..kinds import KINDS, Kind
-from ..log_text import first_line
-from ..records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
-from ..records.queued import RequeueAnswer
-from ..spec import Spec
+from ..base.log_text import first_line
+from ..contract.kinds import KINDS, Kind
+from ..contract.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
+from ..contract.records.queued import RequeueAnswer
+from ..contract.spec import Spec
 from .ending import SOON_S, Ending
 
 __all__ = ["Action", "Cause", "Ending", "Evidence"]  # for those who decide

@@ -3,10 +3,10 @@
 import contextlib
 import math
 
-from .. import log_text, shared_files
-from ..console import print_line, quantity
-from ..errors import RecordError
-from ..rundir import RunDir
+from ..base import log_text, shared_files
+from ..base.console import print_line, quantity
+from ..base.errors import RecordError
+from ..contract.rundir import RunDir
 from ..runs.interpret import AttemptFacts, format_error
 from .ending import Ending
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..kinds import OF_MEMORY, Kind
+from ..contract.kinds import OF_MEMORY, Kind
+from ..contract.records.ended import LOST, Evidence
+from ..contract.records.nodes import AgentRecord, RankError
 from ..node.torchrun import stop_signal
-from ..records.ended import LOST, Evidence
-from ..records.nodes import AgentRecord, RankError
 from ..runs import interpret
 from ..runs.interpret import AttemptFacts
 from ..slurm import job_state

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .. import hooks
-from ..console import print_line
-from ..kinds import Kind
-from ..records.ended import AttemptRecord
-from ..records.queued import RequeueAnswer
-from ..rundir import RunDir
+from ..base.console import print_line
+from ..contract.kinds import Kind
+from ..contract.records.ended import AttemptRecord
+from ..contract.records.queued import RequeueAnswer
+from ..contract.rundir import RunDir
 from ..runs import run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, job_state, site
@@ -95,7 +95,7 @@ def not_requeued(decision: Decision, problem: str) -> Decision:
 def exclude_nodes(
     run_dir: RunDir, facts: AttemptFacts, job_id: str, job: client.Job | None
 ) -> None:
-    """Let a room replace the ExcNodeList of a job of the run; Slurm takes it of a pending job."""
+    """Let a plugin replace the ExcNodeList of a job of the run; Slurm takes it of a pending job."""
     if job is None:
         return
     listed = expand_hostlist(job.excluded)

@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import gpus, hooks, installation, records, shared_files
-from ..console import print_line, quantity
-from ..errors import FailedError, UserError
+from .. import hooks
+from ..base import gpus, installation, shared_files
+from ..base.console import print_line, quantity
+from ..base.errors import FailedError, UserError
+from ..contract import records
+from ..contract.records.nodes import AttemptPlan, Chosen, Head
+from ..contract.rundir import RunDir, relink
+from ..contract.spec import Launch, Slurm
 from ..node import interfaces, rendezvous
 from ..node.signed_torchrun import KEY_BYTES
-from ..records.nodes import AttemptPlan, Chosen, Head
-from ..rundir import RunDir, relink
 from ..runs import (
     code_snapshot,
     fact_reader,
@@ -27,7 +30,6 @@ from ..runs import (
 )
 from ..runs.interpret import AttemptFacts
 from ..slurm import client, site
-from ..spec import Launch, Slurm
 from . import record_writer
 from .decision import COMPLETED, refusal
 from .execute import end_run
@@ -91,7 +93,7 @@ def open_attempt(
     batch script found one. `checkout`: the code that the ranks of a launch by hand run; all others
     run the frozen code.
     Raises: AllocationError, RendezvousError, InterfaceError, HeldError, RecordError, and what a
-        room raises of an attempt that must not begin.
+        plugin raises of an attempt that must not begin.
     """
     attempt = facts.newest + 1
     if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):

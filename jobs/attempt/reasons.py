@@ -4,13 +4,13 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from .. import records
-from ..installation import command
-from ..kinds import KINDS, Kind
-from ..records import RecordError
-from ..records.ended import AttemptRecord, Cause, Why
-from ..records.frozen import Provenance
-from ..rundir import RunDir
+from ..base.installation import command
+from ..contract import records
+from ..contract.kinds import KINDS, Kind
+from ..contract.records import RecordError
+from ..contract.records.ended import AttemptRecord, Cause, Why
+from ..contract.records.frozen import Provenance
+from ..contract.rundir import RunDir
 from ..runs import places
 from ..runs.interpret import AttemptFacts
 from .decision import CRASHES

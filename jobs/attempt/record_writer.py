@@ -8,12 +8,12 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from .. import records
-from ..console import BestEffort
-from ..errors import UserError
-from ..kinds import Kind
-from ..records.ended import ENDS, Action, AttemptRecord, Cause, Times, Why
-from ..rundir import RunDir, Timeline
+from ..base.console import BestEffort
+from ..base.errors import UserError
+from ..contract import records
+from ..contract.kinds import Kind
+from ..contract.records.ended import ENDS, Action, AttemptRecord, Cause, Times, Why
+from ..contract.rundir import RunDir, Timeline
 from ..runs import interpret
 from ..runs.interpret import AttemptFacts
 from ..slurm.client import RequeueResult

@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .. import installation, records
-from ..console import print_line
+from ..base import installation
+from ..base.console import print_line
+from ..base.procfs import children
+from ..base.stop_signals import STOP_SIGNALS, StopSignals, send
+from ..contract import records
+from ..contract.records.nodes import AgentRecord, AttemptPlan, read_agents
+from ..contract.records.queued import SlurmSite
+from ..contract.rundir import RunDir
+from ..contract.spec import Spec
 from ..node.interfaces import is_reachable
-from ..procfs import children
-from ..records.nodes import AgentRecord, AttemptPlan, read_agents
-from ..records.queued import SlurmSite
-from ..rundir import RunDir
 from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
 from ..slurm import client
-from ..spec import Spec
-from ..stop_signals import STOP_SIGNALS, StopSignals, send
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s). A
 # command prefix may have work to do, too.

@@ -1,6 +1,6 @@
 """The environment variables that no program started by the kit may inherit. Standard library only.
 
-A name may have `*`, which stands for any text. A variable that no list names is passed on. A room
+A name may have `*`, which stands for any text. A variable that no list names is passed on. A plugin
 may remove more, by the hook `launch_command`. slurm/ddp_prepare.sh and slurm/agent.sh remove others
 before a Python runs.
 """

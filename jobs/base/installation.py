@@ -9,11 +9,11 @@ import shlex
 import sys
 from pathlib import Path
 
-from .rooms import ROOMS
+from ..plugins import PLUGINS
 
 NAME = "slurm_job_kit"
 PARTS = ("jobs", "trainer", "slurm")
-HOME = Path(__file__).resolve().parents[1]  # the folder that has the parts
+HOME = Path(__file__).resolve().parents[2]  # the folder that has the parts
 IS_CLONE = (HOME / NAME / "__init__.py").is_file()
 PACKAGE = HOME / NAME if IS_CLONE else HOME
 ROOT = PACKAGE.parent  # the folder in which Python finds the package
@@ -77,7 +77,7 @@ def override(change: str) -> str:
     return f'SET="{change}"' if IS_BY_MAKE else change
 
 
-# What a user looks with in a copy of the kit without the room of these commands.
+# What a user looks with in a copy of the kit without the plugin of these commands.
 _BY_HAND = {
     "status": "squeue --me",
     "why": "tail RUN_DIR/job.log",
@@ -90,7 +90,7 @@ def command(name: str, run: str = "", change: str = "", *flags: str) -> str:
 
     run: a run id, name or directory. change: an override. flags: names of options, such as `yes`.
     """
-    if name in _BY_HAND and not any(name in room.commands for room in ROOMS.values()):
+    if name in _BY_HAND and not any(name in plugin.commands for plugin in PLUGINS.values()):
         return _BY_HAND[name]
     is_run = "RUN=" if IS_BY_MAKE and run else ""
     typed = (f"{flag.upper()}=1" if IS_BY_MAKE else f"--{flag}" for flag in flags)

@@ -8,16 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from .. import gpus, hooks, installation, records
+from .. import hooks
+from ..base import gpus, installation
+from ..base.console import begin_lines_with_time, print_line
+from ..base.errors import UserError
 from ..config.load import load
-from ..console import begin_lines_with_time, print_line
-from ..errors import UserError
-from ..records.queued import Submission
-from ..rundir import RunDir
+from ..contract import records
+from ..contract.records.queued import Submission
+from ..contract.rundir import RunDir
+from ..contract.spec import Slurm
 from ..runs import lookup
 from ..runs.freeze import freeze
 from ..slurm import client, duration, site
-from ..spec import Slurm
 from . import arguments
 
 

@@ -5,7 +5,7 @@ import os
 import shlex
 from pathlib import Path
 
-from ..errors import UserError
+from ..base.errors import UserError
 
 RUN = "run directory, run id, job id or name"
 

@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from .. import hooks, installation, shared_files
+from .. import hooks
 from ..attempt.close import end_between_attempts
 from ..attempt.decision import Action, Cause
-from ..console import BestEffort, print_line, quantity
-from ..errors import FailedError, UserError
-from ..records import RecordError
-from ..rundir import RunDir, write_atomic
+from ..base import installation, shared_files
+from ..base.console import BestEffort, print_line, quantity
+from ..base.errors import FailedError, UserError
+from ..contract.records import RecordError
+from ..contract.rundir import RunDir, write_atomic
 from ..runs import lookup, run_lock, state
 from ..runs.state import RunPhase, RunState
 from ..slurm import client, job_state

@@ -1,11 +1,11 @@
-"""The commands, each with its module, and the command line. Those of rooms come last."""
+"""The commands, each with its module, and the command line. Those of plugins come last."""
 
 import argparse
 import importlib
 from typing import Protocol, cast
 
-from .. import installation
-from ..rooms import ROOMS
+from ..base import installation
+from ..plugins import PLUGINS
 
 # What each command does, in the module of its name. Only that of the chosen one is imported.
 COMMANDS = {
@@ -36,15 +36,15 @@ class Command(Protocol):
 
 
 def all_commands() -> dict[str, str]:
-    """Return each command with what it does; those of the rooms come last."""
-    of_rooms = (room.commands for room in ROOMS.values())
-    return COMMANDS | {name: about for each in of_rooms for name, about in each.items()}
+    """Return each command with what it does; those of the plugins come last."""
+    of_plugins = (plugin.commands for plugin in PLUGINS.values())
+    return COMMANDS | {name: about for each in of_plugins for name, about in each.items()}
 
 
 def load(name: str) -> Command:
     """Return the module of a command."""
-    rooms = (f"..rooms.{room}" for room, each in ROOMS.items() if name in each.commands)
-    return cast(Command, importlib.import_module(f"{next(rooms, '')}.{name}", __package__))
+    plugins = (f"..plugins.{plugin}" for plugin, each in PLUGINS.items() if name in each.commands)
+    return cast(Command, importlib.import_module(f"{next(plugins, '')}.{name}", __package__))
 
 
 def parse(words: list[str]) -> argparse.Namespace:

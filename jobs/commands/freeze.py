@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .. import hooks
 from ..config.load import load
-from ..rundir import RunDir
+from ..contract.rundir import RunDir
 from ..runs.freeze import freeze
 from . import arguments
 

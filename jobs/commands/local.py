@@ -19,24 +19,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from .. import gpus, hooks, installation, records
+from .. import hooks
 from ..attempt import attempts, srun_step
 from ..attempt.decision import Cause
 from ..attempt.reasons import hold_hint
-from ..console import display_path, format_metrics, print_line, quantity
-from ..environment import Program
-from ..errors import UserError
-from ..node.prctl import adopt_orphans, die_with_parent
+from ..base import gpus, installation
+from ..base.console import display_path, format_metrics, print_line, quantity
+from ..base.environment import Program
+from ..base.errors import UserError
+from ..base.prctl import adopt_orphans, die_with_parent
+from ..base.procfs import children
+from ..base.stop_signals import AWAITED, StopSignals
+from ..contract import records
+from ..contract.records.ended import read_attempts
+from ..contract.records.nodes import AttemptPlan, Chosen
+from ..contract.records.training import Result
+from ..contract.rundir import RunDir
+from ..contract.spec import Launch, Spec
 from ..node.torchrun import stop_signal
-from ..procfs import children
-from ..records.ended import read_attempts
-from ..records.nodes import AttemptPlan, Chosen
-from ..records.training import Result
-from ..rundir import RunDir
 from ..runs import run_lock
 from ..slurm import client
-from ..spec import Launch, Spec
-from ..stop_signals import AWAITED, StopSignals
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4

@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import NoReturn
 
-from ..errors import UserError
+from ..base.errors import UserError
 from ..node import signed_torchrun
 from . import catalogue
 

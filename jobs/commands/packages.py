@@ -5,8 +5,8 @@ import shlex
 import sys
 from collections.abc import Iterable
 
-from ..errors import UserError
-from ..spec import Spec
+from ..base.errors import UserError
+from ..contract.spec import Spec
 
 # The names under which packages are imported, where they differ.
 IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}

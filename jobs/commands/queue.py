@@ -6,18 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .. import hooks, records
-from ..console import BestEffort
-from ..environment import Program
-from ..errors import FailedError
-from ..records.ended import read_attempts
-from ..records.queued import Submission
-from ..rundir import RunDir, Timeline
+from .. import hooks
+from ..base.console import BestEffort
+from ..base.environment import Program
+from ..base.errors import FailedError
+from ..contract import records
+from ..contract.records.ended import read_attempts
+from ..contract.records.queued import Submission
+from ..contract.rundir import RunDir, Timeline
+from ..contract.spec import Spec
 from ..runs import lookup
 from ..slurm import client, executor, refusals, site
 from ..slurm.hostlist import expand_hostlist
 from ..slurm.sbatch import sbatch_argv
-from ..spec import Spec
 from .submit_claim import block_signals
 
 _HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"

@@ -1,6 +1,6 @@
 """The command resume: continue a run that was held, cancelled, interrupted or lost, or a group.
 
-It continues a run as it is. The room changes lets a user change the run first.
+It continues a run as it is. The plugin changes lets a user change the run first.
 """
 
 import argparse
@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .. import hooks, records
+from .. import hooks
 from ..attempt.close import record_completion
+from ..base.errors import UserError
 from ..config.loaded import LoadedSpec
-from ..errors import UserError
-from ..records.frozen import Revision
-from ..records.queued import Submission
-from ..rundir import RunDir
+from ..contract import records
+from ..contract.records.frozen import Revision
+from ..contract.records.queued import Submission
+from ..contract.rundir import RunDir
+from ..contract.spec import Spec
 from ..runs import (
     fact_reader,
     frozen_spec,
@@ -28,7 +30,6 @@ from ..runs import (
 )
 from ..runs.state import RunState
 from ..slurm import job_list
-from ..spec import Spec
 from . import arguments, local
 from .queue import queue
 from .submit import choose_cluster, show_job_or_train

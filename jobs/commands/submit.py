@@ -7,13 +7,14 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-from .. import hooks, installation
+from .. import hooks
+from ..base import installation
+from ..base.console import display_path
+from ..base.errors import UserError
 from ..config.load import load
 from ..config.loaded import LoadedSpec
-from ..console import display_path
-from ..errors import UserError
-from ..records.queued import Submission
-from ..rundir import RunDir
+from ..contract.records.queued import Submission
+from ..contract.rundir import RunDir
 from ..runs.freeze import freeze_all, planned_run_dir
 from ..slurm import client
 from . import arguments, packages
@@ -110,7 +111,7 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
-    from ..environment import Program
+    from ..base.environment import Program
     from ..node.torchrun import NodeOptions, torchrun_command
     from ..runs.code_snapshot import repository
     from ..slurm import refusals

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..errors import UserError
-from ..rundir import File, RunDir
+from ..base.errors import UserError
+from ..contract.rundir import File, RunDir
 from ..runs import ownership, run_lock
 
 POLL_S = 0.2

@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from ..console import printable
+from ..base.console import printable
 
 Row = dict[str, str]  # the text of each column that the run has
 

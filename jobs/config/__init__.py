@@ -5,7 +5,7 @@
 - yaml_reader: YAML 1.2 text to values with their places.
 - overrides: KEY=VALUE on top of the file.
 - resolve: fills in paths, variables and canonical forms.
-- validate: values against the dataclasses of jobs.spec; the room check has more.
+- validate: values against the dataclasses of jobs.contract.spec; the plugin check has more.
 - keys: the names of all keys, and the nearest one to a typing error.
 - reserved: options of sbatch that the kit sets itself.
 """

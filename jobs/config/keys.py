@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
-from ..problems import KeyPath
-from ..spec import SECTIONS, Scalar, Spec
+from ..contract.problems import KeyPath
+from ..contract.spec import SECTIONS, Scalar, Spec
 from .reserved import SBATCH
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -38,7 +38,7 @@ class Key:
     default: Any
     description: str
     limits: dict[str, Any] = dataclasses.field(default_factory=dict)  # ge, gt, le, lt, pattern
-    room: str | dict[str, str] = ""  # that the key needs, or that values of these patterns need
+    plugin: str | dict[str, str] = ""  # that the key needs, or that values of these patterns need
 
     @property
     def dotted(self) -> str:
@@ -68,8 +68,8 @@ def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
             factory = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()
             limits = dict(field.metadata)
-            about, room = limits.pop("description"), limits.pop("room", "")
-            yield Key(path, annotation, default, about, limits, room)
+            about, plugin = limits.pop("description"), limits.pop("plugin", "")
+            yield Key(path, annotation, default, about, limits, plugin)
 
 
 def type_at(path: KeyPath) -> Any:

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import installation
-from ..problems import Place, Problem, SpecError
-from ..rooms import ROOMS
+from ..base import installation
+from ..contract.problems import Place, Problem, SpecError
+from ..plugins import PLUGINS
 from . import overrides, validate, yaml_reader
 from .keys import nearest
 from .loaded import LoadedSpec
@@ -20,7 +20,7 @@ from .yaml_reader import Document
 
 __all__ = ["SpecError", "load"]
 
-SWEEP = "sweep"  # a section that is no part of a spec: the room sweeps reads it
+SWEEP = "sweep"  # a section that is no part of a spec: the plugin sweeps reads it
 
 
 def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> LoadedSpec:
@@ -32,8 +32,8 @@ def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> L
     text, document = read(path, arguments)
     if SWEEP in document.values:
         if not is_point:
-            hint = "this copy of the kit does not have the room sweeps: remove the section"
-            if "sweeps" in ROOMS:
+            hint = "this copy of the kit does not have the plugin sweeps: remove the section"
+            if "sweeps" in PLUGINS:
                 hint = f"{installation.with_config('sweep', str(path))} runs them"
             what = "this file describes several runs, and this command takes one"
             problem = Problem((SWEEP,), what, hint, place=document.place((SWEEP,)))

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from ..problems import Problem
-from ..spec import Spec
+from ..contract.problems import Problem
+from ..contract.spec import Spec
 from .yaml_reader import Document
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..problems import CONTROL, KeyPath, Place, Problem
+from ..contract.problems import CONTROL, KeyPath, Place, Problem
 from . import yaml_reader
 from .keys import as_whole, is_text, is_text_item, type_at
 from .yaml_reader import Document, YamlNode

@@ -4,9 +4,9 @@ import dataclasses
 import os
 from typing import Any
 
-from ..problems import KeyPath, Problem, expand_path
+from ..contract.problems import KeyPath, Problem, expand_path
+from ..contract.spec import Spec
 from ..slurm import duration
-from ..spec import Spec
 from .keys import keys, sections
 
 INIT_FROM: KeyPath = ("train", "init_from")

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from .. import hooks
-from ..problems import CONTROL, KeyPath, Problem, SpecError, format_value
-from ..rooms import ROOMS, missing
+from ..contract.problems import CONTROL, KeyPath, Problem, SpecError, format_value
+from ..contract.spec import SECTIONS, Spec
+from ..plugins import PLUGINS, missing
 from ..slurm import duration
-from ..spec import SECTIONS, Spec
 from . import resolve
 from .keys import (
     Key,
@@ -39,7 +39,7 @@ _RANGE = re.compile("([1-9][0-9]*)-([1-9][0-9]*)")
 _CONTROL = re.compile(f"[{CONTROL}]")
 _LISTS_OF_WORDS = ("args", "command_prefix", "srun_args")
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
-# For each limit of a key in jobs.spec: whether a value keeps it, and its words.
+# For each limit of a key in jobs.contract.spec: whether a value keeps it, and its words.
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
     "ge": (operator.ge, "must be at least"),
     "gt": (operator.gt, "must be greater than"),
@@ -66,7 +66,7 @@ def validate(document: Document) -> Spec:
     report.add(wrong_paths)
     report.add(_values(report.values, document))
     report.add(_wrong_types(report.values, document))
-    report.add(_missing_rooms(report.values))
+    report.add(_missing_plugins(report.values))
     spec = _spec(report.values)
     report.add(hooks.problems(spec))
     if report.problems:
@@ -100,17 +100,17 @@ class _Report:
                 self.values = resolve.without_key(self.values, problem.path)
 
 
-def _missing_rooms(values: dict[str, Any]) -> Iterator[Problem]:
-    """Yield the keys whose room this copy of the kit does not have."""
+def _missing_plugins(values: dict[str, Any]) -> Iterator[Problem]:
+    """Yield the keys whose plugin this copy of the kit does not have."""
     for path, key in keys().items():
         section = values if len(path) == 1 else values.get(str(path[0]), {})
         value = section.get(str(path[-1]), key.default)
         is_own = isinstance(value, str) and ":" in value
-        if isinstance(room := key.room, dict):
-            of_value = (name for text, name in room.items() if re.fullmatch(text, str(value)))
-            room = next(of_value, "")
-        if room and room not in ROOMS and value != key.default and not is_own:
-            yield Problem(path, missing(room), "leave it out, or add the folder of the room")
+        if isinstance(plugin := key.plugin, dict):
+            of_value = (name for text, name in plugin.items() if re.fullmatch(text, str(value)))
+            plugin = next(of_value, "")
+        if plugin and plugin not in PLUGINS and value != key.default and not is_own:
+            yield Problem(path, missing(plugin), "leave it out, or add the folder of the plugin")
 
 
 def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:

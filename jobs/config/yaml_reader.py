@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ..problems import CONTROL, KeyPath, Place, Problem, format_value
+from ..contract.problems import CONTROL, KeyPath, Place, Problem, format_value
 
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
 MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from .errors import UserError
+from ..base.errors import UserError
 from .spec import Spec, Train
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .console import printable
-from .errors import UserError
+from ..base.console import printable
+from ..base.errors import UserError
 
 # The way to a key: names of mappings and positions in lists.
 KeyPath = tuple[str | int, ...]

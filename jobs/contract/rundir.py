@@ -1,8 +1,8 @@
 """The run directory: the path of each file in it, and the functions that write these files.
 
 Each file has one writer, and there are no locks: on a network file system appends of several
-writers interleave, and flock may succeed for two hosts at once. jobs.records has the content of
-the files. Standard library only; the trainer imports this module.
+writers interleave, and flock may succeed for two hosts at once. jobs.contract.records has the
+content of the files. Standard library only; the trainer imports this module.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from . import shared_files
-from .errors import RecordError
+from ..base import shared_files
+from ..base.errors import RecordError
 
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.

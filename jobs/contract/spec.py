@@ -1,9 +1,9 @@
 """The experiment spec: typed, frozen, standard library only.
 
 `jobs.config.load` checks a YAML file once, at submit, and makes these objects of it. Attempts,
-agents and ranks read the frozen `spec.json` with `Spec.from_json`, which checks nothing again.
-The constraints in the metadata are the limits of a value: `ge`, `gt`, `le`, `lt`, `pattern`.
-`room` in the metadata names the room that the key needs, or that some values need: by a pattern.
+agents and ranks read the frozen `spec.json` with `Spec.from_json`, which checks nothing again. The
+constraints in the metadata are the limits of a value: `ge`, `gt`, `le`, `lt`, `pattern`. `plugin`
+in the metadata names the plugin that the key needs, or that some values need: by a pattern.
 """
 
 import dataclasses
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from . import records, shared_files
-from .errors import RecordError, UserError
+from ..base import shared_files
+from ..base.errors import RecordError, UserError
+from . import records
 from .rundir import FORMAT, parse_json
 
 Scalar = str | int | float | bool
 
 # The built-in values of the keys of the section train that also take an import path; ZOO_ those of
-# the room zoo.
+# the plugin zoo.
 ZOO_MODELS = ("resnet18", "resnet50", "gpt")
 ZOO_DATASETS = ("cifar10", "image_folder", "diabetes", "python_source", "tokens")
 ZOO_OBJECTIVES = ("regression", "language_model")
@@ -58,13 +59,13 @@ class Slurm:
         1,
         "Number of nodes that train. 6-8: each start uses all that Slurm gives it, and after the "
         "loss of a node the run continues on the others, as long as 6 are left.",
-        room={r"\d+-\d+": "nodes"},
+        plugin={r"\d+-\d+": "nodes"},
     )
     spare_nodes: int = key(
         0,
         "Nodes in reserve: one of them replaces a lost node at once, without a requeue.",
         ge=0,
-        room="nodes",
+        plugin="nodes",
     )
     gpus_per_node: int | str = key(
         0, "GPUs on each node, also with their type as in a100:2; 0 requests none."
@@ -85,7 +86,7 @@ class Slurm:
         "How the run continues. requeue: Slurm starts its job again. successor: a second job also "
         "waits in the queue for the end of the first. auto: a successor only if a requeue cannot "
         "continue the run.",
-        room={"successor": "sites"},
+        plugin={"successor": "sites"},
     )
     max_restarts: int = key(
         200,
@@ -97,7 +98,7 @@ class Slurm:
         24,
         "Hours for which the run leaves out a suspected node; 0: it leaves out none.",
         ge=0,
-        room="nodes",
+        plugin="nodes",
     )
     sbatch_args: dict[str, Scalar] = key(
         {},
@@ -161,15 +162,17 @@ class Launch:
         1, "CPU threads of each rank; frozen, because results depend on it.", ge=1
     )
     module: str | None = key(
-        None, "Python module that each rank runs; trainer if unset.", room="scripts"
+        None, "Python module that each rank runs; trainer if unset.", plugin="scripts"
     )
-    script: str | None = key(None, "Your own torchrun script instead of a module.", room="scripts")
+    script: str | None = key(
+        None, "Your own torchrun script instead of a module.", plugin="scripts"
+    )
     args: list[str] = key([], "Arguments of your module or script.")
     inputs: list[str] = key(
         [],
         "Files and folders of the script's repository that git ignores, such as data; the script's "
         "working directory gets links to them.",
-        room="scripts",
+        plugin="scripts",
     )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(
@@ -192,12 +195,12 @@ class Launch:
         0,
         "Processes of each rank that read a dataset by sample; results do not depend on it.",
         ge=0,
-        room="samples",
+        plugin="samples",
     )
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
         "none",
         "Signal at which your own script saves and stops: TERM for kit_stop.py; none: no signal.",
-        room="scripts",
+        plugin="scripts",
     )
     stop_check_steps: int | Literal["auto"] = key(
         "auto", "Steps between two agreements of the ranks on a stop; auto: about every 50 ms."
@@ -207,13 +210,13 @@ class Launch:
         "Seconds without progress before the run counts as hung (10 times as long before the first "
         "step); auto: 540 and 1800. For your own script: seconds without output or report of any "
         "rank; auto: no limit.",
-        room="health",
+        plugin="health",
     )
     fork: bool | Literal["auto"] = key(
         "auto",
         "Fork the trainer's ranks out of torchrun, which imports torch once for all of a node; "
         "auto: on nodes without GPUs.",
-        room={"True": "fast_start"},
+        plugin={"True": "fast_start"},
     )
     max_crashes: int = key(
         3,
@@ -232,70 +235,72 @@ class Train:
     """What the weights depend on; a checkpoint fits only the section that it was made with."""
 
     model: str = key(
-        "mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}", room=dict.fromkeys(ZOO_MODELS, "zoo")
+        "mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}", plugin=dict.fromkeys(ZOO_MODELS, "zoo")
     )
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
         None,
         "Weights of a new run: a run directory, a checkpoint, .safetensors or their index.",
-        room="weights",
+        plugin="weights",
     )
     init_from_prefix: str = key(
         "",
         "Prefix to remove from the names in init_from, with its dot, such as `module.`",
-        room="weights",
+        plugin="weights",
     )
     objective: str = key(
         "classification",
         f"How loss and metrics of a batch are computed: {', '.join(OBJECTIVES)}, {_OR_YOURS}",
-        room=dict.fromkeys(ZOO_OBJECTIVES, "zoo"),
+        plugin=dict.fromkeys(ZOO_OBJECTIVES, "zoo"),
     )
     objective_args: dict[str, Any] = key({}, "Arguments of the objective.")
     dataset: str = key(
-        "digits", f"{', '.join(DATASETS)}, {_OR_YOURS}", room=dict.fromkeys(ZOO_DATASETS, "zoo")
+        "digits", f"{', '.join(DATASETS)}, {_OR_YOURS}", plugin=dict.fromkeys(ZOO_DATASETS, "zoo")
     )
     dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
     collate: str | None = key(
-        None, "Your own package.module:callable from a list of samples to a batch.", room="samples"
+        None,
+        "Your own package.module:callable from a list of samples to a batch.",
+        plugin="samples",
     )
     transform: str | None = key(
         None,
         f"{', '.join(TRANSFORMS)} (crop, flip, normalise), {_OR_YOURS}",
-        room=dict.fromkeys(TRANSFORMS, "zoo"),
+        plugin=dict.fromkeys(TRANSFORMS, "zoo"),
     )
     transform_args: dict[str, Any] = key({}, "Arguments of the transform.")
     strategy: str = key(
         "ddp",
         "What the ranks divide among them: ddp (the batches), fsdp (also weights, gradients and "
         "optimizer state), hsdp (as fsdp, but within each group of shard_size ranks).",
-        room=dict.fromkeys(("fsdp", "hsdp"), "sharded"),
+        plugin=dict.fromkeys(("fsdp", "hsdp"), "sharded"),
     )
     shard_size: int | None = key(
         None,
         "hsdp: ranks that share the weights; the ranks of one node if unset.",
         ge=2,
-        room="sharded",
+        plugin="sharded",
     )
     shard_modules: list[str] = key(
         [],
         "Classes of the model's blocks, which are sharded, compiled and checkpointed one by one; "
         "unset: the class of the longest nn.ModuleList or nn.Sequential of one class.",
-        room="sharded",
+        plugin="sharded",
     )
     reshard_after_forward: bool = key(
         True,
         "fsdp, hsdp: free each block's weights until its backward pass; false is faster.",
-        room="sharded",
+        plugin="sharded",
     )
     offload_optimizer: bool = key(
         False,
         "fsdp, hsdp: shards and optimizer in the host's memory; on GPUs only.",
-        room="sharded",
+        plugin="sharded",
     )
     activation_checkpointing: bool = key(
         False,
         "Compute each block again in the backward pass instead of keeping its activations.",
-        room="sharded",
+        plugin="sharded",
     )
     epochs: int = key(1, "Passes over the training set.", ge=1)
     max_steps: int | None = key(
@@ -322,7 +327,7 @@ class Train:
         "constant",
         "After the warm-up: constant, cosine down to 0, wsd (constant, then linear down to 0), "
         f"{_OR_YOURS}",
-        room={"wsd": "zoo"},
+        plugin={"wsd": "zoo"},
     )
     schedule_args: dict[str, Any] = key({}, "Arguments of your own schedule.")
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
@@ -331,7 +336,7 @@ class Train:
         "Share of the steps in which the wsd schedule goes down to 0, at the end.",
         gt=0,
         le=1,
-        room="zoo",
+        plugin="zoo",
     )
     grad_clip_norm: float | None = key(
         None, "Largest norm of all gradients together; null: no clipping.", gt=0
@@ -347,7 +352,7 @@ class Train:
         False,
         "Compile the model, or each block; with fsdp and hsdp always each block. The cache is kept "
         "across requeues.",
-        room={"blocks": "sharded"},
+        plugin={"blocks": "sharded"},
     )
     gradient_as_bucket_view: bool = key(True, "DDP: gradients are views into its buckets.")
     static_graph: bool = key(False, "DDP: the graph is the same in every step.")
@@ -408,12 +413,12 @@ class Log:
     """What is logged, and where."""
 
     every_steps: int = key(10, "Optimizer steps between two log lines.", ge=1)
-    tensorboard: bool = key(False, "Write TensorBoard's event files.", room="trackers")
+    tensorboard: bool = key(False, "Write TensorBoard's event files.", plugin="trackers")
     wandb: Literal["off", "offline", "online"] = key(
-        "off", "Weights & Biases; offline leaves the upload to `wandb sync`.", room="trackers"
+        "off", "Weights & Biases; offline leaves the upload to `wandb sync`.", plugin="trackers"
     )
     wandb_project: str | None = key(
-        None, "Project of Weights & Biases; the run's name if unset.", room="trackers"
+        None, "Project of Weights & Biases; the run's name if unset.", plugin="trackers"
     )
 
 
@@ -422,9 +427,9 @@ class Profile:
     """Which steps torch's profiler traces, into RUN_DIR/tensorboard/profile."""
 
     steps: list[int] = key(
-        [], "First and last optimizer step to trace, such as [20, 25].", room="profiler"
+        [], "First and last optimizer step to trace, such as [20, 25].", plugin="profiler"
     )
-    ranks: list[int] = key([0], "Ranks that trace.", room="profiler")
+    ranks: list[int] = key([0], "Ranks that trace.", plugin="profiler")
 
 
 @dataclass(frozen=True)
@@ -435,7 +440,7 @@ class Notify:
         None,
         "Shell line that the first node runs in the run directory, for 30 s at most, with "
         "KIT_RUN_ID, KIT_RUN_DIR, KIT_STATE (completed, held, cancelled) and KIT_REASON.",
-        room="notify",
+        plugin="notify",
     )
     mail: str | None = key(
         None, "Address for Slurm's mail at the end or at a hold; none at a requeue."

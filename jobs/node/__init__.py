@@ -9,5 +9,4 @@
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
 - oom: how many processes the kernel killed because memory ran out, and what memory is free.
-- prctl: what the kernel does with a process whose parent dies, and its name.
 """

@@ -50,10 +50,10 @@ def main() -> int:
     refuse_old_python(sys.argv[1:], sys.version_info[:3])
     # Before all imports that take time: a stop signal that arrives before its handler is installed
     # would kill the agent, and srun would then end the attempt.
-    from ..stop_signals import block_stop_signals
+    from ..base.stop_signals import block_stop_signals
 
     block_stop_signals()
-    from ..console import begin_lines_with_time, escape_output
+    from ..base.console import begin_lines_with_time, escape_output
     from .agent import main as run
 
     begin_lines_with_time()

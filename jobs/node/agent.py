@@ -15,18 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import environment, gpus, hooks, records
-from ..console import BestEffort, print_line, with_time
-from ..environment import Program
-from ..errors import HINT, FailedError, UserError
-from ..procfs import children
-from ..records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
-from ..rundir import AttemptDir, RunDir, Timeline, write_atomic
-from ..spec import Spec
-from ..stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
+from .. import hooks
+from ..base import environment, gpus
+from ..base.console import BestEffort, print_line, with_time
+from ..base.environment import Program
+from ..base.errors import HINT, FailedError, UserError
+from ..base.prctl import die_with_parent
+from ..base.procfs import children
+from ..base.stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
+from ..contract import records
+from ..contract.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
+from ..contract.rundir import AttemptDir, RunDir, Timeline, write_atomic
+from ..contract.spec import Spec
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
-from .prctl import die_with_parent
 from .rank import RANKS_DIR
 from .torchrun import Node, stop_signal, torchrun_command
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from .. import installation
-from ..errors import UserError
-from ..records.nodes import node_name
+from ..base import installation
+from ..base.errors import UserError
+from ..contract.records.nodes import node_name
 
 SIOCGIFADDR = 0x8915  # Source: linux/sockios.h
 # Address, index of the interface, prefix length, scope, flags, name of the interface.

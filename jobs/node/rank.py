@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from ..console import BestEffort, begin_lines_with_time, print_line, with_time
-from ..procfs import parent_of
-from ..records.nodes import node_name
-from ..rundir import RunDir, Timeline, relink
-from .prctl import die_with_parent, set_name
+from ..base.console import BestEffort, begin_lines_with_time, print_line, with_time
+from ..base.prctl import die_with_parent, set_name
+from ..base.procfs import parent_of
+from ..contract.records.nodes import node_name
+from ..contract.rundir import RunDir, Timeline, relink
 
 # A folder of the node, in which each rank creates a file of its number for the agent.
 RANKS_DIR = "KIT_RANKS_DIR"

@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..errors import UserError
-from ..records.nodes import AttemptPlan, node_name
-from ..stop_signals import STOP_SIGNALS
+from ..base.errors import UserError
+from ..base.stop_signals import STOP_SIGNALS
+from ..contract.records.nodes import AttemptPlan, node_name
 from . import interfaces
 from .interfaces import is_ipv6, is_reachable
 

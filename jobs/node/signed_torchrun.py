@@ -54,8 +54,8 @@ def main(argv: "list[str]") -> None:
     if argv[0] == "--standalone":
         key = os.urandom(KEY_BYTES)
     else:
-        from .. import shared_files
-        from ..rundir import RunDir
+        from ..base import shared_files
+        from ..contract.rundir import RunDir
 
         attempt = RunDir(Path(os.environ["KIT_RUN_DIR"])).attempt(int(os.environ["KIT_ATTEMPT"]))
         key = shared_files.read_bytes(attempt.rendezvous_key)

@@ -13,12 +13,12 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from .. import log_text
-from ..errors import PEER_TEXTS
-from ..kinds import Kind
-from ..known_causes import REPEATED, UNSIGNED, known_cause
-from ..records.nodes import RankError
-from ..rundir import AttemptDir
+from ..base import log_text
+from ..base.errors import PEER_TEXTS
+from ..contract.kinds import Kind
+from ..contract.known_causes import REPEATED, UNSIGNED, known_cause
+from ..contract.records.nodes import RankError
+from ..contract.rundir import AttemptDir
 
 # An entry of torchrun's summary; the entry of the rank that failed first is the last one. Source:
 # torch.distributed.elastic.multiprocessing.errors.

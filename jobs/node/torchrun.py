@@ -7,12 +7,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import gpus
-from ..console import print_line
-from ..records.nodes import NODE, AttemptPlan
-from ..rundir import RunDir
-from ..spec import Launch, Spec
-from ..stop_signals import HANDLED_BY_TORCHRUN
+from ..base import gpus
+from ..base.console import print_line
+from ..base.stop_signals import HANDLED_BY_TORCHRUN
+from ..contract.records.nodes import NODE, AttemptPlan
+from ..contract.rundir import RunDir
+from ..contract.spec import Launch, Spec
 from . import interfaces
 from .signed_torchrun import LAUNCHER
 

@@ -1,7 +1,7 @@
 """Run directories: found, made, read and checked.
 
 - lookup: finds a run by directory, run id, job id or name.
-- group: runs that a room made together.
+- group: runs that a plugin made together.
 - state: in which state a run is, from its files and one answer of Slurm.
 - fact_reader: reads the files of a run and what agents and ranks wrote in an attempt, each once.
 - interpret: what these facts mean: pure functions.

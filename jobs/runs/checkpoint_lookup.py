@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 
-from .. import records
-from ..checkpoint.names import (
+from ..contract import records
+from ..contract.checkpoint.names import (
     QUARANTINE_PREFIX,
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
     newest_first,
 )
-from ..records.training import SavedCheckpoint
-from ..rundir import RunDir
+from ..contract.records.training import SavedCheckpoint
+from ..contract.rundir import RunDir
 
 
 def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) -> str | None:

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import installation, shared_files
-from ..console import print_line
-from ..errors import UserError
+from ..base import installation, shared_files
+from ..base.console import print_line
+from ..base.errors import UserError
 from . import ownership
 from .code_secrets import secret_in
 from .git import ask_git

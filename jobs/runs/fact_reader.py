@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from .. import records, shared_files
-from ..kinds import Kind
-from ..known_causes import UNSIGNED
+from ..base import shared_files
+from ..base.shared_files import names_in
+from ..contract import records
+from ..contract.kinds import Kind
+from ..contract.known_causes import UNSIGNED
+from ..contract.records.ended import read_attempts
+from ..contract.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
+from ..contract.records.queued import SlurmSite, Submission, Successor
+from ..contract.records.training import Outcome, Progress, Result, read_events
+from ..contract.rundir import AttemptDir, RunDir
 from ..node import silent_end
-from ..records.ended import read_attempts
-from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
-from ..records.queued import SlurmSite, Submission, Successor
-from ..records.training import Outcome, Progress, Result, read_events
-from ..rundir import AttemptDir, RunDir
-from ..shared_files import names_in
 from . import checkpoint_lookup, interpret, scratch_purge
 from .interpret import AttemptFacts, NodeFacts, RunFacts, Saved
 

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .. import hooks, records
+from .. import hooks
+from ..base.console import print_line
+from ..base.errors import UserError
 from ..config.loaded import LoadedSpec
-from ..console import print_line
-from ..errors import UserError
-from ..records.frozen import Overrides, PackageVersion, Provenance
-from ..rundir import RunDir, Timeline, relink, write_durable
-from ..spec import Spec
+from ..contract import records
+from ..contract.records.frozen import Overrides, PackageVersion, Provenance
+from ..contract.rundir import RunDir, Timeline, relink, write_durable
+from ..contract.spec import Spec
 from . import code_snapshot, ownership
 from .git import ask_git
 from .lookup import runs_root

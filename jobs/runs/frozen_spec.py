@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import hooks, records, shared_files
-from ..errors import UserError
-from ..problems import KeyPath
-from ..records.frozen import Overrides, Provenance
-from ..rundir import RunDir, write_atomic
-from ..spec import Spec
+from .. import hooks
+from ..base import shared_files
+from ..base.errors import UserError
+from ..contract import records
+from ..contract.problems import KeyPath
+from ..contract.records.frozen import Overrides, Provenance
+from ..contract.rundir import RunDir, write_atomic
+from ..contract.spec import Spec
 
 if TYPE_CHECKING:
     from ..config.loaded import LoadedSpec

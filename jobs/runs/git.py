@@ -4,8 +4,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from .. import environment, hooks
-from ..environment import Program
+from .. import hooks
+from ..base import environment
+from ..base.environment import Program
 
 # A freeze starts no program beside git: a diff writes the index, after which git runs a hook.
 _OFF = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")

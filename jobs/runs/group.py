@@ -1,13 +1,13 @@
-"""What the core knows of runs that a room made together."""
+"""What the core knows of runs that a plugin made together."""
 
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..rundir import RunDir
+from ..contract.rundir import RunDir
 
 
 class Group(Protocol):
-    """Runs that a room made together, in a folder of their own."""
+    """Runs that a plugin made together, in a folder of their own."""
 
     @property
     def path(self) -> Path:

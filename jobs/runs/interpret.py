@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ..checkpoint.names import checkpoint_step, is_newer
-from ..console import quantity
-from ..errors import HINT, UserError
-from ..kinds import OF_MEMORY, Kind
-from ..known_causes import REPEATED, UNSIGNED, known_cause
-from ..log_text import first_line
-from ..records.ended import FINAL, LOST, Action, AttemptRecord, Evidence
-from ..records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
-from ..records.queued import SlurmSite, Submission, Successor
-from ..records.training import CodeSpan, Event, Outcome, Progress, Result
-from ..spec import Spec
-from ..stop_signals import STOP_SIGNALS
+from ..base.console import quantity
+from ..base.errors import HINT, UserError
+from ..base.log_text import first_line
+from ..base.stop_signals import STOP_SIGNALS
+from ..contract.checkpoint.names import checkpoint_step, is_newer
+from ..contract.kinds import OF_MEMORY, Kind
+from ..contract.known_causes import REPEATED, UNSIGNED, known_cause
+from ..contract.records.ended import FINAL, LOST, Action, AttemptRecord, Evidence
+from ..contract.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
+from ..contract.records.queued import SlurmSite, Submission, Successor
+from ..contract.records.training import CodeSpan, Event, Outcome, Progress, Result
+from ..contract.spec import Spec
 
 # The longest pause before a retry, and its start.
 RETRY_S = 120.0

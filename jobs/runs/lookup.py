@@ -12,12 +12,14 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from .. import hooks, installation, records, shared_files
-from ..console import user_name
-from ..errors import UserError
-from ..records.ended import read_attempts
-from ..records.queued import Claim, Submission
-from ..rundir import RunDir, relink
+from .. import hooks
+from ..base import installation, shared_files
+from ..base.console import user_name
+from ..base.errors import UserError
+from ..contract import records
+from ..contract.records.ended import read_attempts
+from ..contract.records.queued import Claim, Submission
+from ..contract.rundir import RunDir, relink
 from . import ownership
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
@@ -36,7 +38,7 @@ def runs_root(configured: str | None = None) -> Path:
     The command `kit` takes `runs` at the top of the repository, from any folder in it.
     """
     if chosen := configured or os.environ.get("KIT_RUNS"):
-        from ..problems import expand_path  # status often does without
+        from ..contract.problems import expand_path  # status often does without
 
         try:
             return Path(chosen if configured else expand_path(chosen)).absolute()

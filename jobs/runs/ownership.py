@@ -10,10 +10,10 @@ import os
 import stat
 from pathlib import Path
 
-from .. import shared_files
-from ..console import user_name
-from ..errors import UserError
-from ..rundir import RunDir
+from ..base import shared_files
+from ..base.console import user_name
+from ..base.errors import UserError
+from ..contract.rundir import RunDir
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 SHARED = stat.S_ISGID | stat.S_IWGRP  # a runs root of a group: chmod 2770

@@ -5,8 +5,8 @@ import os
 import re
 from pathlib import Path
 
-from .. import installation
-from ..rundir import RunDir
+from ..base import installation
+from ..contract.rundir import RunDir
 
 # A frame of a Python traceback.
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)

@@ -10,10 +10,11 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from .. import records, shared_files
-from ..errors import UserError
-from ..records.frozen import Part, Revision
-from ..rundir import RunDir, relink, write_atomic
+from ..base import shared_files
+from ..base.errors import UserError
+from ..contract import records
+from ..contract.records.frozen import Part, Revision
+from ..contract.rundir import RunDir, relink, write_atomic
 
 
 @contextlib.contextmanager

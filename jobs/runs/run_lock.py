@@ -17,14 +17,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from .. import installation, records
-from ..console import user_name
-from ..errors import FailedError, UserError
-from ..known_causes import way_out
-from ..procfs import start_of
-from ..records.queued import Claim
-from ..records.queued import Owner as Owner
-from ..rundir import RunDir, fsync_directory, write_durable
+from ..base import installation
+from ..base.console import user_name
+from ..base.errors import FailedError, UserError
+from ..base.procfs import start_of
+from ..contract import records
+from ..contract.known_causes import way_out
+from ..contract.records.queued import Claim
+from ..contract.records.queued import Owner as Owner
+from ..contract.rundir import RunDir, fsync_directory, write_durable
 from ..slurm import client, job_list
 from ..slurm.client import Liveness
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from .. import installation, shared_files
-from ..errors import RecordError, UserError
-from ..rooms import ROOMS
-from ..rundir import RunDir, folder_of
-from ..spec import Spec
+from ..base import installation, shared_files
+from ..base.errors import RecordError, UserError
+from ..contract.rundir import RunDir, folder_of
+from ..contract.spec import Spec
+from ..plugins import PLUGINS
 from . import code_snapshot
 
 HINT = (
@@ -47,7 +47,7 @@ def check_code(run_dir: RunDir) -> tuple[Path, Path]:
         is_copy = code_snapshot.NAME.fullmatch(folder.name)
         if is_copy and (what := code_snapshot.damage(folder)) is not None:
             way = "a submit of the same checkout makes an equal copy there: put it in this place"
-            if "changes" in ROOMS:
+            if "changes" in PLUGINS:
                 command = installation.command("resume", run_dir.run_id, "", "code")
                 way = f"{command} takes the code of its checkout"
             raise UserError(f"the frozen code has lost or changed files: {what}\n  hint: {way}")

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from .. import records, shared_files
-from ..errors import FailedError, UserError
-from ..records import RecordError
-from ..records.ended import ENDS, Action
-from ..records.queued import RecordedJob, Submission, Successor
-from ..records.training import Result
-from ..rundir import RunDir
+from ..base import shared_files
+from ..base.errors import FailedError, UserError
+from ..contract import records
+from ..contract.records import RecordError
+from ..contract.records.ended import ENDS, Action
+from ..contract.records.queued import RecordedJob, Submission, Successor
+from ..contract.records.training import Result
+from ..contract.rundir import RunDir
 from ..slurm import job_list, job_state
 from ..slurm.client import Job, Liveness
 from . import fact_reader, interpret, run_lock

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import environment
-from ..console import print_line
-from ..records.queued import RequeueAnswer
+from ..base import environment
+from ..base.console import print_line
+from ..contract.records.queued import RequeueAnswer
 from . import job_state
 
 CALL_TIMEOUT_S = 30

@@ -6,7 +6,7 @@ days-hours:minutes and days-hours:minutes:seconds.
 
 import re
 
-from ..console import format_duration
+from ..base.console import format_duration
 
 _DIGITS = "([0-9]{1,9})"
 _FORM = re.compile(rf"(?:{_DIGITS}-)?{_DIGITS}(?::{_DIGITS})?(?::{_DIGITS})?")

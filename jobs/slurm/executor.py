@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import FailedError
+from ..base.errors import FailedError
 from . import client
 
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..console import user_name
-from ..records.queued import RecordedJob
+from ..base.console import user_name
+from ..contract.records.queued import RecordedJob
 from . import client, duration, job_state, site
 from .client import Job, Liveness, call
 

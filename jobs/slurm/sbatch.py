@@ -6,9 +6,9 @@ Standard library only.
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import installation
-from ..rundir import JOB_LOG, RunDir
-from ..spec import Spec
+from ..base import installation
+from ..contract.rundir import JOB_LOG, RunDir
+from ..contract.spec import Spec
 
 SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
 

@@ -6,9 +6,9 @@ If Slurm does not answer, its defaults count. Standard library only.
 import re
 from collections.abc import Mapping
 
-from .. import records
-from ..records.queued import SlurmSite
-from ..rundir import RunDir
+from ..contract import records
+from ..contract.records.queued import SlurmSite
+from ..contract.rundir import RunDir
 from . import client
 
 

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.training import Event, Result, read_events
+from slurm_job_kit.jobs.base.procfs import parent_of
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
+from slurm_job_kit.jobs.contract.records.training import Event, Result, read_events
 from tests.bench.rounds import Figure, Target
 from tests.bench.start.local_run import LocalRun, wait_for
 

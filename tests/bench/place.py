@@ -10,17 +10,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
-from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.trainer.hooks import callbacks
-from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.events import Events
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
+from slurm_job_kit.trainer.process.stop import StopSignal
 from slurm_job_kit.trainer.process.watcher import Pulse
-from slurm_job_kit.trainer.run import prepare
-from slurm_job_kit.trainer.stop import StopSignal
+from slurm_job_kit.trainer.training.loop import Loop
+from slurm_job_kit.trainer.training.run import prepare
 from tests.core.run_files import write_json
 
 
@@ -104,14 +104,14 @@ class Place:
     def run(
         self, context: RankContext, loop: Loop, clock: StepClock, stop: StopSignal | None = None
     ) -> str:
-        """Train a prepared run as `trainer.run` does; returns how it ended."""
+        """Train a prepared run as `trainer.training.run` does; returns how it ended."""
         interval_steps = context.run.spec.launch.stop_check_steps
         agreement = StepAgreement(stop or StopSignal(), interval_steps, context.device)
-        pulse, of_rooms = context.pulse, context.watchers
-        assert isinstance(pulse, ClockedPulse) and isinstance(of_rooms, list)
+        pulse, of_plugins = context.pulse, context.watchers
+        assert isinstance(pulse, ClockedPulse) and isinstance(of_plugins, list)
         pulse.clock = clock
         for each in callbacks(pulse):  # not before: a watchdog would take the time until here
-            of_rooms.append(each)
+            of_plugins.append(each)
             each.opened(context)
             each.restored(loop)
         status = loop.run(agreement)

@@ -12,10 +12,10 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.config.load import SpecError, load
-from slurm_job_kit.jobs.problems import Problem
-from slurm_job_kit.jobs.rooms import ROOMS
+from slurm_job_kit.jobs.contract.problems import Problem
+from slurm_job_kit.jobs.contract.spec import Spec
+from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.spec import Spec
 from tests.core.fake_slurm import FakeSlurm
 from tests.core.run_files import TINY, frozen, write_json
 from tests.core.two_hosts import file_client as file_client
@@ -158,7 +158,7 @@ def slurm(here, fake_slurm, monkeypatch, frozen_code):
     """The same working directory with Slurm's clients, and without what takes seconds."""
     (here / "runs").mkdir()
     (here / "runs/.code").symlink_to(frozen_code)
-    monkeypatch.delitem(ROOMS, "check", raising=False)
+    monkeypatch.delitem(PLUGINS, "check", raising=False)
     return fake_slurm
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import IndexedBatches
 from tests.core.ranks import context_of, place_of

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.events import Events
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.process.watcher import Pulse, Watcher
 
@@ -21,9 +21,9 @@ CPU = torch.device("cpu")
 LIMIT_S = 300
 # torch's workers and the sharded strategies, which each rank would import otherwise.
 PRELOADED = (
-    "slurm_job_kit.trainer.rooms.samples.worker_init",
-    "slurm_job_kit.trainer.rooms.samples.processes",
-    "slurm_job_kit.trainer.rooms.sharded.fsdp",
+    "slurm_job_kit.trainer.plugins.samples.worker_init",
+    "slurm_job_kit.trainer.plugins.samples.processes",
+    "slurm_job_kit.trainer.plugins.sharded.fsdp",
 )
 
 

@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
-from slurm_job_kit.jobs.records.frozen import Overrides
-from slurm_job_kit.jobs.records.training import Best, Progress
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, append_jsonl, write_atomic
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.checkpoint.manifest import FileDigest, Manifest, NamedFile
+from slurm_job_kit.jobs.contract.records.frozen import Overrides
+from slurm_job_kit.jobs.contract.records.training import Best, Progress
+from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir, append_jsonl, write_atomic
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
-from slurm_job_kit.jobs.spec import Spec
 
 Completed = subprocess.CompletedProcess[str]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -107,7 +108,7 @@ def make_run(here, run_id="20260101", name="tiny", root="runs"):
 
 def make_kit(folder: Path) -> Path:
     """Create a repository with the two files by which the kit is known, both empty."""
-    for file in (SCRIPT, Path(installation.NAME, "jobs/rundir.py")):
+    for file in (SCRIPT, Path(installation.NAME, "jobs/contract/rundir.py")):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text("#!/usr/bin/env bash\n")
     return folder

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.base.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.duration import parse_or_zero
-from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/ddp.sbatch"
 REST = SCRIPT.with_name("ddp_prepare.sh")
@@ -183,7 +183,7 @@ def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
 
 
 def run_with_setup(folder, text):
-    for name in ("spec.json", "code/x", "kit/slurm_job_kit/jobs/rundir.py"):
+    for name in ("spec.json", "code/x", "kit/slurm_job_kit/jobs/contract/rundir.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (folder / "setup.sh").write_text(text)

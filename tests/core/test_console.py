@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.console import format_duration, print_line
+from slurm_job_kit.jobs.base.console import format_duration, print_line
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
@@ -68,7 +68,7 @@ def test_a_line_shows_all_scripts_as_they_are(capfd):
 
 
 def test_a_stdout_of_ascii_ends_no_command():
-    script = "from slurm_job_kit.jobs.console import escape_output as e; e(); print('Müller')"
+    script = "from slurm_job_kit.jobs.base.console import escape_output as e; e(); print('Müller')"
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-c", script]
     assert subprocess.check_output(command, cwd=REPOSITORY, env=env) == b"M\\xfcller\n"

@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from slurm_job_kit.jobs import hooks
-from slurm_job_kit.jobs.environment import Program
+from slurm_job_kit.jobs.base.environment import Program
 from slurm_job_kit.jobs.node import agent
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.runs.git import ask_git

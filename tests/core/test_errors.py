@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir, read_json, read_jsonl
 from slurm_job_kit.trainer import errors
 from slurm_job_kit.trainer.errors import (
     StorageError,
@@ -21,12 +21,12 @@ from slurm_job_kit.trainer.errors import (
     log,
     storage_error,
 )
-from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.process.events import Events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAIL = """
     import os, sys
-    from slurm_job_kit.jobs.rundir import AttemptDir
+    from slurm_job_kit.jobs.contract.rundir import AttemptDir
     from pathlib import Path
     from slurm_job_kit.trainer import errors
     attempt = AttemptDir(Path(sys.argv[1]))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_job_kit.jobs import gpus
-from slurm_job_kit.jobs.spec import Slurm
+from slurm_job_kit.jobs.base import gpus
+from slurm_job_kit.jobs.contract.spec import Slurm
 
 
 @pytest.mark.parametrize(

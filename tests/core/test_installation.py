@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.runs import code_snapshot, lookup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def test_kit_keeps_the_runs_at_the_top_of_the_repository(repository, monkeypatch
 
 def test_the_kit_is_frozen_as_one_package(tmp_path):
     kit = code_snapshot.take_kit(tmp_path)
-    spec = kit / "slurm_job_kit/jobs/spec.py"
+    spec = kit / "slurm_job_kit/jobs/contract/spec.py"
     assert spec.is_file() and not spec.parent.is_symlink()
     assert not list(kit.rglob("*.pyc"))
     assert (kit / "slurm_job_kit/kit.mk").is_file()
@@ -60,7 +60,7 @@ def test_the_kit_is_frozen_as_one_package(tmp_path):
 )
 def test_a_job_names_the_command_of_who_submitted_it(tmp_path, monkeypatch, is_by_make, shown):
     monkeypatch.setattr(installation, "IS_BY_MAKE", is_by_make)
-    ask = "from slurm_job_kit.jobs import installation; print(installation.command('cancel', 'x'))"
+    ask = "from slurm_job_kit.jobs.base.installation import command; print(command('cancel', 'x'))"
     words = [sys.executable, "-c", ask]
     done = subprocess.run(words, cwd=code_snapshot.take_kit(tmp_path), stdout=-1, text=True)
     assert done.stdout == f"{shown}\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.kinds import KINDS, Cause, Kind
-from slurm_job_kit.jobs.known_causes import known_cause
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.contract.kinds import KINDS, Cause, Kind
+from slurm_job_kit.jobs.contract.known_causes import known_cause
 
 MESSAGES = Path(__file__).with_name("kinds.txt")
 
@@ -23,7 +23,7 @@ def messages():
         yield f"{kind}\n    {row.what}\n    {row.advice}\n    {command}\n"
 
 
-@pytest.mark.room("look")  # whose commands some kinds name
+@pytest.mark.plugin("look")  # whose commands some kinds name
 def test_what_a_user_reads_about_each_kind():
     assert "".join(messages()) == MESSAGES.read_text(encoding="utf-8")
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.user_code import load

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from slurm_job_kit.jobs import log_text
-from slurm_job_kit.jobs.log_text import on_a_screen, read_end, visible
+from slurm_job_kit.jobs.base import log_text
+from slurm_job_kit.jobs.base.log_text import on_a_screen, read_end, visible
 
 LIMIT_S = 20
 MIB = 1 << 20

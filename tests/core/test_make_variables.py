@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.commands import make_words
 from slurm_job_kit.jobs.commands.catalogue import all_commands, load
-from slurm_job_kit.jobs.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 KIT_MK = installation.PACKAGE / "kit.mk"
@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.commands.make_words import words_of
 print("ran", words_of(sys.argv[-1]))
 print("left", sorted(os.environ))
 """
-CHANGES = pytest.mark.room("changes")  # which has these variables
+CHANGES = pytest.mark.plugin("changes")  # which has these variables
 # What some other program may have left in the user's shell.
 SHELL = {"YES": "1", "SET": "train.lr=9", "RUN": "other", "FLAGS": "--wrong", "CONFIG": "other"}
 
@@ -84,7 +84,7 @@ def words_of(target, *typed):
         ("dry-run", ["CONFIG=x"], ["submit", "--dry-run", "x"]),
         pytest.param(
             *("explain", ["CONFIG=x", "KEY=train"], ["explain", "train", "x"]),
-            marks=pytest.mark.room("explain"),
+            marks=pytest.mark.plugin("explain"),
         ),
         ("cancel", ["RUN=a b"], ["cancel", "a b"]),
         pytest.param("resume", ["YES=0"], ["resume"], marks=CHANGES),
@@ -139,6 +139,6 @@ def test_plain_torchrun_takes_nothing_of_the_shell(tmp_path, monkeypatch):
 
 
 def test_each_command_with_variables_is_a_target():
-    files = (KIT_MK, ROOT / "Makefile", *ROOT.glob("jobs/rooms/*/*.mk"))
+    files = (KIT_MK, ROOT / "Makefile", *ROOT.glob("jobs/plugins/*/*.mk"))
     listed = {line.partition(":")[0] for file in files for line in file.read_text().splitlines()}
     assert {*make_words.TARGETS, *of_make()} <= listed

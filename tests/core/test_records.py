@@ -4,15 +4,20 @@ import dataclasses
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records import RecordError, training
-from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
-from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
-from slurm_job_kit.jobs.records.queued import Claim, SlurmSite
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.kinds import Kind
+from slurm_job_kit.jobs.contract.records import RecordError, training
+from slurm_job_kit.jobs.contract.records.ended import AttemptRecord, read_attempts
+from slurm_job_kit.jobs.contract.records.frozen import KeyChange, SpecChange
+from slurm_job_kit.jobs.contract.records.nodes import (
+    AgentRecord,
+    AttemptPlan,
+    RankError,
+    ReceivedSignal,
+)
+from slurm_job_kit.jobs.contract.records.queued import Claim, SlurmSite
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec
 from tests.core import run_files
 from tests.core.run_files import write_json
 

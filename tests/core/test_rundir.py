@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from slurm_job_kit.jobs import rundir
+from slurm_job_kit.jobs.contract import rundir
 from tests.core.run_files import write_json
 
 HOSTILE = "line\nnext\u2028sep\x85\x0b tab\t \udcff ü"
@@ -27,7 +27,7 @@ def test_a_reader_sees_the_old_or_the_new_text_after_a_failed_write(tmp_path, mo
 def test_a_killed_writer_leaves_a_whole_file(tmp_path):
     path = tmp_path / "x.json"
     code = (
-        "import json, pathlib, sys; from slurm_job_kit.jobs.rundir import write_atomic\n"
+        "import json, pathlib, sys; from slurm_job_kit.jobs.contract.rundir import write_atomic\n"
         "for n in range(10**9):\n"
         "    write_atomic(pathlib.Path(sys.argv[1]), json.dumps(['x' * 5000, n]))"
     )

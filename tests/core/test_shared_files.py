@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.errors import RecordError
-from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, relink
+from slurm_job_kit.jobs.base import shared_files
+from slurm_job_kit.jobs.base.errors import RecordError
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.training import read_events
+from slurm_job_kit.jobs.contract.rundir import append_jsonl, read_json, read_jsonl, relink
 from tests.core.run_files import read_progress_steps, write_json
 from tests.core.two_hosts import look
 

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec
 from tests.bench.loop import device_syncs
 from tests.core.test_loop import TRAIN, train
 

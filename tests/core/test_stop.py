@@ -6,13 +6,13 @@ import sys
 import time
 from pathlib import Path
 
-from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
-from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP
+from slurm_job_kit.jobs.base.stop_signals import STOP_SIGNALS
+from slurm_job_kit.trainer.process.stop import EXIT_STOPPED_IN_STARTUP
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREAMBLE = """
 import os, signal, sys, time
-from slurm_job_kit.trainer import stop
+from slurm_job_kit.trainer.process import stop
 stop.STARTUP_GRACE_S = 0.5
 request = stop.StopSignal()
 request.install()
@@ -98,7 +98,7 @@ def test_a_process_that_was_suspended_got_no_signal():
     """SIGSTOP, and SIGCONT after the time of the wait is over: as scontrol suspend and resume."""
     text = """
 import signal
-from slurm_job_kit.jobs.stop_signals import AWAITED, arrived
+from slurm_job_kit.jobs.base.stop_signals import AWAITED, arrived
 signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 print("waits", flush=True)
 while not (came := arrived(AWAITED, 0.1)):

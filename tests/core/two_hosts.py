@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.rundir import RunDir
 
 SOURCE = Path(__file__).resolve().parents[1] / "slurm/file_client.c"
 # Whatever a host has looked at stays in its cache for the whole test.

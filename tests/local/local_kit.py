@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import COMPLETED
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import fact_reader
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -29,15 +29,15 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
 import slurm_job_kit.trainer.process.context
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
-from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.events import Events
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
-from slurm_job_kit.trainer.run import conclude, prepare
-from slurm_job_kit.trainer.stop import StopSignal
+from slurm_job_kit.trainer.process.stop import StopSignal
+from slurm_job_kit.trainer.training.run import conclude, prepare
 from tests import bitwise, parts
 from tests.core.run_files import write_json
 from tests.local import stoppable
@@ -182,7 +182,7 @@ class Bench:
             if number <= len(plans):
                 plans[number - 1]()
             # Every other attempt reads in the ranks themselves: faults.md row 27.
-            has_workers = "samples" in ROOMS and name.partition("/")[0] in WITH_WORKERS
+            has_workers = "samples" in PLUGINS and name.partition("/")[0] in WITH_WORKERS
             workers = 2 * (number % 2) if has_workers else 0
             launch = dataclasses.replace(spec.launch, num_workers=workers)
             status, step = self.attempt(run, dataclasses.replace(spec, launch=launch), number)
@@ -287,7 +287,7 @@ def main() -> None:
     # Each rank would import them otherwise, in DDP's constructor or for a sharded strategy.
     importlib.import_module("torch._dynamo")
     with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module("slurm_job_kit.trainer.rooms.sharded.fsdp")
+        importlib.import_module("slurm_job_kit.trainer.plugins.sharded.fsdp")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

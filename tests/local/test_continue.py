@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.jobs.runs.code_snapshot import digest_in
 from tests.checkout import copy_checkout
 
@@ -56,7 +56,7 @@ def newest(kit):
 
 
 @pytest.mark.slow
-@pytest.mark.room("changes")
+@pytest.mark.plugin("changes")
 def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_path, kit):
     kit.repository = tmp_path / "copy"
     copy_checkout(kit.repository)
@@ -83,7 +83,7 @@ def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_p
     assert status == 0, stderr
     result = read_json(run.result)
     assert (result["status"], result["global_step"], result["attempts"]) == ("completed", 40, 3)
-    if "describe" in ROOMS:
+    if "describe" in PLUGINS:
         assert "; train.epochs was 1, then 2 after step " in result["exactness_reason"]
     steps = [line["step"] for line in read_jsonl(run.metrics) if "train_loss" in line]
     assert steps == list(range(1, 41))
@@ -102,7 +102,7 @@ def check_code(run, old):
     step = result["code"][0]["last_step"]
     assert step in (5, 10)
     reason = f"the code changed after step {step}"
-    if "describe" in ROOMS:
+    if "describe" in PLUGINS:
         assert (result["exactness"], result["exactness_reason"]) == ("same samples", reason)
     assert result["code"] == [
         {"code": old, "first_step": 1, "last_step": step},

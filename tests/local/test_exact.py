@@ -4,16 +4,16 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.plugins import PLUGINS
 from tests.local.stop_plans import EVALUATION_BATCHES, HYBRID, SHARDED, SPECS, WITH_WORKERS
 from tests.local.test_trainer import end, environment, start
 
 PROGRAM = "from tests.local import stop_plans; stop_plans.main()"
-LEFT_OUT = () if "samples" in ROOMS else WITH_WORKERS
+LEFT_OUT = () if "samples" in PLUGINS else WITH_WORKERS
 QUICK = ("every_step", "slow_evaluation", *(name for name in WITH_WORKERS if name not in LEFT_OUT))
 OTHERS = tuple(name for name in SPECS if name not in (*QUICK, *LEFT_OUT))
-IN_SHARDS, SLOW = pytest.mark.room("sharded"), pytest.mark.slow
+IN_SHARDS, SLOW = pytest.mark.plugin("sharded"), pytest.mark.slow
 # Ranks, and the scenarios of one start of them. Two ranks hide a wrong order of summation.
 QUICK_WORK, OTHER_WORK = (3, QUICK), (3, OTHERS)
 TABLE = [

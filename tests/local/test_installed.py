@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
 from tests.installed import install, make_repository
 from tests.local.local_kit import FOREIGN
 
@@ -66,7 +66,7 @@ def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tm
 
 
 @pytest.mark.slow
-@pytest.mark.room("changes", "look")
+@pytest.mark.plugin("changes", "look")
 def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, tmp_path):
     two_ranks = ("slurm.nodes=1", "launch.nproc_per_node=2")
     text = kit(repository, "submit", "specs/mine.yaml", *two_ranks, "--cluster", "local")
@@ -74,7 +74,7 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
     assert read_json(run.result)["status"] == "completed"
     assert f"next: kit logs {run.run_id}" in text
     assert (run.code / "jobs/nets.py").is_file() and not (run.code / "slurm_job_kit").exists()
-    assert (run.kit / "slurm_job_kit/jobs/spec.py").is_file()
+    assert (run.kit / "slurm_job_kit/jobs/contract/spec.py").is_file()
     assert not (run.kit / "jobs").exists()
     # The ranks' interpreter has the kit installed, too.
     assert f"kit {run.kit}/" in run.rank_log(0).read_text()
@@ -90,7 +90,7 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
 
 
 @pytest.mark.slow
-@pytest.mark.room("init")
+@pytest.mark.plugin("init")
 def test_init_makes_a_repository_ready_and_keeps_what_is_there(kit, kit_command, tmp_path):
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / ".gitignore").write_text("data/")

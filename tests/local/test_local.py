@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.records.training import read_events
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
 from tests import bitwise
 from tests.core.run_files import read_progress_steps
 from tests.core.waiting import wait_for
@@ -65,7 +65,7 @@ def test_a_run_completes_and_says_how_well(undisturbed):
     run, stdout = undisturbed
     result = read_json(run.result)
     assert (result["status"], result["attempts"], result["steps_redone"]) == ("completed", 1, 0)
-    assert result.get("exactness", "bitwise") == "bitwise"  # of the room describe
+    assert result.get("exactness", "bitwise") == "bitwise"  # of the plugin describe
     accuracy = result["metrics"]["eval_accuracy"]
     assert accuracy > 0.9
     assert f"held-out accuracy {accuracy:.2%} after {result['global_step']} steps" in stdout

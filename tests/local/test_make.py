@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.plugins import PLUGINS
 from tests.core.run_files import read_progress_steps
 from tests.core.waiting import wait_for
 from tests.local.local_kit import Kit
@@ -53,11 +53,11 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_p
     submit = make.start("submit", TABLE, f"SET={PACED % pace}", LOCAL)
     wait_for((make.root / "table/latest/progress.json").exists, "no step is done")
     run = RunDir((make.root / "table/latest").resolve())
-    if "look" in ROOMS:
+    if "look" in PLUGINS:
         assert "running" in make.check("status")
     make.check("cancel", f"RUN={run.run_id}")
     assert make.end(submit)[0] != 0
-    if "look" in ROOMS:
+    if "look" in PLUGINS:
         assert "rank 0 of 2" in make.check("logs", f"RUN={run.run_id}")
         assert "stopped on request" in make.check("status", "RUN=table")
 
@@ -65,11 +65,11 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_p
     make.check("resume", "RUN=table", LOCAL)
     assert read_json(run.result)["status"] == "completed"
     assert read_progress_steps(run.progress)[0] == read_json(run.result)["global_step"]
-    if "export" in ROOMS:
+    if "export" in PLUGINS:
         assert ".safetensors" in make.check("export", f"RUN={run.path}")
-    if "clean" in ROOMS:  # it knows all files of a run
+    if "clean" in PLUGINS:  # it knows all files of a run
         assert "1 run and 0 copies of code; nothing is deleted" in make.check("clean", "RUN=table")
-    if "compare" not in ROOMS:
+    if "compare" not in PLUGINS:
         return
     other = shutil.copytree(run.path, make.root / "other", symlinks=True)
     make.check("compare", f"RUN={run.run_id}", f"WITH={other}")

@@ -9,13 +9,13 @@ import sys
 import pytest
 import torch
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_name
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 from tests.core.waiting import wait_for
 from tests.local.local_kit import FOREIGN, REPOSITORY
 
-pytestmark = pytest.mark.room("scripts")
+pytestmark = pytest.mark.plugin("scripts")
 EXAMPLE = REPOSITORY / "configs/own_script/train.py"
 STEPS = 1500
 OWN = """
@@ -105,7 +105,7 @@ def weights(checkpoint):
 
 
 @pytest.mark.slow
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit, tmp_path):
     process = submit_config(kit, OWN % ("configs/own_script/train.py", STEPS, "TERM"))
     run, _ = log_with(kit, "saved after step 100:")

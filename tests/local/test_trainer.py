@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import hooks
-from slurm_job_kit.jobs.environment import Program
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec, Train
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
-from slurm_job_kit.jobs.rundir import RunDir, read_json
-from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
 from tests.core.run_files import read_progress_steps
 from tests.parts import TABLE
 
@@ -130,7 +130,7 @@ def test_a_raising_rank_ends_all_ranks_and_is_named(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.room("describe")
+@pytest.mark.plugin("describe")
 def test_a_run_tells_its_batches_and_starts_by_hand(tmp_path):
     train = TABLE | {"dataset": "tests.local.test_trainer_plugins:table_by_name"}
     run = make_run(tmp_path, **train, micro_batch_size=8, epochs=1)
@@ -148,7 +148,7 @@ def test_a_run_tells_its_batches_and_starts_by_hand(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.room("health")
+@pytest.mark.plugin("health")
 def test_where_all_ranks_wait_the_one_that_is_not_in_the_collective_is_named(tmp_path):
     launch = {"hang_timeout_s": 5}
     run = make_run(tmp_path, launch, **TINY, model_args={"receive_at": 7})

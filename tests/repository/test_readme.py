@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/ exists in the kit with all rooms, with these options."""
+"""Every command of README.md and docs/ exists in the kit with all plugins, with these options."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs.commands.catalogue import all_commands, parse
 from slurm_job_kit.jobs.commands.make_words import TARGETS, make_variables
-from slurm_job_kit.jobs.rooms import ROOMS
+from slurm_job_kit.jobs.plugins import PLUGINS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("slurm/*.md"), *REPOSITORY.glob("configs/*.md")]
@@ -42,7 +42,7 @@ def check_make(words):
     if words[0] in {*TARGETS, *all_commands()}:
         assert {*names} <= {*" ".join(make_variables(words[0])).replace("...", "").split()}
         return
-    files = [REPOSITORY / "Makefile", *REPOSITORY.glob("jobs/rooms/*/*.mk")]
+    files = [REPOSITORY / "Makefile", *REPOSITORY.glob("jobs/plugins/*/*.mk")]
     makefile = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert re.search(rf"^{words[0]}:", makefile, re.MULTILINE)
     for name in names:
@@ -73,7 +73,7 @@ def test_links_lead_to_files():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_list_of_rooms_is_the_one_of_the_kit():
+def test_the_list_of_plugins_is_the_one_of_the_kit():
     page = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page.partition("| room |")[2], re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"\w+", row)} == {*ROOMS}
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page.partition("| plugin |")[2], re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"\w+", row)} == {*PLUGINS}

@@ -1,6 +1,6 @@
 """The brake: product and tests have at most as many lines as tests/size.toml says.
 
-`python -m tests.repository.test_size` prints the lines and the statements of each room, too.
+`python -m tests.repository.test_size` prints the lines and the statements of each plugin, too.
 """
 
 import ast
@@ -35,19 +35,19 @@ def is_docstring(node):
     return is_text and isinstance(node.value.value, str)
 
 
-def room(path):
-    """The room of a file; what is in no room is core."""
-    return path.parts[2] if len(path.parts) > 3 and path.parts[1] == "rooms" else "core"
+def plugin(path):
+    """The plugin of a file; what is in no plugin is core."""
+    return path.parts[2] if len(path.parts) > 3 and path.parts[1] == "plugins" else "core"
 
 
 def counted(folders):
-    """The lines and the statement lines of each room in folders."""
+    """The lines and the statement lines of each plugin in folders."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for folder in folders:
         for path in (REPOSITORY / folder).rglob("*"):
             if path.suffix in CODE and "__pycache__" not in path.parts:
                 text = path.read_text(encoding="utf-8")
-                count = counts[room(path.relative_to(REPOSITORY))]
+                count = counts[plugin(path.relative_to(REPOSITORY))]
                 count["lines"] += len(text.splitlines())
                 count["statements"] += statement_lines(text) if path.suffix == ".py" else 0
     return counts
@@ -61,7 +61,7 @@ def test_the_code_only_shrinks(part, measure):
 
 
 def main():
-    """Print the lines and statement lines of product and tests, whole and by room."""
+    """Print the lines and statement lines of product and tests, whole and by plugin."""
     for part, folders in FOLDERS.items():
         counts = counted(folders)
         for measure in ("lines", "statements"):

@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import decide, history_of
 from slurm_job_kit.jobs.attempt.ending import ending_of
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head, RankError
-from slurm_job_kit.jobs.records.training import Event
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan, Head, RankError
+from slurm_job_kit.jobs.contract.records.training import Event
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret
-from slurm_job_kit.jobs.spec import Spec
 from tests.core.file_operations import watched
 
 NODES, PER_NODE = (10, 100, 1000, 10_000), 8

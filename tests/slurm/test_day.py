@@ -108,7 +108,7 @@ class Terminal:
 
 
 @pytest.mark.slow
-@pytest.mark.room("look", "report", "sweeps", "changes", "clean")
+@pytest.mark.plugin("look", "report", "sweeps", "changes", "clean")
 @pytest.mark.skipif(IS_SITE, reason="the page shows a site that preempts by partition")
 def test_a_day_s_commands_print_what_the_page_shows(cluster: Cluster, tmp_path: Path) -> None:
     terminal = Terminal(Kit(cluster, tmp_path / "runs"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.rundir import RunDir
 
 from .cluster import Cluster
 from .kit import TABLE, Kit, Run

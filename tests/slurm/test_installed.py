@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.installed import install, make_repository
 
 from .cluster import Cluster

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract.rundir import read_json
 
 from .cluster import Cluster
 from .faults import harm_slurm, oracles
 from .kit import JOB_TIMEOUT_S, Kit, Run
 
-pytestmark = pytest.mark.room("scripts")
+pytestmark = pytest.mark.plugin("scripts")
 # The script knows no stop.
 OVERRIDES = (
     "launch.script=tests/own_scripts/snapshotting.py",

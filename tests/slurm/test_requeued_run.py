@@ -11,7 +11,7 @@ from .kit import PACED, Kit
 MAIL = '#!/bin/sh\necho "$*" >>{}\n'
 
 
-@pytest.mark.room("notify", "shell", "clean")
+@pytest.mark.plugin("notify", "shell", "clean")
 def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: Path) -> None:
     """The job is requeued once: neither the command nor Slurm's mail comes for that."""
     kit, pace, mails = Kit(cluster, tmp_path / "runs"), tmp_path / "pace", tmp_path / "mails"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.rundir import RunDir
 
 from .cluster import Cluster
 from .kit import Kit, Run
 
-pytestmark = pytest.mark.room("sweeps", "report", "changes")
+pytestmark = pytest.mark.plugin("sweeps", "report", "changes")
 SWEEP = """
 name: small
 slurm: {{nodes: 1, time: 00:10:00, cpus_per_task: 1}}

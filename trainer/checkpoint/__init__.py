@@ -1,6 +1,6 @@
 """The state of a training: what a checkpoint holds, saved beside the training and loaded.
 
-jobs/checkpoint/ reads the files of a checkpoint. The last three of these import no torch.
+jobs/contract/checkpoint/ reads the files of a checkpoint. The last three of these import no torch.
 
 - checkpoints: saves the state of a training; loads one.
 - saved_state: the parts of a saved state, and how it is restored.

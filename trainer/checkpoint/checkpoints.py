@@ -76,7 +76,7 @@ class CopiedState:
 
 
 def create(context: RankContext, data: Data) -> Checkpoints:
-    """Return the checkpoints of a run: those of a room where its strategy divides tensors."""
+    """Return the checkpoints of a run: those of a plugin where its strategy divides tensors."""
     kinds = parts("checkpoints") if is_divided(context) else {}
     checkpoints: Checkpoints = kinds.get(context.train.strategy, Checkpoints)(context, data)
     return checkpoints

@@ -190,7 +190,7 @@ def remove_leftovers(root: Path) -> None:
 def discarded_on_error(path: Path) -> Iterator[None]:
     """Remove a temporary file or directory if the block raises.
 
-    Not jobs.rundir.write_atomic, because a checkpoint is a directory, and because
+    Not jobs.contract.rundir.write_atomic, because a checkpoint is a directory, and because
     `remove_leftovers` finds the files of a killed attempt by their prefix.
     """
     try:

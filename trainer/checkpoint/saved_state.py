@@ -29,7 +29,7 @@ class TrainState:
     window_names: the names of the metrics in it.
     epoch_sums: the sum over all ranks of the logged windows of this epoch, as plain numbers.
     metrics_bytes: the size of metrics.jsonl at the last save.
-    environments: software and hardware of the attempts so far, by the room describe.
+    environments: software and hardware of the attempts so far, by the plugin describe.
     best: empty, or {"metric", "value", "step"} of the best evaluation.
     evals_since_best: the number of evaluations after it.
     streams: positions of the training batches; empty where the step alone tells the samples.

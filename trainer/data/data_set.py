@@ -30,7 +30,7 @@ class Parts(NamedTuple):
 def create(spec: Train, rank: int, world_size: int) -> Parts:
     """Return the parts of `train.dataset`.
 
-    It names the part of a room, or a `package.module:callable`, which returns (train, held-out);
+    It names the part of a plugin, or a `package.module:callable`, which returns (train, held-out);
     held-out may be None. A callable with the parameters `rank` and `world_size` gets them.
     Raises UserError where it returns something else, or a part without samples.
     """

@@ -238,7 +238,7 @@ class InMemory:
 
 
 def reader_of(source: Source, context: RankContext, seed_kind: int) -> BatchReader:
-    """Return what reads one part of a data set. Raises: UserError where that is of a room."""
+    """Return what reads one part of a data set. Raises: UserError where that is of a plugin."""
     if isinstance(source, BatchSource):
         return InMemory(source, context, seed_kind)
     name = context.train.dataset
@@ -247,7 +247,7 @@ def reader_of(source: Source, context: RankContext, seed_kind: int) -> BatchRead
 
 
 def part_of_samples(kind: str, dataset: str) -> Callable[..., Any]:
-    """Return what reads samples one by one. Raises: UserError where its room is missing."""
+    """Return what reads samples one by one. Raises: UserError where its plugin is missing."""
     part: Callable[..., Any] | None = parts("samples").get(kind)
     if part is None:
         raise UserError(

@@ -183,7 +183,7 @@ def throw_away_pass(
 ) -> Sums:
     """Run one forward and backward pass with the exchange of gradients; return its sums.
 
-    wrapped: see `Replica`; the room check passes the model alone.
+    wrapped: see `Replica`; the plugin check passes the model alone.
     Raises UserError where the objective or the model does not fit the data, or where parameters
     get no gradient.
     """

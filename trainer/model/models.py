@@ -22,7 +22,7 @@ def create(data: DataFacts, example: Batch, is_overwritten: bool = False) -> nn.
 
     A built-in one is fitted to the data and to a batch, as the objective gets it.
     is_overwritten: whether nothing sees the weights before a checkpoint is loaded. The model of a
-        room then has no initial weights. One of the user does: its code may use them.
+        plugin then has no initial weights. One of the user does: its code may use them.
     Raises UserError where the name, the arguments or the data do not fit.
     """
     name, is_own = data.train.model, is_user_code(data.train.model)
@@ -38,7 +38,7 @@ def create(data: DataFacts, example: Batch, is_overwritten: bool = False) -> nn.
 
 @contextmanager
 def _without_initial_weights() -> Iterator[None]:
-    """Let the functions of torch.nn.init, which all models of a room use, change nothing."""
+    """Let the functions of torch.nn.init, which all models of a plugin use, change nothing."""
     functions = {
         name: value
         for name, value in vars(nn.init).items()

@@ -65,7 +65,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the data set states about its samples, which a part of a room has to fit to.
+    """What the data set states about its samples, which a part of a plugin has to fit to.
 
     None where the data set has no such attribute.
     train: the section of the spec.
@@ -148,8 +148,8 @@ BUILT_IN = {"classification": Classification}
 def create(data: DataFacts) -> Objective:
     """Return the objective of `train.objective`.
 
-    It is one of the core or of a room; or `package.module:callable`, a class, which is called with
-    train.objective_args, or a function, which gets them besides model and batch.
+    It is one of the core or of a plugin; or `package.module:callable`, a class, which is called
+    with train.objective_args, or a function, which gets them besides model and batch.
     """
     name, args = data.train.objective, data.train.objective_args
     function = load("train.objective", name, {**BUILT_IN, **parts("objective")})

@@ -81,7 +81,7 @@ def first_on_node(context: RankContext) -> Iterator[None]:
 
     So one rank of a node downloads or unpacks files, and the others find them.
     """
-    has_others = dist.is_initialized()  # not in the room check
+    has_others = dist.is_initialized()  # not in the plugin check
     is_first = context.distributed.local_rank == 0
     # Each rank calls one of the two: all pass when the first rank of the slowest node is done.
     if has_others and not is_first:

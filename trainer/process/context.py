@@ -117,7 +117,7 @@ def of_first(value: bool, device: torch.device) -> bool:
 def gather(value: torch.Tensor) -> list[torch.Tensor]:
     """Return the `value` of every rank, all of one shape, in rank order. All ranks call it.
 
-    Without a process group (the room check) only this process's.
+    Without a process group (the plugin check) only this process's.
     """
     if not dist.is_initialized():
         return [value]

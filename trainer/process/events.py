@@ -4,7 +4,7 @@ import contextlib
 import time
 from typing import Any
 
-from .contract import RunDir, Timeline
+from ..contract import RunDir, Timeline
 
 
 class Events:

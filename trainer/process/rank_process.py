@@ -3,9 +3,9 @@
 import os
 
 from ..contract import AttemptDir, RunDir
-from ..events import Events
-from ..stop import StopSignal
 from .context import DistributedContext
+from .events import Events
+from .stop import StopSignal
 from .watcher import Pulse
 
 

@@ -15,8 +15,8 @@ import torch
 
 from ..contract import AttemptPlan, RunDir, Spec, Train, installation, records, shared_files
 from ..errors import HINT, UserError
-from ..events import Events
 from .context import DistributedContext, broadcast_bytes
+from .events import Events
 from .watcher import Pulse, Watcher
 
 
@@ -37,7 +37,7 @@ class RunHandle:
 
 @dataclass(frozen=True)
 class RankContext:
-    """A run, this rank's place in it, its device, its timeline, and what the rooms do beside it."""
+    """A run, this rank's place in it, its device, its timeline, and what watches it."""
 
     run: RunHandle
     distributed: DistributedContext

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..stop import StopSignal
+from .stop import StopSignal
 
 CHECK_INTERVAL_S = 0.05
 MAX_INTERVAL_STEPS = 128  # an upper bound, because steps may become slower

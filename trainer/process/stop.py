@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 # Not by the contract, whose imports take time: see above.
-from ..jobs.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from ...jobs.base.stop_signals import STOP_SIGNALS, unblock_stop_signals
 
 STARTUP_GRACE_S = 10.0
 REPORT_LIMIT_S = 5.0
@@ -68,8 +68,8 @@ def _report() -> None:
     import contextlib
     import faulthandler
 
-    from .contract import RunDir
-    from .errors import StoppedInStartup, report
+    from ..contract import RunDir
+    from ..errors import StoppedInStartup, report
 
     with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed
         faulthandler.dump_traceback()

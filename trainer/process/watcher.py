@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 class Pulse:
-    """What this rank does now, which a thread of a room may read at any time.
+    """What this rank does now, which a thread of a plugin may read at any time.
 
     now: a phase of the start-up, or a part of the training loop with its step. Each beat is a tuple
     of its own.

@@ -23,7 +23,7 @@ def is_divided(context: RankContext) -> bool:
 def create(train: Train, place: DistributedContext, device: torch.device) -> Strategy:
     """Return the strategy of `train.strategy`. One rank has nothing to divide: it gets ddp.
 
-    A room may have a ddp of its own, which does more. Raises: UserError.
+    A plugin may have a ddp of its own, which does more. Raises: UserError.
     """
     name = train.strategy if place.world_size > 1 else "ddp"
     strategy: Strategy = {"ddp": Ddp, **parts("strategy")}[name](train, place, device)

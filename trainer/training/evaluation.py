@@ -4,13 +4,13 @@ import math
 import time
 from collections.abc import Callable
 
-from . import seeds
-from .checkpoint.saved_state import TrainState
-from .logging.reporter import Reporter
-from .model.evaluate import evaluate
-from .model.replica import Replica
-from .model.training_data import Data
-from .process.run_handle import RankContext
+from .. import seeds
+from ..checkpoint.saved_state import TrainState
+from ..logging.reporter import Reporter
+from ..model.evaluate import evaluate
+from ..model.replica import Replica
+from ..model.training_data import Data
+from ..process.run_handle import RankContext
 
 
 class Evaluation:

@@ -9,22 +9,23 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from . import seeds, training_means
-from .checkpoint.checkpoints import Checkpoints
-from .checkpoint.saved_state import TrainState
-from .contract import Train, checkpoint_name
-from .data.sources import Batch
-from .errors import NotFinite
+from .. import seeds
+from ..checkpoint.checkpoints import Checkpoints
+from ..checkpoint.saved_state import TrainState
+from ..contract import Train, checkpoint_name
+from ..data.sources import Batch
+from ..errors import NotFinite
+from ..logging.reporter import Reporter
+from ..model import optim
+from ..model.mean_gradient import MeanGradient
+from ..model.replica import Replica
+from ..model.training_data import Data
+from ..process.run_handle import RankContext
+from ..process.step_agreement import Agreement, StepAgreement
+from ..user_code import has_user_code
+from . import training_means
 from .evaluation import Evaluation
-from .logging.reporter import Reporter
-from .model import optim
-from .model.mean_gradient import MeanGradient
-from .model.replica import Replica
-from .model.training_data import Data
-from .process.run_handle import RankContext
-from .process.step_agreement import Agreement, StepAgreement
 from .saves import Saves
-from .user_code import has_user_code
 
 
 def train_step(
@@ -83,7 +84,7 @@ class Loop:
         self._evaluation = Evaluation(context, data, self.reporter)
         self._saves = Saves(context, data, checkpoints, self.reporter)
         self._data_wait_s = 0.0
-        # How the result relates to that of a run without a stop, and why, if a room knows it.
+        # How the result relates to that of a run without a stop, and why, if a plugin knows it.
         self.exactness: tuple[str | None, str | None] = (None, None)
 
     def run(self, step_agreement: StepAgreement) -> str:

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from .checkpoint.checkpoints import create as create_checkpoints
-from .checkpoint.commit import check_owner
-from .checkpoint.digest import optimizer_sha256, weights_sha256
-from .checkpoint.loading import ReadAhead
-from .contract import Best, Metric, Outcome, RunDir, Train, checkpoint_name, quantity, records
-from .errors import HINT, UserError, fail, log, storage_error
-from .hooks import Callback
+from ..checkpoint.checkpoints import create as create_checkpoints
+from ..checkpoint.commit import check_owner
+from ..checkpoint.digest import optimizer_sha256, weights_sha256
+from ..checkpoint.loading import ReadAhead
+from ..contract import Best, Metric, Outcome, RunDir, Train, checkpoint_name, quantity, records
+from ..errors import HINT, UserError, fail, log, storage_error
+from ..hooks import Callback
+from ..model.build import build_replica, set_up_torch
+from ..model.training_data import build_data
+from ..process.context import check_device, choose_device, init_process_group
+from ..process.rank_process import RankProcess
+from ..process.run_handle import RankContext, close_by_hand, find_run, is_run_dir, share_run
+from ..process.step_agreement import StepAgreement
+from ..process.stop import StopSignal
+from ..process.watcher import Pulse
+from ..strategy import is_divided
 from .loop import Loop
-from .model.build import build_replica, set_up_torch
-from .model.training_data import build_data
-from .process.context import check_device, choose_device, init_process_group
-from .process.rank_process import RankProcess
-from .process.run_handle import RankContext, close_by_hand, find_run, is_run_dir, share_run
-from .process.step_agreement import StepAgreement
-from .process.watcher import Pulse
-from .stop import StopSignal
-from .strategy import is_divided
 
 
 def run(

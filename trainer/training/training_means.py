@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from .checkpoint.saved_state import TrainState
-from .model.replica import Replica
+from ..checkpoint.saved_state import TrainState
+from ..model.replica import Replica
 
 
 def since_last_line(replica: Replica, state: TrainState) -> dict[str, float]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from ...base.errors import UserError
 from .. import records
-from ..errors import UserError
 from ..records import AS_OBJECT
 from ..records.training import Best, Metric
 from .names import MANIFEST

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from .. import shared_files
+from ...base import shared_files
 
 TEMPORARY_PREFIX = ".tmp-"  # of a file or directory that is not whole; removed at the next start
 QUARANTINE_PREFIX = "quarantined-"

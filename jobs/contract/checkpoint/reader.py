@@ -17,8 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Self, TypeVar
 
-from .. import shared_files
-from ..errors import RecordError
+from ...base import shared_files
+from ...base.errors import RecordError
 from . import manifest, part_file
 from .manifest import DamageError as DamageError
 from .manifest import FileDigest, Manifest

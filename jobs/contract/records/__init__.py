@@ -10,7 +10,7 @@ A field is a key of the JSON object, and its type hint is the type that the key 
 version of the kit writes a file and another one may read it (a run keeps the code that it was
 submitted with, the commands come from the checkout), so keys that a class does not have are
 ignored and a field with a default may be missing. Changes that go beyond that raise
-`jobs.rundir.FORMAT`. Standard library only; the trainer imports these modules, too.
+`jobs.contract.rundir.FORMAT`. Standard library only; the trainer imports these modules, too.
 
 Python takes half a millisecond to make a dataclass, so a command imports only the files with its
 records. The codec itself stands here.
@@ -26,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from ..errors import RecordError as RecordError
+from ...base.errors import RecordError as RecordError
 from ..rundir import append_jsonl, read_json, read_jsonl, write_atomic
 
 Record = TypeVar("Record")
@@ -38,22 +38,24 @@ OMIT_NONE = {"omit_none": True}
 
 
 @dataclasses.dataclass(frozen=True)
-class OfRoom:
-    """What a room keeps in a record of the core: a record of its own type; of a file, its JSON."""
+class PluginData:
+    """What a plugin keeps in a record of the core: a record of its own type; its JSON in a file."""
 
-    room: str
+    plugin: str
     value: object
 
 
-def of_room(kind: type[Record], rooms: Sequence[OfRoom], room: str) -> Record | None:
-    """Return what a room keeps in a record; None where it keeps nothing. Raises: RecordError."""
-    value = next((each.value for each in rooms if each.room == room), None)
-    return value if value is None or isinstance(value, kind) else decode(kind, value, room)
+def of_plugin(kind: type[Record], plugins: Sequence[PluginData], plugin: str) -> Record | None:
+    """Return what a plugin keeps in a record; None where it keeps nothing. Raises: RecordError."""
+    value = next((each.value for each in plugins if each.plugin == plugin), None)
+    return value if value is None or isinstance(value, kind) else decode(kind, value, plugin)
 
 
-def with_room(rooms: Sequence[OfRoom], room: str, record: object) -> tuple[OfRoom, ...]:
-    """Return what the rooms keep in a record, with the newer record of one room."""
-    return (*(each for each in rooms if each.room != room), OfRoom(room, record))
+def with_plugin(
+    plugins: Sequence[PluginData], plugin: str, record: object
+) -> tuple[PluginData, ...]:
+    """Return what the plugins keep in a record, with the newer record of one plugin."""
+    return (*(each for each in plugins if each.plugin != plugin), PluginData(plugin, record))
 
 
 def read(kind: type[Record], path: Path) -> Record | None:

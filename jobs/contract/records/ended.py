@@ -6,7 +6,7 @@ from enum import StrEnum
 from ..kinds import Cause as Cause
 from ..kinds import Kind
 from ..rundir import RunDir
-from . import AS_OBJECT, OMIT_NONE, OfRoom, read_lines
+from . import AS_OBJECT, OMIT_NONE, PluginData, read_lines
 from .queued import RequeueAnswer
 
 
@@ -34,7 +34,7 @@ LOST = "LOST"
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A node that the next attempts do without. A room that knows some keeps them as `left_out`.
+    """A node that the next attempts do without. A plugin that knows some keeps them as `left_out`.
 
     time: when the attempt ended that spoke against it, in seconds since the epoch.
     """
@@ -65,7 +65,7 @@ class Evidence:
     can_requeue: bool = True  # Slurm may start this very job again
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     kind: Kind | None = field(default=None, metadata=OMIT_NONE)  # of the error
-    rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)
+    plugins: tuple[PluginData, ...] = field(default=(), metadata=AS_OBJECT)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .. import shared_files
+from ...base import shared_files
 from ..kinds import Kind
 from ..rundir import RunDir
-from . import AS_OBJECT, OMIT_NONE, OfRoom, read
+from . import AS_OBJECT, OMIT_NONE, PluginData, read
 
 # Slurm's name of this node, for the ranks. A container may hide Slurm's own variables.
 NODE = "KIT_NODE"
@@ -40,7 +40,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The nodes of an attempt, where a room chooses them from those of the job.
+    """The nodes of an attempt, where a plugin chooses them from those of the job.
 
     head: where its agents meet; None: on this node. srun_args: options of srun. lost: returns the
     nodes without whose answer srun must end; called several times a second. note: about the other
@@ -69,7 +69,7 @@ class AttemptPlan:
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
     # Names of the frozen code and the kit: results may depend on them.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
-    rooms: tuple[OfRoom, ...] = field(default=(), metadata=AS_OBJECT)
+    plugins: tuple[PluginData, ...] = field(default=(), metadata=AS_OBJECT)
 
     @property
     def rdzv_id(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from .. import shared_files
+from ...base import shared_files
 from ..rundir import parse_json
 from . import AS_OBJECT, OMIT_NONE, RecordError, decode
 

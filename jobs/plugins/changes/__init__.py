@@ -1,4 +1,5 @@
-"""The room changes: continue a run with another spec, code or checkpoint, or begin with its state.
+"""The plugin changes: continue a run with another spec, code or checkpoint, or begin with its
+state.
 
 - resume: the command resume with what it may change of a run; the core's continues a run as it is.
 - submit: the command submit with --from.

@@ -9,10 +9,11 @@ import secrets
 import shutil
 from pathlib import Path
 
-from ... import shared_files
-from ...checkpoint import reader
-from ...checkpoint.manifest import Manifest
-from ...checkpoint.names import (
+from ...base import shared_files
+from ...base.errors import UserError
+from ...contract.checkpoint import reader
+from ...contract.checkpoint.manifest import Manifest
+from ...contract.checkpoint.names import (
     ASIDE_PREFIX,
     BEST,
     LATEST,
@@ -27,9 +28,8 @@ from ...checkpoint.names import (
     read_pointer,
     write_pointer,
 )
-from ...errors import UserError
-from ...records.frozen import Part, Revision
-from ...rundir import RunDir, fsync_directory
+from ...contract.records.frozen import Part, Revision
+from ...contract.rundir import RunDir, fsync_directory
 from ...runs import revision
 
 

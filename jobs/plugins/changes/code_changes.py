@@ -4,14 +4,15 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ... import hooks, records
-from ...console import print_line
-from ...errors import UserError
-from ...records.frozen import Provenance, Revision
-from ...rundir import RunDir
+from ... import hooks
+from ...base.console import print_line
+from ...base.errors import UserError
+from ...contract import records
+from ...contract.records.frozen import Provenance, Revision
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 from ...runs import code_snapshot, revision
 from ...runs.freeze import provenance
-from ...spec import Spec
 from . import spec_changes
 
 MAX_LINES = 40  # of changed files that are shown

@@ -3,16 +3,17 @@
 import json
 from pathlib import Path
 
-from ... import records, shared_files
 from ...attempt.decision import Decision
 from ...attempt.record_writer import corrected_record
-from ...errors import HINT, UserError
-from ...records.ended import Action
-from ...records.frozen import Revision
-from ...records.training import Progress, Result
-from ...rundir import RunDir
+from ...base import shared_files
+from ...base.errors import HINT, UserError
+from ...contract import records
+from ...contract.records.ended import Action
+from ...contract.records.frozen import Revision
+from ...contract.records.training import Progress, Result
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec, Train
 from ...runs import fact_reader, revision
-from ...spec import Spec, Train
 
 
 def schedule_note(was: Train, now: Train) -> str | None:

@@ -4,16 +4,16 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ... import records
-from ...checkpoint.names import checkpoint_step
+from ...base.console import print_line
+from ...base.errors import UserError
 from ...commands.submit_claim import hold_claim
-from ...console import print_line
-from ...errors import UserError
-from ...records.frozen import Provenance, StateOrigin
-from ...rundir import RunDir
+from ...contract import records
+from ...contract.checkpoint.names import checkpoint_step
+from ...contract.records.frozen import Provenance, StateOrigin
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 from ...runs import code_snapshot, lookup
 from ...runs.frozen_spec import FIXED, differences, is_free
-from ...spec import Spec
 from . import checkpoint_files, extension, spec_changes
 
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ... import records
+from ...base.console import print_line
+from ...base.errors import UserError
 from ...commands import arguments, resume
-from ...console import print_line
-from ...errors import UserError
-from ...records.frozen import Revision
-from ...records.queued import Submission
-from ...rundir import RunDir
+from ...contract import records
+from ...contract.records.frozen import Revision
+from ...contract.records.queued import Submission
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 from ...runs import checkpoint_lookup, fact_reader, frozen_spec, interpret, revision, scratch_purge
-from ...spec import Spec
 from . import checkpoint_files, code_changes, extension, spec_changes
 
 MAKE = ("", "RUN SET CODE CHECKPOINT YES FLAGS")

@@ -7,19 +7,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ... import records, shared_files
-from ...batch_sizes import global_batch_size
-from ...checkpoint import reader
-from ...checkpoint.names import checkpoint_names, checkpoint_step
+from ...base import shared_files
+from ...base.console import print_line
+from ...base.errors import HINT, UserError
 from ...config.loaded import LoadedSpec
-from ...console import print_line
-from ...errors import HINT, UserError
-from ...problems import KeyPath, dotted
-from ...records.frozen import KeyChange, Overrides, Revision, SpecChange
-from ...rundir import RunDir
+from ...contract import records
+from ...contract.batch_sizes import global_batch_size
+from ...contract.checkpoint import reader
+from ...contract.checkpoint.names import checkpoint_names, checkpoint_step
+from ...contract.problems import KeyPath, dotted
+from ...contract.records.frozen import KeyChange, Overrides, Revision, SpecChange
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec, Train
 from ...runs import revision
 from ...runs.frozen_spec import FIXED, SHAPE, Differences, differences, is_free, setup_script_of
-from ...spec import Spec, Train
 from . import extension
 
 # How the ranks share model and optimizer. Any of them loads the state of any other.

@@ -15,13 +15,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ... import hooks, records
+from ... import hooks
+from ...base.console import print_line
+from ...base.environment import Program
 from ...config.loaded import LoadedSpec
-from ...console import print_line
-from ...environment import Program
-from ...problems import Problem, SpecError
-from ...rundir import RunDir
-from ...spec import Launch, Spec
+from ...contract import records
+from ...contract.problems import Problem, SpecError
+from ...contract.rundir import RunDir
+from ...contract.spec import Launch, Spec
 from . import launch_keys, train_keys
 
 LIMIT_S = 60.0
@@ -97,10 +98,10 @@ def ranks_python(spec: Spec) -> str:
 
 
 def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
-    """Run `trainer.rooms.check`; return the first error that it met. Raises: NotChecked."""
+    """Run `trainer.plugins.check`; return the first error that it met. Raises: NotChecked."""
     with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
-        words = ["-m", "slurm_job_kit.trainer.rooms.check", str(run_dir.path), str(report)]
+        words = ["-m", "slurm_job_kit.trainer.plugins.check", str(run_dir.path), str(report)]
         env = rank_environment(run_dir, spec)
         status = run_limited([python, *words], run_dir.code, env, output)
         found = records.read(Problem, report)

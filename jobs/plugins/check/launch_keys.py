@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ...config.reserved import BOTH, EXPEDITE, GPUS, PER_NODE, SBATCH
-from ...problems import KeyPath, Problem, format_value
+from ...contract.problems import KeyPath, Problem, format_value
+from ...contract.spec import Launch, Slurm, Spec
 from ...slurm import duration
-from ...spec import Launch, Slurm, Spec
 
 MAX_NAME_BYTES = 100
 _SRUN: Mapping[str, str] = {

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from ...batch_sizes import uneven
 from ...config.keys import nearest
-from ...problems import Problem, format_value
-from ...spec import (
+from ...contract.batch_sizes import uneven
+from ...contract.problems import Problem, format_value
+from ...contract.spec import (
     DATASETS,
     METRIC_MODES,
     MODELS,

@@ -14,16 +14,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ... import installation, shared_files
+from ...base import installation, shared_files
+from ...base.console import display_path, print_line, quantity, user_name
+from ...base.errors import FailedError, UserError
+from ...base.shared_files import files_in
 from ...commands import arguments
-from ...console import display_path, print_line, quantity, user_name
-from ...errors import FailedError, UserError
-from ...rundir import File, RunDir
+from ...contract.rundir import File, RunDir
+from ...contract.spec import Spec
 from ...runs import code_snapshot, lookup, state
 from ...runs.state import RunFiles, RunPhase, RunState
-from ...shared_files import files_in
 from ...slurm import job_list
-from ...spec import Spec
 
 OVER = (RunPhase.COMPLETED, RunPhase.HELD, RunPhase.CANCELLED, RunPhase.STOPPED, RunPhase.LOST)
 DAYS = 30
@@ -31,7 +31,7 @@ DELETED = ".deleted-"  # what a clean has renamed and not yet deleted
 MIN_CODE_AGE_S = 3600.0  # a submit may be using it before its run directory exists
 _RUN = RunDir(Path())
 _FILES = {getattr(_RUN, name).name for name, each in vars(RunDir).items() if isinstance(each, File)}
-# Beside these, at the top of a run: by attempts, by rooms, or for a moment.
+# Beside these, at the top of a run: by attempts, by plugins, or for a moment.
 _MORE = re.compile(
     r"attempt-\d+|logs|timeline|work\.json|preemption\.json|compile-cache|wandb|report\.html"
     r"|weights.*\.safetensors(\.index\.json)?|(progress|saved)\.tmp|\.(owner|submit-claim|nfs|.*\.tmp).*"

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from ... import records, shared_files
+from ...base import shared_files
+from ...base.console import quantity
+from ...base.errors import UserError
 from ...commands import arguments
-from ...console import quantity
-from ...errors import UserError
-from ...problems import dotted
-from ...records.frozen import Provenance
-from ...records.training import Result
-from ...rundir import RunDir
+from ...contract import records
+from ...contract.problems import dotted
+from ...contract.records.frozen import Provenance
+from ...contract.records.training import Result
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 from ...runs import lookup, state
 from ...runs.frozen_spec import FIXED, differences, is_free
-from ...spec import Spec
 
 MAKE = ("RUN WITH", "")
 

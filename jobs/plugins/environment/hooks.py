@@ -1,13 +1,13 @@
-"""The hooks of this room: the variables that it removes, and those that launch.env may not set.
+"""The hooks of this plugin: the variables that it removes, and those that launch.env may not set.
 
 A name may have `*`, which stands for any text. A variable that no list names is passed on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...environment import Program, pattern, without
-from ...problems import Problem
-from ...spec import Spec
+from ...base.environment import Program, pattern, without
+from ...contract.problems import Problem
+from ...contract.spec import Spec
 
 # Filters and formats that hide jobs from the kit, or show them in another form.
 _FILTERS = (

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...base.console import display_path, printable
+from ...base.errors import UserError
 from ...commands import arguments, table
 from ...config.keys import Key, default_text, keys, sections, type_name, unknown_key_hint
 from ...config.load import load
 from ...config.loaded import LoadedSpec
-from ...console import display_path, printable
-from ...errors import UserError
+from ...contract.spec import Scalar
 from ...runs import frozen_spec, lookup
-from ...spec import Scalar
 
-# The limits of a value in the metadata of jobs.spec, in words.
+# The limits of a value in the metadata of jobs.contract.spec, in words.
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 TOP = "top"  # the topic of the keys in no section
 MAKE = ("", "KEY CONFIG RUN SET")

@@ -3,12 +3,12 @@
 import argparse
 import os
 
-from ... import installation
-from ...checkpoint.names import checkpoint_names
+from ...base import installation
+from ...base.errors import UserError
 from ...commands import arguments
-from ...errors import UserError
+from ...contract.checkpoint.names import checkpoint_names
+from ...contract.spec import Spec
 from ...runs import lookup
-from ...spec import Spec
 
 MAKE = ("", "RUN CHECKPOINT FLAGS")
 
@@ -36,7 +36,7 @@ def command(args: argparse.Namespace) -> int:
     if not checkpoint_names(run_dir.checkpoints):
         hint = installation.command("status", run_dir.run_id) + " shows the progress"
         raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")
-    argv = installation.python_m("trainer.rooms.export", str(run_dir.path))
+    argv = installation.python_m("trainer.plugins.export", str(run_dir.path))
     argv += [f"--checkpoint={args.checkpoint}"] if args.checkpoint else []
     argv += [f"--out={args.out}"] if args.out else []
     os.execv(argv[0], argv)

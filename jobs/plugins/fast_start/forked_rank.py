@@ -18,9 +18,9 @@ from multiprocessing import util
 from pathlib import Path
 from typing import NoReturn
 
-from slurm_job_kit.jobs.console import begin_lines_with_time
+from slurm_job_kit.jobs.base.console import begin_lines_with_time
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.node import rank
-from slurm_job_kit.jobs.rundir import RunDir
 
 
 def reset_signals() -> None:

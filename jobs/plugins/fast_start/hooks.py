@@ -1,13 +1,13 @@
-"""The hook of this room: torchrun in a process that imports what the trainer's ranks need."""
+"""The hook of this plugin: torchrun in a process that imports what the trainer's ranks need."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ... import gpus
-from ...environment import Program
+from ...base import gpus
+from ...base.environment import Program
+from ...contract.spec import Spec
 from ...node.signed_torchrun import LAUNCHER
-from ...rooms import ROOMS
-from ...spec import Spec
+from .. import PLUGINS
 
 FORKED_RANK = Path(__file__).with_name("forked_rank.py")
 # With it torch counts GPUs without CUDA, which a fork could not use after that.
@@ -28,7 +28,7 @@ def launch_command(
         forked = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), words[end + 2]]
         words[end - 1 :] = [*forked, *spec.launch.args]
     at = words.index(LAUNCHER)
-    words[at:at] = ["slurm_job_kit.jobs.rooms.fast_start.preload", ",".join(modules)]
+    words[at:at] = ["slurm_job_kit.jobs.plugins.fast_start.preload", ",".join(modules)]
     return words, variables
 
 
@@ -38,7 +38,8 @@ def modules_for(spec: Spec) -> list[str]:
     With a GPU they are not forked by default: this was tried without GPUs only. A fork cannot use
     CUDA where its parent has initialised it; torchrun asks for the number of GPUs (torch 2.13).
 
-    Of each room the hooks, which each rank calls: an import costs some operations on a shared disk.
+    Of each plugin the hooks, which each rank calls: an import costs some operations on a shared
+    disk.
 
     DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
     torch stores the directory for compiled code, and each rank has its own.
@@ -47,7 +48,9 @@ def modules_for(spec: Spec) -> list[str]:
     fork = not (gpus.of_machine() or spec.slurm.num_gpus) if fork == "auto" else fork
     if not fork or not spec.launch.is_trainer:
         return []
-    rooms = [f"trainer.rooms.{name}.hooks" for name, room in ROOMS.items() if room.trainer_hooks]
-    own = ["trainer.run", "trainer.__main__", "jobs.node.rank", *rooms]
+    plugins = [
+        f"trainer.plugins.{name}.hooks" for name, plugin in PLUGINS.items() if plugin.trainer_hooks
+    ]
+    own = ["trainer.training.run", "trainer.__main__", "jobs.node.rank", *plugins]
     modules = [f"slurm_job_kit.{name}" for name in own]
     return [*modules, *([] if spec.train.compile else ["torch._dynamo"])]

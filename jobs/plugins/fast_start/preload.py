@@ -1,6 +1,6 @@
 """Runs torchrun in a process that imports what the ranks need, during the rendezvous.
 
-    python -m jobs.rooms.fast_start.preload [MODULE,...] TORCHRUN OPTIONS...
+    python -m jobs.plugins.fast_start.preload [MODULE,...] TORCHRUN OPTIONS...
 
 torchrun forks the trainer's ranks out of this process (`--start-method=fork`), so a node imports
 torch and the trainer once, and not once for each rank.

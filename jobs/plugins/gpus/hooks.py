@@ -1,4 +1,5 @@
-"""The hooks of this room: GPUs in a spec, those of a step, and those that the ranks of a node see.
+"""The hooks of this plugin: GPUs in a spec, those of a step, and those that the ranks of a node
+see.
 
 Source: gres.conf(5); sbatch(1), OUTPUT ENVIRONMENT VARIABLES; srun(1), --exact.
 """
@@ -6,12 +7,12 @@ Source: gres.conf(5); sbatch(1), OUTPUT ENVIRONMENT VARIABLES; srun(1), --exact.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ... import gpus
+from ...base import gpus
+from ...base.environment import Program
 from ...config import reserved
-from ...environment import Program
-from ...problems import Problem, format_value
+from ...contract.problems import Problem, format_value
+from ...contract.spec import Spec
 from ...slurm import client
-from ...spec import Spec
 
 # slurm.gpus_per_node: 2, a100:2, 3090:2, 1g.5gb:2 (a part of a GPU).
 PER_NODE = re.compile(r"(?:(?!gpu:)[^\s:,=/]+:)?[0-9]+")

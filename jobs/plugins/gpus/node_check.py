@@ -13,12 +13,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ... import gpus, records, shared_files
-from ...console import BestEffort, quantity
-from ...errors import HINT, FailedError, UserError
-from ...records.nodes import NODE, AgentRecord, AttemptPlan
-from ...rundir import RunDir
-from ...spec import Spec
+from ...base import gpus, shared_files
+from ...base.console import BestEffort, quantity
+from ...base.errors import HINT, FailedError, UserError
+from ...contract import records
+from ...contract.records.nodes import NODE, AgentRecord, AttemptPlan
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 
 COUNT_LIMIT_S = 10.0  # until the agents of an attempt have written their first records
 PROBE_TIMEOUT_S = 120  # the first use of a GPU loads its driver

@@ -4,8 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
-from ... import installation
-from ...errors import UserError
+from ...base import installation
+from ...base.errors import UserError
 
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
 
@@ -65,14 +65,16 @@ def init(folder: Path) -> int:
 
 
 def files() -> dict[str, str]:
-    """Return the text of each file to write. kit.mk has the targets of all rooms in it."""
-    rooms = sorted((installation.HOME / "jobs/rooms").glob("*/room.mk"))
-    targets = "".join(each.read_text(encoding="utf-8") for each in rooms)
+    """Return the text of each file to write. kit.mk has the targets of all plugins in it."""
+    plugins = sorted((installation.HOME / "jobs/plugins").glob("*/plugin.mk"))
+    targets = "".join(each.read_text(encoding="utf-8") for each in plugins)
     kit_mk = (installation.PACKAGE / "kit.mk").read_text(encoding="utf-8")
     spec = Path(__file__).with_name("first.yaml").read_text(encoding="utf-8")
     return {
         "configs/first.yaml": spec,
-        "kit.mk": kit_mk.replace("include $(KIT_ROOMS)\n", targets).replace(" $(KIT_ROOMS)", ""),
+        "kit.mk": kit_mk.replace("include $(KIT_PLUGINS)\n", targets).replace(
+            " $(KIT_PLUGINS)", ""
+        ),
     }
 
 

@@ -1,4 +1,4 @@
-"""The room look: the commands that show what runs do, and why they ended; they change no file.
+"""The plugin look: the commands that show what runs do, and why they ended; they change no file.
 
 - status: the command; lists the runs and their states, or one run in detail.
 - why: the command; prints why a run waits, ended or is held, and what to do.

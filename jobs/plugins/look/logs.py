@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from ... import installation, records, shared_files
 from ...attempt import end_messages
 from ...attempt.ending import ending_of
+from ...base import installation, shared_files
+from ...base.console import number_ranges, print_line
+from ...base.errors import UserError
+from ...base.log_text import visible
 from ...commands import arguments
-from ...console import number_ranges, print_line
-from ...errors import UserError
-from ...log_text import visible
-from ...records.ended import read_attempts
-from ...records.nodes import AttemptPlan
-from ...records.queued import RecordedJob
-from ...rundir import RunDir
+from ...contract import records
+from ...contract.records.ended import read_attempts
+from ...contract.records.nodes import AttemptPlan
+from ...contract.records.queued import RecordedJob
+from ...contract.rundir import RunDir
 from ...runs import fact_reader, interpret, lookup, state
 from ...runs.state import RunState
 from ...slurm import job_list

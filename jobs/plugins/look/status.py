@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import installation
+from ...base import installation
+from ...base.console import display_path, format_duration, format_metric, format_metrics
 from ...commands import arguments, table
-from ...console import display_path, format_duration, format_metric, format_metrics
-from ...records.ended import AttemptRecord
+from ...contract.records.ended import AttemptRecord
 from ...runs import lookup, state
 from ...runs.state import RunState
 from . import words

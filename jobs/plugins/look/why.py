@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ... import installation, log_text, shared_files
 from ...attempt import record_writer
 from ...attempt.decision import History, decide
 from ...attempt.ending import ending_of
 from ...attempt.reasons import BY_STATE, remedy_of, with_reason
+from ...base import installation, log_text, shared_files
+from ...base.console import display_path, quantity
+from ...base.errors import UserError
+from ...base.log_text import first_line, last_lines
 from ...commands import arguments
-from ...console import display_path, quantity
-from ...errors import UserError
-from ...kinds import KINDS, Kind
-from ...log_text import first_line, last_lines
-from ...records.ended import ENDS, Action, AttemptRecord, Cause
-from ...rundir import RunDir
+from ...contract.kinds import KINDS, Kind
+from ...contract.records.ended import ENDS, Action, AttemptRecord, Cause
+from ...contract.rundir import RunDir
 from ...runs import fact_reader, interpret, lookup, scratch_purge, state
 from ...runs.interpret import AttemptFacts
 from ...runs.state import RunPhase, RunState

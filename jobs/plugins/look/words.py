@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ... import records
-from ...checkpoint.names import checkpoint_step
-from ...console import format_duration, format_metric, format_metrics, number_ranges, quantity
-from ...kinds import Kind
-from ...log_text import first_line
-from ...records.ended import FINAL, AttemptRecord, Cause, LeftOut
-from ...records.queued import Submission
-from ...records.training import Progress
+from ...base.console import format_duration, format_metric, format_metrics, number_ranges, quantity
+from ...base.log_text import first_line
+from ...contract import records
+from ...contract.checkpoint.names import checkpoint_step
+from ...contract.kinds import Kind
+from ...contract.records.ended import FINAL, AttemptRecord, Cause, LeftOut
+from ...contract.records.queued import Submission
+from ...contract.records.training import Progress
 from ...runs.state import RunFiles, RunPhase, RunState
 from ...slurm import job_state
 from ...slurm.client import Job
@@ -188,7 +188,7 @@ def format_pace(progress: Progress) -> str:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What the commands show of what a room keeps in the record of an attempt."""
+    """What the commands show of what a plugin keeps in the record of an attempt."""
 
     left_out: tuple[LeftOut, ...] = ()
 
@@ -199,9 +199,9 @@ def left_out_of(files: RunFiles) -> list[dict[str, Any]]:
     `until`: seconds since the epoch. Raises: RecordError.
     """
     found: list[LeftOut] = []
-    for each in () if files.last is None else files.last.evidence.rooms:
+    for each in () if files.last is None else files.last.evidence.plugins:
         with contextlib.suppress(records.RecordError):  # a list goes on
-            found += records.decode(_Shown, records.encode(each.value), each.room).left_out
+            found += records.decode(_Shown, records.encode(each.value), each.plugin).left_out
     if not found:
         return []
     submission = records.read(Submission, files.run_dir.submission) or Submission()

@@ -1,7 +1,7 @@
 """Which nodes an attempt uses: without suspected ones, with spare ones, within a range of them.
 
 - hooks: the functions of jobs/hooks.py.
-- records: what the room keeps in the record of an attempt.
+- records: what the plugin keeps in the record of an attempt.
 - of_nodes: what an attempt shows of its nodes.
 - reasons: what the facts of an attempt say against single nodes.
 - suspects: which nodes the next attempts do without, by the reasons of all attempts.

@@ -3,15 +3,15 @@
 import time
 from collections.abc import Collection, Sequence
 
-from ... import installation
 from ...attempt import srun_step
-from ...console import print_line, quantity
-from ...records.nodes import Chosen, Head, node_name
-from ...rundir import RunDir
+from ...base import installation
+from ...base.console import print_line, quantity
+from ...contract.records.nodes import Chosen, Head, node_name
+from ...contract.rundir import RunDir
+from ...contract.spec import Slurm
 from ...runs.interpret import AttemptFacts
 from ...slurm import client
 from ...slurm.hostlist import expand_hostlist
-from ...spec import Slurm
 from . import suspects
 from .exclude_nodes import counted_since
 from .lost_nodes import SilentNodes, place_argv
@@ -89,7 +89,7 @@ def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -
     """Return where the agents meet, by the first of the nodes; None without its answer."""
     # Where Slurm cannot enter the working directory it takes /tmp, which all users can write.
     words = (str(run_dir.path), str(attempt), *nodes)
-    command = installation.python_m("jobs.rooms.nodes.head", *words)
+    command = installation.python_m("jobs.plugins.nodes.head", *words)
     answer = client.ask_node(job_id, nodes[0], command)
     lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
     if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before

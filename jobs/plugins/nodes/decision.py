@@ -1,13 +1,13 @@
 """The decision after an attempt, where a node is at fault: a pure function.
 
-Its table is tests/rooms/nodes/test_decision.py.
+Its table is tests/plugins/nodes/test_decision.py.
 """
 
 from dataclasses import replace
 
 from ...attempt import decision as rules
 from ...attempt.decision import Action, Budget, Cause, Decision, Ending, History
-from ...log_text import first_line
+from ...base.log_text import first_line
 from .records import NodesFound, found_in
 
 

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ...base.console import print_line
 from ...commands.queue import test_only
-from ...console import print_line
-from ...records.ended import AttemptRecord
-from ...records.queued import Submission
-from ...rundir import RunDir
+from ...contract.records.ended import AttemptRecord
+from ...contract.records.queued import Submission
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 from ...slurm.hostlist import expand_hostlist
-from ...spec import Spec
 from . import suspects
 from .records import past_of
 

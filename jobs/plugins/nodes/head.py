@@ -1,6 +1,6 @@
 """Prints where the agents of an attempt meet, on its first node, if the batch script is on another.
 
-python -m jobs.rooms.nodes.head RUN_DIR ATTEMPT NODE...
+python -m jobs.plugins.nodes.head RUN_DIR ATTEMPT NODE...
 """
 
 import os
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...attempt.open import head_here
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 from ...node import rendezvous
-from ...rundir import RunDir
 from ...slurm import client
-from ...spec import Spec
 from .choose_nodes import HEAD_FOLLOWS
 
 

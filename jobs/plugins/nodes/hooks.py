@@ -1,4 +1,4 @@
-"""The hooks of the room: what an attempt shows of nodes, what follows, and the nodes of the next.
+"""The hooks of the plugin: what an attempt shows of nodes, what follows, and the nodes of the next.
 
 What only an attempt calls is imported there: a submit must not wait for it.
 """
@@ -9,16 +9,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ...batch_sizes import global_batch_size
-from ...problems import Problem
-from ...records.ended import AttemptRecord, Evidence
-from ...records.queued import Submission
-from ...rundir import RunDir
-from ...spec import Spec
+from ...contract.batch_sizes import global_batch_size
+from ...contract.problems import Problem
+from ...contract.records.ended import AttemptRecord, Evidence
+from ...contract.records.queued import Submission
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 
 if TYPE_CHECKING:
     from ...attempt.decision import Decision, Ending
-    from ...records.nodes import Chosen
+    from ...contract.records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
     from ...runs.run_lock import Owner
     from ...slurm.client import Job

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from ...attempt import srun_step
-from ...rundir import RunDir
+from ...contract.rundir import RunDir
 from ...runs import fact_reader
 from ...runs.interpret import AttemptFacts
 

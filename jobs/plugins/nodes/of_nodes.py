@@ -5,9 +5,9 @@ from collections.abc import Set
 from dataclasses import replace
 
 from ...attempt import srun_step
-from ...records import with_room
-from ...records.ended import Evidence
-from ...rundir import RunDir
+from ...contract.records import with_plugin
+from ...contract.records.ended import Evidence
+from ...contract.rundir import RunDir
 from ...runs.interpret import AttemptFacts
 from ...slurm import client, job_state
 from ...slurm.client import Job
@@ -15,7 +15,7 @@ from ...slurm.hostlist import expand_hostlist
 from . import choose_nodes, suspects
 from .exclude_nodes import counted_since, excludable_nodes
 from .reasons import is_failure, reasons_of
-from .records import ROOM, NodesFound, past, past_of
+from .records import PLUGIN, NodesFound, past, past_of
 
 
 def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | None) -> Evidence:
@@ -45,7 +45,7 @@ def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | N
         left_out=tuple(left_out.values()),
     )
     has_any = mine != NodesFound()
-    return replace(found, rooms=with_room(found.rooms, ROOM, mine)) if has_any else found
+    return replace(found, plugins=with_plugin(found.plugins, PLUGIN, mine)) if has_any else found
 
 
 def has_spares(facts: AttemptFacts, found: Evidence, unfit: Set[str], job: Job | None) -> bool:

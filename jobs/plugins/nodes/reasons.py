@@ -3,23 +3,23 @@
 If only the node can be to blame, it is left out at once: a failed preflight, broken or missing
 GPUs, Slurm's state of it. What the run may have caused is a first reason: a crash or a hang of one
 node while the others were well.
-Pure functions; their table is tests/rooms/nodes/test_reasons.py.
+Pure functions; their table is tests/plugins/nodes/test_reasons.py.
 """
 
 import re
 import signal
 from collections.abc import Collection, Iterator, Mapping
 
-from ...console import quantity
-from ...kinds import OF_MEMORY, Kind
-from ...known_causes import known_cause
-from ...log_text import first_line
-from ...records.ended import LOST, Evidence
-from ...records.nodes import RankError
+from ...base.console import quantity
+from ...base.log_text import first_line
+from ...base.stop_signals import STOP_SIGNALS
+from ...contract.kinds import OF_MEMORY, Kind
+from ...contract.known_causes import known_cause
+from ...contract.records.ended import LOST, Evidence
+from ...contract.records.nodes import RankError
 from ...runs import interpret
 from ...runs.interpret import AttemptFacts
 from ...slurm.job_state import has_no_allocation, is_cancelled
-from ...stop_signals import STOP_SIGNALS
 from .records import Reason
 
 OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)

@@ -1,14 +1,14 @@
-"""What the room keeps in the evidence of an attempt."""
+"""What the plugin keeps in the evidence of an attempt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...kinds import Kind
-from ...records import OMIT_NONE, of_room
-from ...records.ended import ENDS, AttemptRecord, Evidence, LeftOut
+from ...contract.kinds import Kind
+from ...contract.records import OMIT_NONE, of_plugin
+from ...contract.records.ended import ENDS, AttemptRecord, Evidence, LeftOut
 
-ROOM = "nodes"
+PLUGIN = "nodes"
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class NodesFound:
 
 
 def found_in(evidence: Evidence) -> NodesFound:
-    """Return what the room keeps in the evidence of an attempt."""
-    return of_room(NodesFound, evidence.rooms, ROOM) or NodesFound()
+    """Return what the plugin keeps in the evidence of an attempt."""
+    return of_plugin(NodesFound, evidence.plugins, PLUGIN) or NodesFound()
 
 
 class Past(NamedTuple):

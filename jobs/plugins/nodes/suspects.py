@@ -3,15 +3,15 @@
 If only the node can be to blame, it is left out at once. After a crash or a hang of one node it is
 left out if the attempt before has the same reason. A failure that follows the run onto another
 node, before a new checkpoint, is the run's: no node is left out for it. Pure functions; their
-table is tests/rooms/nodes/test_suspects.py.
+table is tests/plugins/nodes/test_suspects.py.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ...kinds import Kind
-from ...records.ended import LeftOut
+from ...contract.kinds import Kind
+from ...contract.records.ended import LeftOut
 from .records import Past, Reason
 
 

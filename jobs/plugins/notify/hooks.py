@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 
-from ...console import STDERR, print_line
-from ...records.training import Result
-from ...rundir import RunDir
+from ...base.console import STDERR, print_line
+from ...base.stop_signals import end_at_stop_signals
+from ...contract.records.training import Result
+from ...contract.rundir import RunDir
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
-from ...stop_signals import end_at_stop_signals
 
 LIMIT_S = 30.0
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...errors import UserError
+from ...base.errors import UserError
 from .probe.sitecustomize import STATE_SUFFIXES
 
 OF_TRAINING = ("code", "checkpoints", "work")  # folders: the others have records of the kit

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ...stop_signals import send
+from ...base.stop_signals import send
 from . import traces
 from .probe import disk
 from .subjects import Subject
@@ -113,7 +113,7 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
     start.output = log.read_text(encoding="utf-8", errors="replace")
     start.marker, start.processes = subject.marker(), traces.read(own)
     if start.harm is not None and start.recorded:
-        with contextlib.suppress(OSError):  # no room for more copies
+        with contextlib.suppress(OSError):  # no plugin for more copies
             disk.record(subject.place, own / DISKS)
 
 

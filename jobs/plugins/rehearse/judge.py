@@ -12,7 +12,7 @@ from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
-from ...errors import FailedError
+from ...base.errors import FailedError
 from .final_state import Difference, of_run, visible_name
 from .harming import Harm, Start
 from .subjects import PROBE

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from ...base.errors import UserError
 from ...commands import arguments
 from ...config import load
-from ...errors import UserError
 from ...runs import frozen_spec, lookup
 from . import traces
 from .final_state import Difference

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...console import print_line, quantity
-from ...errors import PEER_TEXTS, UserError
-from ...kinds import KINDS
-from ...known_causes import known_cause
-from ...log_text import first_line
+from ...base.console import print_line, quantity
+from ...base.errors import PEER_TEXTS, UserError
+from ...base.log_text import first_line
+from ...contract.kinds import KINDS
+from ...contract.known_causes import known_cause
 from . import final_state, harming
 from .disks import Disk, likeliest_first, of_save
 from .harming import DISKS, Harm, Start

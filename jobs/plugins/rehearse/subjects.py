@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ... import installation, records
-from ...errors import UserError
+from ...base import installation
+from ...base.errors import UserError
+from ...base.stop_signals import send
+from ...contract import records
 from ...node import signed_torchrun
 from ...runs import code_snapshot
-from ...stop_signals import send
 from .traces import Process
 
 PROBE = Path(__file__).resolve().parent / "probe"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...console import quantity
+from ...base.console import quantity
 from .causes import BITS, CONTINUES, SAMPLES, SAVES, STOPS, recognised
 from .final_state import visible_name
 from .judge import Tried

@@ -15,7 +15,7 @@ os.environ["MPLBACKEND"] = "svg"  # that of the shell may be unknown here: the i
 import matplotlib
 from matplotlib.figure import Figure
 
-from ...console import LAYOUT, printable
+from ...base.console import LAYOUT, printable
 from .ranking import NO_METRICS, bare, is_number, read_metrics
 from .uses import RunTimes
 

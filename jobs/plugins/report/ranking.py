@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ... import records, shared_files
-from ...console import printable
-from ...errors import UserError
-from ...records.training import Progress, Result
-from ...rundir import RunDir
-from ...spec import METRIC_MODES, Spec
+from ...base import shared_files
+from ...base.console import printable
+from ...base.errors import UserError
+from ...contract import records
+from ...contract.records.training import Progress, Result
+from ...contract.rundir import RunDir
+from ...contract.spec import METRIC_MODES, Spec
 
 HELD_OUT = "eval_"
 NO_METRICS = ("step", "epoch")  # keys of a line of metrics.jsonl that are no metrics

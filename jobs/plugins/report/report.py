@@ -5,14 +5,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ... import hooks, shared_files
+from ... import hooks
+from ...base import shared_files
+from ...base.console import display_path, format_duration, print_line, quantity
+from ...base.errors import FailedError, UserError
 from ...commands import arguments, table
-from ...console import display_path, format_duration, print_line, quantity
-from ...errors import FailedError, UserError
-from ...rooms import ROOMS
-from ...rundir import RunDir, write_atomic
+from ...contract.rundir import RunDir, write_atomic
 from ...runs import lookup, state
 from ...runs.group import Group
+from .. import PLUGINS
 from . import ranking, uses
 from .uses import RunTimes, Use
 
@@ -74,7 +75,7 @@ def runs_of(word: str | None) -> list[RunDir]:
 def of_group(group: Group) -> tuple[str, dict[RunDir, str]]:
     """Return the metric that ranks the runs of a group, and what each run is called there."""
     runs = group.runs()
-    if "sweeps" not in ROOMS:
+    if "sweeps" not in PLUGINS:
         return ranking.default_metric(runs), {}
     from ..sweeps import record
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from ... import shared_files
-from ...console import printable
-from ...errors import RecordError
-from ...records.ended import FINAL, Action, AttemptRecord
-from ...records.training import Event, read_events
-from ...rundir import RunDir
+from ...base import shared_files
+from ...base.console import printable
+from ...base.errors import RecordError
+from ...contract.records.ended import FINAL, Action, AttemptRecord
+from ...contract.records.training import Event, read_events
+from ...contract.rundir import RunDir
 from ...runs.state import RunState
 
 STOPS = ("stop_seen", "completed", "stopped")

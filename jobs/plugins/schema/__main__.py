@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ...config.keys import Key, default_text, keys, sections, type_name
 from ...config.load import SWEEP
-from ...spec import SECTIONS, Scalar, Spec
+from ...contract.spec import SECTIONS, Scalar, Spec
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = ROOT / "configs" / "schema.json"

@@ -2,7 +2,7 @@
 
 - check: what is wrong with its keys of the section launch.
 - code: which repository and script a run freezes.
-- hooks: the hooks of the room.
+- hooks: the hooks of the plugin.
 - progress: whether an attempt saved something new.
 - meeting: torchrun, which notes whether the ranks opened a process group.
 - text: what the text of a script shows that may go wrong in a job.

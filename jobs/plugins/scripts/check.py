@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...config.keys import is_dotted, listed, words_in
-from ...problems import Problem, format_value
-from ...spec import Launch
+from ...contract.problems import Problem, format_value
+from ...contract.spec import Launch
 
 # Programs that start ranks, each of which would start all ranks of the job once more, and modules
 # that do. `accelerate` and `colossalai` have other commands, too, which are no training either.

@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ... import installation
-from ...errors import UserError
-from ...rundir import RunDir
+from ...base import installation
+from ...base.errors import UserError
+from ...contract.rundir import RunDir
+from ...contract.spec import Launch, Spec
 from ...runs import code_snapshot
-from ...spec import Launch, Spec
 
 
 def locate(spec: Spec, repository: Path) -> tuple[Spec, Path]:

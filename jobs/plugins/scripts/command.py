@@ -6,13 +6,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ... import records
-from ...console import BestEffort
+from ...base.console import BestEffort
+from ...contract import records
+from ...contract.records.frozen import Provenance
+from ...contract.records.nodes import NODE
+from ...contract.rundir import RunDir
+from ...contract.spec import Launch, Spec
 from ...node.signed_torchrun import LAUNCHER
-from ...records.frozen import Provenance
-from ...records.nodes import NODE
-from ...rundir import RunDir
-from ...spec import Launch, Spec
 from .watch import watch
 from .work import ask_for_all
 
@@ -27,7 +27,7 @@ def start(
     if environ.get("KIT_AGENT_PID") != str(os.getpid()):  # to show it only
         return words, {**environ}
     if num_ranks(argv) > 1:
-        words.insert(words.index(LAUNCHER), "slurm_job_kit.jobs.rooms.scripts.meeting")
+        words.insert(words.index(LAUNCHER), "slurm_job_kit.jobs.plugins.scripts.meeting")
     attempt, host = int(environ["KIT_ATTEMPT"]), environ[NODE]
     if attempt > 1:
         show_own_files(run_dir, host)

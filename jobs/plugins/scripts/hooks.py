@@ -1,4 +1,4 @@
-"""The hooks of the room; a run of the trainer passes through them unchanged."""
+"""The hooks of the plugin; a run of the trainer passes through them unchanged."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...console import print_line
-from ...environment import Program
-from ...rundir import RunDir
-from ...spec import Spec
+from ...base.console import print_line
+from ...base.environment import Program
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 
 if TYPE_CHECKING:
     from ...attempt.decision import Decision, Ending
     from ...config.loaded import LoadedSpec
-    from ...problems import Problem
-    from ...records.ended import Evidence
-    from ...records.nodes import Chosen
+    from ...contract.problems import Problem
+    from ...contract.records.ended import Evidence
+    from ...contract.records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
     from ...runs.run_lock import Owner
     from ...slurm.client import Job

@@ -1,6 +1,6 @@
 """Runs torchrun, which notes at its end if no rank opened a process group at its store.
 
-    python -m jobs.rooms.scripts.meeting TORCHRUN OPTIONS...
+    python -m jobs.plugins.scripts.meeting TORCHRUN OPTIONS...
 
 The store is that of MASTER_ADDR, in the torchrun of global rank 0 (torch 2.11 to 2.13). Its end is
 after that of all ranks: torchrun waits for them.
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.console import BestEffort
+from slurm_job_kit.jobs.base.console import BestEffort
 from slurm_job_kit.jobs.node.signed_torchrun import RENDEZVOUS
 
 NEVER_MET = "never_met"  # beside the file by which the ranks are stopped

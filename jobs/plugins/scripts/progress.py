@@ -8,23 +8,24 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ... import records, shared_files
 from ...attempt.decision import Decision, Ending, history_of, is_restart
-from ...checkpoint.names import is_newer
-from ...console import print_line
-from ...kinds import Kind
-from ...records import of_room, with_room
-from ...records.ended import ENDS, FINAL, Action, Evidence
-from ...records.training import Progress
-from ...rundir import RunDir
+from ...base import shared_files
+from ...base.console import print_line
+from ...contract import records
+from ...contract.checkpoint.names import is_newer
+from ...contract.kinds import Kind
+from ...contract.records import of_plugin, with_plugin
+from ...contract.records.ended import ENDS, FINAL, Action, Evidence
+from ...contract.records.training import Progress
+from ...contract.rundir import RunDir
+from ...contract.spec import Slurm
 from ...runs import interpret
 from ...runs.interpret import AttemptFacts
-from ...spec import Slurm
 from .meeting import NEVER_MET
 from .text import may_meet_elsewhere, may_see_stop
 from .work import Work, ask_for_all, record_of
 
-ROOM = "scripts"
+PLUGIN = "scripts"
 # Of a run of which no attempt shows progress, unless slurm.max_restarts is set.
 MAX_RESTARTS = 20
 SHOWS = "progress of a script"  # the name of a thread
@@ -48,8 +49,8 @@ def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evid
     ranks = sum(len(agent.ranks) for agent in facts.of_nodes.known_agents)
     is_apart = shared_files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
     is_apart = is_apart and not may_meet_elsewhere(facts.spec.launch, run_dir.code)
-    rooms = with_room(found.rooms, ROOM, Seen(ranks)) if is_apart else found.rooms
-    return replace(found, has_progress=has_progress(run_dir, facts), rooms=rooms)
+    plugins = with_plugin(found.plugins, PLUGIN, Seen(ranks)) if is_apart else found.plugins
+    return replace(found, has_progress=has_progress(run_dir, facts), plugins=plugins)
 
 
 def has_finished(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> bool:
@@ -87,7 +88,7 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
 
     That of a complete run says how the kit knows it, and if its ranks did not meet.
     """
-    seen = of_room(Seen, ending.evidence.rooms, ROOM)
+    seen = of_plugin(Seen, ending.evidence.plugins, PLUGIN)
     if decision.action is Action.DONE and seen is not None:
         reason = f"{seen.apart} separate trainings: no rank called torch's init_process_group()"
         return replace(decision, reason=reason, kind=Kind.SEPARATE_TRAININGS)

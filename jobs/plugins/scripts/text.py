@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ...spec import Launch
+from ...contract.spec import Launch
 
 MAX_FILES = 100
 

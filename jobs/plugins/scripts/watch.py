@@ -11,13 +11,14 @@ import os
 import signal
 import time
 
-from ... import records, shared_files
-from ...kinds import Kind
-from ...procfs import children
-from ...records.nodes import HangConclusion, RankError
-from ...records.training import read_events
-from ...rundir import AttemptDir, RunDir
-from ...stop_signals import send
+from ...base import shared_files
+from ...base.procfs import children
+from ...base.stop_signals import send
+from ...contract import records
+from ...contract.kinds import Kind
+from ...contract.records.nodes import HangConclusion, RankError
+from ...contract.records.training import read_events
+from ...contract.rundir import AttemptDir, RunDir
 
 LOOK_S = 5.0
 ABORT_LIMIT_S = 30.0

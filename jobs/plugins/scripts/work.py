@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import records, shared_files
-from ...console import print_line
-from ...errors import UserError
-from ...records.frozen import Provenance
-from ...rundir import RunDir, replacing
+from ...base import shared_files
+from ...base.console import print_line
+from ...base.errors import UserError
+from ...contract import records
+from ...contract.records.frozen import Provenance
+from ...contract.rundir import RunDir, replacing
+from ...contract.spec import Spec
 from ...runs import code_snapshot
-from ...spec import Spec
 from .code import check_frozen, check_inputs
 
 MAX_ASKED = 10_000  # names: a folder with very many files must not delay a start

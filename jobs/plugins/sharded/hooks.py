@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from ...problems import Problem
-from ...spec import STRATEGIES, Spec, Train
+from ...contract.problems import Problem
+from ...contract.spec import STRATEGIES, Spec, Train
 
 
 def problems(spec: Spec) -> Iterator[Problem]:

@@ -5,10 +5,11 @@ import os
 import shlex
 import sys
 
-from ... import hooks, installation
+from ... import hooks
+from ...base import installation
+from ...base.environment import Program
+from ...base.errors import UserError
 from ...commands.arguments import RUN
-from ...environment import Program
-from ...errors import UserError
 from ...runs import lookup, state
 from ...slurm import client
 

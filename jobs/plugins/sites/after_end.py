@@ -12,19 +12,19 @@ from ...attempt.decision import (
     history_of,
     within_budget,
 )
-from ...records import of_room, with_room
-from ...records.ended import Action, Cause, Evidence
+from ...contract.records import of_plugin, with_plugin
+from ...contract.records.ended import Action, Cause, Evidence
 from ...runs.interpret import AttemptFacts
 from ...slurm.client import Job
 from .requeue_policy import is_batch, slurm_requeues_itself
 from .successor import waiting
 
-ROOM = "sites"
+PLUGIN = "sites"
 
 
 @dataclass(frozen=True)
 class AfterEnd:
-    """What the room keeps in the evidence of an attempt.
+    """What the plugin keeps in the evidence of an attempt.
 
     is_left_to_slurm: Slurm requeues the job once it has ended, see requeue_policy. has_successor:
     another job waits for the end of this one. is_batch: else it is a job of salloc or srun.
@@ -41,7 +41,7 @@ def seen(facts: AttemptFacts, found: Evidence, job: Job, job_id: str) -> Evidenc
     after = AfterEnd(is_left, waiting(facts, job_id) is not None, is_batch(job))
     if after == AfterEnd():
         return found
-    return replace(found, rooms=with_room(found.rooms, ROOM, after))
+    return replace(found, plugins=with_plugin(found.plugins, PLUGIN, after))
 
 
 def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
@@ -51,7 +51,7 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     job ends; the successor job can find out.
     """
     found = ending.evidence
-    after = of_room(AfterEnd, found.rooms, ROOM) or AfterEnd()
+    after = of_plugin(AfterEnd, found.plugins, PLUGIN) or AfterEnd()
     if decision.action in RESTARTS and not after.is_batch:
         reason = (
             f"{decision.reason}; this job is interactive: `resume` continues the run in another"

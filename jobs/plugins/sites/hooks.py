@@ -1,19 +1,19 @@
-"""The hooks of the room: the job that waits to continue a run, and what preemption does."""
+"""The hooks of the plugin: the job that waits to continue a run, and what preemption does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...base.console import print_line
 from ...config.loaded import LoadedSpec
-from ...console import print_line
-from ...rundir import RunDir
+from ...contract.rundir import RunDir
 from . import preemption, warnings
 
 if TYPE_CHECKING:  # the commands that queue a job need no more than the above
     from ...attempt.decision import Decision, Ending
-    from ...records.ended import Evidence
-    from ...records.nodes import Chosen
+    from ...contract.records.ended import Evidence
+    from ...contract.records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
     from ...runs.run_lock import Owner
     from ...slurm.client import Job

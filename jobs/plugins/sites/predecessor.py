@@ -3,11 +3,12 @@
 If that end is unknown, the run is held; `resume` continues it.
 """
 
-from ... import hooks, installation
+from ... import hooks
 from ...attempt import record_writer
-from ...errors import FailedError
-from ...records.ended import Action, Cause
-from ...rundir import RunDir
+from ...base import installation
+from ...base.errors import FailedError
+from ...contract.records.ended import Action, Cause
+from ...contract.rundir import RunDir
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
 from ...slurm import client, job_list, job_state

@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ... import records
-from ...rundir import RunDir
+from ...contract import records
+from ...contract.rundir import RunDir
+from ...contract.spec import Slurm
 from ...slurm.site import settings, show_accounting, show_partitions
-from ...spec import Slurm
 
 _PAIR = re.compile(r"(\w+)=(\S+)")
 

@@ -16,10 +16,10 @@ import re
 from collections.abc import Sequence
 
 from ...attempt.decision import Action
-from ...records.ended import AttemptRecord, Evidence
+from ...contract.records.ended import AttemptRecord, Evidence
+from ...contract.spec import Slurm
 from ...slurm import client
 from ...slurm.site import number, settings
-from ...spec import Slurm
 from .preemption import query
 
 SINCE_VERSION, BEFORE_VERSION = (24, 5), (26, 5)

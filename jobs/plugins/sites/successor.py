@@ -9,15 +9,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ... import hooks, installation, records
-from ...console import print_line
-from ...environment import Program
-from ...records.queued import RecordedJob, Successor
-from ...rundir import RunDir
+from ... import hooks
+from ...base import installation
+from ...base.console import print_line
+from ...base.environment import Program
+from ...contract import records
+from ...contract.records.queued import RecordedJob, Successor
+from ...contract.rundir import RunDir
+from ...contract.spec import Spec
 from ...runs import lookup
 from ...runs.interpret import AttemptFacts
 from ...slurm import client, job_list, sbatch
-from ...spec import Spec
 from . import preemption
 from .requeue_policy import is_batch
 
@@ -28,7 +30,7 @@ _NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requ
 
 @dataclass(frozen=True)
 class Explained(Successor):
-    """successor.json, as the room writes it. reason: why the job needs a successor."""
+    """successor.json, as the plugin writes it. reason: why the job needs a successor."""
 
     reason: str
 

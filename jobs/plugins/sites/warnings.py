@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ...problems import Problem
-from ...spec import Slurm
+from ...contract.problems import Problem
+from ...contract.spec import Slurm
 from .preemption import Site
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...rundir import RunDir
+from ...contract.rundir import RunDir
 from . import record
 
 

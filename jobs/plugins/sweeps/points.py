@@ -13,8 +13,8 @@ from ...config.keys import as_whole, nearest
 from ...config.load import SWEEP, read, resolve_document
 from ...config.loaded import LoadedSpec
 from ...config.yaml_reader import Document
-from ...problems import KeyPath, Problem, SpecError
-from ...spec import METRIC_MODES
+from ...contract.problems import KeyPath, Problem, SpecError
+from ...contract.spec import METRIC_MODES
 
 KEYS = ("grid", "list", "max_parallel", "metric")
 MAX_POINTS = 1000  # Slurm's default MaxArraySize is 1001. Source: slurm.conf(5)

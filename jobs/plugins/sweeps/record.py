@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import records, shared_files
-from ...errors import RecordError, UserError
-from ...rundir import RunDir
+from ...base import shared_files
+from ...base.errors import RecordError, UserError
+from ...contract import records
+from ...contract.rundir import RunDir
 from ...runs import lookup
 
 NAME = "sweep.json"

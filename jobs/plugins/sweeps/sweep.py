@@ -9,20 +9,21 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ... import installation, records
+from ...base import installation
+from ...base.console import display_path, number_ranges, print_line, quantity
+from ...base.errors import FailedError, UserError
 from ...commands import arguments, queue, resume
 from ...commands.submit import choose_cluster, new_runs
 from ...commands.submit_claim import hold_claim
 from ...config.loaded import LoadedSpec
-from ...console import display_path, number_ranges, print_line, quantity
-from ...errors import FailedError, UserError
-from ...records.queued import Submission
-from ...rooms import ROOMS
-from ...rundir import JOB_LOG, RunDir
+from ...contract import records
+from ...contract.records.queued import Submission
+from ...contract.rundir import JOB_LOG, RunDir
 from ...runs import lookup, ownership, state
 from ...runs.freeze import link_in_default_root, new_run_id
 from ...runs.state import RunPhase
 from ...slurm import sbatch, site
+from .. import PLUGINS
 from . import points as sweep_points
 from . import record as sweep_record
 from .points import LoadedSweep
@@ -218,7 +219,7 @@ def announce(sweep: Path, as_json: bool) -> None:
     if not as_json:
         print(f"sweep directory {display_path(sweep)}")
         follow = [installation.command(name, sweep.name) for name in ("status", "report")]
-        ranks = f", and {follow[1]} ranks the points" if "report" in ROOMS else ""
+        ranks = f", and {follow[1]} ranks the points" if "report" in PLUGINS else ""
         print(f"next: {follow[0]}{ranks}", flush=True)
         return
     pairs = zip(points_of(sweep), sweep_record.read(sweep).points, strict=True)

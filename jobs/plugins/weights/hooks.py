@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ...problems import Problem, format_value
-from ...spec import Spec
+from ...contract.problems import Problem, format_value
+from ...contract.spec import Spec
 
 _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 

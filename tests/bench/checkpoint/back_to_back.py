@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.loop import Loop
-from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.jobs.contract.spec import Spec
+from slurm_job_kit.trainer.training.loop import Loop
+from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.checkpoint import wide
 from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio

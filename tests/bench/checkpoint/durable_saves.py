@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
 

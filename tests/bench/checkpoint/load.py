@@ -9,13 +9,13 @@ from statistics import median
 
 import torch
 
-from slurm_job_kit.jobs.checkpoint.reader import Contents
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.contract.checkpoint.reader import Contents
+from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.rooms.zoo.gpt import GPT
-from slurm_job_kit.trainer.rooms.zoo.tokens import BYTE_VOCABULARY
-from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.trainer.plugins.zoo.gpt import GPT
+from slurm_job_kit.trainer.plugins.zoo.tokens import BYTE_VOCABULARY
+from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, quartiles, ratio, timed
 

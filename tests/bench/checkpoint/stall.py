@@ -1,7 +1,7 @@
 """B8: how long a durable checkpoint interrupts the training."""
 
-from slurm_job_kit.trainer.loop import Loop
-from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.trainer.training.loop import Loop
+from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.checkpoint import wide
 from tests.bench.place import Place
 from tests.bench.rounds import ROUNDS, Figure, Target, interleaved, milliseconds, ratio, timed

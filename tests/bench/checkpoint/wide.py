@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from slurm_job_kit.jobs.rundir import fsync_directory
-from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
-from slurm_job_kit.trainer.loop import Loop, train_step
+from slurm_job_kit.jobs.contract.rundir import fsync_directory
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.training.loop import Loop, train_step
 
 # By megabytes of state: 25 and 125 million parameters, with the momentum.
 WIDTHS = {200: 1250, 1000: 2795}

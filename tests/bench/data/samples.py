@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Checkpoint, Launch, Spec, Train
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Launch, Spec, Train
 from slurm_job_kit.trainer.data.sources import PerSampleSet, Samples
-from slurm_job_kit.trainer.run import prepare
-from slurm_job_kit.trainer.stop import StopSignal
+from slurm_job_kit.trainer.process.stop import StopSignal
+from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target
 

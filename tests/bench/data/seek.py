@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from slurm_job_kit.jobs.spec import Launch, Spec, Train
+from slurm_job_kit.jobs.contract.spec import Launch, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import IndexedBatches
 from slurm_job_kit.trainer.data.sources import Samples, Source

@@ -6,11 +6,11 @@ import torch
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
 
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import IndexedBatches
 from slurm_job_kit.trainer.data.sources import Samples
-from slurm_job_kit.trainer.rooms.zoo.image import Image
+from slurm_job_kit.trainer.plugins.zoo.image import Image
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, ratio, timed
 

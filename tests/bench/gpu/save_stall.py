@@ -2,8 +2,8 @@
 
 import torch
 
-from slurm_job_kit.jobs.spec import Checkpoint, Spec
-from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec
+from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.checkpoint.wide import TorchSave
 from tests.bench.gpu.throughput import TRAIN
 from tests.bench.place import Place

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.rooms.zoo import models
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.plugins.zoo import models
 from tests.bench.data.synthetic import synthetic_images
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, ratio

@@ -5,9 +5,9 @@ from itertools import count
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.loop import Loop
-from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.training.loop import Loop
+from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.model import models

@@ -9,8 +9,8 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from slurm_job_kit.jobs.spec import Launch
+from slurm_job_kit.jobs.contract.spec import Launch
 from tests.bench.loop.overhead import WARM_UP_STEPS, spec_without_saves
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio

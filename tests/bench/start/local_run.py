@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import yaml
 
-from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_jsonl
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH", "OMP_")

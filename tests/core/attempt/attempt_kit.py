@@ -1,13 +1,13 @@
 """Records of attempts, and steps of the batch script, for the tests of this folder."""
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt import open as open_module
 from slurm_job_kit.jobs.attempt.decision import refusal
-from slurm_job_kit.jobs.records.ended import AttemptRecord
+from slurm_job_kit.jobs.base.stop_signals import StopSignals
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.ended import AttemptRecord
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret
-from slurm_job_kit.jobs.spec import Launch, Spec
-from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import run_files
 
 

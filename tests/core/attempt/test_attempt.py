@@ -10,12 +10,12 @@ import pytest
 from slurm_job_kit.jobs.attempt import attempts, execute
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
+from slurm_job_kit.jobs.contract.rundir import RunDir, append_jsonl, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.core import file_operations, run_files
 from tests.core.attempt import attempt_kit

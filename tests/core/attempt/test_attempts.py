@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.spec import Slurm, Spec
-from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.base.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
+from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from tests.core import run_files
 from tests.core.run_files import write_json
 from tests.core.waiting import wait_for

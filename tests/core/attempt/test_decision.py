@@ -14,9 +14,9 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide,
     history_of,
 )
-from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.contract.kinds import Kind
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.slurm import job_state
-from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import parsed
 

@@ -3,12 +3,12 @@
 import pytest
 
 from slurm_job_kit.jobs.attempt import attempts, execute
+from slurm_job_kit.jobs.base.stop_signals import StopSignals
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
+from slurm_job_kit.jobs.contract.rundir import Timeline
+from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import Timeline
 from slurm_job_kit.jobs.runs import run_lock
-from slurm_job_kit.jobs.spec import Slurm, Spec
-from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import file_operations, run_files
 from tests.core.run_files import write_json
 

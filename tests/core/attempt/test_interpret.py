@@ -14,10 +14,10 @@ from slurm_job_kit.jobs.attempt.decision import (
     history_of,
 )
 from slurm_job_kit.jobs.attempt.ending import ending_of
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json
+from slurm_job_kit.jobs.contract.kinds import Kind
+from slurm_job_kit.jobs.contract.rundir import Timeline, append_jsonl, read_json
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret
-from slurm_job_kit.jobs.spec import Spec
 from tests.core import file_operations
 from tests.core.attempt.attempt_kit import entry, evidence, own_script, parsed
 from tests.core.run_files import failed, node, opened, write_json

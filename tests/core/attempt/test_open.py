@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import __main__
 from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, write_key
-from slurm_job_kit.jobs.environment import Program
-from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.base.errors import FailedError
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.frozen import Provenance
+from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.runs import code_snapshot, run_lock
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import open_attempt
 
@@ -140,7 +141,8 @@ def test_a_job_has_as_many_nodes_as_its_run_may_take(run, wanted, accepted, refu
 
 
 def test_job_log_leads_to_the_log_that_plain_sbatch_has_chosen(run, tmp_path):
-    code = "import sys; from pathlib import Path; from slurm_job_kit.jobs.rundir import RunDir; "
+    code = "import sys; from pathlib import Path; "
+    code += "from slurm_job_kit.jobs.contract.rundir import RunDir; "
     code += (
         "from slurm_job_kit.jobs.attempt import open; open.link_job_log(RunDir(Path(sys.argv[1])))"
     )

@@ -12,11 +12,11 @@ from slurm_job_kit.jobs.attempt.decision import (
     History,
     decide,
 )
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
+from slurm_job_kit.jobs.contract.rundir import append_jsonl, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.core.attempt.attempt_kit import close_lost, entry, own_script, refused
 from tests.core.run_files import failed, node, opened, write_json
 

@@ -16,8 +16,8 @@ CROWD = """
 import os, random, signal, sys, time
 from pathlib import Path
 from slurm_job_kit.jobs.runs import run_lock
-from slurm_job_kit.jobs import procfs
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.base import procfs
+from slurm_job_kit.jobs.contract.rundir import RunDir
 
 NUM_CHILDREN, NUM_CLAIMS, LIMIT_S = 8, 150, 60
 run, inside, log = (Path(sys.argv[1], name) for name in ("run", "inside", "log"))

@@ -12,14 +12,15 @@ from unittest import mock
 
 import pytest
 
-from slurm_job_kit.jobs import records, stop_signals
 from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.base import stop_signals
+from slurm_job_kit.jobs.base.procfs import parent_of
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 from tests.core.run_files import write_json
 from tests.core.waiting import wait_for

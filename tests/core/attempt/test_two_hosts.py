@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
+from slurm_job_kit.jobs.contract.records.nodes import read_agents
+from slurm_job_kit.jobs.contract.rundir import RunDir, Timeline
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.node.agent import Agent
-from slurm_job_kit.jobs.records.nodes import read_agents
-from slurm_job_kit.jobs.rundir import RunDir, Timeline
 from slurm_job_kit.jobs.runs import fact_reader, run_lock
-from slurm_job_kit.jobs.spec import Spec
 from tests.core.run_files import failed, node, opened, write_json
 from tests.core.two_hosts import look
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead

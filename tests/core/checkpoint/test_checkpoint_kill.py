@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import Manifest
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names, checkpoint_step
+from slurm_job_kit.jobs.contract.checkpoint import reader
+from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.contract.checkpoint.names import (
+    checkpoint_name,
+    checkpoint_names,
+    checkpoint_step,
+)
 from slurm_job_kit.trainer.checkpoint import commit
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.manifest import Manifest, manifest_text
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names
-from slurm_job_kit.jobs.checkpoint.part_file import Entry, header
-from slurm_job_kit.jobs.records.training import Metric
+from slurm_job_kit.jobs.base import shared_files
+from slurm_job_kit.jobs.contract.checkpoint import reader
+from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest, manifest_text
+from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.contract.checkpoint.part_file import Entry, header
+from slurm_job_kit.jobs.contract.records.training import Metric
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer.saves import interval_s
+from slurm_job_kit.jobs.contract.spec import Checkpoint
+from slurm_job_kit.trainer.training.saves import interval_s
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from slurm_job_kit.jobs.checkpoint.manifest import Manifest
-from slurm_job_kit.jobs.checkpoint.part_file import part_name
-from slurm_job_kit.jobs.checkpoint.reader import Contents
+from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.contract.checkpoint.part_file import part_name
+from slurm_job_kit.jobs.contract.checkpoint.reader import Contents
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, commit
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding

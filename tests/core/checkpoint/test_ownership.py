@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.trainer.checkpoint.commit import check_owner
 from slurm_job_kit.trainer.errors import Superseded, UserError
 from slurm_job_kit.trainer.process.run_handle import find_run, share_run

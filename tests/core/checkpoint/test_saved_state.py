@@ -5,10 +5,10 @@ import hashlib
 import pytest
 import torch
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.checkpoint import reader
+from slurm_job_kit.jobs.contract.records.frozen import KeyChange, SpecChange
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256

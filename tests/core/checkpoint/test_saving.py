@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names
-from slurm_job_kit.jobs.checkpoint.reader import Contents
-from slurm_job_kit.jobs.spec import Checkpoint
+from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.contract.checkpoint.reader import Contents
+from slurm_job_kit.jobs.contract.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint import checkpoints as module
 from slurm_job_kit.trainer.checkpoint import commit, outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Checkpoint
+from slurm_job_kit.jobs.contract.checkpoint import reader
+from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint import commit, outline, recovery
 from slurm_job_kit.trainer.logging.reporter import open_cut
 from slurm_job_kit.trainer.process.run_handle import RankContext

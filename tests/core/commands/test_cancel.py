@@ -9,12 +9,12 @@ from unittest import mock
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.open import refuse
 from slurm_job_kit.jobs.commands import cancel
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
+from slurm_job_kit.jobs.contract.rundir import read_json
 from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from tests.core import run_files
 from tests.core.run_files import make_run, write_json

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.base import installation
 from slurm_job_kit.jobs.runs import lookup
 from tests.core import file_operations, run_files
 from tests.core.run_files import REPOSITORY
@@ -17,7 +17,7 @@ RECORDS = f"{installation.NAME}.jobs.records"
 OF_RANKS = {f"{RECORDS}.nodes", f"{RECORDS}.training"}
 OF_SUBMIT = {"yaml", "submitit", "asyncio"}
 NUM_RUNS = 4
-LOOK = pytest.mark.room("look")
+LOOK = pytest.mark.plugin("look")
 
 
 def begin(run):
@@ -50,7 +50,7 @@ def test_a_command_imports_only_what_it_needs(slurm, words, unneeded, most):
     begin(lookup.find("tiny"))
     # A distribution's Python imports modules of its own at each start.
     imported = imported_by("-m", "slurm_job_kit.jobs", *words) - imported_by("-c", "pass")
-    assert "slurm_job_kit.jobs.installation" in imported
+    assert "slurm_job_kit.jobs.base.installation" in imported
     assert imported.isdisjoint(unneeded)
     assert len(imported) <= most
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir, append_jsonl
 from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
 from tests.core.run_files import make_checkpoint, tree, write_json
@@ -110,7 +110,7 @@ def check(words, run, path, capfd):
 
 
 @pytest.mark.long
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 @pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
 def test_a_command_that_looks_names_a_damaged_file_and_changes_nothing(run, capfd, harm):
     for path in files_of(run):

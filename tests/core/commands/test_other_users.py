@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.records.queued import RecordedJob
+from slurm_job_kit.jobs.contract.records.queued import RecordedJob
 from slurm_job_kit.jobs.slurm import job_list
 from tests.core.run_files import kit
 

@@ -7,9 +7,9 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import packages
+from slurm_job_kit.jobs.contract.spec import Launch, Log, Slurm, Spec, Train
 from slurm_job_kit.jobs.node.__main__ import OLDEST
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.spec import Launch, Log, Slurm, Spec, Train
 from tests.core.run_files import REPOSITORY, kit
 
 

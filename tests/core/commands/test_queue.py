@@ -6,15 +6,15 @@ import signal
 
 import pytest
 
+from slurm_job_kit.jobs.base.errors import FailedError
 from slurm_job_kit.jobs.commands import queue
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
-from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import Timeline, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.records.queued import Submission
+from slurm_job_kit.jobs.contract.rundir import Timeline, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
-from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.submit_claim import hold_claim
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract.rundir import read_json
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run, write_json
 from tests.core.waiting import wait_for
@@ -22,7 +22,7 @@ def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param("status", marks=pytest.mark.room("look")), "resume", "cancel"]
+    "command", [pytest.param("status", marks=pytest.mark.plugin("look")), "resume", "cancel"]
 )
 def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, capsys, command):
     run = make_run(here)

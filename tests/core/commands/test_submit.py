@@ -9,12 +9,12 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.decision import Cause
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run
 

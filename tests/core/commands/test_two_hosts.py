@@ -6,14 +6,14 @@ import shlex
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.base.console import BestEffort
+from slurm_job_kit.jobs.base.errors import FailedError
 from slurm_job_kit.jobs.commands import cancel, resume
 from slurm_job_kit.jobs.commands.catalogue import all_commands
-from slurm_job_kit.jobs.console import BestEffort
-from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.queued import Submission
+from slurm_job_kit.jobs.contract.rundir import RunDir, Timeline, append_jsonl
 from slurm_job_kit.jobs.runs import lookup, revision
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line
@@ -26,11 +26,11 @@ NAMES = (
     *("step-00000006", "manifest.json", "spec.json", "20260102", "points", "metrics.jsonl"),
 )
 # Each shows files of other hosts, and changes none.
-SHOW_IN_ALL_ROOMS = (
+SHOW_IN_ALL_PLUGINS = (
     *("status", "status --all", "status --json", "status tiny", "why tiny", "report --json"),
     *("logs tiny", "logs tiny --errors", "explain tiny", "compare tiny tiny", "clean --days 1"),
 )
-SHOW = [line for line in SHOW_IN_ALL_ROOMS if line.split()[0] in all_commands()]
+SHOW = [line for line in SHOW_IN_ALL_PLUGINS if line.split()[0] in all_commands()]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def complete(run: RunDir) -> None:
     write_json(run.result, {"status": "completed", "global_step": 9, "attempts": 1})
 
 
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 def test_why_reads_the_files_again_if_the_job_ends_while_it_looks(run, there, slurm, capsys):
     """The job is gone when Slurm is asked, which is after the files were read."""
     append_jsonl(slurm.bin.parent / "line", run_files.attempt(decision="hold"))
@@ -125,9 +125,9 @@ def test_a_name_means_the_run_that_another_host_has_just_submitted(hosts, run, t
     assert [each.run_id for each in lookup.all_runs()] == ["20260102", "20260101"]
 
 
-@pytest.mark.room("changes")
+@pytest.mark.plugin("changes")
 def test_a_choice_of_a_checkpoint_puts_aside_those_that_were_saved_just_now(hosts, run, there):
-    from slurm_job_kit.jobs.rooms.changes import checkpoint_files
+    from slurm_job_kit.jobs.plugins.changes import checkpoint_files
 
     make_checkpoint(run, 6)
     look(hosts.there, "step-00000009")

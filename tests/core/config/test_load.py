@@ -12,8 +12,8 @@ import yaml
 from slurm_job_kit.jobs.config import yaml_reader
 from slurm_job_kit.jobs.config.keys import keys, type_name
 from slurm_job_kit.jobs.config.load import SpecError, load
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.contract.spec import Spec
+from slurm_job_kit.jobs.plugins import PLUGINS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -126,7 +126,7 @@ def test_a_wrong_value_is_named_with_its_line_and_a_hint(refuse, value, message)
     assert errors.count("x.yaml:") == 1, "one mistake, one error"
 
 
-@pytest.mark.room("health", "profiler")
+@pytest.mark.plugin("health", "profiler")
 @pytest.mark.parametrize("written", ["1e5", "100000.0", "1.0e+5", "1000e2", "100000"])
 def test_a_whole_number_may_be_written_with_a_point_or_an_exponent(take, written):
     for spec in (
@@ -268,8 +268,12 @@ setup:
 
 
 EXAMPLES = {"train.collate": "a.b:c", "train.init_from": "/runs/a", "train.transform": "a.b:c"}
-# Without a room its keys are refused.
-KEYS = [key for key in keys().values() if not isinstance(key.room, str) or key.room in ("", *ROOMS)]
+# Without a plugin its keys are refused.
+KEYS = [
+    key
+    for key in keys().values()
+    if not isinstance(key.plugin, str) or key.plugin in ("", *PLUGINS)
+]
 NEEDED = {"log.wandb_project": "log.wandb=offline", "train.shard_size": "train.strategy=hsdp"}
 
 

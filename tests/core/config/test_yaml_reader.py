@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from slurm_job_kit.jobs.config import yaml_reader
-from slurm_job_kit.jobs.problems import Place
+from slurm_job_kit.jobs.contract.problems import Place
 
 
 @pytest.fixture(params=["CSafeLoader", "SafeLoader"], autouse=True)

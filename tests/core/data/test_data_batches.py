@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 import torch
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.seeds import ORDER, mix

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.sources import Samples, content_sha256
 from slurm_job_kit.trainer.errors import UserError

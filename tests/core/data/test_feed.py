@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples

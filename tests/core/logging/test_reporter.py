@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import training
-from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records import training
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
 from slurm_job_kit.trainer.errors import StorageError
 from slurm_job_kit.trainer.logging import progress
@@ -166,12 +166,12 @@ def test_a_failing_progress_and_lines_on_a_full_disk_end_no_training(report, tmp
 def live_line(path):
     record = records.read_leniently(training.Progress, RunDir(path).progress)
     assert record is not None
-    from slurm_job_kit.jobs.rooms.look import words
+    from slurm_job_kit.jobs.plugins.look import words
 
     return words.format_progress(record)
 
 
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
     reporter = report()
     assert live_line(tmp_path) == "epoch 1/3  step 0/12"
@@ -184,7 +184,7 @@ def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
     assert json.loads((tmp_path / "progress.json").read_text())["eta_s"] == 200
 
 
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 @pytest.mark.parametrize(
     ("means", "words"),
     [

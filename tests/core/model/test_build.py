@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from slurm_job_kit.trainer.model import build

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.objectives import Classification, DataFacts, check_sums, means
 from tests.core.model.test_objectives import Gives

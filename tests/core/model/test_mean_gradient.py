@@ -9,17 +9,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build, optim, precision
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.strategy.ddp import Ddp
+from slurm_job_kit.trainer.training.loop import train_step
 from tests.core.ranks import CPU, context_of, join, place_of, results
 
 NUM_SAMPLES, BATCH_SIZE = 24, 2

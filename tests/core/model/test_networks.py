@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
 from slurm_job_kit.trainer.model.objectives import DataFacts

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import objectives
 from slurm_job_kit.trainer.model.objectives import DataFacts, Sums, check_sums, means

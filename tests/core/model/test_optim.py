@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
 from slurm_job_kit.trainer.model import optim

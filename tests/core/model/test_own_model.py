@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
+from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
 from slurm_job_kit.trainer.model.objectives import DataFacts
@@ -33,8 +33,10 @@ def test_unknown_names_and_arguments_are_user_errors():
         created("torch.nn:Linear", width=3)
 
 
-def test_a_name_of_a_room_that_is_not_there_names_the_room(monkeypatch):
-    monkeypatch.delitem(ROOMS, "zoo", raising=False)
-    words = "^train.model: gpt needs the room zoo, which this copy of the kit does not have: name a"
+def test_a_name_of_a_plugin_that_is_not_there_names_the_plugin(monkeypatch):
+    monkeypatch.delitem(PLUGINS, "zoo", raising=False)
+    words = (
+        "^train.model: gpt needs the plugin zoo, which this copy of the kit does not have: name a"
+    )
     with pytest.raises(UserError, match=words):
         created("gpt")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.model import optim, precision
 
 CPU = torch.device("cpu")

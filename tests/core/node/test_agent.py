@@ -17,15 +17,16 @@ from unittest import mock
 
 import pytest
 
-from slurm_job_kit.jobs import environment, procfs, records, stop_signals
 from slurm_job_kit.jobs.attempt import srun_step
+from slurm_job_kit.jobs.base import environment, procfs, stop_signals
+from slurm_job_kit.jobs.base.stop_signals import END_TORCHRUN, STOP_SIGNALS
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan, Head
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import agent, interfaces, rendezvous
 from slurm_job_kit.jobs.node.rank import RANKS_DIR
 from slurm_job_kit.jobs.node.torchrun import Node, nproc_per_node, stop_signal, torchrun_command
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, Head
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
-from slurm_job_kit.jobs.stop_signals import END_TORCHRUN, STOP_SIGNALS
 from tests.core import run_files
 from tests.core.run_files import write_json
 from tests.core.waiting import wait_for
@@ -60,9 +61,9 @@ from pathlib import Path
 from slurm_job_kit.jobs.node.torchrun import Node
 from slurm_job_kit.jobs.node import agent as node_agent
 from slurm_job_kit.jobs.node.agent import Agent
-from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head
-from slurm_job_kit.jobs.rundir import RunDir, Timeline
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan, Head
+from slurm_job_kit.jobs.contract.rundir import RunDir, Timeline
+from slurm_job_kit.jobs.contract.spec import Spec
 node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
 run = RunDir(Path(sys.argv[1]))
 plan = AttemptPlan(1, "7", ("a",), Head("127.0.0.1", "", 1), 0.0, None)

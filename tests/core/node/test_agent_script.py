@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.base.stop_signals import end_at_stop_signals
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.node.__main__ import refuse_old_python
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.freeze import setup_script
-from slurm_job_kit.jobs.stop_signals import end_at_stop_signals
 from tests.core.waiting import wait_for
 
 SCRIPT = Path(__file__).resolve().parents[3] / "slurm/agent.sh"

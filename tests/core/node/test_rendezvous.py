@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan, Head
 from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.node.rendezvous import RendezvousError
-from slurm_job_kit.jobs.records.nodes import AttemptPlan, Head
 from tests.core import run_files
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, History, decide
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret
-from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core import run_files
 from tests.core.run_files import write_json
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.runs import code_snapshot
 from tests.core.run_files import unlock
 

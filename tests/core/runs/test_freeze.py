@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.frozen import Overrides
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.frozen import Overrides
+from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import code_snapshot, lookup
 from slurm_job_kit.jobs.runs import freeze as module
 from slurm_job_kit.jobs.runs.freeze import freeze
-from slurm_job_kit.jobs.spec import Spec
 
 SPEC = Spec(name="first", setup=["module load x"])
 LOADED = LoadedSpec(SPEC, "name: first\n", ("train.lr=1",))
@@ -58,7 +58,7 @@ def test_a_run_directory_has_all_that_a_job_reads(root, repository):
 
 @pytest.mark.parametrize("name", ["", "..", "../elsewhere", "a/b", ".code"])
 def test_no_run_is_made_outside_of_the_folder_of_its_name(root, repository, name):
-    """The room check refuses such a name with its place in the spec."""
+    """The plugin check refuses such a name with its place in the spec."""
     loaded = LoadedSpec(Spec(name=name), "")
     with pytest.raises(UserError, match="^name: "), freeze(loaded, repository):
         pass

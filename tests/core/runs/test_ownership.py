@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.runs import code_snapshot, lookup, run_lock
 from tests.core.attempt.attempt_kit import open_attempt
 from tests.core.run_files import frozen, make_kit, unlock

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.frozen import Part, Revision
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.frozen import Part, Revision
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import revision
-from slurm_job_kit.jobs.spec import Spec
 
 
 class Killed(BaseException):

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import FORMAT
+from slurm_job_kit.jobs.base.errors import UserError
+from slurm_job_kit.jobs.contract.rundir import FORMAT
+from slurm_job_kit.jobs.contract.spec import FormatError, Spec
 from slurm_job_kit.jobs.runs import fact_reader, frozen_spec, scratch_purge
-from slurm_job_kit.jobs.spec import FormatError, Spec
 from tests.core import run_files
 
 

@@ -92,7 +92,7 @@ def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
     assert (run_state.phase, run_state.is_over) == (RunPhase.CANCELLED, True)
 
 
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 def test_a_list_shows_the_runs_beside_one_whose_file_is_none(here, capsys):
     first, second = make_run(here, "1"), make_run(here, "2")
     for harm in (os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.console import print_line
-from slurm_job_kit.jobs.records.queued import RecordedJob, RequeueAnswer
+from slurm_job_kit.jobs.base.console import print_line
+from slurm_job_kit.jobs.contract.records.queued import RecordedJob, RequeueAnswer
 from slurm_job_kit.jobs.slurm import client, job_list
 from slurm_job_kit.jobs.slurm.client import Job
 

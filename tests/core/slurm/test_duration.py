@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.console import format_duration
+from slurm_job_kit.jobs.base.console import format_duration
 from slurm_job_kit.jobs.slurm import duration
 
 

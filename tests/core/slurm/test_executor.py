@@ -6,7 +6,7 @@ import os
 import pytest
 import submitit.core.utils
 
-from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.base.errors import FailedError
 from slurm_job_kit.jobs.slurm import client, executor
 
 HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü\nline"

@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from slurm_job_kit.jobs.records.queued import RecordedJob
+from slurm_job_kit.jobs.contract.records.queued import RecordedJob
 from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.client import Job
 from tests.core.fake_slurm import squeue_line

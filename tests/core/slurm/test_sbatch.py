@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Notify, Slurm, Spec
 from slurm_job_kit.jobs.slurm import sbatch
-from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 
 RUN = RunDir(Path("/runs/x y/1"))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_job_kit.jobs.records.queued import SlurmSite
-from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.records.queued import SlurmSite
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
 from slurm_job_kit.jobs.slurm import site
 
 # From a real Slurm 22.05, shortened.

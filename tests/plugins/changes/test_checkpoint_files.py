@@ -2,10 +2,10 @@
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rooms.changes import checkpoint_files
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.base.errors import UserError
+from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.plugins.changes import checkpoint_files
 from slurm_job_kit.jobs.runs import revision
 from tests.core.run_files import make_checkpoint
 

@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.rooms.changes import code_changes
+from slurm_job_kit.jobs.base.errors import UserError
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.frozen import Provenance
+from slurm_job_kit.jobs.contract.spec import Spec
+from slurm_job_kit.jobs.plugins.changes import code_changes
 from slurm_job_kit.jobs.runs import code_snapshot, revision
 from slurm_job_kit.jobs.runs.freeze import provenance
-from slurm_job_kit.jobs.spec import Spec
 from tests.core import run_files
 
 FILES = {"model.py": "a = 1\nb = 2\n", "lib/loop.py": "x = 1\n", "docs/guide.md": "text\n"}

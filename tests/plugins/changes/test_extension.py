@@ -2,9 +2,9 @@
 
 import pytest
 
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rooms.changes import extension
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.base.errors import UserError
+from slurm_job_kit.jobs.contract.spec import Spec, Train
+from slurm_job_kit.jobs.plugins.changes import extension
 from tests.core.run_files import write_json
 
 

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.config.keys import keys
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.frozen import Overrides
-from slurm_job_kit.jobs.rooms.changes import spec_changes
-from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.contract.records.frozen import Overrides
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.contract.spec import Spec
+from slurm_job_kit.jobs.plugins.changes import spec_changes
 from slurm_job_kit.jobs.runs import frozen_spec, revision
 from slurm_job_kit.jobs.runs.freeze import provenance
-from slurm_job_kit.jobs.spec import Spec
 
 TEXT = "name: tiny  # mine\ntrain: {lr: 0.1, model_args: {depth: 2}}\nlaunch: {env: {A: b}}\n"
 

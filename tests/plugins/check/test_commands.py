@@ -3,21 +3,21 @@
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.problems import Problem
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rooms.check import hooks as check
+from slurm_job_kit.jobs.contract.problems import Problem
+from slurm_job_kit.jobs.contract.spec import Spec
+from slurm_job_kit.jobs.plugins import PLUGINS
+from slurm_job_kit.jobs.plugins.check import hooks as check
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.spec import Spec
-from tests.rooms.changes.test_resume_changes import mend, state
-from tests.rooms.changes.test_resume_changes import run as run
+from tests.plugins.changes.test_resume_changes import mend, state
+from tests.plugins.changes.test_resume_changes import run as run
 
-CHECK = ROOMS["check"]
+CHECK = PLUGINS["check"]
 
 
 @pytest.fixture
 def slurm(slurm, monkeypatch):
     """The fixture of the core leaves the check out."""
-    monkeypatch.setitem(ROOMS, "check", CHECK)
+    monkeypatch.setitem(PLUGINS, "check", CHECK)
     return slurm
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.problems import dotted
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Checkpoint, Launch, Spec, Train
-from slurm_job_kit.trainer.rooms.check.__main__ import build_parts, problem_of
+from slurm_job_kit.jobs.contract.problems import dotted
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Launch, Spec, Train
+from slurm_job_kit.trainer.plugins.check.__main__ import build_parts, problem_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Train(dataset="tests.parts:images", dataset_args={"num_train": 64, "num_test": 16})

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.problems import Problem, SpecError
-from slurm_job_kit.jobs.rooms.check import hooks as check
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.problems import Problem, SpecError
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.plugins.check import hooks as check
 from slurm_job_kit.jobs.runs.freeze import freeze
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core.waiting import is_running, wait_for
 
 pytestmark = pytest.mark.long  # the check imports torch in a process of its own

@@ -1,7 +1,7 @@
 """The command compare on two runs, also right after one of them ended on another host."""
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rooms.compare.compare import compare
+from slurm_job_kit.jobs.plugins.compare.compare import compare
 from tests.core.commands.test_two_hosts import complete
 from tests.core.commands.test_two_hosts import run as run
 from tests.core.commands.test_two_hosts import there as there

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.rooms.compile_cache import hooks
+from slurm_job_kit.jobs.contract.records.training import read_events
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec, Train
+from slurm_job_kit.trainer.plugins.compile_cache import hooks
 from tests.core.ranks import context_of, place_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMPILED = """
 import os, sys, time, torch, torch.distributed as dist
 from pathlib import Path
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.rooms.compile_cache.hooks import callbacks
+from slurm_job_kit.trainer.plugins.compile_cache.hooks import callbacks
 from tests.core.ranks import context_of
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
+from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec, Train
+from slurm_job_kit.trainer.plugins.describe.hooks import callbacks
+from slurm_job_kit.trainer.plugins.describe.reproducibility import (
+    describe,
+    exactness,
+    extend_history,
+)
 from slurm_job_kit.trainer.process.watcher import Pulse
-from slurm_job_kit.trainer.rooms.describe.hooks import callbacks
-from slurm_job_kit.trainer.rooms.describe.reproducibility import describe, exactness, extend_history
 from tests.core.ranks import context_of, place_of
 from tests.core.test_loop import train
 from tests.core.test_loop_own_parts import spec_of

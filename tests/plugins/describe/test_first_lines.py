@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from slurm_job_kit.jobs.batch_sizes import BatchSizes
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.contract.batch_sizes import BatchSizes
+from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.rooms.describe.first_lines import batches_text, start_lines
+from slurm_job_kit.trainer.plugins.describe.first_lines import batches_text, start_lines
 from tests.core.ranks import context_of, place_of
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.jobs.spec import Checkpoint
+from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.contract.spec import Checkpoint
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import OtherData, kind_of, would_repeat
+from slurm_job_kit.trainer.plugins.describe import reproducibility
+from slurm_job_kit.trainer.plugins.describe.hooks import callbacks
 from slurm_job_kit.trainer.process.watcher import Pulse
-from slurm_job_kit.trainer.rooms.describe import reproducibility
-from slurm_job_kit.trainer.rooms.describe.hooks import callbacks
-from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.trainer.training.run import prepare
 from tests.core.ranks import context_of, join, results
 from tests.core.run_files import write_json
 from tests.core.test_loop import train
@@ -69,8 +69,8 @@ def run_of(tmp_path):
     def start(stop_at=None, dataset="files", **changes):
         args = {"dataset": f"{HERE}:{dataset}", "dataset_args": {"path": str(data)}, **changes}
         spec = spec_of(Checkpoint(), **args)
-        attempt, of_rooms = next(numbers), callbacks(Pulse())
-        run, _ = train(tmp_path / "run", spec, attempt, stop_at, callbacks=of_rooms)
+        attempt, of_plugins = next(numbers), callbacks(Pulse())
+        run, _ = train(tmp_path / "run", spec, attempt, stop_at, callbacks=of_plugins)
         return read_json(run.attempt(attempt).outcome)
 
     return data, start

@@ -6,10 +6,10 @@ import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.environment import Program
-from slurm_job_kit.jobs.rooms.environment.hooks import launch_command
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
+from slurm_job_kit.jobs.plugins.environment.hooks import launch_command
 from slurm_job_kit.jobs.runs.git import ask_git
-from slurm_job_kit.jobs.spec import Launch, Spec
 
 
 def test_the_job_gets_the_users_defaults_but_nothing_that_breaks_it(slurm, monkeypatch):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.config.keys import keys
-from slurm_job_kit.jobs.records.frozen import Overrides
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.frozen import Overrides
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from tests.core.run_files import make_run
 

@@ -3,9 +3,9 @@
 import os
 import sys
 
-from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from tests.core import run_files
 from tests.core.run_files import make_run
 
@@ -19,7 +19,7 @@ def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, ca
     monkeypatch.setattr(os, "execv", lambda path, words: started.append([path, *words]))
     main(["export", "tiny", "--checkpoint", "best", "--out", "w.safetensors"])
     main(["export"])
-    command = installation.python_m("trainer.rooms.export", str(run.path))
+    command = installation.python_m("trainer.plugins.export", str(run.path))
     command.insert(0, command[0])
     assert started == [[*command, "--checkpoint=best", "--out=w.safetensors"], command]
 

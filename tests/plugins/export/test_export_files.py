@@ -8,10 +8,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
+from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
-from slurm_job_kit.trainer.rooms.export import __main__ as export
+from slurm_job_kit.trainer.plugins.export import __main__ as export
 from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save
 from tests.core.checkpoint.conftest import trained as trained
 

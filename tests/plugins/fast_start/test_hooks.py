@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import gpus, hooks
-from slurm_job_kit.jobs.environment import Program
+from slurm_job_kit.jobs import hooks
+from slurm_job_kit.jobs.base import gpus
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.jobs.node.signed_torchrun import LAUNCHER
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
+from slurm_job_kit.jobs.plugins import PLUGINS
+from slurm_job_kit.jobs.plugins.fast_start.hooks import FORKED_RANK
 
 RUN = RunDir(Path("/runs/x y/1"))
-PRELOAD = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.rooms.fast_start.preload"]
+PRELOAD = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.plugins.fast_start.preload"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +25,10 @@ def no_gpus(monkeypatch):
     monkeypatch.setattr(gpus, "of_machine", lambda: 0)
 
 
-HOOKS = [f"trainer.rooms.{name}.hooks" for name, room in ROOMS.items() if room.trainer_hooks]
-NEEDED = ["trainer.run", "trainer.__main__", "jobs.node.rank", *HOOKS]
+HOOKS = [
+    f"trainer.plugins.{name}.hooks" for name, plugin in PLUGINS.items() if plugin.trainer_hooks
+]
+NEEDED = ["trainer.training.run", "trainer.__main__", "jobs.node.rank", *HOOKS]
 MODULES = ",".join([*(f"slurm_job_kit.{name}" for name in NEEDED), "torch._dynamo"])
 
 

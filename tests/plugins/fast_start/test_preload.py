@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import hooks
-from slurm_job_kit.jobs.environment import Program
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.base.stop_signals import END_TORCHRUN
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
 from slurm_job_kit.jobs.node.signed_torchrun import LAUNCHER
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
-from slurm_job_kit.jobs.rooms.fast_start.hooks import FORKED_RANK
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Launch, Spec
-from slurm_job_kit.jobs.stop_signals import END_TORCHRUN
+from slurm_job_kit.jobs.plugins.fast_start.hooks import FORKED_RANK
 
 pytestmark = pytest.mark.long  # torchrun imports torch
 
@@ -42,7 +42,7 @@ def preloaded(folder, code, *arguments, **modules):
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
     env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{folder}"}
-    code = f"import sys; from slurm_job_kit.jobs.rooms.fast_start import preload; {code}"
+    code = f"import sys; from slurm_job_kit.jobs.plugins.fast_start import preload; {code}"
     argv = [sys.executable, "-c", code, *arguments]
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from slurm_job_kit.jobs.environment import Program
-from slurm_job_kit.jobs.rooms.gpus.hooks import launch_command, problems
-from slurm_job_kit.jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.contract.spec import Slurm, Spec
+from slurm_job_kit.jobs.plugins.gpus.hooks import launch_command, problems
 
 
 @pytest.mark.parametrize("written", ["4", "a100:4", "3090:2", "1g.5gb:2", "0"])

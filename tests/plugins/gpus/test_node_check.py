@@ -7,13 +7,13 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.environment import Program
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records.nodes import AgentRecord
-from slurm_job_kit.jobs.rooms.gpus import node_check
-from slurm_job_kit.jobs.rooms.gpus.hooks import launch_command
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.base.errors import FailedError, UserError
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.nodes import AgentRecord
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.plugins.gpus import node_check
+from slurm_job_kit.jobs.plugins.gpus.hooks import launch_command
 from tests.core import run_files
 
 TWO = Spec(slurm=Slurm(gpus_per_node="a100:2"))

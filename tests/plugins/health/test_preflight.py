@@ -10,16 +10,16 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from slurm_job_kit.trainer.errors import is_caused_by_peer, kind_of
-from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.rooms.health import preflight, rank_report
-from slurm_job_kit.trainer.rooms.health.failures import BadNode, Hang, PeerBadNode, PeerHang
-from slurm_job_kit.trainer.rooms.health.gpu_health import Readings, problem, warning
-from slurm_job_kit.trainer.rooms.health.preflight import (
+from slurm_job_kit.trainer.plugins.health import preflight, rank_report
+from slurm_job_kit.trainer.plugins.health.failures import BadNode, Hang, PeerBadNode, PeerHang
+from slurm_job_kit.trainer.plugins.health.gpu_health import Readings, problem, warning
+from slurm_job_kit.trainer.plugins.health.preflight import (
     device_problem,
     product_problem,
     sum_problem,
 )
-from slurm_job_kit.trainer.rooms.health.rank_report import RankReport, Summary, are_few
+from slurm_job_kit.trainer.plugins.health.rank_report import RankReport, Summary, are_few
+from slurm_job_kit.trainer.process.context import DistributedContext
 
 CPU = torch.device("cpu")
 

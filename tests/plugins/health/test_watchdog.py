@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.node.torchrun import variables_of_spec
-from slurm_job_kit.jobs.rundir import RunDir, read_json
-from slurm_job_kit.jobs.spec import Launch, Spec
 from slurm_job_kit.trainer.errors import EXIT_FAILED
-from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.process.watcher import Pulse
-from slurm_job_kit.trainer.rooms.health import watchdog
-from slurm_job_kit.trainer.rooms.health.diagnosis import (
+from slurm_job_kit.trainer.plugins.health import watchdog
+from slurm_job_kit.trainer.plugins.health.diagnosis import (
     RankHang,
     RankPlace,
     diagnose,
@@ -24,8 +22,10 @@ from slurm_job_kit.trainer.rooms.health.diagnosis import (
     place_of,
     ranks_text,
 )
-from slurm_job_kit.trainer.rooms.health.phases import limit_s
-from slurm_job_kit.trainer.rooms.health.watchdog import IdleTimer
+from slurm_job_kit.trainer.plugins.health.phases import limit_s
+from slurm_job_kit.trainer.plugins.health.watchdog import IdleTimer
+from slurm_job_kit.trainer.process.events import Events
+from slurm_job_kit.trainer.process.watcher import Pulse
 from tests.core.two_hosts import look
 from tests.core.waiting import wait_for
 
@@ -36,12 +36,12 @@ LIMIT_S = 1
 RANK = """
 import ctypes, json, os, sys, time
 from pathlib import Path
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.trainer import errors
-from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.process.events import Events
 from slurm_job_kit.trainer.process.watcher import Pulse
-from slurm_job_kit.trainer.rooms.health import phases, watchdog
-from slurm_job_kit.trainer.rooms.health.diagnosis import RankHang
+from slurm_job_kit.trainer.plugins.health import phases, watchdog
+from slurm_job_kit.trainer.plugins.health.diagnosis import RankHang
 
 rank, world_size, limit_s = map(int, sys.argv[1:4])
 folder, way, phase = Path(sys.argv[4]), *sys.argv[5:7]
@@ -90,7 +90,7 @@ while not (folder / "hang").exists() and not (phase and step):
     (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
     pause()
 if way in ("wait", "lose a peer", "lost"):
-    globals()["__name__"] = "slurm_job_kit.trainer.loop"
+    globals()["__name__"] = "slurm_job_kit.trainer.training.loop"
     lose_a_peer() if way == "lose a peer" else wait_for_peers()
 elif way == "spin":
     spin_on_a_lock()
@@ -265,7 +265,7 @@ def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):
     spec = Spec(launch=Launch(hang_timeout_s=1))
     run.spec.write_text(spec.to_json())
     script = (
-        "import runpy; from slurm_job_kit.trainer.rooms.health import phases, watchdog; "
+        "import runpy; from slurm_job_kit.trainer.plugins.health import phases, watchdog; "
         "phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0; watchdog.TICK_S = 0.1; "
         "runpy.run_module('trainer', run_name='__main__', alter_sys=True)"
     )

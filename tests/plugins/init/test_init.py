@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rooms.init import init
+from slurm_job_kit.jobs.plugins.init import init
 
 
 def test_the_first_spec_is_valid(tmp_path):
@@ -18,22 +18,22 @@ def test_the_first_spec_is_valid(tmp_path):
     assert load(tmp_path / "configs/first.yaml").spec.name == "first"
 
 
-def test_its_targets_are_those_of_the_rooms_but_for_clean(tmp_path):
+def test_its_targets_are_those_of_the_plugins_but_for_clean(tmp_path):
     init.init(tmp_path)
     environ = {"PATH": os.environ["PATH"]}
     listed = subprocess.check_output(["make", "-f", "kit.mk"], cwd=tmp_path, env=environ, text=True)
-    of_rooms = {
+    of_plugins = {
         line.partition(":")[0]
-        for path in installation.ROOT.glob("jobs/rooms/*/room.mk")
+        for path in installation.ROOT.glob("jobs/plugins/*/plugin.mk")
         for line in path.read_text().splitlines()
         if ":" in line and line[0] != "#"
     }
     targets = {line.split()[1] for line in listed.splitlines() if line.startswith("  make ")}
-    assert of_rooms | {"submit", "status"} <= targets and "clean" not in targets
+    assert of_plugins | {"submit", "status"} <= targets and "clean" not in targets
     called = subprocess.check_output(
-        ["make", "-n", "-f", "kit.mk", *of_rooms], cwd=tmp_path, env=environ, text=True
+        ["make", "-n", "-f", "kit.mk", *of_plugins], cwd=tmp_path, env=environ, text=True
     )
-    assert {line.split()[-1] for line in called.splitlines()} == of_rooms
+    assert {line.split()[-1] for line in called.splitlines()} == of_plugins
 
 
 def test_a_clone_needs_no_init():

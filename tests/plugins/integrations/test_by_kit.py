@@ -6,13 +6,13 @@ import subprocess
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
-from slurm_job_kit.trainer.rooms.integrations import whole
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.trainer.plugins.integrations import whole
 from tests.core.waiting import wait_for
 from tests.installed import install
 from tests.local.conftest import kit as kit
-from tests.rooms.integrations import other_training
-from tests.rooms.integrations.other_training import check_against_undisturbed, pid_of, samples
+from tests.plugins.integrations import other_training
+from tests.plugins.integrations.other_training import check_against_undisturbed, pid_of, samples
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """What the integrations share: whole checkpoints, the position in the data, the generators.
 
-tests/rooms/integrations/test_by_kit.py trains by the libraries themselves.
+tests/plugins/integrations/test_by_kit.py trains by the libraries themselves.
 """
 
 import errno
@@ -15,12 +15,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.records.training import SavedCheckpoint
-from slurm_job_kit.jobs.rundir import RunDir, read_json
-from slurm_job_kit.trainer.rooms.integrations import whole
-from slurm_job_kit.trainer.rooms.integrations.batches import ResumableBatches
-from slurm_job_kit.trainer.rooms.integrations.keeper import Keeper
+from slurm_job_kit.jobs.base import shared_files
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.training import SavedCheckpoint
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.trainer.plugins.integrations import whole
+from slurm_job_kit.trainer.plugins.integrations.batches import ResumableBatches
+from slurm_job_kit.trainer.plugins.integrations.keeper import Keeper
 from tests.core.test_layout import foreign, reached
 
 
@@ -214,4 +215,4 @@ def test_a_warned_training_saves_reports_and_leaves(run):
 @pytest.mark.parametrize("library", ["accelerate", "fabric", "lightning", "transformers"])
 def test_an_integration_needs_its_own_library_only(library):
     name = "lightning" if library == "fabric" else library
-    assert foreign(reached(f"trainer.rooms.integrations.{library}")) == {"torch", name}
+    assert foreign(reached(f"trainer.plugins.integrations.{library}")) == {"torch", name}

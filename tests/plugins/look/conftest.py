@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.ending import ending_of
 from slurm_job_kit.jobs.attempt.reasons import with_reason
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import fact_reader
 from tests.core import run_files
 from tests.core.run_files import make_run, write_json

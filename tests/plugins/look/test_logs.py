@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.rooms.look import logs
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.nodes import RankError
+from slurm_job_kit.jobs.plugins.look import logs
 from tests.core import run_files
 from tests.core.run_files import make_run, write_json
 

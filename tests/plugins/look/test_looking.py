@@ -12,12 +12,12 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.catalogue import all_commands
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_checkpoint, make_run, tree, write_json
 
 NOBODY = 65534
-OF_ALL_ROOMS = [
+OF_ALL_PLUGINS = [
     ["status", "--all"],
     ["status", "tiny"],
     ["status", "tiny", "--json"],
@@ -30,7 +30,7 @@ OF_ALL_ROOMS = [
     ["shell", "tiny"],
     ["clean"],  # lists what it would delete
 ]
-LOOKING = [words for words in OF_ALL_ROOMS if words[0] in all_commands()]
+LOOKING = [words for words in OF_ALL_PLUGINS if words[0] in all_commands()]
 
 
 def began(run: RunDir) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.rooms.look.pending import ASK_SITE, NEVER_STARTS, RELEASE, explain, remedy
+from slurm_job_kit.jobs.plugins.look.pending import ASK_SITE, NEVER_STARTS, RELEASE, explain, remedy
 
 NEVER = ["DependencyNeverSatisfied", "BadConstraints", "PartitionTimeLimit", "InvalidAccount"]
 NEVER += ["InvalidQOS", "ReservationDeleted"]

@@ -1,6 +1,6 @@
 """What status, why and logs print of three runs: printed.txt.
 
-`WRITE=1 pytest -n0 tests/rooms/look/test_printed.py` writes that file. Other tests check facts.
+`WRITE=1 pytest -n0 tests/plugins/look/test_printed.py` writes that file. Other tests check facts.
 """
 
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from tests.core.run_files import make_checkpoint, make_run, write_json
-from tests.rooms.look.conftest import Story
+from tests.plugins.look.conftest import Story
 
 PRINTED = Path(__file__).with_name("printed.txt")
 COMMANDS = (

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rooms.look import status
+from slurm_job_kit.jobs.plugins.look import status
 from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.slurm.client import Job, Liveness
 from tests.core import run_files

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.rundir import append_jsonl
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.frozen import Provenance
+from slurm_job_kit.jobs.contract.rundir import append_jsonl
 from tests.core import run_files
 from tests.core.run_files import make_code, write_json
 

@@ -1,4 +1,4 @@
-"""What the room keeps in the evidence of an attempt, as JSON values."""
+"""What the plugin keeps in the evidence of an attempt, as JSON values."""
 
 
 def reasons(*nodes, kind="bad_node", is_left_out=True, text="preflight: wrong sums", failure=""):
@@ -9,4 +9,4 @@ def reasons(*nodes, kind="bad_node", is_left_out=True, text="preflight: wrong su
 
 def kept(*nodes, **reason):
     """The part of the evidence that has these reasons."""
-    return {"rooms": {"nodes": {"reasons": reasons(*nodes, **reason)}}}
+    return {"plugins": {"nodes": {"reasons": reasons(*nodes, **reason)}}}

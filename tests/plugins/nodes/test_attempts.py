@@ -3,18 +3,18 @@
 import pytest
 
 from slurm_job_kit.jobs.attempt import attempts
-from slurm_job_kit.jobs.console import quantity
+from slurm_job_kit.jobs.base.console import quantity
+from slurm_job_kit.jobs.base.stop_signals import StopSignals
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.rooms.nodes import choose_nodes
-from slurm_job_kit.jobs.rooms.nodes.records import found_in
+from slurm_job_kit.jobs.plugins.nodes import choose_nodes
+from slurm_job_kit.jobs.plugins.nodes.records import found_in
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
-from slurm_job_kit.jobs.stop_signals import StopSignals
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import open_attempt
-from tests.rooms.nodes.kit import kept
+from tests.plugins.nodes.kit import kept
 
 TWO = Slurm(nodes=2, spare_nodes=2)
 RANGE = Slurm(nodes="2-3")
@@ -68,7 +68,7 @@ def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet
     assert plan.head.interfaces == ("eth0 10.0.0.2",)
     (asked,) = [call for call in fake_slurm.calls if call.startswith("srun")]
     assert "--jobid=7 --nodelist=n2 " in asked
-    assert asked.endswith(f".jobs.rooms.nodes.head {run.path} 2 n2 n3")
+    assert asked.endswith(f".jobs.plugins.nodes.head {run.path} 2 n2 n3")
     run_lock.release(run, run_lock.this_process("7"))
     fake_slurm.answer("srun", error="srun: error: no route\n", status=1)
     monkeypatch.setattr(interfaces, "is_own", lambda _: True)

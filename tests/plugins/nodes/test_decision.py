@@ -1,4 +1,4 @@
-"""The decision where a node is at fault: the rows that the room adds to the table of the core."""
+"""The decision where a node is at fault: the rows that the plugin adds to the table of the core."""
 
 import dataclasses
 
@@ -14,10 +14,10 @@ from slurm_job_kit.jobs.attempt.decision import (
     History,
     decide,
 )
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records import with_room
-from slurm_job_kit.jobs.rooms.nodes.decision import after_fault_of_node
-from slurm_job_kit.jobs.rooms.nodes.records import ROOM, NodesFound, Reason
+from slurm_job_kit.jobs.contract.kinds import Kind
+from slurm_job_kit.jobs.contract.records import with_plugin
+from slurm_job_kit.jobs.plugins.nodes.decision import after_fault_of_node
+from slurm_job_kit.jobs.plugins.nodes.records import PLUGIN, NodesFound, Reason
 
 FRESH = History(restarts=0, crashes=0, attempts=0)
 NOTHING = Evidence(
@@ -37,12 +37,12 @@ FOLLOWED = {"followed": "the same failure on a and b"}
 SPARES = {"has_spares": True}
 
 
-def ended(known, of_room):
-    rooms = with_room((), ROOM, NodesFound(**of_room))
-    return Ending(dataclasses.replace(NOTHING, rooms=rooms, **known))
+def ended(known, of_plugin):
+    plugins = with_plugin((), PLUGIN, NodesFound(**of_plugin))
+    return Ending(dataclasses.replace(NOTHING, plugins=plugins, **known))
 
 
-# facts that differ from NOTHING, what the room knows -> action, cause
+# facts that differ from NOTHING, what the plugin knows -> action, cause
 TABLE = [
     # Requeue to other nodes. Without other nodes a user has to act.
     ({"error": "rank 1 on b: x"}, BAD, "requeue", "node"),
@@ -69,10 +69,10 @@ TABLE = [
 
 
 @pytest.mark.parametrize(
-    ("known", "of_room", "action", "cause"), TABLE, ids=[str(row[:2]) for row in TABLE]
+    ("known", "of_plugin", "action", "cause"), TABLE, ids=[str(row[:2]) for row in TABLE]
 )
-def test_decision(known, of_room, action, cause):
-    found = ended(known, of_room)
+def test_decision(known, of_plugin, action, cause):
+    found = ended(known, of_plugin)
     decision = after_fault_of_node(found, decide(found, FRESH), FRESH, Budget())
     assert (decision.action, decision.cause) == (action, cause)
     assert decision.reason
@@ -88,24 +88,24 @@ BUDGETS = [
 ]
 
 
-@pytest.mark.parametrize(("known", "of_room", "past", "action", "budget"), BUDGETS)
-def test_a_run_comes_back_only_so_often(known, of_room, past, action, budget):
-    found, used = ended(known, of_room), History(*past)
+@pytest.mark.parametrize(("known", "of_plugin", "past", "action", "budget"), BUDGETS)
+def test_a_run_comes_back_only_so_often(known, of_plugin, past, action, budget):
+    found, used = ended(known, of_plugin), History(*past)
     decision = after_fault_of_node(found, decide(found, used), used, Budget())
     assert (decision.action, decision.budget) == (action, budget)
 
 
 def test_the_kind_of_an_attempt_is_what_speaks_against_its_node():
-    for of_room, kind in ((BAD, Kind.BAD_NODE), (LOST, Kind.NODE_FAILURE), (ONCE, None)):
-        found = ended({"unreachable_nodes": ("b",)}, of_room)
+    for of_plugin, kind in ((BAD, Kind.BAD_NODE), (LOST, Kind.NODE_FAILURE), (ONCE, None)):
+        found = ended({"unreachable_nodes": ("b",)}, of_plugin)
         decision = after_fault_of_node(found, decide(found, FRESH), FRESH, Budget())
         assert (decision.cause, decision.kind) == (Cause.NODE, kind)
 
 
-@pytest.mark.parametrize(("of_room", "action"), [(BAD, "requeue"), (LOST, "wait")])
-def test_a_preempted_job_with_a_bad_node_is_requeued_by_the_kit(of_room, action):
+@pytest.mark.parametrize(("of_plugin", "action"), [(BAD, "requeue"), (LOST, "wait")])
+def test_a_preempted_job_with_a_bad_node_is_requeued_by_the_kit(of_plugin, action):
     """Slurm accepts an ExcNodeList only for a pending job."""
-    found = ended({"signals": TERM, "is_preempted": True}, of_room)
+    found = ended({"signals": TERM, "is_preempted": True}, of_plugin)
     left_to_slurm = Decision(Action.WAIT, Cause.PREEMPTION, "Slurm does it")
     decision = after_fault_of_node(found, left_to_slurm, FRESH, Budget())
     assert (decision.action, decision.cause) == (action, "preemption")

@@ -6,17 +6,18 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs import hooks, records
+from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.attempt import execute
-from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
-from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rooms.nodes import exclude_nodes
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.ended import AttemptRecord, read_attempts
+from slurm_job_kit.jobs.contract.records.queued import Submission
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Slurm, Spec
+from slurm_job_kit.jobs.plugins.nodes import exclude_nodes
 from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.slurm.client import Job
-from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.core import run_files
-from tests.rooms.nodes.kit import kept
+from tests.plugins.nodes.kit import kept
 
 NOW, DAY_S = 1e9, 24 * 3600
 NODES = [f"n{index}" for index in range(1, 5)]

@@ -5,18 +5,18 @@ import time
 import pytest
 
 from slurm_job_kit.jobs.attempt.attempts import start_srun
-from slurm_job_kit.jobs.records import decode
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rooms.nodes import choose_nodes, lost_nodes
+from slurm_job_kit.jobs.contract.records import decode
+from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.contract.spec import Slurm, Spec
+from slurm_job_kit.jobs.plugins.nodes import choose_nodes, lost_nodes
 from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.core import run_files
 
 
 @pytest.fixture
 def choose(run, fake_slurm, monkeypatch):
-    """Returns what the room chooses for the next attempt of job 7, which has some nodes."""
+    """Returns what the plugin chooses for the next attempt of job 7, which has some nodes."""
     run.spec.write_text(Spec(slurm=Slurm(nodes=2, spare_nodes=1)).to_json())
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setenv("SLURMD_NODENAME", "a")

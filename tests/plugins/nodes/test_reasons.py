@@ -2,14 +2,14 @@
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import Evidence
-from slurm_job_kit.jobs.records.nodes import AgentRecord, HangConclusion, RankError
-from slurm_job_kit.jobs.rooms.nodes import suspects
-from slurm_job_kit.jobs.rooms.nodes.reasons import reasons_of
-from slurm_job_kit.jobs.rooms.nodes.records import Past
-from slurm_job_kit.jobs.rundir import Timeline
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.kinds import Kind
+from slurm_job_kit.jobs.contract.records.ended import Evidence
+from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, HangConclusion, RankError
+from slurm_job_kit.jobs.contract.rundir import Timeline
+from slurm_job_kit.jobs.plugins.nodes import suspects
+from slurm_job_kit.jobs.plugins.nodes.reasons import reasons_of
+from slurm_job_kit.jobs.plugins.nodes.records import Past
 from slurm_job_kit.jobs.runs import fact_reader
 from tests.core.run_files import opened
 

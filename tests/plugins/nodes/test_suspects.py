@@ -2,14 +2,14 @@
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.rooms.nodes import choose_nodes, suspects
-from slurm_job_kit.jobs.rooms.nodes.records import Past, Reason, past_of
-from slurm_job_kit.jobs.spec import Slurm
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.kinds import Kind
+from slurm_job_kit.jobs.contract.records.ended import AttemptRecord
+from slurm_job_kit.jobs.contract.spec import Slurm
+from slurm_job_kit.jobs.plugins.nodes import choose_nodes, suspects
+from slurm_job_kit.jobs.plugins.nodes.records import Past, Reason, past_of
 from tests.core import run_files
-from tests.rooms.nodes.kit import kept
+from tests.plugins.nodes.kit import kept
 
 
 def history(*attempts):

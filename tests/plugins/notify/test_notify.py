@@ -8,11 +8,11 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action
-from slurm_job_kit.jobs.records.training import Result
-from slurm_job_kit.jobs.rooms.notify import hooks
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract.records.training import Result
+from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.contract.spec import Notify, Slurm, Spec
+from slurm_job_kit.jobs.plugins.notify import hooks
 from slurm_job_kit.jobs.runs import fact_reader, run_lock
-from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 from tests.core import run_files
 from tests.core.run_files import write_json
 from tests.core.waiting import is_running, wait_for

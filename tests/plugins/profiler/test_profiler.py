@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from slurm_job_kit.jobs.spec import Profile, Spec
+from slurm_job_kit.jobs.contract.spec import Profile, Spec
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
+from slurm_job_kit.trainer.plugins.profiler.hooks import callbacks
 from slurm_job_kit.trainer.process.watcher import Pulse
-from slurm_job_kit.trainer.rooms.profiler.hooks import callbacks
 from tests.core.ranks import context_of, place_of
 
 

@@ -10,8 +10,8 @@ import numpy
 import pytest
 import torch
 
-from slurm_job_kit.jobs.rooms.rehearse import final_state
-from slurm_job_kit.jobs.rooms.rehearse.probe.compare_files import compare_file
+from slurm_job_kit.jobs.plugins.rehearse import final_state
+from slurm_job_kit.jobs.plugins.rehearse.probe.compare_files import compare_file
 
 
 class Evil:

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs.rooms.rehearse import disks
-from slurm_job_kit.jobs.rooms.rehearse.probe import disk
-from tests.rooms.rehearse.test_rehearse import only, rehearse
+from slurm_job_kit.jobs.plugins.rehearse import disks
+from slurm_job_kit.jobs.plugins.rehearse.probe import disk
+from tests.plugins.rehearse.test_rehearse import only, rehearse
 
 BIG = 2 << 20
 

@@ -15,7 +15,7 @@ from tests.local.local_kit import FOREIGN, REPOSITORY
 
 pytestmark = pytest.mark.long
 
-GOOD = (REPOSITORY / "tests/rooms/rehearse/good.py").read_text(encoding="utf-8")
+GOOD = (REPOSITORY / "tests/plugins/rehearse/good.py").read_text(encoding="utf-8")
 MIDDLE = ("middle",)
 RANDOM = '    torch.set_rng_state(state["random"][rank % len(state["random"])])'
 HANDLER = "signal.signal(signal.SIGTERM, note)"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from slurm_job_kit.jobs.rooms.rehearse import traces
+from slurm_job_kit.jobs.plugins.rehearse import traces
 
 
 def write(folder, pid, states, t=0.0, rank=0, rest="", optimizers=1):

@@ -9,7 +9,7 @@ import torch
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from tests.core.data.test_feed import SIZE, stream
 from tests.core.data_kit import feed_of, pixels_by_sample
-from tests.rooms.samples.samples_kit import Chancy, Given
+from tests.plugins.samples.samples_kit import Chancy, Given
 
 
 def test_random_numbers_in_a_data_set_depend_on_seed_step_and_sample():

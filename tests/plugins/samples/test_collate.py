@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
-from slurm_job_kit.trainer.rooms.samples.collate import Collate
+from slurm_job_kit.trainer.plugins.samples.collate import Collate
 from tests.core.data_kit import feed_of
-from tests.rooms.samples.samples_kit import Given
+from tests.plugins.samples.samples_kit import Given
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs.spec import Checkpoint
+from slurm_job_kit.jobs.contract.spec import Checkpoint
 from slurm_job_kit.trainer import parts
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.test_loop import train
 from tests.core.test_loop_own_parts import spec_of
-from tests.rooms.samples.test_stream import Numbers
+from tests.plugins.samples.test_stream import Numbers
 
 pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
 
@@ -39,8 +39,10 @@ def test_a_stream_needs_a_number_of_steps(tmp_path):
         train(tmp_path, spec_of(Checkpoint(), **{**STREAM, "max_steps": None}))
 
 
-def test_a_stream_without_this_room_is_refused_with_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "ROOMS", {})
-    words = rf"^train.dataset {HERE}:stream is read sample by sample, which needs the room samples"
+def test_a_stream_without_this_plugin_is_refused_with_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "PLUGINS", {})
+    words = (
+        rf"^train.dataset {HERE}:stream is read sample by sample, which needs the plugin samples"
+    )
     with pytest.raises(UserError, match=words):
         train(tmp_path, spec_of(Checkpoint(), **STREAM))

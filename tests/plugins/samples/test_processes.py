@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from slurm_job_kit.jobs.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.base.stop_signals import STOP_SIGNALS
 from tests.core.data_kit import feed_of
 from tests.core.waiting import is_running, wait_for
-from tests.rooms.samples.samples_kit import Chancy
+from tests.plugins.samples.samples_kit import Chancy
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_reader_left")]
@@ -81,7 +81,7 @@ if any("multiprocessing" in word for word in sys.orig_argv):
 
 RANK = """
 import signal, time
-import tests.rooms.samples.test_processes as t
+import tests.plugins.samples.test_processes as t
 feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)
 print(t.readers(feed, range(3))[0][0], signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
 feed.close()

@@ -9,8 +9,8 @@ from slurm_job_kit.trainer.errors import UserError
 from tests.core.data import test_feed
 from tests.core.data.test_feed import SIZE, assert_same, stream
 from tests.core.data_kit import feed_of
-from tests.rooms.samples import test_by_sample, test_collate
-from tests.rooms.samples.samples_kit import Chancy, Given
+from tests.plugins.samples import test_by_sample, test_collate
+from tests.plugins.samples.samples_kit import Chancy, Given
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 

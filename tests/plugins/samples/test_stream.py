@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
-from slurm_job_kit.trainer.rooms.samples.stream import StreamBatches
+from slurm_job_kit.trainer.plugins.samples.stream import StreamBatches
 from tests.core.data_kit import job_of
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")

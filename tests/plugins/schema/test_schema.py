@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 
 from slurm_job_kit.jobs.config.keys import keys
-from slurm_job_kit.jobs.rooms.schema import __main__ as schema
+from slurm_job_kit.jobs.plugins.schema import __main__ as schema
 
 REMAKE = "run make schema"
 CONFIGS = sorted((schema.ROOT / "configs").glob("*.yaml"))

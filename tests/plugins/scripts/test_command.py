@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import hooks, records
-from slurm_job_kit.jobs.environment import Program
+from slurm_job_kit.jobs import hooks
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.nodes import NODE
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
-from slurm_job_kit.jobs.records.nodes import NODE
-from slurm_job_kit.jobs.rooms.scripts.command import search_path
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.plugins.scripts.command import search_path
 from slurm_job_kit.jobs.runs.freeze import provenance
-from slurm_job_kit.jobs.spec import Launch, Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = RunDir(Path("/runs/x y/1"))

@@ -15,9 +15,14 @@ import numpy
 import pytest
 import torch
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.training import Metric, Progress, SavedCheckpoint, read_events
-from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.training import (
+    Metric,
+    Progress,
+    SavedCheckpoint,
+    read_events,
+)
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
 from tests.core.run_files import read_progress_steps
 from tests.core.two_hosts import look
 

@@ -9,10 +9,10 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import record_writer
-from slurm_job_kit.jobs.rooms.scripts.meeting import NEVER_MET
-from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
+from slurm_job_kit.jobs.plugins.scripts.meeting import NEVER_MET
 from tests.core.run_files import node, opened, write_json
-from tests.rooms.scripts.test_progress import ended
+from tests.plugins.scripts.test_progress import ended
 
 TORCHRUN = "--nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
 MEETS = "import torch.distributed as d\nd.init_process_group('gloo')\nd.destroy_process_group()\n"
@@ -22,7 +22,7 @@ MEETS = "import torch.distributed as d\nd.init_process_group('gloo')\nd.destroy_
 @pytest.mark.parametrize(("text", "is_apart"), [("", True), (MEETS, False)])
 def test_torchrun_notes_at_its_end_that_no_rank_opened_a_process_group(tmp_path, text, is_apart):
     (tmp_path / "x.py").write_text(text)
-    meeting = [sys.executable, "-m", "slurm_job_kit.jobs.rooms.scripts.meeting"]
+    meeting = [sys.executable, "-m", "slurm_job_kit.jobs.plugins.scripts.meeting"]
     words = [*meeting, "torch.distributed.run", *TORCHRUN.split(), str(tmp_path / "x.py")]
     env = os.environ | {"KIT_STOP_FILE": str(tmp_path / "stop_requested")}
     subprocess.run(words, env=env, check=True, timeout=120)
@@ -35,7 +35,7 @@ def test_ranks_that_meet_elsewhere_are_not_named(run, text):
     folder = opened(run, 1)
     node(folder, 0, ranks=[0])
     (folder.path / NEVER_MET).touch()
-    assert "apart" not in str(ended(run, 1, "LOCAL")[1].evidence.rooms)
+    assert "apart" not in str(ended(run, 1, "LOCAL")[1].evidence.plugins)
 
 
 def _with_script(run, text):
@@ -45,7 +45,7 @@ def _with_script(run, text):
     (run.code / "x.py").write_text(text)
 
 
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, capsys):
     _with_script(run, "print(1)")
     folder = opened(run, 1)

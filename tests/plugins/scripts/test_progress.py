@@ -9,11 +9,11 @@ import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.attempt import collect_evidence, decision, record_writer
-from slurm_job_kit.jobs.environment import Program
-from slurm_job_kit.jobs.rooms.scripts import progress
-from slurm_job_kit.jobs.rundir import RunDir, append_jsonl
+from slurm_job_kit.jobs.base.environment import Program
+from slurm_job_kit.jobs.contract.rundir import RunDir, append_jsonl
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.plugins.scripts import progress
 from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 from tests.core.run_files import opened, write_json
 from tests.core.two_hosts import look

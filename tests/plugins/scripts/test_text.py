@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_job_kit.jobs.rooms.scripts.text import warnings_of
-from slurm_job_kit.jobs.spec import Launch
+from slurm_job_kit.jobs.contract.spec import Launch
+from slurm_job_kit.jobs.plugins.scripts.text import warnings_of
 
 FOUND = {
     "import os\nout = f\"runs/{os.environ['SLURM_JOB_ID']}\"": "2 reads SLURM_JOB_ID",

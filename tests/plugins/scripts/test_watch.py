@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.rooms.scripts.watch import ranks_of, watch
-from slurm_job_kit.jobs.rundir import Timeline
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.kinds import Kind
+from slurm_job_kit.jobs.contract.records.nodes import RankError
+from slurm_job_kit.jobs.contract.rundir import Timeline
+from slurm_job_kit.jobs.plugins.scripts.watch import ranks_of, watch
 from tests.core import run_files
 from tests.core.waiting import wait_for
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rooms.scripts import hooks, work
-from slurm_job_kit.jobs.rooms.scripts.code import editable_line
-from slurm_job_kit.jobs.rooms.scripts.command import rank_command
-from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
+from slurm_job_kit.jobs.plugins.scripts import hooks, work
+from slurm_job_kit.jobs.plugins.scripts.code import editable_line
+from slurm_job_kit.jobs.plugins.scripts.command import rank_command
 from slurm_job_kit.jobs.runs import code_snapshot, frozen_spec
 from slurm_job_kit.jobs.runs.freeze import freeze
-from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.core.two_hosts import look
 
 FILES = ("mine/run.py", "mine/words.txt", "top.json", "data/x.txt", "data/raw/big.bin")
@@ -228,10 +228,10 @@ def test_other_code_replaces_what_changed_in_it_and_nothing_else(repository, mon
     assert (run.work / "deep/a/b.txt").exists() and not (run.work / "mine/more.py").exists()
 
 
-@pytest.mark.room("changes")
+@pytest.mark.plugin("changes")
 def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(repository):
     run = frozen(repository, script="mine/run.py")
-    from slurm_job_kit.jobs.rooms.changes import code_changes
+    from slurm_job_kit.jobs.plugins.changes import code_changes
 
     spec = frozen_spec.reload(run, ["launch.inputs=[data]"]).spec
     new = code_changes.prepare(run, spec, code_changes.repository_of(run))

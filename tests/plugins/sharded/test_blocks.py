@@ -9,12 +9,12 @@ import torch._dynamo
 from torch import nn
 from torch._dynamo.utils import counters
 
-from slurm_job_kit.jobs.spec import STRATEGIES, Train
+from slurm_job_kit.jobs.contract.spec import STRATEGIES, Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.networks import MiniResNet, mlp
-from slurm_job_kit.trainer.rooms.sharded import blocks, in_blocks
-from slurm_job_kit.trainer.rooms.zoo.gpt import GPT
-from slurm_job_kit.trainer.rooms.zoo.models import resnet18
+from slurm_job_kit.trainer.plugins.sharded import blocks, in_blocks
+from slurm_job_kit.trainer.plugins.zoo.gpt import GPT
+from slurm_job_kit.trainer.plugins.zoo.models import resnet18
 from slurm_job_kit.trainer.strategy import create
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from tests.core.ranks import CPU, place_of

@@ -1,7 +1,7 @@
 """The check of a run before the queue: large models, and models that ranks divide."""
 
-from tests.rooms.check.test_parts import check as check
-from tests.rooms.check.test_parts import of
+from tests.plugins.check.test_parts import check as check
+from tests.plugins.check.test_parts import of
 
 
 def test_a_model_of_more_than_a_gibibyte_gets_no_memory(check):

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records.frozen import SpecChange
-from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.frozen import SpecChange
+from slurm_job_kit.jobs.contract.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
-from slurm_job_kit.trainer.run import prepare
-from slurm_job_kit.trainer.stop import StopSignal
+from slurm_job_kit.trainer.process.stop import StopSignal
+from slurm_job_kit.trainer.training.run import prepare
 from tests.core.ranks import CPU, context_of, join, results
 from tests.core.run_files import write_json
 from tests.parts import IMAGES

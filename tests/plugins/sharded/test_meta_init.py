@@ -7,9 +7,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.rooms.sharded import meta_init
+from slurm_job_kit.trainer.plugins.sharded import meta_init
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 from tests.core.ranks import CPU, place_of

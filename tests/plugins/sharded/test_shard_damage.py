@@ -10,17 +10,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.checkpoint import reader
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.contract.checkpoint import reader
+from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_name
+from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import create
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import Superseded, TransientStorageError
-from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
+from slurm_job_kit.trainer.training.loop import train_step
 from tests.core.checkpoint.test_commit import HOW, damage
 from tests.core.ranks import context_of, join, results
 

@@ -7,16 +7,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.checkpoint import checkpoints as module
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
-from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model.build import build_replica
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.training.loop import train_step
 from tests.bench.checkpoint.load import Memory
 from tests.core.ranks import join, results
-from tests.rooms.sharded.test_meshes import begin
+from tests.plugins.sharded.test_meshes import begin
 
 RANKS, WIDTH, LAYERS = 3, 1024, 12
 PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH) + 36 * WIDTH + WIDTH

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.rooms.sharded.strategy_kit import RUNS, run_ranks
+from tests.plugins.sharded.strategy_kit import RUNS, run_ranks
 
 pytestmark = pytest.mark.long  # several ranks
 

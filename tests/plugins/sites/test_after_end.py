@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, Evidence, History, decide
-from slurm_job_kit.jobs.records import with_room
-from slurm_job_kit.jobs.rooms.sites import hooks
-from slurm_job_kit.jobs.rooms.sites.after_end import ROOM, AfterEnd
+from slurm_job_kit.jobs.contract.records import with_plugin
+from slurm_job_kit.jobs.plugins.sites import hooks
+from slurm_job_kit.jobs.plugins.sites.after_end import PLUGIN, AfterEnd
 from slurm_job_kit.jobs.runs import fact_reader
 
 SEEN = Evidence("stopped", "RUNNING", "None", ("SIGTERM",), True, True, None)
@@ -38,7 +38,7 @@ GONE = {"outcome": None, "signals": ()}
     ],
 )
 def test_the_decision_knows_what_starts_after_the_job(run, after, seen, action, cause):
-    found = Ending(dataclasses.replace(SEEN, **seen, rooms=with_room((), ROOM, after)))
+    found = Ending(dataclasses.replace(SEEN, **seen, plugins=with_plugin((), PLUGIN, after)))
     decision = decide(found, History(restarts=0, crashes=0, attempts=0))
     decision = hooks.decide(fact_reader.read_newest(run), found, decision)
     assert (decision.action, decision.cause) == (Action(action), Cause(cause))

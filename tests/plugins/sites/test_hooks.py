@@ -3,10 +3,10 @@
 import pytest
 
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
-from slurm_job_kit.jobs.rooms.sites import hooks, preemption
-from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec
+from slurm_job_kit.jobs.plugins.sites import hooks, preemption
+from slurm_job_kit.jobs.plugins.sites.preemption import Preemption
 from tests.core import run_files
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from slurm_job_kit.jobs.rooms.sites import preemption, warnings
-from slurm_job_kit.jobs.rooms.sites.preemption import Preemption, Site
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Slurm
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Slurm
+from slurm_job_kit.jobs.plugins.sites import preemption, warnings
+from slurm_job_kit.jobs.plugins.sites.preemption import Preemption, Site
 
 # From a real Slurm 22.05, shortened.
 CONFIG = """\

@@ -7,12 +7,12 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
-from slurm_job_kit.jobs.rooms.sites import hooks, predecessor, preemption, successor
-from slurm_job_kit.jobs.rooms.sites.preemption import Preemption
-from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.plugins.sites import hooks, predecessor, preemption, successor
+from slurm_job_kit.jobs.plugins.sites.preemption import Preemption
 from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import open_attempt
 from tests.core.run_files import write_json
@@ -323,7 +323,7 @@ def test_a_hold_has_the_words_in_which_slurm_refused_the_successor(run, slurm, m
 def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judge(
     run, slurm, me, waits, decision
 ):
-    closed(run, "requeue", rooms={"sites": {"has_successor": waits}})
+    closed(run, "requeue", plugins={"sites": {"has_successor": waits}})
     preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
     slurm.answer("scontrol", preempted)
     assert execute.execute(REQUEUE, run, now(run), me) == 1

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.rooms.sweeps import sweep
+from slurm_job_kit.jobs.base.errors import FailedError, UserError
+from slurm_job_kit.jobs.plugins.sweeps import sweep
 from tests.core.fake_slurm import squeue_line
 from tests.core.run_files import write_json
 from tests.core.runs import test_state

@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_job_kit.jobs.config.load import SpecError, load
-from slurm_job_kit.jobs.rooms.sweeps import points
+from slurm_job_kit.jobs.plugins.sweeps import points
 
 BASE = "name: tiny\nslurm: {nodes: 2}\n"
 

@@ -6,15 +6,15 @@ import shutil
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.commands import packages, resume
-from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records.queued import Submission
-from slurm_job_kit.jobs.rooms.sweeps.record import all_sweeps, points_of
+from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.records.queued import Submission
+from slurm_job_kit.jobs.contract.spec import Spec
+from slurm_job_kit.jobs.plugins.sweeps.record import all_sweeps, points_of
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
-from slurm_job_kit.jobs.spec import Spec
 from tests.core.run_files import write_json
 
 GRID = ("sweep", "tiny.yaml", "train.seed=0,1,2")
@@ -72,7 +72,7 @@ def test_a_point_freezes_the_same_spec_as_a_run_alone(made, here):
         assert (alone.path / file).read_text() == (point.path / file).read_text()
 
 
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 def test_a_sweep_is_found_by_directory_id_and_array_and_is_no_run(made, capsys):
     for text in (str(made), made.name, "4711"):
         assert lookup.find_all(text) == points_of(made)
@@ -105,7 +105,7 @@ def test_cancel_marks_each_living_point_and_calls_scancel_once(made, slurm):
     assert main(["cancel", made.name]) == 2
 
 
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(made, slurm, capsys):
     gone, *left = end(made, slurm, p1="held", p2="completed")
     shutil.rmtree(gone.path)
@@ -122,7 +122,7 @@ def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(ma
     assert left[0].cancelled.exists()
 
 
-@pytest.mark.room("look")
+@pytest.mark.plugin("look")
 def test_status_lists_the_points_in_their_order(made, slurm, capsys):
     assert main(["status", made.name, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

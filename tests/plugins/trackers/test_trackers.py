@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Launch, Log, Spec
+from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.plugins.trackers import hooks
+from slurm_job_kit.trainer.plugins.trackers.hooks import Tracker, wandb_id
 from slurm_job_kit.trainer.process.run_handle import RunHandle
 from slurm_job_kit.trainer.process.watcher import Pulse
-from slurm_job_kit.trainer.rooms.trackers import hooks
-from slurm_job_kit.trainer.rooms.trackers.hooks import Tracker, wandb_id
 from tests.core.waiting import wait_for
 
 needs_tensorboard = pytest.mark.skipif(not find_spec("tensorboard"), reason="no tensorboard here")
@@ -152,7 +152,7 @@ def test_tensorboard_without_a_writable_directory_is_only_a_warning(tmp_path, ca
 
 FULL_DISK = """
 import resource, sys
-from tests.rooms.trackers.test_trackers import Path, run_in, start
+from tests.plugins.trackers.test_trackers import Path, run_in, start
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 (tracker,) = start(run_in(Path(sys.argv[1]), tensorboard=True), first_step=1)
 for step in range(200):
@@ -190,7 +190,7 @@ def print_look_ups(event, args):
     if looks_up or event == "socket.connect" and args[0].family != socket.AF_UNIX:
         print(event, args, flush=True)
 sys.addaudithook(print_look_ups)
-from tests.rooms.trackers.test_trackers import Path, run_in, start
+from tests.plugins.trackers.test_trackers import Path, run_in, start
 path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 (tracker,) = start(run_in(path, wandb="offline", wandb_project="digits"), first_step=first)
 for step in range(first, last + 1):

@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.rooms.export import __main__ as export
-from slurm_job_kit.trainer.rooms.weights import initial
-from slurm_job_kit.trainer.rooms.weights.hooks import callbacks
+from slurm_job_kit.trainer.plugins.export import __main__ as export
+from slurm_job_kit.trainer.plugins.weights import initial
+from slurm_job_kit.trainer.plugins.weights.hooks import callbacks
 from slurm_job_kit.trainer.strategy import create
 from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save, train
 from tests.core.ranks import CPU, context_of, join, results

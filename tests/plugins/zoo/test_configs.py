@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.spec import DATASETS, MODELS, OBJECTIVES, SCHEDULES, TRANSFORMS
+from slurm_job_kit.jobs.contract.spec import DATASETS, MODELS, OBJECTIVES, SCHEDULES, TRANSFORMS
 from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.to_device import create_transform
 from slurm_job_kit.trainer.model import models, objectives, optim
 from slurm_job_kit.trainer.model.objectives import DataFacts
 from slurm_job_kit.trainer.parts import parts
-from slurm_job_kit.trainer.rooms.zoo import image_files
+from slurm_job_kit.trainer.plugins.zoo import image_files
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 

@@ -1,4 +1,4 @@
-"""The data sets of this room that are no tokens."""
+"""The data sets of this plugin that are no tokens."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data import data_set, tables
 from slurm_job_kit.trainer.data.sources import PerSampleSet, Samples, num_classes
 from slurm_job_kit.trainer.errors import UserError

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
 from slurm_job_kit.trainer.model.objectives import DataFacts
-from slurm_job_kit.trainer.rooms.zoo.gpt import GPT
+from slurm_job_kit.trainer.plugins.zoo.gpt import GPT
 
 SIZE = {"vocab_size": 11, "block_size": 6, "n_layer": 2, "n_head": 2, "n_embd": 8}
 

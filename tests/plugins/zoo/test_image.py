@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data.sample_rng import SampleRandom
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.data.to_device import Transform, create_transform

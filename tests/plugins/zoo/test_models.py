@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
 from slurm_job_kit.trainer.model.objectives import DataFacts

@@ -1,4 +1,4 @@
-"""The objectives of this room."""
+"""The objectives of this plugin."""
 
 import dataclasses
 import math
@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import objectives
 from slurm_job_kit.trainer.model.objectives import DataFacts, check_sums, means
-from slurm_job_kit.trainer.rooms.zoo.objectives import LanguageModel, Regression
+from slurm_job_kit.trainer.plugins.zoo.objectives import LanguageModel, Regression
 from tests.core.model.test_classification import found, scores
 from tests.core.model.test_objectives import Gives
 

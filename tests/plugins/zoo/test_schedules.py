@@ -1,8 +1,8 @@
-"""The schedule of this room."""
+"""The schedule of this plugin."""
 
 import pytest
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
 from tests.core.model.test_optim import WARM_UP, rates_of
 
 
@@ -21,5 +21,5 @@ from tests.core.model.test_optim import WARM_UP, rates_of
         ),
     ],
 )
-def test_the_learning_rate_follows_the_schedule_of_the_room(train, num_steps, expected):
+def test_the_learning_rate_follows_the_schedule_of_the_plugin(train, num_steps, expected):
     assert rates_of(Train(lr=0.4, **train), num_steps) == pytest.approx(expected)

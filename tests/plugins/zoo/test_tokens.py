@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.rooms.zoo.tokens import python_source, tokens
+from slurm_job_kit.trainer.plugins.zoo.tokens import python_source, tokens
 
 
 def write(path, values, dtype="<u2", header=False):

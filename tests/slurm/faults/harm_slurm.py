@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from slurm_job_kit.jobs.rooms import ROOMS
+from slurm_job_kit.jobs.plugins import PLUGINS
 
 from ..cluster import Cluster
 from ..host import installed_version
@@ -15,7 +15,7 @@ _RESTART_TIMEOUT_S = 150
 # Whether a job that ends in the grace of its preemption is PREEMPTED, and requeued by Slurm.
 ENDS_PREEMPTED = installed_version() >= (24, 5)
 # Whether the kit leaves the requeue to Slurm then.
-LEFT_TO_SLURM = "sites" in ROOMS and (24, 5) <= installed_version() < (26, 5)
+LEFT_TO_SLURM = "sites" in PLUGINS and (24, 5) <= installed_version() < (26, 5)
 # The options of a site and of a run with an expedited requeue.
 needs_expedited = pytest.mark.skipif(
     installed_version() < (25, 11), reason="Slurm has expedited requeues since 25.11"

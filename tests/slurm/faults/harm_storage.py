@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
+from slurm_job_kit.jobs.contract.rundir import RunDir
 
 from ..kit import Run
 from . import harm_slurm

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.records.nodes import node_name
+from slurm_job_kit.jobs.base import shared_files
+from slurm_job_kit.jobs.contract.records.nodes import node_name
 from tests import parts
 
 from ..paced import Paced

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_job_kit.jobs.rooms import ROOMS
+from slurm_job_kit.jobs.plugins import PLUGINS
 
 from ..kit import Kit, Run
 from . import why_rows
@@ -49,7 +49,7 @@ class Row:
 
     def ask_why(self) -> None:
         """Ask `why` about the run, once: at the test's end, or by the test if the run goes away."""
-        if self.run is None or self.answer is not None or "look" not in ROOMS:
+        if self.run is None or self.answer is not None or "look" not in PLUGINS:
             return
         path = self.run.dir.path
         asked = Kit(self.run.cluster, path.parent.parent).jobs("why", "--json", path)
@@ -57,6 +57,6 @@ class Row:
 
     def why_problem(self) -> str | None:
         """What is wrong with the answer of `why`; None if it names the fault of the row."""
-        if "look" not in ROOMS:
+        if "look" not in PLUGINS:
             return None
         return why_rows.problem_of(self.test, self.answer)

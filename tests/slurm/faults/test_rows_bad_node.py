@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract.rundir import read_json
 
 from ..kit import Kit, Run
 from . import oracles
@@ -10,7 +10,7 @@ from .harm_nodes import BAD, faulty
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, start
 
-pytestmark = pytest.mark.room("health", "nodes")
+pytestmark = pytest.mark.plugin("health", "nodes")
 
 
 def records(run: Run, attempt: int) -> list[dict[str, object]]:
@@ -34,7 +34,7 @@ def test_row_25_a_bad_node(
 
     first, second = run.attempts()
     assert BAD in first["nodes"] and BAD not in second["nodes"]
-    assert [reason["node"] for reason in first["evidence"]["rooms"]["nodes"]["reasons"]] == [BAD]
+    assert [reason["node"] for reason in first["evidence"]["plugins"]["nodes"]["reasons"]] == [BAD]
     (blamed,) = [record for record in records(run, 1) if record["kind"] == "bad_node"]
     assert blamed["host"] == BAD and str(blamed["error"]).startswith(told)
     log = run.dir.job_log.read_text()

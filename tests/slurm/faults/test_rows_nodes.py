@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.plugins import PLUGINS
 
 from ..host import IS_SITE
 from ..kit import Kit, Run
@@ -18,7 +18,7 @@ FIRST, OTHER = 0, 1
 HANG_TIMEOUT_S = 10
 # Time for the watchdogs to exchange reports and write records, on a busy machine.
 ABORT_LIMIT_S = HANG_TIMEOUT_S + 60
-HAS_WATCHDOG = "health" in ROOMS  # without it Slurm ends the attempt after its SlurmdTimeout
+HAS_WATCHDOG = "health" in PLUGINS  # without it Slurm ends the attempt after its SlurmdTimeout
 WATCHDOG = (f"launch.hang_timeout_s={HANG_TIMEOUT_S}",) if HAS_WATCHDOG else ()
 SPEC = ("checkpoint.every_steps=5", *WATCHDOG)
 # Longer than the 60 s after which the kit ends an srun step, as on real sites. Shorter than the

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.contract.rundir import read_json
 from slurm_job_kit.jobs.node import rendezvous
-from slurm_job_kit.jobs.rundir import read_json
 
 from ..host import IS_SITE
 from ..kit import JOB_TIMEOUT_S, Kit, Run

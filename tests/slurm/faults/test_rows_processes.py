@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rooms import ROOMS
+from slurm_job_kit.jobs.plugins import PLUGINS
 
 from ..kit import Kit
 from . import harm_processes, harm_slurm, oracles
@@ -15,7 +15,7 @@ from .scenario import AT_ONCE, Paced, ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 # With worker processes that read the data, which must not be left behind either.
-READERS = (BY_SAMPLE, "launch.num_workers=1") if "samples" in ROOMS else ()
+READERS = (BY_SAMPLE, "launch.num_workers=1") if "samples" in PLUGINS else ()
 # The first signal determines the cause.
 AFTER_A_STOP = [["manual_stop", "completed"], ["time_limit", "completed"]]
 OFTEN = "checkpoint.every_steps=3"

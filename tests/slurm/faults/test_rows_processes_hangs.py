@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import read_jsonl
+from slurm_job_kit.jobs.contract.rundir import read_jsonl
 
 from ..kit import Kit, Run
 from . import harm_processes, oracles
@@ -15,7 +15,7 @@ from .scenario import ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 phases = pytest.importorskip(
-    "slurm_job_kit.trainer.rooms.health.phases", reason="the room health is not here"
+    "slurm_job_kit.trainer.plugins.health.phases", reason="the plugin health is not here"
 )
 OFTEN = "checkpoint.every_steps=3"
 HANG_TIMEOUT_S = 10
@@ -168,7 +168,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.room("scripts")
+@pytest.mark.plugin("scripts")
 def test_row_47_a_script_that_hangs_on_one_node(kit: Kit, row: Row, tmp_path: Path) -> None:
     script = tmp_path / "outside/hangs.py"
     script.parent.mkdir()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.records.nodes import read_agents
-from slurm_job_kit.jobs.rundir import AttemptDir
+from slurm_job_kit.jobs.contract.records.nodes import read_agents
+from slurm_job_kit.jobs.contract.rundir import AttemptDir
 from slurm_job_kit.jobs.runs.fact_reader import newest_opened
 from tests.core.run_files import read_progress_steps
 

@@ -17,7 +17,7 @@ from .scenario import ReferenceRuns, start
 from .test_rows_spec import GLOBAL_BATCH, expected_samples, trained_on
 from .test_rows_storage import step_of
 
-pytestmark = pytest.mark.room("sharded", "changes")
+pytestmark = pytest.mark.plugin("sharded", "changes")
 FSDP = "train.strategy=fsdp"
 # Two nodes have a copy each, of a shard per rank.
 HSDP = ("train.strategy=hsdp", "slurm.nodes=2", "launch.nproc_per_node=2")

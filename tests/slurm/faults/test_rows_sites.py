@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.contract.rundir import read_json
 
 from ..conf import Preemption
 from ..host import IS_SITE, OWN_MOUNTS
@@ -17,7 +17,7 @@ from .rows import Row
 from .scenario import Paced, ReferenceRuns, begin, begin_by_sbatch
 
 # Also tests of fast rows: each restarts the cluster, or tests a detail of its row.
-pytestmark = [pytest.mark.fault, pytest.mark.room("sites")]
+pytestmark = [pytest.mark.fault, pytest.mark.plugin("sites")]
 
 GUARD = "slurm.restart=successor"
 # Hides Slurm's commands from the programs that it starts, as a container does.

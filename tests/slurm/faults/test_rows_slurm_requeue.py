@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
+from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir
 
 from ..kit import JOB_TIMEOUT_S, PACED, Kit, Run
 from . import data, harm_slurm, oracles

@@ -88,7 +88,7 @@ def test_row_06_save_longer_than_the_grace(
     oracles.nothing_left(run)
 
 
-@pytest.mark.room("sites")
+@pytest.mark.plugin("sites")
 @pytest.mark.usefixtures("patient_site")
 def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
     kit: Kit, reference: ReferenceRuns, row: Row, disk: Path

@@ -10,7 +10,7 @@ from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, begin, start
 from .test_rows_spec import UNEVEN_BATCH, expected_samples, trained_on
 
-pytestmark = pytest.mark.room("nodes")
+pytestmark = pytest.mark.plugin("nodes")
 SPARE = ("slurm.spare_nodes=1", "checkpoint.every_steps=5")
 # As on real sites Slurm notices after minutes that a node is lost.
 LATE = "SlurmdTimeout=150"

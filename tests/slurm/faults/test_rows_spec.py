@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.rooms import ROOMS
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.jobs.contract.spec import Train
+from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.trainer.data.batches import Batches
 from tests.checkout import copy_checkout
 
@@ -59,7 +59,7 @@ def expected_samples(size: int = GLOBAL_BATCH) -> dict[int, list[int]]:
     }
 
 
-@pytest.mark.room("changes")
+@pytest.mark.plugin("changes")
 def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -> None:
     folder = tmp_path / "samples"
     folder.mkdir()
@@ -83,12 +83,12 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
     oracles.causes(paced.run, ["time_limit", "time_limit", "completed"])
     result = paced.run.result()
     words = r"world size was 2, then 3 after step \d+, then 1 after step \d+"
-    if "describe" in ROOMS:
+    if "describe" in PLUGINS:
         assert result["exactness"] == "same samples"
         assert re.fullmatch(words, result["exactness_reason"]), result
 
 
-@pytest.mark.room("samples", "changes")
+@pytest.mark.plugin("samples", "changes")
 def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = begin(kit, row, data.BY_SAMPLE, "launch.num_workers=0", step=3)
     harm_storage.stop(paced.run)
@@ -99,7 +99,7 @@ def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns,
     oracles.no_step_redone(paced.run)
 
 
-@pytest.mark.room("changes")
+@pytest.mark.plugin("changes")
 def test_row_28_config_and_code_change_between_attempts(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def away(path: Path, elsewhere: Path) -> Iterator[None]:
     (elsewhere / path.name).rename(path)
 
 
-@pytest.mark.room("changes")
+@pytest.mark.plugin("changes")
 def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -111,9 +111,9 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
         run.dir.spec
     )
     assert f"error: {run.dir.setup} is missing" in fail_without(run.dir.setup)
-    said = fail_without(code / "trainer/loop.py")
+    said = fail_without(code / "trainer/training/loop.py")
     assert "error: the frozen code has lost or changed files: " in said
-    assert f"{code}/trainer/loop.py is missing\n" in said
+    assert f"{code}/trainer/training/loop.py is missing\n" in said
     assert "Traceback" not in run.dir.job_log.read_text()
     said = fail_without(run.dir.checkpoints / checkpoint)
     assert f"the run had checkpoint {checkpoint}, but " in said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.contract.checkpoint import reader
 from tests.core.run_files import read_progress_steps
 
 from ..cluster import Cluster
@@ -34,7 +34,7 @@ def assert_kept(run: Run, before: list[str], file: str = "") -> None:
 
 
 SHARD = "rank-00001.safetensors"
-sharded = pytest.mark.room("sharded")
+sharded = pytest.mark.plugin("sharded")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from . import oracles
 from .rows import Row
 from .scenario import AT_ONCE, ReferenceRuns, start
 
-pytestmark = pytest.mark.room("nodes")
+pytestmark = pytest.mark.plugin("nodes")
 BAD = "n2"
 OFTEN = "checkpoint.every_steps=3"
 STUB = Path(__file__).with_name("stub_gpus")
@@ -52,7 +52,7 @@ def test_row_42_a_healthy_node_is_accused_once(
     run.wait()
 
     first, second = run.attempts()
-    (reason,) = first["evidence"]["rooms"]["nodes"]["reasons"]
+    (reason,) = first["evidence"]["plugins"]["nodes"]["reasons"]
     assert (reason["node"], reason["is_left_out"]) == (BAD, False)
     assert first["nodes"] == second["nodes"]
     oracles.retried(run, reference(), "crash")
@@ -78,7 +78,7 @@ def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
     run.wait()
 
     first, second = run.attempts()
-    (reason,) = first["evidence"]["rooms"]["nodes"]["reasons"]
+    (reason,) = first["evidence"]["plugins"]["nodes"]["reasons"]
     assert (reason["node"], reason["is_left_out"]) == (BAD, True)
     assert BAD not in second["nodes"]
     oracles.causes(run, ["node", "completed"])
@@ -91,7 +91,7 @@ def test_row_44_a_gpu_fewer_on_all_nodes(kit: Kit, row: Row) -> None:
     run = start(kit, *GPUS, seen(1), pace=AT_ONCE, row=row).run
     run.wait("FAILED")
 
-    assert not [each for each in run.attempts() if "nodes" in each["evidence"]["rooms"]]
+    assert not [each for each in run.attempts() if "nodes" in each["evidence"]["plugins"]]
     assert "CUDA's driver shows 1 GPU" in str(run.result()["reason"])
     oracles.causes(run, ["crash"] * 2)
     oracles.requeues(run, 0)

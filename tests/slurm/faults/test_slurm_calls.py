@@ -40,6 +40,7 @@ def test_an_attempt_calls_slurm_at_most_seven_times(kit: Kit, tmp_path: Path) ->
     # The first start has no restart count.
     attempts = {number: [c for c in calls if c.startswith(f"{number} ")] for number in ("", "1")}
     assert sum(map(len, attempts.values())) == len(calls)
-    # Later ones requeue it themselves at the end of its grace, see jobs.rooms.sites.requeue_policy.
+    # Later ones requeue it themselves at the end of its grace, see
+    # jobs.plugins.sites.requeue_policy.
     assert ("requeue" in "".join(attempts[""])) != harm_slurm.LEFT_TO_SLURM
     assert all(len(made) <= MAX_CALLS for made in attempts.values()), "\n".join(calls)

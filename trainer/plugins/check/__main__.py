@@ -1,9 +1,9 @@
 """Builds the parts of a frozen run once, without a GPU and without other ranks, before the queue.
 
-    python -m trainer.rooms.check RUN_DIR REPORT
+    python -m trainer.plugins.check RUN_DIR REPORT
 
 Submit starts it on its own host and reads from REPORT the first error that it met
-(`jobs/rooms/check`). It creates what a rank creates before its first step and computes one batch
+(`jobs/plugins/check`). It creates what a rank creates before its first step and computes one batch
 on the CPU. It writes nothing into the run directory.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ....jobs.problems import Problem
+from ....jobs.contract.problems import Problem
 from ... import seeds
 from ...contract import RunDir, Spec, records
 from ...errors import (
@@ -30,16 +30,16 @@ from ...errors import (
     in_one_line,
     users_frames,
 )
-from ...events import Events
 from ...model import build, models, objectives, optim
 from ...model.training_data import build_data
 from ...process.context import DistributedContext
+from ...process.events import Events
 from ...process.run_handle import RankContext, RunHandle
 from ...strategy import create as create_strategy
 from ...user_code import is_user_code, load, user_code
 
 CPU = torch.device("cpu")
-# A larger model gets no memory of a login node, where a room can do without.
+# A larger model gets no memory of a login node, where a plugin can do without.
 MAX_MODEL_BYTES = 2**30
 MAX_FRAMES = 3
 # Submit ends this process earlier, unless submit itself was killed.

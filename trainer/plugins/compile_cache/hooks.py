@@ -13,7 +13,7 @@ from ...process.watcher import Pulse
 if TYPE_CHECKING:
     from torch._dynamo.callback import CallbackArgs
 
-    from ...events import Events
+    from ...process.events import Events
     from ...process.run_handle import RankContext
 
 

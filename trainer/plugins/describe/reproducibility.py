@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from ...data.feed import TrainBatches
-from ...loop import Loop
 from ...process.context import gather, of_first
 from ...process.run_handle import RankContext
+from ...training.loop import Loop
 from . import sample_digests
 from .sample_digests import DIGESTS, FROZEN, difference
 

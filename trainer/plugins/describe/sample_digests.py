@@ -19,8 +19,8 @@ from ...contract import ProvenanceOrigin, installation, records
 from ...data.feed import IndexedBatches
 from ...data.sources import content_sha256
 from ...errors import HINT, OtherData
-from ...loop import Loop
 from ...process.context import broadcast_bytes
+from ...training.loop import Loop
 from ...user_code import is_user_code
 
 COUNT, READ_S = 16, 1  # of each set, spread over it; one sample may take seconds

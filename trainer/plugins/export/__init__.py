@@ -1,4 +1,4 @@
-"""The part of the room export that needs torch.
+"""The part of the plugin export that needs torch.
 
 - __main__: writes the weights of a checkpoint as one safetensors file, or as several.
 """

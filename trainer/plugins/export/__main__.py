@@ -1,6 +1,6 @@
 """Write the weights of a checkpoint as safetensors.
 
-    python -m trainer.rooms.export RUN_DIR [--checkpoint NAME] [--out PATH]
+    python -m trainer.plugins.export RUN_DIR [--checkpoint NAME] [--out PATH]
 
 NAME is best, latest (the default) or step-XXXXXXXX. RUN_DIR may also be the directory of a
 checkpoint. PATH is the file to write, or an existing directory, in which the file is
@@ -24,11 +24,11 @@ import safetensors
 import safetensors.torch
 import torch
 
-from ....jobs.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
-from ....jobs.checkpoint.part_file import SUFFIX
-from ....jobs.console import escape_output
-from ....jobs.records.training import Result
-from ....jobs.rundir import replacing, write_durable
+from ....jobs.base.console import escape_output
+from ....jobs.contract.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
+from ....jobs.contract.checkpoint.part_file import SUFFIX
+from ....jobs.contract.records.training import Result
+from ....jobs.contract.rundir import replacing, write_durable
 from ...checkpoint import digest, outline
 from ...checkpoint.outline import StoredTensor, tensors_of
 from ...checkpoint.share import in_buckets
@@ -45,7 +45,7 @@ MAX_FILE_BYTES = 5 * 10**9
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export what the command line names; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.rooms.export")
+    parser = argparse.ArgumentParser(prog="python -m trainer.plugins.export")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--checkpoint", default="latest", metavar="best|latest|step-XXXXXXXX")
     parser.add_argument("--out", type=Path, metavar="PATH", help="default: RUN_DIR/weights")

@@ -7,5 +7,5 @@
 - phases: the phases of a rank's start-up, and how long a rank may be without progress.
 - watchdog: finds a hang and ends the attempt.
 - diagnosis: which rank the others wait for in a hang, and where it is.
-- failures: the errors with which this room ends a rank.
+- failures: the errors with which this plugin ends a rank.
 """

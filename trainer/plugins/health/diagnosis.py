@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ....jobs.procfs import parent_of
-from ....jobs.records.training import read_events
+from ....jobs.base.procfs import parent_of
+from ....jobs.contract.records.training import read_events
 from ...contract import AttemptDir, RunDir, node_name
 from .phases import order_of
 
@@ -25,7 +25,7 @@ WAITING_IN = (
     "slurm_job_kit.trainer.",
 )
 # Modules in which a rank reads files, or waits for its own worker processes.
-WORKING_IN = ("slurm_job_kit.trainer.data.", "slurm_job_kit.jobs.checkpoint.reader.")
+WORKING_IN = ("slurm_job_kit.trainer.data.", "slurm_job_kit.jobs.contract.checkpoint.reader.")
 
 
 @dataclass(frozen=True)

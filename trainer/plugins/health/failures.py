@@ -1,4 +1,4 @@
-"""The errors with which this room ends a rank."""
+"""The errors with which this plugin ends a rank."""
 
 from ...contract import Kind
 from ...errors import RankFailure

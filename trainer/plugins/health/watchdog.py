@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ....jobs.records.nodes import HangConclusion
+from ....jobs.contract.records.nodes import HangConclusion
 from ...contract import AttemptDir, RecordError, RunDir, node_name, records, shared_files
 from ...errors import exit_lock, fail, log, run_with_timeout, write_text
 from ...hooks import Callback

@@ -14,7 +14,7 @@ import re
 import shutil
 from pathlib import Path
 
-from ....jobs.rundir import write_atomic
+from ....jobs.contract.rundir import write_atomic
 from ...checkpoint.commit import publish
 from ...checkpoint.recovery import quarantine
 from ...contract import MALFORMED, TEMPORARY_PREFIX, fsync_directory, shared_files

@@ -1,4 +1,4 @@
-"""What the trainer finds in this room."""
+"""What the trainer finds in this plugin."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ....jobs.stop_signals import STOP_SIGNALS, block_stop_signals, unblock_stop_signals
+from ....jobs.base.stop_signals import STOP_SIGNALS, block_stop_signals, unblock_stop_signals
 from ...errors import UserError, in_one_line
 
 if TYPE_CHECKING:

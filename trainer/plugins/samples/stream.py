@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ....jobs.batch_sizes import uneven
+from ....jobs.contract.batch_sizes import uneven
 from ...contract import BatchSizes, Train
 from ...data.batches import TrainingLength
 from ...data.feed import TrainBatches

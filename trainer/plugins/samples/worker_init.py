@@ -11,7 +11,7 @@ all workers have ended.
 
 import signal
 
-from ....jobs.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from ....jobs.base.stop_signals import STOP_SIGNALS, unblock_stop_signals
 
 for number in STOP_SIGNALS:
     signal.signal(number, signal.SIG_IGN)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ....jobs.checkpoint import manifest
+from ....jobs.contract.checkpoint import manifest
 from ...checkpoint import checkpoints, commit, outline, recovery, saved_state
 from ...checkpoint.checkpoints import Checkpoints, CopiedState
 from ...checkpoint.loading import Found, ReadAhead

@@ -1,4 +1,4 @@
-"""The strategies of this room, and how their states are saved."""
+"""The strategies of this plugin, and how their states are saved."""
 
 from typing import Any
 

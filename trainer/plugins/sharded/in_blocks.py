@@ -1,4 +1,4 @@
-"""What all strategies of this room do, and whether a model and a number of ranks fit them."""
+"""What all strategies of this plugin do, and whether a model and a number of ranks fit them."""
 
 from collections.abc import Callable
 
@@ -51,7 +51,7 @@ class InBlocks(Strategy):
 
 
 class DdpInBlocks(InBlocks, Ddp):
-    """The strategy "ddp", with what this room adds."""
+    """The strategy "ddp", with what this plugin adds."""
 
     def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
         """Return the model under DDP."""

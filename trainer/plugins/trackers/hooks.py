@@ -23,8 +23,8 @@ from ...hooks import Callback
 from ...process.watcher import Pulse
 
 if TYPE_CHECKING:  # they import torch
-    from ...loop import Loop
     from ...process.run_handle import RunHandle
+    from ...training.loop import Loop
 
 CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slurm gives
 WANDB_INIT_LIMIT_S = 60.0

@@ -8,7 +8,7 @@ from ...hooks import Callback
 from ...process.watcher import Pulse
 
 if TYPE_CHECKING:
-    from ...loop import Loop
+    from ...training.loop import Loop
 
 
 def callbacks(pulse: Pulse) -> list[Callback]:

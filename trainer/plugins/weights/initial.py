@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 
-from ....jobs.checkpoint.part_file import SUFFIX
+from ....jobs.contract.checkpoint.part_file import SUFFIX
 from ...checkpoint import outline
 from ...checkpoint.saved_state import check_same_tensors, model_parts
 from ...checkpoint.share import BUCKET_BYTES, share

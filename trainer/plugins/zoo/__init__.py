@@ -1,7 +1,7 @@
 """More models, objectives and data sets, a transform and a schedule, by their names in a spec.
 
-- hooks: what the trainer finds in this room.
-- models: ResNets, and how the models of this room fit to the data.
+- hooks: what the trainer finds in this plugin.
+- models: ResNets, and how the models of this plugin fit to the data.
 - gpt: a small GPT, the model for tokens.
 - objectives: regression and language models.
 - data_sets: the list of all, and the diabetes table.

@@ -1,4 +1,4 @@
-"""The data sets of this room. Nothing is downloaded."""
+"""The data sets of this plugin. Nothing is downloaded."""
 
 from collections.abc import Callable
 from typing import Any

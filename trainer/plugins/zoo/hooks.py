@@ -1,4 +1,4 @@
-"""What the trainer finds in this room."""
+"""What the trainer finds in this plugin."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from .image import Image
 
 
 def parts(key: str) -> dict[str, Any]:
-    """Return the parts of a training of this room by name.
+    """Return the parts of a training of this plugin by name.
 
     A model is a function of the data's facts and a batch, which returns what makes the model.
     """

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ....jobs.problems import expand_path
+from ....jobs.contract.problems import expand_path
 from ...data.sources import Samples
 from ...errors import UserError
 

@@ -1,4 +1,4 @@
-"""The models of this room: ResNets for images; gpt has a file of its own."""
+"""The models of this plugin: ResNets for images; gpt has a file of its own."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""The objectives of this room: regression and language models."""
+"""The objectives of this plugin: regression and language models."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -57,7 +57,7 @@ def _entries(place: Path, folder: Path) -> Iterator[tuple[str, tuple[int | str, 
 def _copied(path: Path, found: os.stat_result, folder: Path) -> tuple[str, int]:
     """Return the check sum and size of a file's content, which then has a copy of this name.
 
-    Raises: FileNotFoundError; OSError if there is no room for it.
+    Raises: FileNotFoundError; OSError if there is no plugin for it.
     """
     key = (found.st_ino, found.st_mtime_ns, found.st_size)
     if key in _known and time.time_ns() - found.st_mtime_ns > RECENT_NS:

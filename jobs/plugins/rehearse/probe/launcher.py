@@ -7,7 +7,7 @@ env, cwd, log, and the file that gets the exit code (code); it is empty until th
 are forks, too. What a fork changes: the ranks of all starts have one hash seed, and NumPy's
 generator is seeded here.
 
-The room fast_start forks by torchrun's own --start-method=fork, for which a rank that leaves by
+The plugin fast_start forks by torchrun's own --start-method=fork, for which a rank that leaves by
 os._exit(0) still runs. The kit's trainer does not do so; any training may. This file runs by the
 training's interpreter, which may have torch and not the kit.
 """

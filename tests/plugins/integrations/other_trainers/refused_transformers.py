@@ -9,7 +9,7 @@ import sys
 import tiny
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from slurm_job_kit.trainer.rooms.integrations.transformers import TransformersCallback
+from slurm_job_kit.trainer.plugins.integrations.transformers import TransformersCallback
 
 
 class Net(tiny.Net):

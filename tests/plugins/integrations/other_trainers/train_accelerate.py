@@ -4,8 +4,8 @@ import tiny
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch.utils.data import DataLoader
 
-from slurm_job_kit.trainer.rooms.integrations.accelerate import AccelerateLoop
-from slurm_job_kit.trainer.rooms.integrations.batches import ResumableBatches
+from slurm_job_kit.trainer.plugins.integrations.accelerate import AccelerateLoop
+from slurm_job_kit.trainer.plugins.integrations.batches import ResumableBatches
 
 net = tiny.begin()
 exact = DistributedDataParallelKwargs(find_unused_parameters=True)

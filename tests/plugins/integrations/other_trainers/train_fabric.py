@@ -5,8 +5,8 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
-from slurm_job_kit.trainer.rooms.integrations.batches import ResumableBatches
-from slurm_job_kit.trainer.rooms.integrations.fabric import FabricLoop
+from slurm_job_kit.trainer.plugins.integrations.batches import ResumableBatches
+from slurm_job_kit.trainer.plugins.integrations.fabric import FabricLoop
 
 net = tiny.begin()
 exact = DDPStrategy(find_unused_parameters=True)

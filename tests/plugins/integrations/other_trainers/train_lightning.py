@@ -4,8 +4,8 @@ import tiny
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from slurm_job_kit.trainer.rooms.integrations.batches import ResumableBatches
-from slurm_job_kit.trainer.rooms.integrations.lightning import LightningCallback
+from slurm_job_kit.trainer.plugins.integrations.batches import ResumableBatches
+from slurm_job_kit.trainer.plugins.integrations.lightning import LightningCallback
 
 
 class Module(LightningModule):

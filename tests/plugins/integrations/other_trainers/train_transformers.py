@@ -5,7 +5,7 @@ import os
 import tiny
 from transformers import Trainer, TrainingArguments
 
-from slurm_job_kit.trainer.rooms.integrations.transformers import TransformersCallback
+from slurm_job_kit.trainer.plugins.integrations.transformers import TransformersCallback
 
 
 class WithLoss(tiny.Net):

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-PREFLIGHT = "slurm_job_kit.trainer.rooms.health.preflight"
+PREFLIGHT = "slurm_job_kit.trainer.plugins.health.preflight"
 
 
 def harm(torch):

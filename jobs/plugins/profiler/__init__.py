@@ -1,0 +1,4 @@
+"""Checks the section `profile` of a spec; trainer/plugins/profiler has what this plugin adds.
+
+- hooks: the checks.
+"""

@@ -1,4 +1,0 @@
-"""The room explain: what the keys of a spec mean, their values, and where these came from.
-
-- explain: the command.
-"""

@@ -1,0 +1,1 @@
+"""The plugins of the trainer: `jobs.plugins` has their list, and says what a plugin is."""
