@@ -16,7 +16,7 @@ EXPECTED: dict[str, str | None] = {
     "06": "requeued|batch_script_killed",
     "06_save_longer_than_what_is_left": "not_saved",
     "07": "manual_stop",
-    "09": "manual_stop|time_limit",
+    "09": "manual_stop|time_limit|not_saved",
     "10": "manual_stop|time_limit",
     "11": "cancelled",
     "11_successor": "cancelled preemption",
