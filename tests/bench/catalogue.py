@@ -1,8 +1,8 @@
 """The list of benches: what each measures, how it is started, and what it needs."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tests.slurm.host import why_not
@@ -21,8 +21,6 @@ class Bench:
 
     number: its number in docs/benchmarks.md. A number may have several modules.
     module: below `tests.bench`; its last part is the name of the bench.
-    variant: behind the name, where a module has several benches.
-    arguments: of `measure`, besides the place or the folder.
     ranks: how many torchrun starts, each with a `Place`. 0: one process that imports no torch
         before the bench does; `measure` then gets an empty folder.
     sets: besides "full", which has all benches.
@@ -37,13 +35,11 @@ class Bench:
     sets: frozenset[str] = frozenset({"usual"})
     needs: Sequence[Callable[[], str | None]] = ()
     limit_s: float = 400
-    variant: str = ""
-    arguments: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The word by which a user asks for this bench alone."""
-        return self.module.rpartition(".")[2] + self.variant
+        return self.module.rpartition(".")[2]
 
     def lacks(self) -> str | None:
         return next((why for need in self.needs if (why := need())), None)
@@ -75,24 +71,10 @@ BENCHES = (
     ),
     Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit", 2),
     Bench("B8", "checkpoint.stall", "torch.save, DCP / the kit's stall, 200 MB"),
-    Bench(
-        *("B8", "checkpoint.stall", "the same, 1 GB"),
-        sets=ALONE,
-        variant="_gigabyte",
-        arguments={"megabytes": 1000, "rounds": 4},  # a round takes some ten seconds
-    ),
     Bench("B8", "checkpoint.back_to_back", "saves always in flight / none, 200 MB"),
-    Bench(
-        *("B8", "checkpoint.back_to_back", "the same, 1 GB"),
-        sets=ALONE,
-        variant="_gigabyte",
-        arguments={"megabytes": 1000, "num_steps": 30, "rounds": 5},
-    ),
-    Bench("B9", "checkpoint.durable_saves", "a training with a save each 15 steps / without"),
     Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
     Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),
     Bench("B11", "data.samples", "samples twice or missing after three stops at any step", 2),
-    Bench("B12", "data.small_images", "augmented images per second: kit / per-sample loader"),
     Bench(
         "B13",
         "start.requeue",

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ def main(name: str, folder: Path) -> None:
     """Measure a bench of the catalogue, by ranks that torchrun started or in this process alone."""
     (bench,) = chosen([name])
     module = importlib.import_module(f"tests.bench.{bench.module}")
-    measure, figures = partial(module.measure, **bench.arguments), folder / f"{name}.json"
+    measure, figures = module.measure, folder / f"{name}.json"
     if "RANK" in os.environ:
         _measure_as_rank(measure, figures, may_use_gpu="gpu" in bench.sets)
     else:

@@ -9,7 +9,8 @@ from tests.bench.checkpoint import wide
 from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 
-FIRST, EVERY_STEPS = 5, 5
+FIRST, EVERY_STEPS, NUM_STEPS = 5, 5, 40
+ROUNDS = 3
 
 
 class _Saving(StepClock):
@@ -30,16 +31,13 @@ class _Saving(StepClock):
         super().end()
 
 
-def measure(
-    place: Place, megabytes: int = 200, num_steps: int = 40, rounds: int = 3
-) -> list[Figure]:
+def measure(place: Place) -> list[Figure]:
     """Seconds of a training that asks for a save every few steps / of one without.
 
     All of them end with the kit's last commit. The kit postpones a save while one is in flight,
     so it does fewer than the others, which wait.
     """
-    width = wide.WIDTHS[megabytes]
-    without = wide.spec_of(width, num_steps, None)
+    without = wide.spec_of(NUM_STEPS, None)
     saves: dict[str, int] = {}
 
     def kit(spec: Spec, name: str) -> float:
@@ -56,16 +54,16 @@ def measure(
         saves[name] = clock.saves
         return clock.seconds
 
-    with_saves = wide.spec_of(width, num_steps, EVERY_STEPS)
+    with_saves = wide.spec_of(NUM_STEPS, EVERY_STEPS)
     variants = {
         "without": partial(kit, without, "without"),
         "kit": partial(kit, with_saves, "kit"),
         "torch.save": partial(rival, wide.TorchSave(place.folder), "torch.save"),
         "DCP async_save": partial(rival, wide.Dcp(place.folder), "DCP async_save"),
     }
-    times = interleaved(variants, rounds, warm_up=0)  # each is a whole training
-    steps = milliseconds(times["without"], num_steps - FIRST)
-    size = f"{round(wide.state_bytes(width) / 1e6, -2):.0f} MB, a step of {steps}"
+    times = interleaved(variants, ROUNDS, warm_up=0)  # each is a whole training
+    steps = milliseconds(times["without"], NUM_STEPS - FIRST)
+    size = f"{wide.MEGABYTES} MB, a step of {steps}"
 
     def figure(name: str, target: Target | None = None) -> Figure:
         what = f"{size}: {name} asked each {EVERY_STEPS} steps, {saves[name]} saves / none"

@@ -4,18 +4,18 @@ from slurm_job_kit.trainer.training.loop import Loop
 from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.checkpoint import wide
 from tests.bench.place import Place
-from tests.bench.rounds import ROUNDS, Figure, Target, interleaved, milliseconds, ratio, timed
+from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
 
 STEPS_BEFORE = 10  # before the first save; by default it comes later
 
 
-def measure(place: Place, megabytes: int = 200, rounds: int = ROUNDS) -> list[Figure]:
+def measure(place: Place) -> list[Figure]:
     """Seconds until the training continues: torch.save or DCP's async_save / the kit's save.
 
     No save is in flight when the next one begins: `back_to_back` has that. The first save of a
     run is that of a new run in each round.
     """
-    spec = wide.spec_of(wide.WIDTHS[megabytes], 1000, None)
+    spec = wide.spec_of(1000, None)
     plain, dcp = wide.TorchSave(place.folder), wide.Dcp(place.folder)
 
     def begun() -> Loop:
@@ -50,7 +50,7 @@ def measure(place: Place, megabytes: int = 200, rounds: int = ROUNDS) -> list[Fi
         "kit": lambda: kit(loop),
         "first": first,
     }
-    times = interleaved(variants, rounds)
+    times = interleaved(variants)
     loop.close()
     size = f"{plain.path.stat().st_size / 1e6:.0f} MB"
 

@@ -1,4 +1,4 @@
-"""A model of any size, for the benches of saves, and the other ways to save its state."""
+"""A large model for the benches of saves, and the other ways to save its state."""
 
 import os
 import shutil
@@ -16,26 +16,19 @@ from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.training.loop import Loop, train_step
 
-# By megabytes of state: 25 and 125 million parameters, with the momentum.
-WIDTHS = {200: 1250, 1000: 2795}
+WIDTH = 1250  # 25 million parameters
+MEGABYTES = 200  # of state: the weights and their momentum
 
 
-def sixteen_layers(width: int) -> nn.Module:
+def sixteen_layers(width: int = WIDTH) -> nn.Module:
     layers = [nn.Linear(width, width) for _ in range(16)]
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *layers, nn.Linear(width, 10))
 
 
-def state_bytes(width: int) -> int:
-    """The size of the weights of `sixteen_layers` and their momentum."""
-    num_parameters = 16 * (width + 1) * width + 65 * width + 10 * (width + 1)
-    return 2 * 4 * num_parameters
-
-
-def spec_of(width: int, max_steps: int, save_every_steps: int | None) -> Spec:
+def spec_of(max_steps: int, save_every_steps: int | None) -> Spec:
     """A training with a small batch, so that a step takes less time than a save."""
     train = Train(
         model=f"{__name__}:{sixteen_layers.__name__}",
-        model_args={"width": width},
         dataset="digits",
         max_steps=max_steps,
         micro_batch_size=4,
