@@ -62,7 +62,7 @@ def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tm
     run = newest(repository, "mine")
     assert (run.code / "jobs/nets.py").is_file() and not (run.code / "slurm_job_kit").exists()
     jobs = run.kit / "slurm_job_kit/jobs"
-    assert (jobs / "spec.py").is_file() and not jobs.is_symlink()
+    assert (jobs / "contract/spec.py").is_file() and not jobs.is_symlink()
 
 
 @pytest.mark.slow

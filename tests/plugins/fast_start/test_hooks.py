@@ -25,11 +25,12 @@ def no_gpus(monkeypatch):
     monkeypatch.setattr(gpus, "of_machine", lambda: 0)
 
 
-HOOKS = [
-    f"trainer.plugins.{name}.hooks" for name, plugin in PLUGINS.items() if plugin.trainer_hooks
-]
-NEEDED = ["trainer.training.run", "trainer.__main__", "jobs.node.rank", *HOOKS]
-MODULES = ",".join([*(f"slurm_job_kit.{name}" for name in NEEDED), "torch._dynamo"])
+def modules():
+    """The words of all that the ranks need but torch._dynamo."""
+    named = (name for name, plugin in PLUGINS.items() if plugin.trainer_hooks)
+    own = ["trainer.training.run", "trainer.__main__", "jobs.node.rank"]
+    needed = [*own, *(f"trainer.plugins.{name}.hooks" for name in named)]
+    return ",".join(f"slurm_job_kit.{name}" for name in needed)
 
 
 def start(spec):
@@ -44,7 +45,7 @@ def test_torchrun_forks_the_ranks_of_the_trainer():
     torchrun = torchrun_command(spec, RUN, NodeOptions(1, 1))
     end = torchrun.index("-m", torchrun.index(LAUNCHER))
     assert command == [
-        *(*PRELOAD, MODULES),
+        *(*PRELOAD, f"{modules()},torch._dynamo"),
         *torchrun[torchrun.index(LAUNCHER) : end],
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
     ]
@@ -72,7 +73,7 @@ def test_a_fork_on_request_does_not_let_torchrun_initialise_cuda():
 
 def test_compiled_code_is_stored_where_the_rank_says():
     """An import of torch._dynamo before the rank's own lines would choose another directory."""
-    modules = start(Spec(train=Train(compile=True)))[0][4]
-    assert modules == MODULES.removesuffix(",torch._dynamo")
-    code = f"import sys, {modules}; assert 'torch._dynamo' not in sys.modules"
+    imported = start(Spec(train=Train(compile=True)))[0][4]
+    assert imported == modules()
+    code = f"import sys, {imported}; assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
