@@ -71,11 +71,10 @@ def spoilt_points():
     return train, test
 
 
-def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None, callbacks=()):
+def train(folder, spec, attempt=1, stop_at=None, hook=None, callbacks=()):
     """Run an attempt of a run; return (run directory, loop).
 
     stop_at: a step, or (what begins, in which step): a stop is requested at such a beat.
-    beats: a list that gets all beats.
     """
     run = RunDir(folder)
     run.attempt(attempt).path.mkdir(parents=True)
@@ -85,8 +84,6 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None, callback
     class StoppingPulse(Pulse):
         def beat(self, what, step=None):
             stop.requested = step is not None and stop_at in (step, (what, step))
-            if beats is not None:
-                beats.append((what, step))
 
     context = context_of(folder, spec, None, attempt, StoppingPulse(), *callbacks)
     loop = prepare(context, callbacks)

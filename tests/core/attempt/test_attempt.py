@@ -352,10 +352,12 @@ def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
         Spec(slurm=Slurm(restart="requeue"), launch=Launch(script="x.py")).to_json()
     )
     slurm.set_state("7", "RUNNING", "Requeue=0 Restarts=0")
-    assert command("open", "a") == 0
+    with file_operations.watched(run.path) as opening:
+        assert command("open", "a") == 0
     close(run, exit_code)
     with file_operations.watched(run.path) as operations:
         closed(run, 1, *stops)
+    assert ("fsync", "attempt-1") in opening and ("fsync", "attempts.jsonl") in operations
     renames = [path for name, path in operations.elements() if name == "os.rename"]
     assert sum(run.result.name in path for path in renames) == (status is not None)
     assert (read_json(run.result) or {}).get("status") == status
