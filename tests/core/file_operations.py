@@ -19,28 +19,20 @@ _hooks: list[object] = []  # an audit hook cannot be removed, so there is one fo
 
 
 class Operations(Counter[tuple[str, str]]):
-    """How often each (operation, path) happened. Paths are relative to the folder.
+    """How often each (operation, path) happened. Paths are relative to the folder."""
 
-    left_out: the folders in it that do not count.
-    """
-
-    def __init__(self, folder: Path, *left_out: str) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = str(folder)
-        self._left_out = left_out
 
     def note(self, name: str, *paths: object) -> None:
         """Count an operation once if one of its paths lies in the folder."""
         for path in paths:
             if isinstance(path, (str, os.PathLike)):
                 inner = os.path.relpath(os.path.abspath(path), self._folder)
-                if inner.split(os.sep, 1)[0] not in ("..", *self._left_out):
+                if inner.split(os.sep, 1)[0] != "..":
                     self[name, inner] += 1
                     return
-
-    def __str__(self) -> str:
-        lines = (f"{count:3} {name} {path}" for (name, path), count in sorted(self.items()))
-        return "\n".join([f"{self.total()} operations", *lines])
 
 
 def _hook(event, arguments):
@@ -49,12 +41,12 @@ def _hook(event, arguments):
 
 
 @contextmanager
-def watched(folder: Path, *left_out: str) -> Iterator[Operations]:
+def watched(folder: Path) -> Iterator[Operations]:
     """A block whose operations on a folder are counted."""
     if not _hooks:
         sys.addaudithook(_hook)
         _hooks.append(_hook)
-    operations = Operations(folder, *left_out)
+    operations = Operations(folder)
     with mock.patch.multiple(os, **{name: _noting(name, getattr(os, name)) for name in OTHERS}):
         _watching.append(operations)
         try:

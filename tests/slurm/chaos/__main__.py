@@ -23,7 +23,7 @@ from ..host import IS_SITE
 from ..kit import Kit, Run
 from ..user_cluster import cluster_at, root_of_this_process
 from .draws import Draw, draws
-from .harms import HARMS, TABLE
+from .harms import HARMS
 from .judge import judged, rows_of
 from .sites import PATIENCE, SITES
 from .victim import Victim, begin
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     if reason := why_not():
         print(reason, file=sys.stderr)
         return 1
-    campaign = draws(args.number, args.seed, TABLE)
+    campaign = draws(args.number, args.seed)
     chosen = [draw for draw in campaign if not args.draw or draw.number in args.draw]
     args.out.mkdir(parents=True, exist_ok=True)
     if IS_SITE:

@@ -6,9 +6,10 @@ each time with another proctrack and another strategy.
 """
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from .harms import FINAL, LAST_STEP, LEADS, OTHERS
 
 PROCTRACKS = ("cgroup", "linuxproc", "pgid")
 # Not hsdp: three ranks are one group of shards, which is fsdp.
@@ -37,24 +38,10 @@ class Draw:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Table:
-    """The harms and sites from which draws are made.
-
-    `leads`: each leading harm with its site. `others`: by site, the harms that may be added.
-    `final`: the harms after which no other one is possible.
-    """
-
-    leads: Sequence[tuple[str, str]]
-    others: Mapping[str, Sequence[str]]
-    final: Sequence[str]
-    last_step: int
-
-
-def draws(number: int, seed: int, table: Table) -> list[Draw]:
-    order = _strata(number, random.Random(f"{seed}/order"), len(table.leads))
+def draws(number: int, seed: int) -> list[Draw]:
+    order = _strata(number, random.Random(f"{seed}/order"), len(LEADS))
     return [
-        _draw(index, lead, index // len(table.leads), random.Random(f"{seed}/{index}"), table)
+        _draw(index, lead, index // len(LEADS), random.Random(f"{seed}/{index}"))
         for index, lead in enumerate(order)
     ]
 
@@ -67,12 +54,12 @@ def _strata(number: int, dice: random.Random, leads: int) -> list[int]:
     return order[:number]
 
 
-def _draw(index: int, lead: int, stratum: int, dice: random.Random, table: Table) -> Draw:
-    harm, site = table.leads[lead]
-    more = dice.choices(table.others[site], k=dice.choice(range(MAX_MORE_HARMS + 1)))
-    steps = sorted(dice.randrange(table.last_step) for _ in range(len(more) + 1))
+def _draw(index: int, lead: int, stratum: int, dice: random.Random) -> Draw:
+    harm, site = LEADS[lead]
+    more = dice.choices(OTHERS[site], k=dice.choice(range(MAX_MORE_HARMS + 1)))
+    steps = sorted(dice.randrange(LAST_STEP) for _ in range(len(more) + 1))
     # A harm that ends the run comes last. Otherwise the leading harm has a random place.
-    place = len(more) if harm in table.final else dice.randrange(len(more) + 1)
+    place = len(more) if harm in FINAL else dice.randrange(len(more) + 1)
     names = [*more[:place], harm, *more[place:]]
     delays = [round(dice.uniform(0, 1), 3) for _ in names]
     blows = tuple(Blow(*blow) for blow in zip(names, steps, delays, strict=True))

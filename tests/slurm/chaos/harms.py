@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from ..faults import harm_nodes, harm_processes, harm_slurm, harm_storage
 from ..faults.scenario import STEPS
-from .draws import Table
 from .sites import SITES
 from .victim import Victim
 
@@ -259,11 +258,12 @@ HARMS: dict[str, Harm] = {
 # No harm can follow these.
 FINAL = ("scancel",)
 # The sites that rows of the table need; every harm is drawn on the plain one.
-_LEADS = [(name, "plain") for name in HARMS]
-_LEADS += [(site.lead, name) for name, site in SITES.items() if name != "plain"]
-_OTHERS = {
+LEADS = [(name, "plain") for name in HARMS]
+LEADS += [(site.lead, name) for name, site in SITES.items() if name != "plain"]
+# By site, the harms that may be added.
+OTHERS = {
     name: [h for h in HARMS if h not in FINAL and (HARMS[h].stays or not site.is_narrow)]
     for name, site in SITES.items()
 }
 # After later steps the run may already be complete.
-TABLE = Table(_LEADS, _OTHERS, FINAL, last_step=STEPS - 10)
+LAST_STEP = STEPS - 10
