@@ -106,7 +106,7 @@ KINDS: dict[Kind, Row] = {
         ),
     ),
     Kind.RUNNING: Row(None, "the run trains", "nothing; the log shows more", "logs"),
-    Kind.PENDING: Row(None, "its job waits", "wait", "status"),
+    Kind.PENDING: Row(None, "its job waits", "wait, if the reason names nothing else", "status"),
     Kind.NEVER_STARTED: Row(None, "submitted, but never started", "start it"),
     # A stop from outside.
     Kind.CANCELLED: Row(Cause.CANCELLED, "the job was cancelled", _NOTHING),

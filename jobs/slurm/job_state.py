@@ -6,10 +6,11 @@ Source: slurm_protocol_defs.c, job_state_string, of Slurm 22.05, 24.11 and 26.05
 only.
 """
 
-# Until `scontrol release`.
-HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-# It has no nodes. EXPEDITING: of --requeue=expedite, it starts again before all other jobs.
-WAITING = HELD | {"EXPEDITING", "PENDING", "REQUEUED"}
+# It has no nodes. EXPEDITING: of --requeue=expedite, it starts again before all other jobs. The
+# last three wait until `scontrol release`.
+WAITING = frozenset(
+    {"EXPEDITING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
 ON_NODES = frozenset({"CONFIGURING", "RUNNING", "SUSPENDED"})
 # Slurm has taken the allocation away: the job ends for good, or waits after that.
 ENDING = frozenset({"COMPLETING", "STAGE_OUT"})

@@ -48,8 +48,8 @@ def test_each_fault_test_says_what_why_must_name():
 
 
 def test_an_answer_that_does_not_name_the_fault_is_shown_with_its_row():
-    delay = {"attempt": 1, "cause": "preemption", "text": "x"}
-    answer: dict[str, Any] = {"cause": "completed", "text": "x", "delays": [delay]}
+    record = {"attempt": 1, "cause": "preemption", "why": {"kind": "preemption"}}
+    answer: dict[str, Any] = {"cause": "completed", "text": "x", "attempts": [record]}
     assert problem_of("test_row_02_preemption_with_grace[pgid]", answer) is None
     problem = str(problem_of("test_row_22_hang_of_a_stopped_rank", answer))
     assert "test_row_22" in problem and "must name hang" in problem and "preemption" in problem

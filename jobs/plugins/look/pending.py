@@ -6,8 +6,6 @@ job_state_reason_string.
 
 import re
 
-# What the sentences of a wait have in them that does not end by itself.
-RELEASE, ASK_SITE, NEVER_STARTS = "`scontrol release`", "ask the site", "it never starts"
 _REASONS = {
     "None": "Slurm has not looked at the job yet, or has given no reason",
     "Priority": "jobs with a higher priority are before it",
@@ -37,17 +35,13 @@ _NAME = re.compile(r"\(?(\w+)(?:[,:] ?(.+?))?\)?")
 _IS_HELD = re.compile(r"requeued[ _]held|held[ _]state")
 
 
-def remedy(reason: str) -> str:
-    """Return RELEASE, ASK_SITE or NEVER_STARTS of the wait for a reason; "" if it may just end."""
-    text = RELEASE if _IS_HELD.search(reason) else explain(reason)
-    return next((each for each in (RELEASE, ASK_SITE, NEVER_STARTS) if each in text), "")
-
-
 def explain(reason: str) -> str:
     """Return the sentence of a pending reason, without a full stop; "" for one that has none.
 
     reason: as squeue prints it for %r, also with a detail, which is kept.
     """
+    if _IS_HELD.search(reason):
+        return "Slurm holds it: `scontrol release` frees it"
     name = _NAME.fullmatch(reason.strip())
     if name is None or name[1] not in _REASONS:
         return ""

@@ -5,7 +5,6 @@ import json
 import shlex
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...base import installation
@@ -62,18 +61,9 @@ class Seen:
     now: float
 
     @property
-    def name(self) -> str:
-        return f"{self.run.run_dir.path.parent.name} {self.run.run_dir.run_id}"
-
-    @property
     def reason(self) -> str | None:
         """Why the run ended, or cannot be read; None where that is not known."""
-        problem = self.run.files.problem
-        if problem is None:
-            return None if self.run.result is None else self.run.result.reason
-        place, _, what = problem.partition("\n")[0].partition(": ")
-        in_file = f"{Path(place).name}: " if Path(place) != self.run.run_dir.path else ""
-        return f"{in_file}{what}" if what else problem
+        return self.run.files.problem or (self.run.result and self.run.result.reason)
 
     @property
     def state(self) -> str:
@@ -138,7 +128,7 @@ class Seen:
             "epoch": now and now.epoch,
             "eta_s": now.eta_s if now and self.is_running else None,
             "progress": now and words.format_progress(now, self.is_running),
-            "reason": files.problem or self.reason,
+            "reason": self.reason,
             "metrics": self.metrics() or None,
             "checkpoint": files.checkpoint,
             "checkpoint_time": files.checkpoint_time,
@@ -149,7 +139,7 @@ class Seen:
 def detail(seen: Seen) -> str:
     """Return all that there is to show of one run, a line or more for each field."""
     files, job, row = seen.run.files, seen.run.job, seen.row()
-    fields = {"": seen.name, "STATE": row["STATE"], "NODES": row["NODES"]}
+    fields = {"": f"{row['NAME']} {row['RUN']}", "STATE": row["STATE"], "NODES": row["NODES"]}
     if job is not None and seen.run.is_waiting:
         fields["SLURM'S REASON"] = "" if job.reason == "None" else job.reason
         fields["EXPECTED START"] = "" if job.start is None else words.date(job.start)

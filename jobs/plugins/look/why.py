@@ -6,10 +6,8 @@ import argparse
 import json
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ...attempt import record_writer
 from ...attempt.decision import History, decide
@@ -22,7 +20,6 @@ from ...base.log_text import first_line, last_lines
 from ...commands import arguments
 from ...contract.kinds import KINDS, Kind
 from ...contract.records.ended import ENDS, Action, AttemptRecord, Cause
-from ...contract.rundir import RunDir
 from ...runs import fact_reader, interpret, lookup, scratch_purge, state
 from ...runs.interpret import AttemptFacts
 from ...runs.state import RunPhase, RunState
@@ -31,11 +28,8 @@ from ...slurm.client import Job, Liveness
 from ...slurm.hostlist import expand_hostlist
 from . import pending, words
 
-MAX_EARLIER = 10
 MAKE = ("", "RUN FLAGS")
 ONLY_PRINTS = True
-# The number of an attempt, the kind of what ended it, and the reason.
-Earlier = tuple[int, Kind, str]
 # An error of the batch script or of `attempt.open` in job.log, not of a rank or of srun.
 _OWN_ERROR = re.compile(r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?error: (.+)")
 LAUNCH_FAILURE = "JobLaunchFailure"  # Slurm's reason
@@ -49,57 +43,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run why; returns the exit code."""
-    return why(lookup.find(args.run), args.json)
-
-
-def why(run_dir: RunDir, is_json: bool) -> int:
-    """Print why a run is in its state; returns 0.
-
-    Raises: RecordError, OSError; UserError for a run that cannot be read.
-    """
+    """Run why; returns the exit code. Raises: UserError for a run that cannot be read."""
+    run_dir = lookup.find(args.run)
     run = state.read(run_dir)
     if run.files.problem is not None:
         raise UserError(run.files.problem)
-    answer, left_out = answer_of(run), words.left_out_of(run.files)
-    if is_json:
+    answer = answer_of(run)
+    if args.json:
         names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
-        print(json.dumps(names | as_json(answer, left_out), indent=2))
+        print(json.dumps(names | asdict(answer), indent=2))
     else:
-        print(f"{run_dir.path.parent.name} {run_dir.run_id}: {format_answer(answer, left_out)}")
+        print(f"{run_dir.path.parent.name} {run_dir.run_id}: {format_answer(answer)}")
     return 0
 
 
-def format_answer(answer: Answer, left_out: Sequence[dict[str, Any]]) -> str:
+def format_answer(answer: Answer) -> str:
     """Return the answer as a short paragraph: kind, reason, place, log, advice, command."""
-    lines = [f"{answer.kind}: {answer.text}"]
+    lines = [f"{answer.cause}: {answer.text}"]
     if answer.place is not None:
         lines.append(f"  at: {display_path(Path(answer.place))}")
     if answer.log is not None:
         lines.append(f"  log: {display_path(Path(answer.log))}")
     lines += [f"    {line}" for line in answer.last_lines]
-    if (more := len(answer.earlier) - MAX_EARLIER) > 0:
-        lines.append(f"  {more} earlier ones are in attempts.jsonl")
-    lines += [f"  attempt {n}: {k}: {first_line(t)}" for n, k, t in answer.earlier[-MAX_EARLIER:]]
-    lines += [f"  left out: {words.left_out_in_words(each)}" for each in left_out]
     lines += [f"  what to do: {answer.advice}", f"  command: {answer.command}"]
     return "\n".join(lines)
-
-
-def as_json(answer: Answer, left_out: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the answer as a JSON value."""
-    earlier = [{"attempt": n, "cause": k, "text": text} for n, k, text in answer.earlier]
-    return {
-        "cause": answer.kind,
-        "text": answer.text,
-        "place": answer.place,
-        "log": answer.log,
-        "advice": answer.advice,
-        "command": answer.command,
-        "delays": earlier,
-        "last_lines": list(answer.last_lines),
-        "left_out": [*left_out],
-    }
 
 
 @dataclass(frozen=True)
@@ -107,45 +74,24 @@ class Answer:
     """Why a run is in its state, and what a person does about it.
 
     place: FILE:LINE of the user's code that failed. log: the one that shows more; last_lines: its
-    end. earlier: kind and text of what ended the attempts before, the oldest first.
+    end.
     """
 
-    kind: Kind
+    cause: Kind
     text: str
     advice: str
     command: str
     place: str | None = None
     log: str | None = None
     last_lines: tuple[str, ...] = ()
-    earlier: tuple[Earlier, ...] = ()
 
 
 def answer_of(run: RunState) -> Answer:
     """Return why a run is in its state. Raises: RecordError, OSError."""
     facts = fact_reader.read_newest(run.run_dir)  # after Slurm's answer: the attempt may have ended
-    attempts = list(facts.attempts)
     # The job or process that still runs records the attempt itself.
-    if interpret.is_unrecorded(facts) and run.is_ended:
-        attempts.append(_lost_record(run, facts))
-    answer = _answer_of(run, facts, attempts)
-    return replace(answer, earlier=_earlier(attempts, answer))
-
-
-def _earlier(attempts: Sequence[AttemptRecord], answer: Answer) -> tuple[Earlier, ...]:
-    """Return what ended the attempts, without what the answer itself is about."""
-    ended = [(e.attempt, e.why.kind, e.reason) for e in attempts if e.cause is not Cause.COMPLETED]
-    if ended and ended[-1][1] is answer.kind and answer.text.endswith(ended[-1][2]):
-        del ended[-1]
-    budgets = [
-        (e.attempt, e.why.budget, f"the run was held: {KINDS[e.why.budget].what}")
-        for e in attempts
-        if e.why.budget is not None
-    ]
-    return tuple(sorted([*ended, *budgets], key=lambda each: each[0]))
-
-
-def _answer_of(run: RunState, facts: AttemptFacts, attempts: list[AttemptRecord]) -> Answer:
-    last = attempts[-1] if attempts else None
+    is_lost = interpret.is_unrecorded(facts) and run.is_ended
+    last = _lost_record(run, facts) if is_lost else facts.last
     if run.phase is RunPhase.COMPLETED:
         return _of_completed(run, facts)
     if not run.is_ended and run.phase is not RunPhase.UNKNOWN and not run.is_ending:
@@ -217,23 +163,10 @@ def _of_living(run: RunState) -> Answer:
     job = (None if named is None else job_list.life_of(named).job) or run.job
     if job is not None and job.state in (*job_state.WAITING, "SUSPENDED"):
         text = f"job {run.job_id} waits ({job.reason}): {pending.explain(job.reason) or text}"
-        return _advised(_of_kind(run, Kind.PENDING, text), run, job)
+        return _of_kind(run, Kind.PENDING, text)
     if run.files.progress is not None:
         text += f", {words.format_progress(run.files.progress)}"
     return _of_kind(run, Kind.RUNNING, text)
-
-
-def _advised(answer: Answer, run: RunState, job: Job) -> Answer:
-    """Return the answer about a waiting job with what a person does about the wait."""
-    what = pending.remedy(job.reason)
-    if what == pending.RELEASE or job.state in job_state.HELD:
-        release = f"scontrol release {run.job_id}"
-        return replace(answer, advice="release the job, which Slurm holds", command=release)
-    if what == pending.NEVER_STARTS:
-        advice = "cancel it, then resume with what the reason names (resume takes KEY=VALUE)"
-        command = installation.command("cancel", run.run_dir.run_id)
-        return replace(answer, advice=advice, command=command)
-    return replace(answer, advice=what) if what == pending.ASK_SITE else answer
 
 
 def _of_unknown(run: RunState, life: Liveness) -> Answer:

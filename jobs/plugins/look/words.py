@@ -16,7 +16,6 @@ from ...contract.records.ended import FINAL, AttemptRecord, Cause, LeftOut
 from ...contract.records.queued import Submission
 from ...contract.records.training import Progress
 from ...runs.state import RunFiles, RunPhase, RunState
-from ...slurm import job_state
 from ...slurm.client import Job
 from .pending import explain
 
@@ -74,8 +73,7 @@ def state(run: RunState, reason: str | None, now: float) -> str:
 
 def _waiting(files: RunFiles, job: Job, now: float) -> str:
     """Return why a job waits, and until when Slurm expects it to."""
-    is_held = job.state in job_state.HELD
-    what = "held by Slurm" if is_held else _restarting(files) or "waiting in the queue"
+    what = _restarting(files) or "waiting in the queue"
     text = f"{what}: {explain(job.reason) or job.reason}"
     if job.start is not None and job.start > now:
         text += f", expected start in {format_duration(job.start - now, 2)}"

@@ -100,7 +100,7 @@ def test_a_list_shows_the_runs_beside_one_whose_file_is_none(here, capsys):
             harm(path)
             assert main(["status"]) == 0
             shown = capsys.readouterr().out
-            assert f"unreadable: {path.name}: not a regular file" in shown
+            assert f"unreadable: {path}: not a regular file" in shown
             assert second.run_id in shown
             assert main(["why", "1"]) == 2
             assert f"error: {path}: not a regular file" in capsys.readouterr().err

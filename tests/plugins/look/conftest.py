@@ -43,13 +43,6 @@ class Story:
         """Write the result of a run that was held."""
         write_json(self.run.result, {"status": "held", "reason": reason, "attempts": 1})
 
-    def completed(self, attempts: int) -> None:
-        """Write the last attempt and the result of a complete run."""
-        self.attempt(attempts, cause="completed", decision="done")
-        write_json(
-            self.run.result, {"status": "completed", "global_step": 58, "attempts": attempts}
-        )
-
     def name_reasons(self) -> None:
         """Give each record its reasons, as the close of an attempt does."""
         named = []

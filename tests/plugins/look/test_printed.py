@@ -15,7 +15,7 @@ from tests.plugins.look.conftest import Story
 
 PRINTED = Path(__file__).with_name("printed.txt")
 COMMANDS = (
-    *("status", "status 3", "status done", "why 3", "why done", "why new"),
+    *("status", "status 3", "status done", "status done --json", "why 3", "why done", "why new"),
     *("logs 3 --rank 1", "logs 3 --errors"),
 )
 
@@ -31,12 +31,12 @@ def runs(here, capsys):
     write_json(done.result, {"status": "completed", "global_step": 50, "metrics": values})
     done.tensorboard.mkdir()
     held = Story(make_run(here, "3"), capsys)
-    for number in range(1, 13):
+    for number in range(1, 3):
         held.attempt(number, cause="preemption", reason="preempted", stop=61.0)
         held.run.attempt(number).rank_log(1).write_text(f"step {number}\nkilled")
-    held.attempt(13, decision="hold", stop=61.0, evidence={"error": "rank 1 on b: ValueError: x"})
-    held.error(number=13, kind="user_code")
-    held.error(rank=2, number=13)
+    held.attempt(3, decision="hold", stop=61.0, evidence={"error": "rank 1 on b: ValueError: x"})
+    held.error(number=3, kind="user_code")
+    held.error(rank=2, number=3)
     held.held("rank 1 on b: ValueError: x")
     write_json(held.run.progress, {"step": 7, "total": None, "loss": 0.5})
     make_checkpoint(held.run, 3)

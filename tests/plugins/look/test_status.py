@@ -21,16 +21,6 @@ def test_status_without_runs_says_how_to_start(here, capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_status_as_json_has_state_progress_and_metrics(here, capsys):
-    run = make_run(here)
-    write_json(run.result, {"status": "completed", "metrics": {"eval_accuracy": 0.5}})
-    run.progress.write_text('{"step": 42, "total": 50, "epoch": 1, "epochs": 2}')
-    assert main(["status", "tiny", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["state"], row["step"], row["job_id"]) == ("completed", 42, None)
-    assert row["metrics"] == {"eval_accuracy": 0.5}
-
-
 @pytest.mark.parametrize("result", ["held", "killed", "running"])
 def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
     run = make_run(here)
@@ -125,7 +115,7 @@ def test_a_run_of_another_kit_hides_no_other(here, capsys):
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        ("REQUEUE_HOLD", "held by Slurm: job requeued in held state"),
+        ("REQUEUE_HOLD", "waiting in the queue: Slurm holds it: `scontrol release` frees it"),
         ("STOPPED", "suspended by Slurm"),
         ("SIGNALING", "starting"),
         ("HIBERNATING", "HIBERNATING to Slurm"),

@@ -34,7 +34,7 @@ def is_of(row: int, test: str, has_proctrack: bool) -> bool:
 class Row:
     test: str
     run: Run | None = None
-    answer: dict[str, Any] | None = None  # of `why`
+    answer: dict[str, Any] | None = None  # of `why`, and the records of attempts
 
     def record(self, run: Run) -> None:
         """Name the run of the test; call this early, for a test that fails."""
@@ -53,7 +53,7 @@ class Row:
             return
         path = self.run.dir.path
         asked = Kit(self.run.cluster, path.parent.parent).jobs("why", "--json", path)
-        self.answer = json.loads(asked.stdout)
+        self.answer = json.loads(asked.stdout) | {"attempts": self.run.attempts()}
 
     def why_problem(self) -> str | None:
         """What is wrong with the answer of `why`; None if it names the fault of the row."""

@@ -76,9 +76,9 @@ EXPECTED: dict[str, str | None] = {
 
 
 def problem_of(test: str, answer: dict[str, Any] | None) -> str | None:
-    """Why the answer of `why --json` does not name the test's fault; None if it does.
+    """Why neither `why --json` nor a record names the test's fault; None if one does.
 
-    answer: None if the test recorded no run.
+    answer: of `why`, and the records of the attempts; None if the test recorded no run.
     """
     name = test.removeprefix("test_row_")
     key = max((each for each in EXPECTED if name.startswith(each)), key=len, default="")
@@ -87,7 +87,10 @@ def problem_of(test: str, answer: dict[str, Any] | None) -> str | None:
         return None
     if answer is None:
         return f"{test}: no run was recorded"
-    named = [answer["cause"], *(each["cause"] for each in answer["delays"])]
+    named = [answer["cause"]]
+    for each in answer["attempts"]:
+        if each["cause"] != "completed":
+            named += filter(None, (each["why"].get("kind"), each["why"].get("budget")))
     if expected is None:
         missing = [] if named == ["completed"] else ["nothing"]
     else:
