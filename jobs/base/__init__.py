@@ -1,4 +1,4 @@
-"""What each process of the kit uses; of the kit it imports nothing. Standard library only.
+"""What each process of the kit uses; it imports only the list of plugins. Standard library only.
 
 - console: writes what the kit prints. Characters that could control a terminal are shown escaped.
 - environment: the environment variables that no program started by the kit may inherit. Standard

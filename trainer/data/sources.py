@@ -120,7 +120,7 @@ class Samples:
         """Return (inputs [n, ...], labels [n, ...]) of the samples `indices`, int64 [n]."""
         inputs = self.inputs.index_select(0, indices)
         # Bytes that only need BYTE_SCALE stay bytes, which are cheaper to move. They become
-        # float32 last, in trainer.data.feed or in the transform.
+        # float32 last, in trainer.data.to_device or in the transform.
         if inputs.dtype != torch.uint8 or self.scale != BYTE_SCALE:
             inputs = inputs.float()
             if self.scale != 1.0:

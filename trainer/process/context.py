@@ -40,7 +40,7 @@ class DistributedContext:
         if missing:
             raise UserError(
                 f"{', '.join(missing)} not set: start it with torchrun, such as "
-                "torchrun --standalone --nproc-per-node=1 -m trainer CONFIG"
+                "torchrun --standalone --nproc-per-node=1 -m trainer RUN_DIR"
             )
         values = {name.lower(): int(environ[name]) for name in TORCHRUN_VARIABLES}
         return cls(**values, host=node_name(environ))

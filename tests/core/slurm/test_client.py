@@ -205,7 +205,7 @@ NodeName=a2 CoresPerSocket=1
 """
 
 
-def test_slurm_has_addresses_and_boot_times_of_nodes(slurm):
+def test_slurm_shows_addresses_and_other_values_of_nodes(slurm):
     slurm.answer("scontrol", NODES)
     assert client.node_addresses(["a1", "a2"]) == {"a1": "10.91.0.11", "a2": "a2"}
     assert client.of_nodes(["a1", "a2"], r"BootTime=(\d+) ") == {"a1": "1764084040"}
