@@ -134,7 +134,7 @@ def run_srun(
 
 
 def start_srun(
-    run_dir: RunDir, plan: AttemptPlan, srun: Sequence[str], srun_args: Sequence[str] = ()
+    run_dir: RunDir, plan: AttemptPlan, srun: Sequence[str], srun_args: Sequence[str]
 ) -> Srun:
     """Start the srun step of an attempt.
 

@@ -19,7 +19,7 @@ __all__ = ["Action", "Cause", "Ending", "Evidence"]  # for those who decide
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
 
 BY_SLURM = "; Slurm requeues the job by itself"
-LOST_REASON = "the batch script was killed, or could not write the record of the attempt"
+LOST_REASON = KINDS[Kind.BATCH_SCRIPT_KILLED].what
 
 # These come from outside: they say nothing about the run, so only the restarts bound them.
 EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)

@@ -158,7 +158,7 @@ def end_instead(
     run_dir: RunDir,
     facts: AttemptFacts,
     me: run_lock.Owner,
-    requeued: client.RequeueResult | None = None,
+    requeued: client.RequeueResult | None,
 ) -> bool:
     """End the run by another decision than the recorded one; corrects record and result.
 

@@ -33,14 +33,15 @@ def shorten_line(line: str, limit: int = LINE_CHARS) -> str:
     return f"{line[: limit - end]} [... {left_out} characters ...] {line[-end:]}"
 
 
-def on_a_screen(text: str, lines: int = SCREEN_LINES, chars: int = SCREEN_LINE_CHARS) -> str:
+def on_a_screen(text: str) -> str:
     """Return a text as a screen shows it: its first lines and its last ones, each cut."""
-    shown = [shorten_line(visible(line), chars).rstrip() for line in text.split("\n")]
+    lines = (visible(line) for line in text.split("\n"))
+    shown = [shorten_line(line, SCREEN_LINE_CHARS).rstrip() for line in lines]
     while shown and not shown[-1]:
         shown.pop()
-    if len(shown) > lines:
-        end = lines // 3
-        first = lines - end - 1
+    if len(shown) > SCREEN_LINES:
+        end = SCREEN_LINES // 3
+        first = SCREEN_LINES - end - 1
         left_out = len(shown) - first - end
         shown = [*shown[:first], f"[... {left_out} lines ...]", *shown[-end:]]
     return "\n".join(shown)
@@ -75,9 +76,9 @@ def read_end(path: Path, max_lines: int = 1000) -> list[str]:
     return [*map(_decoded, lines[-max_lines:])]
 
 
-def last_lines(path: Path, number: int = 20) -> list[str]:
-    """Return the last lines of a log that are not empty, each cut; [] if it cannot be read."""
-    lines = read_end(path, number)
+def last_lines(path: Path) -> list[str]:
+    """Return those of the last 20 lines that are not empty, each cut; [] if it cannot be read."""
+    lines = read_end(path, 20)
     return [shorten_line(line, SCREEN_LINE_CHARS) for line in lines if line.strip()]
 
 

@@ -175,11 +175,6 @@ def listed(words: Iterable[str]) -> str:
     return f"[{', '.join(x if is_plain(x) else json.dumps(x, ensure_ascii=False) for x in words)}]"
 
 
-def is_dotted(name: str) -> bool:
-    """Return whether this is a Python name, or several with dots between them."""
-    return all(part.isidentifier() for part in name.split("."))
-
-
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like `name`; None if none is like it."""
     matches = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.6)

@@ -1,8 +1,7 @@
 """A spec that was loaded, with the input that it was loaded from."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from ..contract.problems import Problem
 from ..contract.spec import Spec
 from .yaml_reader import Document
 
@@ -20,7 +19,3 @@ class LoadedSpec:
     text: str
     overrides: tuple[str, ...] = ()
     document: Document = field(default_factory=Document, compare=False, repr=False)
-
-    def placed(self, problem: Problem) -> Problem:
-        """Return the problem with the place of its key in the user's input."""
-        return replace(problem, place=self.document.place(problem.path))

@@ -57,13 +57,6 @@ class Problem:
         lines = [f"{where}{key}{self.what}", *(f"  {frame}" for frame in self.frames), *hint]
         return "\n".join(map(printable, lines))
 
-    @property
-    def in_one_line(self) -> str:
-        """The problem for a log: `note: slurm.time: what is wrong; how to fix it`."""
-        kind = "error" if self.is_error else "note"
-        hint = f"; {self.hint}" if self.hint else ""
-        return printable(f"{kind}: {dotted(self.path)}: {self.what}{hint}")
-
 
 class SpecError(UserError):
     """A spec with mistakes. Its text is the list of all problems, in the order of the input."""

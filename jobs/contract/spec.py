@@ -135,11 +135,6 @@ class Slurm:
         return self.fewest_nodes < self.most_nodes
 
     @property
-    def is_exclusive(self) -> bool:
-        """Whether the job has whole nodes, with all their cores. --exclusive=user shares them."""
-        return self.sbatch_args.get("exclusive") is True
-
-    @property
     def num_gpus(self) -> int:
         """GPUs of each node."""
         number = str(self.gpus_per_node).rpartition(":")[2]

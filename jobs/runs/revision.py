@@ -79,12 +79,6 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def of_links(run_dir: RunDir, folders: Mapping[Path, Path]) -> Revision:
-    """Return the change that lets links lead to these folders."""
-    parts = (Part(x.name, os.path.relpath(to, run_dir.path)) for x, to in folders.items())
-    return Revision(links=tuple(parts))
-
-
 def of_files(run_dir: RunDir, texts: Mapping[Path, str | None]) -> Revision:
     """Return the change that gives files these texts; None removes a file."""
     names = ((str(path.relative_to(run_dir.path)), text) for path, text in texts.items())

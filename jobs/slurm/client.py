@@ -186,7 +186,7 @@ def parse_job(text: str) -> Job | None:
     )
 
 
-def ask_about(job_id: str, patience_s: float = 0.0) -> tuple[Job | None, bool]:
+def ask_about(job_id: str, patience_s: float) -> tuple[Job | None, bool]:
     """Return the job's record in slurmctld, and whether slurmctld answered: it may have none.
 
     patience_s: how long the call is repeated while slurmctld does not answer.
@@ -222,13 +222,6 @@ def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool
 def show_job(job_id: str, patience_s: float = 0.0) -> Job | None:
     """Return the job's record in slurmctld; None if slurmctld has none or does not answer."""
     return ask_about(job_id, patience_s)[0]
-
-
-def ask_node(
-    job_id: str, node: str, command: Sequence[str]
-) -> subprocess.CompletedProcess[str] | None:
-    """Run a command on a node of a running job, as `call` does; its output is the answer."""
-    return call(step_argv(plain_job_id(job_id), node, command, has_terminal=False))
 
 
 def call_patiently(
@@ -457,9 +450,9 @@ def requeue(job_id: str) -> RequeueResult:
     return RequeueResult(RequeueAnswer.NO_ANSWER, None, problem)
 
 
-def cluster_name(environ: Mapping[str, str] = os.environ) -> str:
+def cluster_name() -> str:
     """Return the cluster's name inside a job; `slurm` if Slurm does not set it."""
-    return environ.get("SLURM_CLUSTER_NAME") or "slurm"
+    return os.environ.get("SLURM_CLUSTER_NAME") or "slurm"
 
 
 # Of a host that belongs to a cluster; the last with a fetched configuration (sackd, Slurm 23.11).

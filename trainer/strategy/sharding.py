@@ -21,15 +21,14 @@ class Sharding:
         """The part that this rank has."""
         return self.rank % self.num_shards
 
-    def rows(self, length: int, index: int | None = None) -> tuple[int, int]:
-        """Return the first row of a part and the row after its last one; of this rank's by default.
+    def rows(self, length: int) -> tuple[int, int]:
+        """Return the first row of this rank's part and the row after its last one.
 
         length: the rows of the whole tensor. The division is that of torch.chunk, which FSDP2
         uses: equal parts, a smaller last one, and then empty ones.
         """
-        index = self.index if index is None else index
         size = -(-length // self.num_shards)
-        return min(index * size, length), min((index + 1) * size, length)
+        return min(self.index * size, length), min((self.index + 1) * size, length)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ... import hooks
@@ -72,7 +73,7 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
     except (NotChecked, records.RecordError, OSError) as reason:
         print_line(f"not checked: {reason}")
         return
-    placed = [loaded.placed(problem) for problem in problems]
+    placed = [replace(each, place=loaded.document.place(each.path)) for each in problems]
     for problem in placed:
         if problem.is_error:
             raise SpecError([problem])

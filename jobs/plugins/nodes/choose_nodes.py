@@ -90,7 +90,8 @@ def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -
     # Where Slurm cannot enter the working directory it takes /tmp, which all users can write.
     words = (str(run_dir.path), str(attempt), *nodes)
     command = installation.python_m("jobs.plugins.nodes.head", *words)
-    answer = client.ask_node(job_id, nodes[0], command)
+    step_job_id = client.plain_job_id(job_id)
+    answer = client.call(client.step_argv(step_job_id, nodes[0], command, has_terminal=False))
     lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
     if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
         lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...config.keys import is_dotted, listed, words_in
+from ...config.keys import listed, words_in
 from ...contract.problems import Problem, format_value
 from ...contract.spec import Launch
 
@@ -30,7 +30,7 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
     if launch.module is not None and launch.script is not None:
         also = (("launch", "module"),)
         yield Problem(("launch", "script"), "excludes launch.module", "keep one of them", also)
-    if launch.module and not is_dotted(launch.module):
+    if launch.module and not all(map(str.isidentifier, launch.module.split("."))):
         what = f"{format_value(launch.module)} is not a module name"
         hint = "write package.train as for python -m; the key of a file is launch.script"
         yield Problem(("launch", "module"), what, hint)

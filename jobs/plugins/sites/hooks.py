@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...base.console import print_line
 from ...config.loaded import LoadedSpec
+from ...contract.problems import dotted
 from ...contract.rundir import RunDir
 from . import preemption, warnings
 
@@ -33,7 +34,7 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
         for run_dir in runs:
             preemption.record(run_dir, sites)
     for problem in warnings.check(spec.slurm, sites):
-        print_line(problem.in_one_line)
+        print_line(f"note: {dotted(problem.path)}: {problem.what}; {problem.hint}")
 
 
 def evidence(
