@@ -36,6 +36,12 @@ def start_of(pid: int) -> str:
     return f"{_read(_BOOT_ID).decode().strip()} {fields[19]}" if fields else ""
 
 
+def may_be_same(start: str, other: str) -> bool:
+    """Return whether two of `start_of` may be one process's: a host may not show its boot id."""
+    (boot, _, ticks), (other_boot, _, other_ticks) = start.rpartition(" "), other.rpartition(" ")
+    return ticks == other_ticks != "" and (boot == other_boot or "" in (boot, other_boot))
+
+
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the third one on; [] if the process is gone."""
     # The second field, the name, may hold spaces and brackets.

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..base import installation
 from ..base.console import user_name
 from ..base.errors import FailedError, UserError
-from ..base.procfs import start_of
+from ..base.procfs import may_be_same, start_of
 from ..contract import records
 from ..contract.known_causes import way_out
 from ..contract.records.queued import Claim
@@ -55,8 +55,7 @@ def life_of(owner: Owner, patience_s: float = 0.0) -> Liveness:
     if owner.host != socket.gethostname():
         why = f"this host cannot find out whether process {owner.pid} on {owner.host} still runs"
         return Liveness(None, why, f"use {owner.host}")
-    start = start_of(owner.pid)
-    is_alive = start != "" and start == owner.pid_start
+    is_alive = may_be_same(start_of(owner.pid), owner.pid_start)
     if is_alive or owner.uid in (None, os.getuid()):
         return Liveness(is_alive)
     user = f"user {user_name(owner.uid)}"
@@ -215,8 +214,7 @@ def _file_of(run_dir: RunDir, mine: Claim) -> Iterator[Path]:
         write_durable(file, records.text(mine))
         yield file
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            file.unlink()
+        file.unlink(missing_ok=True)
 
 
 def _link(file: Path, path: Path, mine: Claim) -> bool:

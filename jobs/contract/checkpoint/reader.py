@@ -29,8 +29,6 @@ RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 LASTING = {errno.ENOENT, errno.ENOTDIR}
 
 Value = TypeVar("Value")
-
-
 # From the place of each tensor in a file to the memory to fill, with the first byte of each.
 Wanted = Callable[[Mapping[str, tuple[int, int]]], Iterable[tuple[int, Iterable[memoryview]]]]
 

@@ -37,8 +37,7 @@ def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
         facts = record_writer.record_end(run_dir, facts, action, Cause.LOST, reason)
         hooks.end(run_dir, facts, me)
     if reason:
-        text = f"{run_dir.path}: job {me.job_id} does not continue the run: {reason}"
-        raise EndedError(text)
+        raise EndedError(f"{run_dir.path}: job {me.job_id} does not continue the run: {reason}")
 
 
 def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
@@ -69,7 +68,6 @@ def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
 
 def _last_job(facts: AttemptFacts) -> str | None:
     """Return the job that opened the newest attempt, by id; None if a scratch purge removed it."""
-    newest = facts.newest
-    if facts.plan is not None and facts.attempt == newest:
+    if facts.plan is not None and facts.attempt == facts.newest:
         return facts.plan.job_id
-    return next((record.job_id for record in facts.attempts if record.attempt == newest), None)
+    return next((each.job_id for each in facts.attempts if each.attempt == facts.newest), None)

@@ -59,10 +59,10 @@ def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
 
 def test_a_pid_that_was_given_out_again_is_no_living_owner():
     me = run_lock.this_process(None)
-    assert run_lock.life_of(me).is_alive is True
     boot, ticks = me.pid_start.split()
-    for start in (f"{boot} 1", f"another-boot {ticks}"):
-        assert run_lock.life_of(replace(me, pid_start=start)).is_alive is False
+    starts = {f"{boot} 1": False, f"another-boot {ticks}": False, f" {ticks}": True, " 1": False}
+    for start, is_alive in {me.pid_start: True, **starts}.items():  # " 1": without its boot
+        assert run_lock.life_of(replace(me, pid_start=start)).is_alive is is_alive
 
 
 def test_a_process_of_another_user_that_proc_does_not_show_may_live():
