@@ -69,7 +69,7 @@ def test_a_config_is_frozen_by_the_clone_where_sbatch_was_called_if_it_is_the_us
     assert start("x.yaml", script=spooled, **clones).stderr == f"{tmp_path}/script\n"
     shutil.rmtree(tmp_path / "script")
     done = start("x.yaml", script=spooled, **clones)
-    assert done.returncode == 1 and "run sbatch from the top folder" in done.stderr
+    assert done.returncode == 1 and "make resume RUN=x.yaml (kit resume x.yaml)" in done.stderr
 
 
 @pytest.mark.parametrize("words", ["run", "sweep"])
