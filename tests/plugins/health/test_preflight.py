@@ -12,7 +12,7 @@ from torch.distributed import PrefixStore, TCPStore
 from slurm_job_kit.trainer.errors import is_caused_by_peer, kind_of
 from slurm_job_kit.trainer.plugins.health import preflight, rank_report
 from slurm_job_kit.trainer.plugins.health.failures import BadNode, Hang, PeerBadNode, PeerHang
-from slurm_job_kit.trainer.plugins.health.gpu_health import Readings, problem, warning
+from slurm_job_kit.trainer.plugins.health.gpu_health import Readings, problem
 from slurm_job_kit.trainer.plugins.health.preflight import (
     device_problem,
     product_problem,
@@ -232,7 +232,6 @@ RESET = "rows of its memory are remapped only after a reset"
 )
 def test_problem_of_a_gpu(readings, expected):
     assert problem(readings) == expected
-    assert bool(warning(readings)) is (readings.clock_reasons == 0x20)  # warm
 
 
 def test_a_report_of_ranks_that_all_answer_is_over_before_one_counts_as_unresponsive(store):

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 # Source: nvml.h, nvmlClocksEventReasons.
-SW_THERMAL_SLOWDOWN = 0x20
 HW_SLOWDOWN = {
     0x40: "it is too hot",
     0x80: "its power brake is on",
@@ -48,12 +47,6 @@ def problem(readings: Readings) -> str:
     if slowed:
         problems.append(f"its clocks are slowed down, {slowed[0]}")
     return "; ".join(problems)
-
-
-def warning(readings: Readings) -> str:
-    """Return a line for the log that is no reason to leave the node out; "" if there is none."""
-    hot = (readings.clock_reasons or 0) & SW_THERMAL_SLOWDOWN
-    return "the driver lowers the GPU's clocks because it is hot" if hot else ""
 
 
 def read(device: torch.device) -> tuple[Readings | None, str]:

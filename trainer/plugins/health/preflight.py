@@ -106,8 +106,6 @@ def device_problem(distributed: DistributedContext, device: torch.device) -> str
     if readings is None:
         distributed.log(f"preflight: ECC errors and throttling are not checked: {reason}")
         return problem
-    if warning := gpu_health.warning(readings):
-        log(f"preflight: {warning}")
     return problem or gpu_health.problem(readings)
 
 
