@@ -67,9 +67,8 @@ class LanguageModel:
     The model returns logits [n, T, vocabulary], alone or as the attribute `logits`.
     """
 
-    def __init__(self, data: DataFacts, bytes_per_token: float | None = None) -> None:
+    def __init__(self, data: DataFacts) -> None:
         self._data = data
-        self._bytes_per_token = bytes_per_token or data.bytes_per_token
 
     def __call__(self, model: nn.Module, batch: Any) -> Sums:
         inputs, targets, is_masked = self._tokens(batch)
@@ -98,8 +97,8 @@ class LanguageModel:
         """Return perplexity, and bits per byte where the length of a token is known."""
         loss = means["loss"]
         values = {"perplexity": math.exp(min(loss, 700.0))}  # e^710 is more than a float holds
-        if self._bytes_per_token is not None:
-            values["bits_per_byte"] = loss / math.log(2) / self._bytes_per_token
+        if self._data.bytes_per_token is not None:
+            values["bits_per_byte"] = loss / math.log(2) / self._data.bytes_per_token
         return values
 
 
