@@ -63,13 +63,7 @@ def find(text: str) -> Path | None:
     if text.isdecimal():
         folder = lookup.recall(text, roots=map(lookup.own_root, lookup.all_runs()))
         return None if folder is None else _at(folder.path)
-    return next((sweep for sweep in all_sweeps() if sweep.name == text), None)
-
-
-def all_sweeps() -> list[Path]:
-    """Return the real folder of every sweep of the default runs root."""
-    folders = (path for path in lookup.children() if path.name.startswith(PREFIX))
-    return [sweep for path in folders if (sweep := _at(path)) is not None]
+    return next(filter(None, (_at(path) for path in lookup.children() if path.name == text)), None)
 
 
 def _at(path: Path) -> Path | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from slurm_job_kit.jobs.commands import packages, resume
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.spec import Spec
-from slurm_job_kit.jobs.plugins.sweeps.record import all_sweeps, points_of
+from slurm_job_kit.jobs.plugins.sweeps.record import points_of
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
 from tests.core.run_files import write_json
@@ -24,7 +25,7 @@ GRID = ("sweep", "tiny.yaml", "train.seed=0,1,2")
 def made(slurm, capsys):
     """A sweep of three points, whose tasks wait; and a function for the state of a task."""
     assert main([*GRID, "sweep.max_parallel=2.0"]) == 0
-    (sweep,) = all_sweeps()
+    (sweep,) = Path("runs").resolve().glob("*/sweep-*")
     for number in range(3):
         slurm.set_state(f"4711_{number}", "PENDING")
     capsys.readouterr()
@@ -142,7 +143,7 @@ def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
 def test_a_refused_array_leaves_nothing(slurm, here):
     slurm.refuse(1)
     assert main(GRID) == 1
-    assert all_sweeps() == [] and lookup.all_runs() == []
+    assert not [*lookup.children()]
     assert not list((here / "runs").glob("tiny/*"))
 
 
@@ -171,7 +172,7 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
     monkeypatch.setattr(resume, "run", run)
     monkeypatch.setattr(packages, "check", lambda *_, **__: None)
     assert main([*GRID, "--cluster", "local"]) == code
-    (sweep,) = all_sweeps()
+    (sweep,) = Path("runs").resolve().glob("*/sweep-*")
     assert ended == points_of(sweep)[:begun]
 
 
