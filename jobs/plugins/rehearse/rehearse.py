@@ -16,7 +16,6 @@ from ...base.errors import UserError
 from ...commands import arguments
 from ...config import load
 from ...runs import frozen_spec, lookup
-from . import traces
 from .final_state import Difference
 from .judge import Tried, compare
 from .scenarios import MIDDLE, Rehearsal
@@ -125,8 +124,6 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
             words=words, again=args.again, ranks=args.ranks or RANKS, folder=folder, links=args.link
         )
     overrides, cwd = arguments.overrides_of(args), Path.cwd()
-    if args.what.startswith("python"):
-        raise UserError(f"a command stands behind --, as in\n    rehearse -- {args.what} train.py")
     if Path(args.what).suffix in (".yaml", ".yml"):
         config = arguments.path(args.what).resolve()
         loaded = load.load(config, overrides)
@@ -185,11 +182,6 @@ def _notes(runs: Sequence[Tried], varying: Collection[str]) -> list[str]:
     outside = sorted({path for run in runs for each in run.processes for path in each.outside})
     left = sorted({each for run in runs for start in run.starts for each in start.left})
     notes = [f"writes outside of its directory: {path}" for path in outside]
-    if traces.has_one_order(runs[0].course().steps):
-        notes.append(
-            "each epoch has the samples in the same order: sampler.set_epoch(epoch) is not called, "
-            "or the data are not shuffled"
-        )
     full = {process.full: None for run in runs for process in run.processes if process.full}
     notes += [f"not each kill in a save is tried: {why}" for why in full]
     notes += [f"left a process behind, which was killed: {each}" for each in left]

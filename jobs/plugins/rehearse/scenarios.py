@@ -329,8 +329,6 @@ def failure(start: Start) -> str:
     own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
     words = next(reversed(own or errors or [line for line in lines if line.strip()]), "")
     first = first_line(words) or f"exit code {start.code}"
-    if "EOF when reading a line" in words:
-        return f"it asks for input, and a job has none ({first})"
     cause = known_cause(words)
     return first if cause is None else f"{first} (cause: {KINDS[cause].what})"
 

@@ -176,11 +176,3 @@ def _position(initial: State, process: Process, steps: Sequence[Update]) -> tupl
     fitting = [each for each in places if each == len(steps) or steps[each].scale == first.scale]
     places = fitting or places
     return (places[-1] if places else None), len(places) == 1
-
-
-def has_one_order(steps: Sequence[Update]) -> bool:
-    """Return whether the inputs of all steps are twice the same sequence, or more often."""
-    fed = [each for step in steps for each in step.fed]
-    return any(
-        fed[period:] == fed[:-period] and fed[0] != fed[1] for period in range(2, len(fed) // 2 + 1)
-    )

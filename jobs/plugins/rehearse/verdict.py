@@ -98,7 +98,6 @@ class Verdict:
 
 
 def _scenario(shown: Tried) -> dict[str, Any]:
-    difference = shown.difference
     return {
         "starts": [
             {
@@ -108,12 +107,7 @@ def _scenario(shown: Tried) -> dict[str, Any]:
             }
             for each in shown.starts
         ],
-        "stop_s": round(_stop_s([shown]), 2) if shown.stopped else None,
-        "continued_after_step": [each.position for each in shown.continuations],
-        "steps_redone": shown.redone,
-        "differs": str(difference) if difference else None,
-        "not_compared": difference.uncompared or None,
-        "differs_from_step": shown.divergence.step if difference and shown.divergence else None,
+        "differs": str(shown.difference) if shown.difference else None,
         "causes": [cause.name for cause in recognised(shown)],
     }
 

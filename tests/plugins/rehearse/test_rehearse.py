@@ -257,7 +257,6 @@ for step in range({steps}):
 SAVED = "\ntorch.save(weight.detach(), 'end.pt')\n"
 REFUSED = {  # the script, options, and words of the reason
     "ends at once": ("print('done')", (), "without a step"),
-    "asks for input": ("input('continue? ')", (), "asks for input"),
     "needs a GPU": ("raise RuntimeError('No CUDA GPUs are available')", (), "No CUDA GPUs"),
     "takes too long": (f"{IMPORTS}time.sleep(100)", ("--limit", "8"), "--limit"),
     "takes few steps": (IMPORTS + STEPS.format(steps=2), (), "2 optimizer steps"),

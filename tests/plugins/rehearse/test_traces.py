@@ -78,13 +78,6 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path):
     assert len(process.steps) == 2
 
 
-@pytest.mark.parametrize(("order", "is_one"), [("bcbcb", True), ("bcdef", False), ("bbbbb", False)])
-def test_the_same_order_in_each_epoch_is_seen(tmp_path, order, is_one):
-    write(tmp_path, 1, states("a" + order))
-    (process,) = traces.read(tmp_path)
-    assert traces.has_one_order(process.steps) == is_one
-
-
 def test_of_two_optimizers_the_one_that_steps_first_tells_the_place(tmp_path):
     """A generator's and a discriminator's steps in turn: b and c are of the first one."""
     write(tmp_path, 1, [*states("abz"), ("c", "c"), ("z", "z")], optimizers=2)
