@@ -63,7 +63,8 @@ class Seen:
     @property
     def reason(self) -> str | None:
         """Why the run ended, or cannot be read; None where that is not known."""
-        return self.run.files.problem or (self.run.result and self.run.result.reason)
+        ended = None if self.run.result is None else self.run.result.reason
+        return self.run.files.problem or ended
 
     @property
     def state(self) -> str:
