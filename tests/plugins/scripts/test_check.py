@@ -63,9 +63,7 @@ LAUNCHERS = {
     "command_prefix: [/usr/bin/srun, -n1]": "leave out the launcher and its options",
     "command_prefix: [python, -m, torch.distributed.run]": "leave out the launcher",
     "command_prefix: [/usr/bin/env, python, -mtorch.distributed.run]": "leave out the launcher",
-    "command_prefix: [env, A=1, ibrun]": "leave out the launcher",
     "script: /opt/env/bin/composer, args: [-n, '2', x.py]": "launch.script=x.py launch.args=[]",
-    "script: x.py, command_prefix: [accelerate, launch]": "leave out the launcher",
 }
 
 
