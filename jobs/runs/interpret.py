@@ -48,13 +48,6 @@ class NodeFacts:
         return [agent for agent in self.agents if agent is not None]
 
 
-class Steps(NamedTuple):
-    """The last finished optimizer step of a run; of how many, as a user's script reported them."""
-
-    done: int | None = None
-    total: int | None = None
-
-
 class Saved(NamedTuple):
     """What lies in the folder of checkpoints."""
 
@@ -79,10 +72,9 @@ class RunFacts:
     plan: AttemptPlan | None = None  # None: lost, or there was no such attempt
 
     @property
-    def steps(self) -> Steps:
-        """The steps in progress.json."""
-        known = self.progress
-        return Steps() if known is None else Steps(known.step, known.total)
+    def step(self) -> int | None:
+        """The last finished optimizer step of the run, by progress.json."""
+        return None if self.progress is None else self.progress.step
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -310,11 +302,12 @@ def unfinished_steps(facts: AttemptFacts) -> str | None:
     if not exits_are_clean(facts):
         return None
     saved = None if facts.saved.checkpoint is None else checkpoint_step(facts.saved.checkpoint)
-    done = max(facts.steps.done or 0, saved or 0)
-    if facts.steps.total is None or done >= facts.steps.total:
+    done = max(facts.step or 0, saved or 0)
+    total = None if facts.progress is None else facts.progress.total
+    if total is None or done >= total:
         return None
     return (
-        f"exited with code 0 at step {done} of {facts.steps.total}; "
+        f"exited with code 0 at step {done} of {total}; "
         "if that was the end, call completed() of kit_stop.py"
     )
 
@@ -386,7 +379,7 @@ def newly_quarantined(facts: AttemptFacts) -> tuple[str, ...]:
 
 def steps_of(facts: AttemptFacts) -> tuple[int | None, int | None]:
     """Return the first and the last optimizer step that the attempt did; None where it did none."""
-    loaded, last = loaded_step(facts), facts.steps.done
+    loaded, last = loaded_step(facts), facts.step
     if loaded is None or last is None or last <= loaded:
         return None, None
     return loaded + 1, last
@@ -428,7 +421,7 @@ def first_event(facts: AttemptFacts, name: str) -> Event | None:
 
 def is_without_step(facts: AttemptFacts) -> bool:
     """Return whether the attempt did no step, in a run whose steps the kit knows."""
-    is_known = facts.spec.launch.is_trainer or facts.steps.done is not None
+    is_known = facts.spec.launch.is_trainer or facts.step is not None
     return is_known and facts.plan is not None and first_event(facts, "first_step") is None
 
 
@@ -438,7 +431,7 @@ def reached_step(facts: AttemptFacts) -> int | None:
     A user's script may write no progress.json, but its step into outcome.json; None for one that
     writes neither.
     """
-    step = facts.steps.done if facts.steps.done is not None else facts.outcome.global_step
+    step = facts.step if facts.step is not None else facts.outcome.global_step
     return 0 if step is None and facts.spec.launch.is_trainer else step
 
 
@@ -511,7 +504,7 @@ def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
     What the outcome.json of a user's script has beside its status is not copied; `global_step` is
     the last one that the script reported, if it did.
     """
-    is_step_known = facts.spec.launch.is_trainer or facts.steps.done is not None
+    is_step_known = facts.spec.launch.is_trainer or facts.step is not None
     redone = steps_redone(facts.attempts) if is_step_known else None
     if action is not Action.DONE:
         return Result(
@@ -523,7 +516,7 @@ def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
         )
     complete = Result("completed", attempts=len(facts.attempts), steps_redone=redone)
     if not facts.spec.launch.is_trainer:
-        return replace(complete, global_step=facts.steps.done)
+        return replace(complete, global_step=facts.step)
     return replace(
         complete,
         global_step=facts.outcome.global_step,

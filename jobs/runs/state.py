@@ -69,11 +69,6 @@ class RunFiles(RunFacts):
         return after.job_id if after and after.after in (self.job_id, owner_id) else None
 
     @property
-    def checkpoint(self) -> str | None:
-        """The newest checkpoint."""
-        return self.saved.checkpoint
-
-    @property
     def job_id(self) -> str | None:
         """The id of the job that was queued last; None for a local run."""
         return self.submission.job_id

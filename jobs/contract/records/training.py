@@ -125,7 +125,6 @@ class Event:
     step: int | None = None
     seconds: float | None = None  # how long the evaluation, save or compilation took
     stall_s: float | None = None  # of a save: how long the training waited for it
-    left: str | None = None  # of `exited`: the commands that a script left running
 
 
 def read_events(path: Path) -> list[Event]:

@@ -131,7 +131,7 @@ class Seen:
             "progress": now and words.format_progress(now, self.is_running),
             "reason": self.reason,
             "metrics": self.metrics() or None,
-            "checkpoint": files.checkpoint,
+            "checkpoint": files.saved.checkpoint,
             "checkpoint_time": files.checkpoint_time,
             "left_out": words.left_out_of(files),
         }

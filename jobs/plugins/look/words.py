@@ -142,9 +142,9 @@ def last_end(files: RunFiles) -> str | None:
 
 def checkpoint(files: RunFiles, now: float) -> str | None:
     """Return the newest checkpoint and its age: `step 1200, 5 min ago`."""
-    if files.checkpoint is None:
+    if files.saved.checkpoint is None:
         return None
-    text = f"step {checkpoint_step(files.checkpoint)}"
+    text = f"step {checkpoint_step(files.saved.checkpoint)}"
     if files.checkpoint_time is None:
         return text
     return f"{text}, {format_duration(max(0, now - files.checkpoint_time), 1)} ago"

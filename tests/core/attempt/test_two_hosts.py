@@ -52,7 +52,7 @@ def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
     (run.checkpoints / "step-00000006").mkdir(parents=True)
     facts = fact_reader.read(there, 1)
     assert len(facts.of_nodes.agents) == 2 and None not in facts.of_nodes.agents
-    assert facts.outcome.status == "stopped" and facts.steps.done == 6
+    assert facts.outcome.status == "stopped" and facts.step == 6
     assert [each.rank for each in facts.of_nodes.errors] == [1]
     assert [each.event for each in facts.of_nodes.events] == ["first_step"]
     assert facts.saved.checkpoint == "step-00000006"
