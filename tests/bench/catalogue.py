@@ -70,7 +70,7 @@ BENCHES = (
         sets=frozenset({"usual", "gpu"}),
     ),
     Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit", 2),
-    Bench("B8", "checkpoint.stall", "torch.save, DCP / the kit's stall, 200 MB"),
+    Bench("B8", "checkpoint.stall", "torch.save / the kit's stall, 200 MB"),
     Bench("B8", "checkpoint.back_to_back", "saves always in flight / none, 200 MB"),
     Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
     Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),
