@@ -8,7 +8,6 @@ python -m tests.bench B8 seek            runs some by number or name
 import argparse
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -33,7 +32,7 @@ def measure(bench: Bench, folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"bench": f"{bench.number} {bench.name}", "figures": [], "error": None}
     if lacks := bench.lacks():
         return {**result, "left_out": lacks}
-    started, load, cpu_s = time.monotonic(), rounds.load(), _cpu_s()
+    started, load = time.monotonic(), rounds.load()
     with open(log, "wb") as sink:
         status = _run(_command(bench, folder), bench.limit_s, sink.fileno())
     if status == 0:
@@ -43,13 +42,7 @@ def measure(bench: Bench, folder: Path) -> dict[str, Any]:
         print(*lines[-LAST_LINES:], sep="\n", file=sys.stderr)
         result["error"] = f"failed: {status}"
     seconds = round(time.monotonic() - started, 1)
-    cpu_s = round(_cpu_s() - cpu_s, 1)
-    return {**result, "load": [load, rounds.load()], "seconds": seconds, "cpu_s": cpu_s}
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return {**result, "load": [load, rounds.load()], "seconds": seconds}
 
 
 def _command(bench: Bench, folder: Path) -> list[str]:

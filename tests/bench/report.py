@@ -25,8 +25,7 @@ def progress(result: dict[str, Any]) -> str:
     """One line about a bench that has ended."""
     if "left_out" in result:
         return f"{result['bench']}: left out, {result['left_out']}"
-    times = f"{result['seconds']} s, {result['cpu_s']} s of CPU"
-    return f"{result['bench']}: {times}, load {result['load']}"
+    return f"{result['bench']}: {result['seconds']} s, load {result['load']}"
 
 
 def summary(results: Sequence[dict[str, Any]], seconds: float) -> str:
