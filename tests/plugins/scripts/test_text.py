@@ -14,10 +14,8 @@ FOUND = {
     "import os\nos.putenv('MASTER_ADDR', 'n1')": "2 sets",
     "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)": "2 starts ranks of its own",
     "from torch.multiprocessing import spawn\nspawn(print)": "1 starts ranks of its own",
-    "import torch\ntorch.multiprocessing.spawn(print)": "2 starts ranks of its own",
     "import torch.multiprocessing as mp\nmp.start_processes(print)": "2 starts ranks of its own",
     "from torch.distributed.run import main\nmain(['x.py'])": "1 starts ranks of its own",
-    "import os\na.add_argument('--out', default=os.getenv('SLURM_JOB_ID'))": "2 reads SLURM_JOB_ID",
 }
 NOTHING = [
     '"""Set MASTER_ADDR, or SLURM_JOB_ID."""',

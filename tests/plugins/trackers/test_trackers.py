@@ -143,13 +143,6 @@ def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path):
     assert len(events.Scalars("lr")) == 6
 
 
-@needs_tensorboard
-def test_tensorboard_without_a_writable_directory_is_only_a_warning(tmp_path, capsys):
-    (tmp_path / "tensorboard").write_text("in the way")
-    assert start(run_in(tmp_path, tensorboard=True), first_step=1) == []
-    assert "warning: TensorBoard is off from here on" in capsys.readouterr().out
-
-
 FULL_DISK = """
 import resource, sys
 from tests.plugins.trackers.test_trackers import Path, run_in, start
