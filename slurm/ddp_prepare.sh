@@ -3,7 +3,7 @@
 # Its functions find the run directory and the interpreter, and end the job.
 set -euo pipefail
 
-# --- the inherited environment: jobs/base/environment.py has what srun does not get --------------------
+# --- the inherited environment: jobs/base/environment.py has what srun does not get ---------------
 unset SLURM_CLUSTERS SLURM_WORKING_CLUSTER "${!SCONTROL_@}" PYTHONINSPECT PYTHONSAFEPATH \
     CDPATH POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t builtins < <(compgen -b)
@@ -45,7 +45,7 @@ become() {
 
 # --- the run directory ----------------------------------------------------------------------------
 # Tests whether the last FILE exists. `link` makes this host's client of the file system ask the
-# server, as jobs/base/shared_files.py does: it may show a missing name or a replaced link for a minute.
+# server, as jobs/base/shared_files.py does: for a minute it may show an old link, or miss a name.
 exists() {
     for file; do link /proc/version "$file" 2>/dev/null || true; done
     [[ -e $file ]]

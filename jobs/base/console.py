@@ -71,7 +71,7 @@ class Escaped:
 
 
 def escape_output() -> None:
-    """Escape what this process prints from now on: names, reasons and logs are of other users."""
+    """Escape what this process prints from now on: names, reasons and logs may have any bytes."""
     for name in ("stdout", "stderr"):
         if not isinstance(stream := getattr(sys, name), Escaped | None):  # None: it is closed
             setattr(sys, name, Escaped(stream))

@@ -5,8 +5,8 @@ A client of a network file system answers from its cache. By NFS's default optio
 server. So the kit opens by its name what it knows by name, and believes a missing name or a listing
 only after `ask_again`.
 
-Nobody vouches for a file of a run: others may have put a FIFO, a link to a device or a file of any
-size in its place. Standard library only; the trainer imports this module, too.
+A FIFO, a link to a device or a file of any size may stand in the place of a file of a run: it is
+refused, and no reader waits for it. Standard library only; the trainer imports this module, too.
 """
 
 import contextlib
