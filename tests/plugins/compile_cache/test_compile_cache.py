@@ -72,7 +72,7 @@ def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
         seconds.append(float(values[0]))
         hits.append(int(values[1]))
     assert hits[0] == 0 < hits[1]
-    assert any((tmp_path / "compile-cache" / f"rank-00000-{os.geteuid()}").iterdir())
+    assert any((tmp_path / "compile-cache/rank-00000").iterdir())
     compiled = read_events(RunDir(tmp_path).timeline("rank-00000"))
     assert {each.event for each in compiled} == {"compile"}
     took = [each.seconds for each in compiled if each.seconds is not None]
