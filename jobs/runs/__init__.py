@@ -4,6 +4,7 @@
 - group: runs that a plugin made together.
 - state: in which state a run is, from its files and one answer of Slurm.
 - fact_reader: reads the files of a run and what agents and ranks wrote in an attempt, each once.
+- silent_end: the ends of processes that wrote no record, from the logs and torchrun's output.
 - interpret: what these facts mean: pure functions.
 - places: finds the line of the user's code that a traceback shows.
 - run_lock: which job may write into the run directory (owner.json).

@@ -18,8 +18,7 @@ from ..contract.records.nodes import AgentRecord, AttemptPlan, HangConclusion, R
 from ..contract.records.queued import SlurmSite, Submission, Successor
 from ..contract.records.training import Outcome, Progress, Result, read_events
 from ..contract.rundir import AttemptDir, RunDir
-from ..node import silent_end
-from . import checkpoint_lookup, interpret, scratch_purge
+from . import checkpoint_lookup, interpret, scratch_purge, silent_end
 from .interpret import AttemptFacts, NodeFacts, RunFacts, Saved
 
 RANK_0 = "rank-00000"

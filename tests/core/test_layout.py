@@ -27,7 +27,7 @@ JOBS = {
     "slurm": GROUND,
     "node": GROUND,
     "config": GROUND | {"slurm"},
-    "runs": GROUND | {"config", "node", "slurm"},
+    "runs": GROUND | {"config", "slurm"},
     "attempt": GROUND | {"runs", "config", "node", "slurm"},
     "commands": GROUND | {"attempt", "runs", "config", "node", "slurm"},
     "": GROUND | {"commands", "attempt", "runs", "config", "node", "slurm"},
