@@ -55,7 +55,7 @@ def points():
 class Rank:
     """One of several ranks, with a run of two checkpoints."""
 
-    def __init__(self, folder, rank, world_size, strategy):
+    def __init__(self, folder, rank, world_size, strategy, **more):
         self.log: list[str] = []
         patch = pytest.MonkeyPatch()  # this process ends with its rank
         patch.setattr(reader, "RETRY_DELAYS_S", (0, 0))
@@ -68,6 +68,7 @@ class Rank:
             micro_batch_size=4,
             transform=None,
             **TRAIN[strategy],
+            **more,
         )
         self.context = context_of(folder / "run", Spec(train=train), place)
         self.run = self.context.run.dir
@@ -202,6 +203,25 @@ def superseded(folder, rank, world_size):
     with pytest.raises(Superseded):
         me.save(state)
     dist.barrier()
+
+
+def by_fewer_ranks(folder, rank, world_size):
+    """Damage the file of the last rank; return what the others load without it, and expect."""
+    me = Rank(folder, rank, world_size, "fsdp", global_batch_size=12)
+    dist.destroy_process_group()
+    if rank == world_size - 1:
+        return None
+    place = join(folder, rank, world_size - 1)
+    me.context = context_of(me.run.path, me.context.run.spec, place)
+    me.data = build_data(me.context)
+    me.replica = build.build_replica(me.context, me.data)
+    step, bits, _, reasons = me.harmed(lambda new, old: damage(new / shard(world_size - 1), "flip"))
+    return (step, bits), (OLDER, me.expected[OLDER]), reasons
+
+
+def test_damage_is_found_by_fewer_ranks_than_have_saved(tmp_path):
+    for found, expected, reasons in results(by_fewer_ranks, tmp_path, 3, 3)[:2]:
+        assert found == expected and reasons[0].startswith(shard(2))
 
 
 @pytest.mark.parametrize(("strategy", "world_size", "num_shards"), GROUPS)
