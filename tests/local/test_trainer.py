@@ -145,13 +145,3 @@ def test_a_run_tells_its_batches_and_starts_by_hand(tmp_path):
     result = read_json(run.result)
     assert (result["status"], result["global_step"]) == ("completed", 28)
     assert read_progress_steps(run.progress)[0] == 28
-
-
-@pytest.mark.slow
-@pytest.mark.plugin("health")
-def test_where_all_ranks_wait_the_one_that_is_not_in_the_collective_is_named(tmp_path):
-    launch = {"hang_timeout_s": 5}
-    run = make_run(tmp_path, launch, **TINY, model_args={"receive_at": 7})
-    status, output = train(run)
-    assert status != 0
-    assert read_json(run.attempt(1).hang)["waited_for"] == [1], output
