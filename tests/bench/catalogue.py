@@ -74,7 +74,6 @@ BENCHES = (
     Bench("B8", "checkpoint.back_to_back", "saves always in flight / none, 200 MB"),
     Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
     Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),
-    Bench("B11", "data.samples", "samples twice or missing after three stops at any step", 2),
     Bench(
         "B13",
         "start.requeue",
@@ -89,9 +88,6 @@ BENCHES = (
         "operations on the run directory by rank",
         ranks=0,
         needs=(partial(command, "strace"),),
-    ),
-    Bench(
-        "B16", "goodput", "useful time under faults beside the closed form", 0, ALONE, limit_s=1800
     ),
     Bench(
         *("B19", "start.node_lost", "power loss of a node to the next step", 0, ALONE),

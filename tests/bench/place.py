@@ -101,12 +101,10 @@ class Place:
         self.train(spec, clock)
         return clock.seconds
 
-    def run(
-        self, context: RankContext, loop: Loop, clock: StepClock, stop: StopSignal | None = None
-    ) -> str:
+    def run(self, context: RankContext, loop: Loop, clock: StepClock) -> str:
         """Train a prepared run as `trainer.training.run` does; returns how it ended."""
         interval_steps = context.run.spec.launch.stop_check_steps
-        agreement = StepAgreement(stop or StopSignal(), interval_steps, context.device)
+        agreement = StepAgreement(StopSignal(), interval_steps, context.device)
         pulse, of_plugins = context.pulse, context.watchers
         assert isinstance(pulse, ClockedPulse) and isinstance(of_plugins, list)
         pulse.clock = clock

@@ -1,1 +1,1 @@
-"""Benches of the order and the speed of samples."""
+"""The bench of a seek in the data, and images for others."""

@@ -8,7 +8,6 @@ from slurm_job_kit.jobs.contract.spec import Launch, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import IndexedBatches
 from slurm_job_kit.trainer.data.sources import Samples, Source
-from tests.bench.data.samples import OneByOne
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
 
@@ -16,12 +15,22 @@ NUM_SAMPLES = 2_000_000
 TARGET = Target("<=", 1.1)
 
 
+class OneByOne:
+    """Samples that are read one at a time."""
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2,), float(index)), index % 2
+
+
 def measure(place: Place) -> list[Figure]:
     """Seconds until the first batch, by the position of the resume."""
     in_memory = Samples(torch.zeros(NUM_SAMPLES, 4), torch.arange(NUM_SAMPLES) % 2)
     return [
         _figure(place, "in memory", in_memory, workers=0),
-        _figure(place, "per sample, 2 workers", OneByOne(NUM_SAMPLES), workers=2),
+        _figure(place, "per sample, 2 workers", OneByOne(), workers=2),
     ]
 
 
