@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils import _pytree as pytree
 
 from ... import seeds
@@ -39,9 +38,9 @@ RESUMED = (
     "step {}"
 )
 
-# Of each set by its name: its number of samples, and label and digest of those that are read. The
-# label is empty where it is no class and no text, the digest where the sample could not be read.
-Digests = dict[str, tuple[int, list[list[str]]]]
+# Of each set by its name: its number of samples, and the digest of those that are read, which is
+# empty where the sample could not be read.
+Digests = dict[str, tuple[int, list[str]]]
 
 
 def of_rank(loop: Loop) -> Digests:
@@ -57,18 +56,18 @@ def of_rank(loop: Loop) -> Digests:
     }
 
 
-def _read(loop: Loop, reader: Any, indices: list[int]) -> Iterator[list[str]]:
-    """Yield label and digest of each sample, until the time is over."""
+def _read(loop: Loop, reader: Any, indices: list[int]) -> Iterator[str]:
+    """Yield the digest of each sample, until the time is over."""
     until = time.monotonic() + READ_S
     for index in indices:
-        sample = ["", ""]
+        digest = ""
         if index == 0 or time.monotonic() < until:
             with contextlib.suppress(Exception):  # the training meets it, if it reads the sample
                 seed = seeds.mix(seeds.SAMPLE, loop.train.seed, 0, index)
                 seeds.seed_all(seed, loop.device)
                 content = pytree.tree_map(_without_folder, reader.at([index]).content)
-                sample = [_label(content), content_sha256(content)[:16]]
-        yield sample
+                digest = content_sha256(content)[:16]
+        yield digest
 
 
 def _indices(size: int) -> list[int]:
@@ -80,32 +79,20 @@ def _without_folder(value: Any) -> Any:
     return os.path.basename(value) if isinstance(value, str) and os.path.isabs(value) else value
 
 
-def _label(content: Any) -> str:
-    """Return the target of a batch (inputs, target) of one sample where it is a class or a text."""
-    target = content[1] if isinstance(content, (tuple, list)) and len(content) == 2 else None
-    if isinstance(target, torch.Tensor):
-        target = target.tolist()
-    if isinstance(target, (tuple, list)) and len(target) == 1:
-        target = target[0]
-    return repr(target)[:40] if isinstance(target, (int, str)) else ""
-
-
 def difference(
     was: Digests, now: Digests, is_same_machine: bool = True
 ) -> tuple[str, str, str] | None:
     """Return what differs, with both values; None where nothing does.
 
-    Other processors and versions may decode other values of a sample, but no other label.
+    Other processors and versions may decode other values of a sample: only sizes are compared then.
     """
     for name, (size, new) in now.items():
         old_size, old = was.get(name, (size, new))
         if old_size != size:
             return f"the {name}", f"{old_size} samples", f"{size} samples"
-        for index, (one, other) in zip(_indices(size), zip(old, new, strict=True), strict=True):
-            for what, known, found in zip(("the label", "SHA-256"), one, other, strict=True):
-                is_checked = is_same_machine or what == "the label"
-                if known and found and known != found and is_checked:
-                    return f"sample {index} of the {name}", f"{what} {known}", f"{what} {found}"
+        for index, known, found in zip(_indices(size), old, new, strict=True):
+            if is_same_machine and known and found and known != found:
+                return f"sample {index} of the {name}", f"SHA-256 {known}", f"SHA-256 {found}"
     return None
 
 
