@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
-from slurm_job_kit.trainer.plugins.samples.collate import Collate
 from tests.core.data_kit import feed_of
 from tests.plugins.samples.samples_kit import Given
 
@@ -53,17 +52,10 @@ def test_a_collate_of_the_user_makes_batches_of_any_shape(workers=0):
     assert len(batch["tokens"]) == batch["lengths"].sum()
 
 
-def test_samples_of_different_sizes_are_named_with_the_key_that_helps():
-    words = (
-        r"^train.dataset returns sample \d as \{tokens: torch.int64 \(\d,\), label: int\}, but "
-        r"sample \d as \{.*\}: make them alike, or name a function of your own in train.collate$"
-    )
+def test_samples_of_different_sizes_need_a_collate_of_the_user():
+    words = r"sample \d and those after it make no batch: .*equal size.*train.collate$"
     with pytest.raises(UserError, match=words):
         first(Given(ragged))
-    one = Collate(None)
-    words = "returns sample 7 as .*2,.*, but sample 5 as .*3,"
-    with pytest.raises(UserError, match=words):
-        one([(torch.ones(2), 0), (torch.ones(2), 1), (torch.ones(3), 0)], [7, 3, 5])
 
 
 def failing(samples):

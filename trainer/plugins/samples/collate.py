@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from ...data.sources import Batch, is_pair
-from ...errors import UserError
+from ...errors import UserError, in_one_line
 from ...user_code import load, user_code
 
 
@@ -25,41 +23,20 @@ class Collate:
     def __call__(self, samples: list[Any], indices: Sequence[int]) -> Batch:
         """Return a batch. indices: the numbers of the samples, for errors.
 
-        Raises: UserError where samples differ in structure, shape or type.
+        Raises: UserError where samples make no batch.
         """
         if self._name is not None:
             with user_code("train.collate", self._name):
                 return load("train.collate", self._name)(samples)
+        # torch.stack would convert tensors of different types to a common one.
+        types = {each[0].dtype for each in samples if is_pair(each)}
         try:
-            # torch.stack would convert tensors of different types to a common one.
-            if is_pair(samples[0]) and len({each[0].dtype for each in samples}) > 1:
-                _check_alike(samples, indices)
+            if len(types) > 1:
+                raise TypeError(f"inputs of types {', '.join(sorted(map(str, types)))}")
             return default_collate(samples)
         except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
-            _check_alike(samples, indices)
             raise UserError(
-                f"train.dataset: sample {indices[0]} and those after it make no batch: {error}: "
-                "return tensors or numbers, or name a function of your own in train.collate"
+                f"train.dataset: sample {indices[0]} and those after it make no batch: "
+                f"{in_one_line(error)}: return tensors or numbers of equal shapes, or name a "
+                "function of your own in train.collate"
             ) from error
-
-
-def _check_alike(samples: list[Any], indices: Sequence[int]) -> None:
-    """Raise UserError with the first sample that differs from the first one."""
-    first = _described(samples[0])
-    for sample, index in zip(samples, indices, strict=True):
-        if (own := _described(sample)) != first:
-            raise UserError(
-                f"train.dataset returns sample {indices[0]} as {first}, but sample {index} as "
-                f"{own}: make them alike, or name a function of your own in train.collate"
-            )
-
-
-def _described(sample: Any) -> str:
-    """Return structure, types and shapes of a sample, as text."""
-
-    def leaf(value: Any) -> str:
-        if isinstance(value, torch.Tensor):
-            return f"{value.dtype} {tuple(value.shape)}"
-        return type(value).__name__
-
-    return str(pytree.tree_map(leaf, sample)).replace("'", "")
