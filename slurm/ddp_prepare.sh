@@ -45,7 +45,7 @@ become() {
 
 # --- the run directory ----------------------------------------------------------------------------
 # Tests whether the last FILE exists. `link` makes this host's client of the file system ask the
-# server, as jobs/base/shared_files.py does: for a minute it may show an old link, or miss a name.
+# server, as jobs/base/files.py does: for a minute it may show an old link, or miss a name.
 exists() {
     for file; do link /proc/version "$file" 2>/dev/null || true; done
     [[ -e $file ]]

@@ -2,7 +2,8 @@
 
 import json
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.base.files import read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 
 BITS = ("status", "global_step", "weights_sha256", "optimizer_sha256", "best", "metrics")
 

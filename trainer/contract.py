@@ -3,7 +3,7 @@
 pyproject.toml lets mypy and ruff take an import in here for a name that others may import.
 """
 
-from ..jobs.base import gpus, installation, shared_files
+from ..jobs.base import files, gpus, installation
 from ..jobs.base.console import (
     LAYOUT,
     begin_lines_with_time,
@@ -50,7 +50,8 @@ from ..jobs.contract.records.ended import NewestCheckpoint
 from ..jobs.contract.records.frozen import Provenance, ProvenanceOrigin, SpecChange
 from ..jobs.contract.records.nodes import AttemptPlan, RankError, node_name
 from ..jobs.contract.records.queued import OwningAttempt
+from ..jobs.contract.records.timeline import Timeline
 from ..jobs.contract.records.training import Best, Metric, Outcome
-from ..jobs.contract.rundir import AttemptDir, RunDir, Timeline, fsync_directory, replacing
+from ..jobs.contract.rundir import AttemptDir, RunDir
 from ..jobs.contract.spec import METRIC_MODES, OPTIMIZERS, Checkpoint, Spec, Train
 from ..jobs.plugins import PLUGINS, missing

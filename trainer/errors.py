@@ -26,6 +26,7 @@ from .contract import (
     Kind,
     RankError,
     RecordError,
+    files,
     in_words,
     installation,
     known_cause,
@@ -33,7 +34,6 @@ from .contract import (
     on_a_screen,
     printable,
     records,
-    shared_files,
     with_time,
 )
 from .contract import UserError as UserError
@@ -281,7 +281,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
     # A full or missing disk may be the error itself: the log already has the message.
     with contextlib.suppress(OSError):
         # Creates no directory: where the run directory was moved away, that would hide it.
-        if rank is not None and attempt_dir is not None and shared_files.is_dir(attempt_dir.path):
+        if rank is not None and attempt_dir is not None and files.is_dir(attempt_dir.path):
             record = RankError(
                 round(time.time(), 3),
                 rank,

@@ -16,10 +16,11 @@ from .. import hooks
 from ..base.console import BestEffort, print_line
 from ..base.environment import Program
 from ..base.errors import FailedError, UserError
+from ..base.files import write_atomic
 from ..base.prctl import die_with_parent
 from ..base.stop_signals import StopSignals, end_at_stop_signals
 from ..contract.records.nodes import AttemptPlan, Chosen
-from ..contract.rundir import RunDir, write_atomic
+from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 from ..runs import run_lock
 from . import srun_step

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from .. import hooks
-from ..base import shared_files
+from ..base import files
 from ..base.console import BestEffort, print_line
 from ..contract.records.ended import FINAL
 from ..contract.rundir import RunDir
@@ -42,7 +42,7 @@ def close(
     try:
         run_lock.check_owned(run_dir, me, attempt)
     except run_lock.OwnedError:
-        if not shared_files.is_dir(run_dir.path):
+        if not files.is_dir(run_dir.path):
             gone = "the run directory is gone"
             raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
         raise
@@ -117,7 +117,7 @@ def record_completion(run_dir: RunDir, facts: AttemptFacts) -> bool:
     if not interpret.is_training_complete(facts):
         return False
     if interpret.is_unrecorded(facts):
-        ending = ending_of(facts, interpret.lost_evidence(facts), time.time())
+        ending = ending_of(facts, interpret.rank_evidence(facts), time.time())
         facts = record_writer.record(run_dir, facts, ending, COMPLETED)
     record_writer.write_result(run_dir, facts, COMPLETED)
     return True

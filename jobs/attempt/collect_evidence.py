@@ -53,7 +53,7 @@ def of_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, is_automat
     is_automatic: no user asked for this start. Then a node may have failed, and the batch script
     with it: its nodes are asked now.
     """
-    evidence = interpret.lost_evidence(facts)
+    evidence = interpret.rank_evidence(facts)
     if is_automatic and not me.is_local:
         unreachable = srun_step.unreachable_nodes(facts, facts.nodes)
         evidence = replace(evidence, unreachable_nodes=unreachable)

@@ -3,7 +3,7 @@
 import contextlib
 import math
 
-from ..base import log_text, shared_files
+from ..base import files, log_text
 from ..base.console import print_line, quantity
 from ..base.errors import RecordError
 from ..contract.rundir import RunDir
@@ -17,7 +17,7 @@ def report_quarantine(run_dir: RunDir, attempt: int, ending: Ending) -> None:
         aside = run_dir.checkpoints / name
         reason = "the reason is in rank 0's log"
         with contextlib.suppress(OSError, RecordError):  # written on a full disk?
-            text = shared_files.read_text(aside / "REASON", errors="replace")
+            text = files.read_text(aside / "REASON", errors="replace")
             reason = next(iter(text.splitlines()), reason)
         what = f"attempt {attempt}: a damaged checkpoint was put aside"
         print_line(f"{what}, {aside}: {reason}")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import hooks
-from ..base import gpus, installation, shared_files
+from ..base import files, gpus, installation
 from ..base.console import print_line, quantity
 from ..base.errors import FailedError, UserError
 from ..contract import records
 from ..contract.records.nodes import AttemptPlan, Chosen, Head
-from ..contract.rundir import RunDir, relink
+from ..contract.rundir import RunDir
 from ..contract.spec import Launch, Slurm
 from ..node import interfaces, rendezvous
 from ..node.signed_torchrun import KEY_BYTES
@@ -62,8 +62,8 @@ def _facts_after_claim(run_dir: RunDir, claimed: int) -> AttemptFacts:
 
     Until the claim another job may have opened attempts, or a resume have changed the run.
     """
-    with shared_files.one_look():
-        names = shared_files.listdir(run_dir.path)
+    with files.one_look():
+        names = files.listdir(run_dir.path)
         if run_dir.revision.name not in names:
             is_opened = run_dir.attempt(claimed).path.name in names
             newest = fact_reader.newest_opened(run_dir) if is_opened else claimed - 1
@@ -164,7 +164,7 @@ def link_job_log(run_dir: RunDir) -> None:
         if log == str(run_dir.job_log) or not os.path.isfile(log):
             return
         if run_dir.job_log.is_symlink() or not os.path.lexists(run_dir.job_log):
-            relink(run_dir.job_log, log)
+            files.relink(run_dir.job_log, log)
 
 
 class AllocationError(UserError):

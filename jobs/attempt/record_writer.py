@@ -13,7 +13,8 @@ from ..base.errors import UserError
 from ..contract import records
 from ..contract.kinds import Kind
 from ..contract.records.ended import ENDS, Action, AttemptRecord, Cause, Times, Why
-from ..contract.rundir import RunDir, Timeline
+from ..contract.records.timeline import Timeline
+from ..contract.rundir import RunDir
 from ..runs import interpret
 from ..runs.interpret import AttemptFacts
 from ..slurm.client import RequeueResult

@@ -4,13 +4,13 @@
 - environment: the environment variables that no program started by the kit may inherit. Standard
   library only.
 - errors: the errors that end a command without a traceback, and how an error is written out.
+- files: reads and writes files, also those of another host on a shared file system.
 - gpus: the number of GPUs: in a spec, in Slurm's variables, in CUDA's, and as device files.
 - installation: where the kit's own files are: in a clone of its repository, or where pip has
   installed them.
 - log_text: what a screen shows of a log of any shape, read from its end in bounded time and memory.
 - prctl: settings of a process that only prctl(2) has. Standard library only.
 - procfs: reads from /proc who started a process, when, and which processes it started.
-- shared_files: reads names, listings and files that another host writes on a shared file system.
 - stop_signals: the signals that ask a job to stop; blocks them until a process has handlers for
   them.
 """

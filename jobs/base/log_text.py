@@ -7,7 +7,7 @@ thousand times, colours, binary bytes, lines of megabytes, files of gigabytes.
 import os
 from pathlib import Path
 
-from . import shared_files
+from . import files
 from .errors import RecordError
 
 BLOCK_BYTES = 1 << 16
@@ -59,7 +59,7 @@ def read_end(path: Path, max_lines: int = 1000) -> list[str]:
     """
     blocks: list[bytes] = []
     try:
-        with shared_files.open_binary(path) as file:
+        with files.open_binary(path) as file:
             size = position = file.seek(0, os.SEEK_END)
             num_lines = 0
             while position and size - position < MAX_BYTES and num_lines <= max_lines:

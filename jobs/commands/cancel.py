@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from .. import hooks
 from ..attempt.close import end_between_attempts
 from ..attempt.decision import Action, Cause
-from ..base import installation, shared_files
+from ..base import files, installation
 from ..base.console import BestEffort, print_line, quantity
 from ..base.errors import FailedError, UserError
 from ..contract.records import RecordError
-from ..contract.rundir import RunDir, write_atomic
+from ..contract.rundir import RunDir
 from ..runs import lookup, run_lock, state
 from ..runs.state import RunPhase, RunState
 from ..slurm import client, job_state
@@ -50,7 +50,7 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
     record = BestEffort("cancel")  # a full disk must not keep a job alive
     with contextlib.ExitStack() as stack:
         deadline = time.monotonic() + CLAIM_WAIT_S  # one command may hold the claims of all points
-        present = [run_dir for run_dir in run_dirs if shared_files.is_dir(run_dir.path)]
+        present = [run_dir for run_dir in run_dirs if files.is_dir(run_dir.path)]
         for run_dir in present:
             claim_patiently(stack, run_dir, record, deadline - time.monotonic())
         # Now that no other command can queue a job.
@@ -141,12 +141,12 @@ def scancel(jobs: Mapping[RunDir, Iterable[str]], record: BestEffort) -> None:
     Raises: FailedError if scancel fails; then no run has a new mark.
     """
     ids = [job_id for of_run in jobs.values() for job_id in of_run]
-    unmarked = [run_dir for run_dir in jobs if not shared_files.exists(run_dir.cancelled)]
+    unmarked = [run_dir for run_dir in jobs if not files.exists(run_dir.cancelled)]
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     with block_signals():  # a mark without a scancel would end the run at its next start
         for run_dir, of_run in jobs.items():
             with record():  # before scancel: a job that starts meanwhile must find it
-                write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(of_run)}\n")
+                files.write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(of_run)}\n")
         answer = client.cancel(*ids)
         if answer is None or answer.returncode != 0:
             for run_dir in unmarked:

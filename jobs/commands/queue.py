@@ -13,7 +13,8 @@ from ..base.errors import FailedError
 from ..contract import records
 from ..contract.records.ended import read_attempts
 from ..contract.records.queued import Submission
-from ..contract.rundir import RunDir, Timeline
+from ..contract.records.timeline import Timeline
+from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 from ..runs import lookup
 from ..slurm import client, executor, refusals, site

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from ..base import shared_files
+from ..base import files
 from ..base.errors import RecordError, UserError
 from . import records
-from .rundir import FORMAT, parse_json
+from .rundir import FORMAT
 
 Scalar = str | int | float | bool
 
@@ -508,7 +508,7 @@ class Spec:
 
         Raises: FormatError, RecordError, OSError.
         """
-        return cls.from_json(shared_files.read_text(path), str(path.parent))
+        return cls.from_json(files.read_text(path), str(path.parent))
 
     @classmethod
     def from_json(cls, text: str, run_dir: str = "the run directory") -> Self:
@@ -517,7 +517,7 @@ class Spec:
         Raises: FormatError, RecordError.
         """
         where = f"{run_dir}/spec.json"
-        values = parse_json(text, where)
+        values = files.parse_json(text, where)
         if isinstance(values, dict):
             check_format(values.get("format", 0), run_dir)
             for name in SECTIONS.keys() - values:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import hooks
-from ..base import environment, gpus
+from ..base import environment, files, gpus
 from ..base.console import BestEffort, print_line, with_time
 from ..base.environment import Program
 from ..base.errors import HINT, FailedError, UserError
@@ -25,7 +25,8 @@ from ..base.procfs import children
 from ..base.stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
 from ..contract import records
 from ..contract.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
-from ..contract.rundir import AttemptDir, RunDir, Timeline, write_atomic
+from ..contract.records.timeline import Timeline
+from ..contract.rundir import AttemptDir, RunDir
 from ..contract.spec import Spec
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
@@ -253,7 +254,7 @@ def end_without_torchrun(attempt_dir: AttemptDir, rank: int, error: Exception) -
             record = AgentRecord(host, step_id=step_id, end=now, error=reason)
             records.write(attempt_dir.agent(rank), record)
         else:
-            write_atomic(attempt_dir.agent_error(rank), f"{reason}\n")
+            files.write_atomic(attempt_dir.agent_error(rank), f"{reason}\n")
     sys.exit(with_time(f"error: {error}"))
 
 

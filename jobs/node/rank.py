@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 from ..base.console import BestEffort, begin_lines_with_time, print_line, with_time
+from ..base.files import relink
 from ..base.prctl import die_with_parent, set_name
 from ..base.procfs import parent_of
 from ..contract.records.nodes import node_name
-from ..contract.rundir import RunDir, Timeline, relink
+from ..contract.records.timeline import Timeline
+from ..contract.rundir import RunDir
 
 # A folder of the node, in which each rank creates a file of its number for the agent.
 RANKS_DIR = "KIT_RANKS_DIR"

@@ -54,11 +54,11 @@ def main(argv: "list[str]") -> None:
     if argv[0] == "--standalone":
         key = os.urandom(KEY_BYTES)
     else:
-        from ..base import shared_files
+        from ..base import files
         from ..contract.rundir import RunDir
 
         attempt = RunDir(Path(os.environ["KIT_RUN_DIR"])).attempt(int(os.environ["KIT_ATTEMPT"]))
-        key = shared_files.read_bytes(attempt.rendezvous_key)
+        key = files.read_bytes(attempt.rendezvous_key)
     sign(key)
     importlib.import_module("torch.distributed.run").main(argv)
 

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..base import installation, shared_files
+from ..base import installation
 from ..base.console import print_line
 from ..base.errors import UserError
+from ..base.files import ask_again, is_dir
 from . import ownership
 from .code_secrets import secret_in
 from .git import ask_git
@@ -199,7 +200,7 @@ def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
     """
     target = runs_root / ".code" / _name(digest(files), mode)
     ownership.make_shared(target.parent, mode)
-    shared_files.ask_again(target)
+    ask_again(target)
     with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
         if ownership.problem_of(target) is None:
             os.utime(target)
@@ -214,7 +215,7 @@ def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:
         copy.rename(target)
     except OSError:
         delete(copy)
-        if not shared_files.is_dir(target):  # else another submit made the same copy meanwhile
+        if not is_dir(target):  # else another submit made the same copy meanwhile
             raise
     return target
 
@@ -291,10 +292,10 @@ def damage(copy: Path) -> str | None:
     """
     if _damage(copy) is None:
         return None
-    shared_files.ask_again(copy / LIST)  # another host may have just made it or its files
+    ask_again(copy / LIST)  # another host may have just made it or its files
     with contextlib.suppress(OSError):
         for path in files_of(copy).values():
-            shared_files.ask_again(path)
+            ask_again(path)
     return _damage(copy)
 
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ..base import shared_files
-from ..base.shared_files import names_in
+from ..base import files
 from ..contract import records
 from ..contract.kinds import Kind
 from ..contract.known_causes import UNSIGNED
 from ..contract.records.ended import read_attempts
 from ..contract.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..contract.records.queued import SlurmSite, Submission, Successor
-from ..contract.records.training import Outcome, Progress, Result, read_events
+from ..contract.records.timeline import read_events
+from ..contract.records.training import Outcome, Progress, Result
 from ..contract.rundir import AttemptDir, RunDir
 from . import checkpoint_lookup, interpret, scratch_purge, silent_end
 from .interpret import AttemptFacts, NodeFacts, RunFacts, Saved
@@ -33,7 +33,7 @@ def newest_opened(run_dir: RunDir) -> int:
 
 def attempt_numbers(run_dir: RunDir) -> list[int]:
     """Return the numbers of the attempts that have a folder, oldest first."""
-    words = (name.partition("-") for name in names_in(run_dir.path))
+    words = (name.partition("-") for name in files.names_in(run_dir.path))
     # A user's copy of such a folder may have any name.
     numbers = {int(number) for word, _, number in words if word == "attempt" and number.isdecimal()}
     return sorted(numbers)
@@ -41,13 +41,13 @@ def attempt_numbers(run_dir: RunDir) -> list[int]:
 
 def _is_opened(attempt_dir: Path) -> bool:
     """Return whether a folder has the plan of an attempt, or the record of an agent."""
-    names = names_in(attempt_dir)
+    names = files.names_in(attempt_dir)
     return "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names)
 
 
 def read_newest(run_dir: RunDir) -> AttemptFacts:
     """Return `read` of the newest attempt that has files. Raises: RecordError, OSError."""
-    with shared_files.one_look():
+    with files.one_look():
         return read(run_dir, newest_opened(run_dir))
 
 
@@ -60,19 +60,15 @@ def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFac
     is_for_next: for the start of the next attempt. If this one has its record, the files of its
     agents and ranks are not read.
     """
-    with shared_files.one_look():
-        return _read(run_dir, attempt, is_for_next)
-
-
-def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
-    run, attempt_dir = read_run(run_dir, attempt), run_dir.attempt(attempt)
-    is_left_out = is_for_next and any(record.attempt == attempt for record in run.attempts)
-    return AttemptFacts(
-        **vars(run),
-        of_nodes=NodeFacts() if is_left_out else _read_nodes(run_dir, run),
-        outcome=records.read_leniently(Outcome, attempt_dir.outcome) or Outcome(),
-        site=records.read(SlurmSite, run_dir.site),
-    )
+    with files.one_look():
+        run, attempt_dir = read_run(run_dir, attempt), run_dir.attempt(attempt)
+        is_left_out = is_for_next and any(record.attempt == attempt for record in run.attempts)
+        return AttemptFacts(
+            **vars(run),
+            of_nodes=NodeFacts() if is_left_out else _read_nodes(run_dir, run),
+            outcome=records.read_leniently(Outcome, attempt_dir.outcome) or Outcome(),
+            site=records.read(SlurmSite, run_dir.site),
+        )
 
 
 def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
@@ -83,7 +79,7 @@ def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
     To be called in one look. Raises: RecordError, OSError.
     """
     # First: nothing is asked then about what is missing in it.
-    names = names_in(run_dir.path)
+    names = files.names_in(run_dir.path)
     result, attempts = records.read(Result, run_dir.result), tuple(read_attempts(run_dir))
     is_given = attempt is not None
     is_sought = is_given or result is None or result.status != "completed"
@@ -92,7 +88,7 @@ def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
         attempt = max(recorded, newest_opened(run_dir)) if is_sought else recorded
     spec, spec_error = scratch_purge.read_spec(run_dir)
     is_users = not spec.launch.is_trainer
-    saved = [] if is_users and not is_given else names_in(run_dir.checkpoints)
+    saved = [] if is_users and not is_given else files.names_in(run_dir.checkpoints)
     return RunFacts(
         spec=spec,
         spec_error=spec_error,
@@ -114,14 +110,14 @@ def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
 def _mark(run_dir: RunDir) -> str | None:
     # Read, not looked for: a client of NFS may show the name for a minute after its deletion.
     with contextlib.suppress(FileNotFoundError):
-        return shared_files.read_text(run_dir.cancelled, errors="replace").strip()
+        return files.read_text(run_dir.cancelled, errors="replace").strip()
     return None
 
 
 def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
     attempt, launch = run.attempt, run.spec.launch
     attempt_dir = run_dir.attempt(attempt)
-    names = names_in(attempt_dir.path)
+    names = files.names_in(attempt_dir.path)
     paths, known = [attempt_dir.path / name for name in names], {*names}
     texts = [_agent_error(attempt_dir, path) for path in paths if path.match("agent-*.error")]
     agents = tuple(
@@ -168,7 +164,7 @@ def _rank_errors(
 
 def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
     """Return why an agent did not start torchrun; empty where it was written on a full disk."""
-    reason = shared_files.read_text(path, errors="replace").strip()
+    reason = files.read_text(path, errors="replace").strip()
     node_rank = path.stem.partition("-")[2]
     if ": setup: " not in reason or not node_rank.isdecimal():
         return reason
@@ -201,7 +197,7 @@ def _gone_ranks(
         return ()
     places = {rank: agent.host for agent in agents if agent for rank in agent.ranks}
     known = {run_dir.timeline(f"rank-{rank:05d}").name for rank in places}
-    for path in shared_files.files_in(run_dir.timeline("x").parent, "rank-*.jsonl"):
+    for path in files.files_in(run_dir.timeline("x").parent, "rank-*.jsonl"):
         of_rank = read_events(path) if path.name not in known else []
         begun = (each for each in of_rank if each.attempt == attempt and each.event == "spawn")
         if (spawn := next(begun, None)) is not None:

@@ -21,10 +21,12 @@ from pathlib import Path
 from .. import hooks
 from ..base.console import print_line
 from ..base.errors import UserError
+from ..base.files import relink, write_durable
 from ..config.loaded import LoadedSpec
 from ..contract import records
 from ..contract.records.frozen import Overrides, PackageVersion, Provenance
-from ..contract.rundir import RunDir, Timeline, relink, write_durable
+from ..contract.records.timeline import Timeline
+from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 from . import code_snapshot, ownership
 from .git import ask_git

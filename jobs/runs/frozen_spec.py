@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import hooks
-from ..base import shared_files
+from ..base import files
 from ..base.errors import UserError
 from ..contract import records
 from ..contract.problems import KeyPath
 from ..contract.records.frozen import Overrides, Provenance
-from ..contract.rundir import RunDir, write_atomic
+from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     from ..config.load import load
 
     arguments = [*_frozen_overrides(run_dir), *overrides]
-    with contextlib.suppress(FileNotFoundError), shared_files.open_binary(run_dir.spec_yaml):
+    with contextlib.suppress(FileNotFoundError), files.open_binary(run_dir.spec_yaml):
         pass  # it is a file, and no FIFO: the user's own may be one
     loaded = load(run_dir.spec_yaml, arguments, is_point=True)
     known = records.read(Provenance, run_dir.provenance)
@@ -106,6 +106,6 @@ def setup_script_of(run_dir: RunDir, lines: Sequence[str]) -> str:
 
 def restore_setup(run_dir: RunDir) -> None:
     """Write setup.sh from the spec if a scratch purge deleted it."""
-    if not shared_files.is_file(run_dir.setup):
+    if not files.is_file(run_dir.setup):
         spec = Spec.read(run_dir.spec)
-        write_atomic(run_dir.setup, setup_script_of(run_dir, spec.setup))
+        files.write_atomic(run_dir.setup, setup_script_of(run_dir, spec.setup))

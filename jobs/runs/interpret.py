@@ -16,7 +16,8 @@ from ..contract.known_causes import REPEATED, UNSIGNED, known_cause
 from ..contract.records.ended import FINAL, LOST, Action, AttemptRecord, Evidence
 from ..contract.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..contract.records.queued import SlurmSite, Submission, Successor
-from ..contract.records.training import CodeSpan, Event, Outcome, Progress, Result
+from ..contract.records.timeline import Event
+from ..contract.records.training import CodeSpan, Outcome, Progress, Result
 from ..contract.spec import Spec
 
 # The longest pause before a retry, and its start.
@@ -105,12 +106,12 @@ class AttemptFacts(RunFacts):
 
 
 def rank_evidence(
-    facts: AttemptFacts, job_state: str, srun_exit: int = 0, stops: tuple[str, ...] = ()
+    facts: AttemptFacts, job_state: str = LOST, srun_exit: int = 0, stops: tuple[str, ...] = ()
 ) -> Evidence:
     """Return the evidence in the ranks' and agents' files.
 
-    job_state: all known from Slurm. srun_exit: 0 where it is not known. stops: signals that the
-    batch script got.
+    job_state: all known from Slurm; LOST of an attempt that its killed batch script did not record.
+    srun_exit: 0 where it is not known. stops: signals that the batch script got.
     """
     failed = first_error(facts.of_nodes.errors)
     killed = [agent.host for agent in facts.of_nodes.known_agents if agent.oom_kill]
@@ -459,12 +460,7 @@ def is_training_complete(facts: AttemptFacts) -> bool:
     """Return whether the run is complete, also if its killed batch script did not record it."""
     if is_completed(facts):
         return True
-    return is_unrecorded(facts) and lost_evidence(facts).outcome == "completed"
-
-
-def lost_evidence(facts: AttemptFacts) -> Evidence:
-    """Return the evidence about an attempt that its killed batch script did not record."""
-    return rank_evidence(facts, LOST)
+    return is_unrecorded(facts) and rank_evidence(facts).outcome == "completed"
 
 
 def steps_redone(attempts: Sequence[AttemptRecord]) -> int:

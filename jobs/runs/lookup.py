@@ -13,13 +13,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from .. import hooks
-from ..base import installation, shared_files
+from ..base import files, installation
 from ..base.console import user_name
 from ..base.errors import UserError
 from ..contract import records
 from ..contract.records.ended import read_attempts
 from ..contract.records.queued import Claim, Submission
-from ..contract.rundir import RunDir, relink
+from ..contract.rundir import RunDir
 from . import ownership
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
@@ -55,7 +55,7 @@ def remember(
     folder = (root or own_root(run_dir)) / ".jobs"
     folder.parent.mkdir(parents=True, exist_ok=True)
     ownership.make_shared(folder, run_dir.path.stat().st_mode & 0o777)
-    relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
+    files.relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
 
 
 def note_job(run_dir: RunDir, submission: Submission, job_id: str, cluster: str) -> None:
@@ -75,9 +75,9 @@ def own_root(run_dir: RunDir) -> Path:
 def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDir | None:
     """Return a job id's run directory: `remember`'s last link in the default root or `roots`."""
     folders = {root / ".jobs" for root in (runs_root(), *roots)}
-    links = (folder / name for folder in folders for name in shared_files.names_in(folder))
+    links = (folder / name for folder in folders for name in files.names_in(folder))
     named = (link for link in links if fnmatch(link.name, f"{cluster}-{job_id}"))
-    leading = (link for link in named if shared_files.is_dir(_real(link)))
+    leading = (link for link in named if files.is_dir(_real(link)))
     newest = max(leading, key=lambda link: link.lstat().st_mtime, default=None)
     return None if newest is None else RunDir(_real(newest))
 
@@ -95,10 +95,10 @@ def all_runs() -> list[RunDir]:
 def children() -> Iterator[Path]:
     """Yield what lies two levels below the default runs root, without hidden folders and links."""
     root = runs_root()
-    shared_files.renew_mount(root)
-    for folder in (root / name for name in shared_files.names_in(root) if name[0] != "."):
+    files.renew_mount(root)
+    for folder in (root / name for name in files.names_in(root) if name[0] != "."):
         try:
-            names = [name for name in shared_files.names_in(folder) if name != "latest"]
+            names = [name for name in files.names_in(folder) if name != "latest"]
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.ELOOP):  # of another user, or a bad link
                 raise
@@ -115,7 +115,7 @@ def _real(path: Path) -> Path:
 
 def _is_run(path: Path) -> bool:
     spec = path / "spec.json"
-    return os.path.isfile(spec) or shared_files.is_file(spec)
+    return os.path.isfile(spec) or files.is_file(spec)
 
 
 def find(text: str | None) -> RunDir:
@@ -200,9 +200,9 @@ def has_begun(run_dir: RunDir) -> bool:
     """Return whether a run was queued or started at least once."""
     if job_id_of(run_dir) is not None:
         return True
-    names = shared_files.names_in(run_dir.path)
-    files = (run_dir.attempts, run_dir.owner, run_dir.result)
-    return any(file.name in names for file in files) or shared_files.exists(run_dir.attempt(1).plan)
+    names = files.names_in(run_dir.path)
+    written = (run_dir.attempts, run_dir.owner, run_dir.result)
+    return any(file.name in names for file in written) or files.exists(run_dir.attempt(1).plan)
 
 
 def is_run_dir(path: Path) -> bool:
@@ -210,9 +210,9 @@ def is_run_dir(path: Path) -> bool:
 
     False for text that cannot be a path.
     """
-    if shared_files.is_file(path / "spec.json"):
+    if files.is_file(path / "spec.json"):
         return True
-    return shared_files.exists(path / "code") and shared_files.is_dir(path / "checkpoints")
+    return files.exists(path / "code") and files.is_dir(path / "checkpoints")
 
 
 def job_id_of(run_dir: RunDir) -> str | None:

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from ..base import shared_files
+from ..base import files
 from ..base.console import user_name
 from ..base.errors import UserError
 from ..contract.rundir import RunDir
@@ -32,7 +32,7 @@ def problem_of(folder: Path) -> str | None:
 def check(run_dir: RunDir) -> None:
     """Raises UserError for a run of another user, or that others may write."""
     for folder in (run_dir.path, run_dir.code, run_dir.kit):
-        shared_files.ask_again(folder)  # a resume on another host may have replaced it
+        files.ask_again(folder)  # a resume on another host may have replaced it
         with contextlib.suppress(FileNotFoundError):  # the next reader of the run names it
             if found := problem_of(folder):
                 raise UserError(

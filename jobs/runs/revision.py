@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..base import shared_files
+from ..base import files
 from ..base.errors import UserError
 from ..contract import records
 from ..contract.records.frozen import Part, Revision
-from ..contract.rundir import RunDir, relink, write_atomic
+from ..contract.rundir import RunDir
 
 
 @contextlib.contextmanager
@@ -42,17 +42,17 @@ def complete(run_dir: RunDir) -> None:
     if revision is None:
         return
     for move in revision.moves:
-        shared_files.ask_again(run_dir.path / move.name)
+        files.ask_again(run_dir.path / move.name)
         with contextlib.suppress(FileNotFoundError):  # it was renamed before the kill
             os.rename(run_dir.path / move.name, run_dir.path / str(move.value))
     for file in revision.files:
         if file.value is None:
-            shared_files.ask_again(run_dir.path / file.name)
+            files.ask_again(run_dir.path / file.name)
             (run_dir.path / file.name).unlink(missing_ok=True)
         else:
-            write_atomic(run_dir.path / file.name, file.value)
+            files.write_atomic(run_dir.path / file.name, file.value)
     for link in revision.links:
-        relink(run_dir.path / link.name, str(link.value))
+        files.relink(run_dir.path / link.name, str(link.value))
     run_dir.revision.unlink()
 
 
@@ -74,7 +74,7 @@ def _present(run_dir: RunDir, new: Revision) -> Revision:
 
 def _text(path: Path) -> str | None:
     try:
-        return shared_files.read_text(path)
+        return files.read_text(path)
     except FileNotFoundError:
         return None
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from ..base import installation
+from ..base import files, installation
 from ..base.console import user_name
 from ..base.errors import FailedError, UserError
 from ..base.procfs import may_be_same, start_of
@@ -25,7 +25,7 @@ from ..contract import records
 from ..contract.known_causes import way_out
 from ..contract.records.queued import Claim
 from ..contract.records.queued import Owner as Owner
-from ..contract.rundir import RunDir, fsync_directory, write_durable
+from ..contract.rundir import RunDir
 from ..slurm import client, job_list
 from ..slurm.client import Liveness
 
@@ -91,7 +91,7 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
             # The answer of an NFS server was lost, and the client's repeated call failed.
             if read(run_dir) != mine:
                 raise
-        fsync_directory(run_dir.path)
+        files.fsync_directory(run_dir.path)
 
 
 def is_owned_by_attempt(run_dir: RunDir, me: Owner, attempt: int) -> bool:
@@ -211,7 +211,7 @@ def _file_of(run_dir: RunDir, mine: Claim) -> Iterator[Path]:
     """Run a block with a durable file of a claim, under a name that only this process uses."""
     file = run_dir.owner.with_name(f".owner-{mine.token}.json")
     try:
-        write_durable(file, records.text(mine))
+        files.write_durable(file, records.text(mine))
         yield file
     finally:
         file.unlink(missing_ok=True)

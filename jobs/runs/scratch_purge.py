@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..base import installation, shared_files
+from ..base import files, installation
 from ..base.errors import RecordError, UserError
 from ..contract.rundir import RunDir, folder_of
 from ..contract.spec import Spec
@@ -41,7 +41,7 @@ def check_code(run_dir: RunDir) -> tuple[Path, Path]:
     Raises: UserError where one of them is gone or altered.
     """
     for link in (run_dir.code, run_dir.kit):
-        shared_files.ask_again(link)  # a resume on another host may have replaced it
+        files.ask_again(link)  # a resume on another host may have replaced it
     code, kit = (folder_of(link) or link for link in (run_dir.code, run_dir.kit))
     for folder in dict.fromkeys((code, kit)):
         is_copy = code_snapshot.NAME.fullmatch(folder.name)

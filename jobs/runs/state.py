@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from ..base import shared_files
+from ..base import files
 from ..base.errors import FailedError, UserError
 from ..contract import records
 from ..contract.records import RecordError
@@ -171,11 +171,11 @@ def unknown(run_dir: RunDir, life: Liveness) -> UserError | FailedError:
 
 def read_files(run_dir: RunDir) -> RunFiles:
     """Return what the files of a run show; with `problem` where they cannot be read."""
-    if not shared_files.is_dir(run_dir.path):  # a point of a sweep
+    if not files.is_dir(run_dir.path):  # a point of a sweep
         gone = f"{run_dir.path}: the run directory was deleted"
         return RunFiles(run_dir=run_dir, problem=gone, is_gone=True)
     try:
-        with shared_files.one_look():
+        with files.one_look():
             return _read(run_dir)
     except UserError as error:
         return _unreadable(run_dir, str(error))
@@ -205,7 +205,7 @@ def _read(run_dir: RunDir) -> RunFiles:
     """Return `read_files` of a run whose files can be read. Raises: UserError, OSError."""
     facts = fact_reader.read_run(run_dir)
     # Without spec.json the other files show how the run ended.
-    if facts.spec_error is not None and run_dir.spec.name in shared_files.names_in(run_dir.path):
+    if facts.spec_error is not None and run_dir.spec.name in files.names_in(run_dir.path):
         raise facts.spec_error
     is_complete = facts.result is not None and facts.result.status == "completed"
     return RunFiles(
@@ -237,7 +237,7 @@ def _time_of_checkpoint(run_dir: RunDir, facts: RunFacts) -> float | None:
     if not facts.spec.launch.is_trainer:
         return _time_of(run_dir.saved)
     newest = run_dir.checkpoints / facts.saved.checkpoint
-    shared_files.ask_again(newest)
+    files.ask_again(newest)
     return _time_of(newest)
 
 
@@ -257,26 +257,24 @@ def read_all(
     Slurm is asked once, if one of them has a job that may live. is_for_change: also about the jobs
     of runs that have a result, for a command that would do harm to one that still writes.
     """
-    files = [read_files(run_dir) for run_dir in run_dirs]
-    jobs = [
-        job for each in files if is_for_change or not each.has_final_result for job in each.jobs
-    ]
+    seen = [read_files(run_dir) for run_dir in run_dirs]
+    jobs = [job for each in seen if is_for_change or not each.has_final_result for job in each.jobs]
     lives = ask(jobs) if jobs else {}
-    return [judge(each, lives) for each in files]
+    return [judge(each, lives) for each in seen]
 
 
-def judge(files: RunFiles, lives: Mapping[str, Liveness]) -> RunState:
+def judge(seen: RunFiles, lives: Mapping[str, Liveness]) -> RunState:
     """Return the state of a run, from its files and what is known of its jobs."""
-    lives = {job.job_id: lives[job.job_id] for job in files.jobs if job.job_id in lives}
-    if files.has_recorded_end:  # Slurm may hide a job, or give no answer about it
+    lives = {job.job_id: lives[job.job_id] for job in seen.jobs if job.job_id in lives}
+    if seen.has_recorded_end:  # Slurm may hide a job, or give no answer about it
         known = (each for each in lives if lives[each].is_alive is not None)
         lives = dict.fromkeys(lives, Liveness(False)) | {each: lives[each] for each in known}
-    job_id, successor = files.job_id, files.next_job_id
+    job_id, successor = seen.job_id, seen.next_job_id
     if successor is not None and not _may_live(lives.get(successor)):
         successor = None
     if successor is not None and not _may_live(lives.get(job_id or "")):
         job_id, successor = successor, None  # the first one has ended
-    life, owner, process = lives.get(job_id or ""), files.owner, None
+    life, owner, process = lives.get(job_id or ""), seen.owner, None
     of_owner = None
     if owner is not None:
         of_owner = lives.get(owner.job_id)
@@ -290,10 +288,10 @@ def judge(files: RunFiles, lives: Mapping[str, Liveness]) -> RunState:
             life = of_owner
         is_process = owner is not None and owner.is_local and of_owner.is_alive is not False
         process = owner if is_process else None
-    phase, word = _phase_of(files, life)
-    run = RunState(files, phase, word, job_id, successor, life, files.result, lives, process)
-    may_have_result = run.is_over or (phase is RunPhase.FROZEN and files.mark is not None)
-    if files.result is not None or files.problem is not None or not may_have_result:
+    phase, word = _phase_of(seen, life)
+    run = RunState(seen, phase, word, job_id, successor, life, seen.result, lives, process)
+    may_have_result = run.is_over or (phase is RunPhase.FROZEN and seen.mark is not None)
+    if seen.result is not None or seen.problem is not None or not may_have_result:
         return run
     # One damaged run hides no other.
     with contextlib.suppress(UserError, FailedError, OSError):
@@ -305,28 +303,28 @@ def _may_live(life: Liveness | None) -> bool:
     return life is not None and life.is_alive is not False and not life.is_silent
 
 
-def _phase_of(files: RunFiles, life: Liveness | None) -> tuple[RunPhase, str]:
+def _phase_of(seen: RunFiles, life: Liveness | None) -> tuple[RunPhase, str]:
     """Return the phase and its word: of the result, else of the job, else of the owner."""
-    if files.problem is not None:
-        return RunPhase.GONE if files.is_gone else RunPhase.UNREADABLE, "unreadable"
-    result, is_silent = files.result, life is not None and life.is_silent
-    may_go_on = files.is_resumed and (_may_live(life) or is_silent)
+    if seen.problem is not None:
+        return RunPhase.GONE if seen.is_gone else RunPhase.UNREADABLE, "unreadable"
+    result, is_silent = seen.result, life is not None and life.is_silent
+    may_go_on = seen.is_resumed and (_may_live(life) or is_silent)
     if result is not None and not may_go_on:
         return RunPhase(result.status), result.status
     if life is not None and life.is_alive is None:
         return RunPhase.UNKNOWN, "unknown"
     if life is not None and life.job is not None:
-        return _phase_of_job(files, life.job), life.job.state.lower()
+        return _phase_of_job(seen, life.job), life.job.state.lower()
     if life is not None and life.is_alive:
         return RunPhase.RUNNING, "running"
-    if files.owner is not None:
+    if seen.owner is not None:
         return RunPhase.LOST, "lost"
-    if files.newest:
+    if seen.newest:
         return RunPhase.STOPPED, "stopped"
     return RunPhase.FROZEN, "frozen"
 
 
-def _phase_of_job(files: RunFiles, job: Job) -> RunPhase:
+def _phase_of_job(seen: RunFiles, job: Job) -> RunPhase:
     """Return the phase of a run whose files show no end, by the state of its job."""
     if job.state in job_state.WAITING:
         return RunPhase.WAITING
@@ -337,7 +335,7 @@ def _phase_of_job(files: RunFiles, job: Job) -> RunPhase:
     if job.state == "CANCELLED":
         return RunPhase.CANCELLED
     if job.state in job_state.ENDED:
-        return RunPhase.STOPPED if files.is_closed else RunPhase.LOST
+        return RunPhase.STOPPED if seen.is_closed else RunPhase.LOST
     return RunPhase.UNKNOWN
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.base.files import append_jsonl, write_atomic
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.checkpoint.manifest import FileDigest, Manifest, NamedFile
 from slurm_job_kit.jobs.contract.records.frozen import Overrides
 from slurm_job_kit.jobs.contract.records.training import Best, Progress
-from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir, append_jsonl, write_atomic
+from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT

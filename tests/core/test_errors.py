@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir
 from slurm_job_kit.trainer import errors
 from slurm_job_kit.trainer.errors import (
     StorageError,

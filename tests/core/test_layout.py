@@ -298,7 +298,7 @@ RENAMES = r"os\.(replace|renames?|link)|shutil\.move|.+\.(rename|hardlink_to)"
         ),
         (CORE, r"job_list\.(life_of|ask|queue)|run_lock\.life_of", {"jobs": {"runs", "commands"}}),
         (CORE, RENAMES, {"jobs": {"base", "contract", "runs"}, "trainer": {"checkpoint"}}),
-        (FILES, r"(.+\.)?rundir\.(read|write|append)_jsonl?", {"jobs": {"contract"}}),
+        (FILES, r"(.+\.)?files\.(read|write|append)_jsonl?", {"jobs": {"contract"}}),
         (FILES, r"submitit(\..+)?", {"jobs": {"slurm"}}),
     ],
     ids=["start processes", "ask about jobs", "rename files", "read run files", "import submitit"],

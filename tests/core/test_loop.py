@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint import commit
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from slurm_job_kit.jobs.contract.rundir import append_jsonl, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import UserError

@@ -16,6 +16,7 @@ from slurm_job_kit.jobs.contract.records.nodes import (
     ReceivedSignal,
 )
 from slurm_job_kit.jobs.contract.records.queued import Claim, SlurmSite
+from slurm_job_kit.jobs.contract.records.timeline import read_events
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 from tests.core import run_files
@@ -138,4 +139,4 @@ def test_a_file_that_is_missing_is_no_record(tmp_path):
     assert records.read(AttemptPlan, tmp_path / "x") is None
     assert records.read_leniently(training.Outcome, tmp_path / "x") is None
     assert records.read_lines(AttemptRecord, tmp_path / "x") == []
-    assert training.read_events(tmp_path / "x") == []
+    assert read_events(tmp_path / "x") == []

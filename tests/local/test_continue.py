@@ -2,7 +2,8 @@
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.jobs.runs.code_snapshot import digest_in
 from tests.checkout import copy_checkout

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.plugins import PLUGINS
 from tests.local.stop_plans import EVALUATION_BATCHES, HYBRID, SHARDED, SPECS, WITH_WORKERS
 from tests.local.test_trainer import end, environment, start

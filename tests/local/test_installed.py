@@ -6,7 +6,8 @@ import zipfile
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.base.files import read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.installed import install, make_repository
 from tests.local.local_kit import FOREIGN
 

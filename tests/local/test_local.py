@@ -4,8 +4,9 @@ import signal
 
 import pytest
 
-from slurm_job_kit.jobs.contract.records.training import read_events
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
+from slurm_job_kit.jobs.contract.records.timeline import read_events
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests import bitwise
 from tests.core.run_files import read_progress_steps
 from tests.core.waiting import wait_for

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.base.files import read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.plugins import PLUGINS
 from tests.core.run_files import read_progress_steps
 from tests.core.waiting import wait_for

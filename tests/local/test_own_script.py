@@ -9,8 +9,9 @@ import sys
 import pytest
 import torch
 
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_name
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.checkout import copy_checkout
 from tests.core.waiting import wait_for
 from tests.local.local_kit import FOREIGN, REPOSITORY

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from torch.distributed import TCPStore
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.checkout import copy_checkout
 from tests.core.waiting import wait_for
 

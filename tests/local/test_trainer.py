@@ -13,7 +13,8 @@ import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.base.environment import Program
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.base.files import read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec, Train
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from tests.core.run_files import read_progress_steps

@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.attempt.decision import decide, history_of
 from slurm_job_kit.jobs.attempt.ending import ending_of
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan, Head, RankError
-from slurm_job_kit.jobs.contract.records.training import Event
+from slurm_job_kit.jobs.contract.records.timeline import Event
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.contract.records.training import read_events
+from slurm_job_kit.jobs.contract.records.timeline import read_events
 from tests.bench.start import file_operations
 from tests.slurm.cluster import Cluster
 from tests.slurm.kit import Kit, Run

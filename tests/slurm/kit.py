@@ -8,7 +8,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, TypeVar
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.core.run_files import read_progress_steps
 
 from .cluster import Cluster

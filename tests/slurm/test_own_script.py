@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 
 from .cluster import Cluster
 from .faults import harm_slurm, oracles

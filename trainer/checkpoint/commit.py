@@ -30,11 +30,10 @@ from ..contract import (
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
-    fsync_directory,
+    files,
     point_at_best,
     reader,
     records,
-    shared_files,
     write_pointer,
 )
 from ..errors import Superseded, TransientStorageError, storage_error
@@ -128,8 +127,7 @@ def commit(root: Path, pending: PendingCheckpoint) -> None:
     temporary = temporary_directory(root, pending.step, pending.manifest.attempt)
     with discarded_on_error(temporary):
         temporary.mkdir(exist_ok=bool(pending.parts))
-        files = pending.files.items()
-        own = [write_file(temporary / file, content, doing) for file, content in files]
+        own = [write_file(temporary / name, each, doing) for name, each in pending.files.items()]
         text = replace(pending.manifest, files=(*pending.parts, *own)).to_bytes()
         write_file(temporary / MANIFEST, text, doing)
         for part in pending.parts:
@@ -141,12 +139,12 @@ def publish(
     temporary: Path, checkpoint: Path, check_before_rename: Callable[[], None] = lambda: None
 ) -> None:
     """Give a directory whose files are durable the name of a committed checkpoint."""
-    fsync_directory(temporary)
+    files.fsync_directory(temporary)
     check_before_rename()
     # A checkpoint of this step may exist that was not loaded; a rename replaces no directory.
     _remove(checkpoint)
     os.rename(temporary, checkpoint)
-    fsync_directory(checkpoint.parent)
+    files.fsync_directory(checkpoint.parent)
 
 
 def temporary_directory(root: Path, step: int, attempt: int) -> Path:
@@ -156,7 +154,7 @@ def temporary_directory(root: Path, step: int, attempt: int) -> Path:
 
 def _check_size(path: Path, expected: FileDigest, doing: str) -> None:
     """Raise TransientStorageError where this host does not see another rank's file."""
-    with shared_files.open_binary(path) as file:  # a stat may have an old size
+    with files.open_binary(path) as file:  # a stat may have an old size
         size = os.fstat(file.fileno()).st_size
     if size != expected.size:
         raise TransientStorageError(
@@ -181,7 +179,7 @@ def prune(root: Path, newest_step: int, retention: Retention) -> None:
 
 def remove_leftovers(root: Path) -> None:
     """Remove the temporary files and directories of killed attempts."""
-    for name in shared_files.listdir(root):
+    for name in files.listdir(root):
         if name.startswith(TEMPORARY_PREFIX):
             _discard(root / name)
 
@@ -190,7 +188,7 @@ def remove_leftovers(root: Path) -> None:
 def discarded_on_error(path: Path) -> Iterator[None]:
     """Remove a temporary file or directory if the block raises.
 
-    Not jobs.contract.rundir.write_atomic, because a checkpoint is a directory, and because
+    Not jobs.base.files.write_atomic, because a checkpoint is a directory, and because
     `remove_leftovers` finds the files of a killed attempt by their prefix.
     """
     try:
@@ -210,7 +208,7 @@ def _discard(path: Path) -> None:
 def _remove(directory: Path) -> None:
     """Delete a checkpoint, renamed before, so that half a directory never has its name."""
     aside = directory.with_name(f"{TEMPORARY_PREFIX}old-{directory.name}-{secrets.token_hex(4)}")
-    shared_files.ask_again(directory)
+    files.ask_again(directory)
     with contextlib.suppress(FileNotFoundError):
         os.rename(directory, aside)
         _discard(aside)

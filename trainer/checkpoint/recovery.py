@@ -21,13 +21,11 @@ from ..contract import (
     RunDir,
     checkpoint_names,
     checkpoint_step,
+    files,
     free_name,
-    fsync_directory,
     read_pointer,
     reader,
     records,
-    replacing,
-    shared_files,
     with_retries,
 )
 from ..errors import NoCheckpointLeft
@@ -76,9 +74,9 @@ def read_newest_of_run(
     """
     root, names = run_dir.checkpoints, known.present
     if known.newest is not None and known.newest not in names:
-        if shared_files.is_dir(root / known.newest):  # by its name: the listing may be old
+        if files.is_dir(root / known.newest):  # by its name: the listing may be old
             names = [known.newest, *names]
-        elif names and not shared_files.exists(root / f"{QUARANTINE_PREFIX}{known.newest}"):
+        elif names and not files.exists(root / f"{QUARANTINE_PREFIX}{known.newest}"):
             what = f"checkpoint {known.newest} is missing from {root}"
             report(f"{what}: continuing from an older one")
     newest = read_newest(root, names, parse, report)
@@ -111,7 +109,7 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
     left = [
         name
         for name in names
-        if name in present or not shared_files.exists(root / f"{ASIDE_PREFIX}{name}")
+        if name in present or not files.exists(root / f"{ASIDE_PREFIX}{name}")
     ]
     steps = {name: step for name in left if (step := checkpoint_step(name)) is not None}
     return max(steps, key=lambda name: steps[name], default=None)
@@ -127,8 +125,8 @@ def quarantine(directory: Path, reason: str) -> Path:
     """Rename a damaged checkpoint and write the reason into it; return its new path."""
     aside = free_name(directory, QUARANTINE_PREFIX)
     os.rename(directory, aside)
-    fsync_directory(directory.parent)
+    files.fsync_directory(directory.parent)
     # It may be a file instead of a directory, or the disk may be full: the log has the reason, too.
-    with contextlib.suppress(OSError), replacing(aside / REASON) as temporary:
+    with contextlib.suppress(OSError), files.replacing(aside / REASON) as temporary:
         temporary.write_text(reason + "\n", encoding="utf-8", errors="backslashreplace")
     return aside

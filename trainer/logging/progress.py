@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..contract import records, replacing, training
+from ..contract import files, records, training
 
 WRITE_S = 1.0  # the shortest time between two writes
 
@@ -35,7 +35,7 @@ class Progress:
     def flush(self) -> None:
         """Write the file now."""
         self._next_write = time.monotonic() + WRITE_S
-        with contextlib.suppress(OSError), replacing(self._path) as temporary:
+        with contextlib.suppress(OSError), files.replacing(self._path) as temporary:
             temporary.write_text(records.text(replace(self._shown, step=self._step)))
 
     def _write_if_due(self) -> None:

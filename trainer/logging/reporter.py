@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..contract import Metric, format_duration, format_metrics, replacing, shared_files
+from ..contract import Metric, files, format_duration, format_metrics
 from ..data.batches import TrainingLength
 from ..errors import log, storage_error
 from ..process.run_handle import RankContext
@@ -143,9 +143,9 @@ def open_cut(path: Path, num_bytes: int) -> BinaryIO:
     to the old file, which has no name any more.
     """
     kept = b""
-    with contextlib.suppress(FileNotFoundError), shared_files.open_binary(path) as old:
+    with contextlib.suppress(FileNotFoundError), files.open_binary(path) as old:
         kept = old.read(num_bytes)
-    with replacing(path) as temporary:
+    with files.replacing(path) as temporary:
         file = open(temporary, "xb")  # noqa: SIM115 (open for the whole run)
         file.write(kept)
         file.flush()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..contract import AttemptPlan, RunDir, Spec, Train, installation, records, shared_files
+from ..contract import AttemptPlan, RunDir, Spec, Train, files, installation, records
 from ..errors import HINT, UserError
 from .context import DistributedContext, broadcast_bytes
 from .events import Events
@@ -61,7 +61,7 @@ class RankContext:
 def is_run_dir(path: Path) -> bool:
     """Return whether a path is a run directory, which has a frozen spec."""
     spec = RunDir(path).spec
-    return spec.is_file() or shared_files.is_file(spec)
+    return spec.is_file() or files.is_file(spec)
 
 
 def find_run(arguments: list[str], attempt: int | None) -> RunHandle:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...base import shared_files
+from ...base import files
 
 TEMPORARY_PREFIX = ".tmp-"  # of a file or directory that is not whole; removed at the next start
 QUARANTINE_PREFIX = "quarantined-"
@@ -37,7 +37,7 @@ def checkpoint_names(checkpoints: Path) -> list[str]:
 
     Raises: OSError.
     """
-    return newest_first(shared_files.names_in(checkpoints))
+    return newest_first(files.names_in(checkpoints))
 
 
 def newest_first(names: Iterable[str]) -> list[str]:
@@ -60,7 +60,7 @@ def free_name(checkpoint: Path, prefix: str) -> Path:
     """
     free = checkpoint.with_name(f"{prefix}{checkpoint.name}")
     number = 1
-    while shared_files.exists(free):
+    while files.exists(free):
         number += 1
         free = checkpoint.with_name(f"{prefix}{checkpoint.name}.{number}")
     return free
@@ -72,7 +72,7 @@ def read_pointer(checkpoints: Path, pointer: str) -> str | None:
     Raises: RecordError, OSError.
     """
     try:
-        return shared_files.read_text(checkpoints / pointer).strip()
+        return files.read_text(checkpoints / pointer).strip()
     except FileNotFoundError:
         return None
 
@@ -97,7 +97,7 @@ def write_pointer(checkpoints: Path, pointer: str, name: str) -> None:
 def name_of_step(checkpoints: Path, step: int | None) -> str | None:
     """Return the name of the checkpoint of a step; None where there is none."""
     name = None if step is None else checkpoint_name(step)
-    return name if name and shared_files.is_dir(checkpoints / name) else None
+    return name if name and files.is_dir(checkpoints / name) else None
 
 
 def point_at_best(checkpoints: Path, step: int | None) -> bool:

@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Self, TypeVar
 
-from ...base import shared_files
+from ...base import files
 from ...base.errors import RecordError
 from . import manifest, part_file
 from .manifest import DamageError as DamageError
@@ -83,7 +83,7 @@ def read_manifest(directory: Path) -> Manifest:
     Raises: DamageError; UserError if another version of the kit wrote it; OSError.
     """
     # Another one with this name may have been put aside on another host.
-    shared_files.ask_again(directory)
+    files.ask_again(directory)
     with _bad_sectors_are_damage():
         return with_retries(_manifest, directory)
 
@@ -117,7 +117,7 @@ def twice(directory: Path, read: Callable[[Path], Value]) -> Value:
     with contextlib.suppress(DamageError):
         return read(directory)
     with contextlib.suppress(OSError):
-        shared_files.forget(directory)
+        files.forget(directory)
     return read(directory)
 
 
@@ -136,7 +136,7 @@ def _bad_sectors_are_damage() -> Iterator[None]:
 def _manifest(directory: Path) -> Manifest:
     """Read and check a manifest. Raises: DamageError; UserError for another format version."""
     with _open(directory / MANIFEST) as file:
-        text = shared_files.begin_of(file)
+        text = files.begin_of(file)
     try:
         return manifest.parse(text, directory)
     except (ValueError, RecursionError) as error:
@@ -180,7 +180,7 @@ def _check(path: Path, expected: FileDigest) -> None:
 def _open(path: Path) -> Iterator[BufferedReader]:
     """Open a file to read; a lasting error becomes DamageError."""
     try:
-        with shared_files.open_binary(path) as file:
+        with files.open_binary(path) as file:
             yield file
     except RecordError as error:
         raise DamageError(str(error).removeprefix(f"{path.parent}/")) from error

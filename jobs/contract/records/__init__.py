@@ -4,7 +4,8 @@
 - frozen: the code, packages and overrides of a run, and the later changes of its spec.
 - nodes: the plan of an attempt, and how agents and ranks ended.
 - queued: the jobs of a run, the Slurm that has them, and the owner of the run directory.
-- training: progress, checkpoints, events and results.
+- timeline: what happened when.
+- training: progress, checkpoints and results.
 
 A field is a key of the JSON object, and its type hint is the type that the key must have. One
 version of the kit writes a file and another one may read it (a run keeps the code that it was
@@ -26,8 +27,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from ...base import files
 from ...base.errors import RecordError as RecordError
-from ..rundir import append_jsonl, read_json, read_jsonl, write_atomic
 
 Record = TypeVar("Record")
 
@@ -63,7 +64,7 @@ def read(kind: type[Record], path: Path) -> Record | None:
 
     Raises: RecordError for another content, OSError.
     """
-    value = read_json(path)
+    value = files.read_json(path)
     return None if value is None else decode(kind, value, str(path))
 
 
@@ -73,14 +74,14 @@ def read_leniently(kind: type[Record], path: Path) -> Record | None:
     None for a missing file and for what is no such record; a key of a wrong type counts as missing.
     """
     try:
-        return decode(kind, read_json(path), str(path), is_lenient=True)
+        return decode(kind, files.read_json(path), str(path), is_lenient=True)
     except RecordError:
         return None
 
 
 def write(path: Path, record: object) -> None:
     """Replace the file by this record, atomically and durably."""
-    write_atomic(path, text(record))
+    files.write_atomic(path, text(record))
 
 
 def text(record: object) -> str:
@@ -93,13 +94,13 @@ def read_lines(kind: type[Record], path: Path) -> list[Record]:
 
     Raises: RecordError, OSError.
     """
-    lines = enumerate(read_jsonl(path), 1)
+    lines = enumerate(files.read_jsonl(path), 1)
     return [decode(kind, line, f"{path}, line {number}") for number, line in lines]
 
 
 def append(path: Path, record: object) -> None:
     """Append the record durably, as one line in a single write."""
-    append_jsonl(path, encode(record), durable=True)
+    files.append_jsonl(path, encode(record), durable=True)
 
 
 def decode(kind: type[Record], value: object, where: str, is_lenient: bool = False) -> Record:

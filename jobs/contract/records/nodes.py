@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...base import shared_files
+from ...base import files
 from ..kinds import Kind
 from ..rundir import RunDir
 from . import AS_OBJECT, OMIT_NONE, PluginData, read
@@ -154,5 +154,5 @@ class HangConclusion:
 
 def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:
     """Return the records that the agents of an attempt have written so far."""
-    paths = shared_files.files_in(run_dir.attempt(attempt).path, "agent-*.json")
+    paths = files.files_in(run_dir.attempt(attempt).path, "agent-*.json")
     return [record for path in paths if (record := read(AgentRecord, path)) is not None]

@@ -1,16 +1,12 @@
-"""How far a training is and what it reached: progress, checkpoints, events, results.
+"""How far a training is and what it reached: progress, checkpoints, results.
 
 The trainer writes these files; a user's kit_stop.py writes some of them.
 """
 
-import contextlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
-from ...base import shared_files
-from ..rundir import parse_json
-from . import AS_OBJECT, OMIT_NONE, RecordError, decode
+from . import AS_OBJECT, OMIT_NONE
 
 
 @dataclass(frozen=True)
@@ -111,30 +107,3 @@ class SavedCheckpoint:
     """saved.json: the step of a user script's newest checkpoint, by its kit_stop.py."""
 
     step: int
-
-
-@dataclass(frozen=True)
-class Event:
-    """A line of timeline/<writer>.jsonl; each event name has fields of its own."""
-
-    t: float  # since the epoch
-    event: str
-    attempt: int | None
-    host: str | None = None
-    pid: int | None = None
-    step: int | None = None
-    seconds: float | None = None  # how long the evaluation, save or compilation took
-    stall_s: float | None = None  # of a save: how long the training waited for it
-
-
-def read_events(path: Path) -> list[Event]:
-    """Return the events of a timeline, without the lines that are none. Raises: RecordError.
-
-    An attempt that was cut off may write into the middle of its successor's lines.
-    """
-    events = []
-    with contextlib.suppress(FileNotFoundError):
-        for line in shared_files.lines_of(path):
-            with contextlib.suppress(RecordError):
-                events.append(decode(Event, parse_json(line, path), "", is_lenient=True))
-    return events

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from ...base import shared_files
+from ...base import files
 from ...base.errors import UserError
 from ...contract.checkpoint import reader
 from ...contract.checkpoint.manifest import Manifest
@@ -29,7 +29,7 @@ from ...contract.checkpoint.names import (
     write_pointer,
 )
 from ...contract.records.frozen import Part, Revision
-from ...contract.rundir import RunDir, fsync_directory
+from ...contract.rundir import RunDir
 from ...runs import revision
 
 
@@ -47,7 +47,7 @@ def find(checkpoints: Path, text: str) -> str:
         with contextlib.suppress(OSError, UserError):
             name = read_pointer(checkpoints, BEST) or text
     # By its name: the listing may be old.
-    if checkpoint_step(name) is None or not shared_files.is_dir(checkpoints / name):
+    if checkpoint_step(name) is None or not files.is_dir(checkpoints / name):
         has = ", ".join(names) or "none"
         run = checkpoints.parent.name
         raise UserError(f"{run} has no checkpoint {text}\n  hint: it has {has}")
@@ -82,12 +82,12 @@ def copy(directory: Path, root: Path) -> Manifest:
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
         manifest = verify(temporary)
-        fsync_directory(temporary)
+        files.fsync_directory(temporary)
         os.rename(temporary, root / directory.name)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    fsync_directory(root)
+    files.fsync_directory(root)
     write_pointer(root, LATEST, directory.name)
     point_at_best(root, manifest.best.step)
     return manifest

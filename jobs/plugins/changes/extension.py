@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ...attempt.decision import Decision
 from ...attempt.record_writer import corrected_record
-from ...base import shared_files
+from ...base import files
 from ...base.errors import HINT, UserError
 from ...contract import records
 from ...contract.records.ended import Action
@@ -66,6 +66,6 @@ def reopen(run_dir: RunDir) -> Revision:
     reason = "all steps were done; a user resumed the run for more"
     if last is not None and last.decision is Action.DONE:
         entry = corrected_record(last, Decision(Action.HOLD, last.cause, reason), None)
-        text = shared_files.read_text(run_dir.attempts)
+        text = files.read_text(run_dir.attempts)
         texts[run_dir.attempts] = f"{text}{json.dumps(records.encode(entry))}\n"
     return revision.of_files(run_dir, texts | {run_dir.result: None})

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...base import shared_files
+from ...base import files
 from ...base.console import print_line
 from ...base.errors import HINT, UserError
 from ...config.loaded import LoadedSpec
@@ -38,7 +38,7 @@ def change(
     checkpoint: the name of that to go on from, if there is one.
     Raises: UserError for changes that need a confirmation or are forbidden.
     """
-    text, spec = shared_files.read_text(run_dir.spec), loaded.spec
+    text, spec = files.read_text(run_dir.spec), loaded.spec
     was = Spec.from_json(text)
     changed = differences(was, spec)
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
@@ -72,7 +72,7 @@ def confirm(what: str, lines: Sequence[str], is_confirmed: bool) -> None:
 def accept(run_dir: RunDir, other: Spec) -> None:
     """Record the spec of a new run as one that continues a checkpoint of the spec `other`."""
     spec = Spec.read(run_dir.spec)
-    _record(run_dir, differences(other, spec), shared_files.read_text(run_dir.spec))
+    _record(run_dir, differences(other, spec), files.read_text(run_dir.spec))
 
 
 def _refuse_fixed(changed: Differences) -> None:

@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...base import installation, shared_files
+from ...base import files, installation
 from ...base.console import display_path, print_line, quantity, user_name
 from ...base.errors import FailedError, UserError
-from ...base.shared_files import files_in
 from ...commands import arguments
 from ...contract.rundir import File, RunDir
 from ...contract.spec import Spec
@@ -56,9 +55,9 @@ def command(args: argparse.Namespace) -> int:
     """
     days = args.days if args.days is not None else (0 if args.runs else DAYS)
     named = [run for text in args.runs for run in lookup.find_all(text)]
-    runs = [run for run in named or lookup.all_runs() if shared_files.is_dir(run.path)]
-    files = {run_dir: state.read_files(run_dir) for run_dir in runs}  # before Slurm is asked
-    over = list(_over(files, days * 86400))
+    runs = [run for run in named or lookup.all_runs() if files.is_dir(run.path)]
+    seen = {run_dir: state.read_files(run_dir) for run_dir in runs}  # before Slurm is asked
+    over = list(_over(seen, days * 86400))
     code = [] if args.runs else list(_unused_code(lookup.runs_root(), over, days * 86400))
     for path in [*(run_dir.path for run_dir in over), *code]:
         print(f"{format_size(size_of(path)):>9}  {display_path(path)}")
@@ -69,7 +68,7 @@ def command(args: argparse.Namespace) -> int:
         how = installation.command("clean", "", "", "yes")
         print(f"{found}; nothing is deleted yet: repeat it with --yes, as in {how}", flush=True)
     else:
-        failed = sum(not _delete_run(run_dir, files[run_dir]) for run_dir in over)
+        failed = sum(not _delete_run(run_dir, seen[run_dir]) for run_dir in over)
         fresh = time.time() - MIN_CODE_AGE_S  # a submit touches the copy that it takes
         unused = [path for path in code if path.lstat().st_mtime < fresh]
         failed += sum(not _delete(path, path.parent) for path in unused)
@@ -79,12 +78,12 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _over(files: Mapping[RunDir, RunFiles], older_than_s: float) -> Iterator[RunDir]:
+def _over(seen: Mapping[RunDir, RunFiles], older_than_s: float) -> Iterator[RunDir]:
     """Yield runs that are over and old enough; print which runs are kept and why."""
-    named = [job for each in files.values() for job in each.jobs]
+    named = [job for each in seen.values() for job in each.jobs]
     lives = job_list.ask(named) if named else {}
     is_silent = any(life.is_silent for life in lives.values())
-    for run in (state.judge(each, lives) for each in files.values()):
+    for run in (state.judge(each, lives) for each in seen.values()):
         path, reason = run.run_dir.path, why_busy(run, is_silent)
         if reason is None:
             if run.phase not in OVER or age_s(run.run_dir) < older_than_s:
@@ -114,7 +113,7 @@ def age_s(run_dir: RunDir) -> float:
     """Return the seconds since a run was frozen, resumed or ended, by the times of its files."""
     times = [0.0]
     for path in (run_dir.path, run_dir.spec, run_dir.result, run_dir.attempts, run_dir.submission):
-        shared_files.ask_again(path)
+        files.ask_again(path)
         with contextlib.suppress(FileNotFoundError):
             times.append(path.stat().st_mtime)
     return time.time() - max(times)
@@ -141,7 +140,7 @@ def why_busy(run: RunState, is_silent: bool) -> str | None:
 
 def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Iterator[Path]:
     """Yield copies of code that no run of the root names, and what a killed clean left."""
-    yield from filter(_is_own_folder, files_in(root, f"{DELETED}*"))
+    yield from filter(_is_own_folder, files.files_in(root, f"{DELETED}*"))
     if (root / ".code").is_symlink():
         print_line(f"all code is kept: {root / '.code'} is a link")
         return
@@ -150,8 +149,8 @@ def _unused_code(root: Path, gone: Sequence[RunDir], older_than_s: float) -> Ite
     except OSError as error:
         print_line(f"all code is kept: {str(error).partition(chr(10))[0]}")
         return
-    for path in files_in(root / ".code", "*"):
-        shared_files.ask_again(path)  # a submit on another host may be taking it
+    for path in files.files_in(root / ".code", "*"):
+        files.ask_again(path)  # a submit on another host may be taking it
         is_old = time.time() - path.lstat().st_mtime >= max(MIN_CODE_AGE_S, older_than_s)
         is_copy = _COPY.fullmatch(path.name)
         if is_copy and is_old and path.name not in named and _is_own_folder(path):
@@ -174,10 +173,10 @@ def _named_code(root: Path, without: set[Path]) -> set[str]:
     me = os.geteuid()
 
     names: set[str] = set()
-    shared_files.renew_mount(root)
-    for folder, folders, files in os.walk(root, onerror=fail):
+    files.renew_mount(root)
+    for folder, folders, inner in os.walk(root, onerror=fail):
         run_dir = RunDir(Path(folder))
-        is_run = "spec.json" in files or run_dir.code.is_symlink()
+        is_run = "spec.json" in inner or run_dir.code.is_symlink()
         folders[:] = [] if is_run else [name for name in folders if name[0] != "."]
         if not is_run or run_dir.path in without:
             continue

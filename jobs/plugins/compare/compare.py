@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from ...base import shared_files
+from ...base import files
 from ...base.console import quantity
 from ...base.errors import UserError
 from ...commands import arguments
@@ -84,7 +84,7 @@ def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:
 
 def _specs(run: RunDir, reference: RunDir) -> Iterator[str]:
     """Yield the differing keys on which results depend: the likely reason of all other ones."""
-    if not (shared_files.is_file(run.spec) and shared_files.is_file(reference.spec)):
+    if not (files.is_file(run.spec) and files.is_file(reference.spec)):
         return
     ours, theirs = (Spec.read(of.spec) for of in (run, reference))
     for path, (value, expected) in differences(ours, theirs).items():
@@ -126,7 +126,7 @@ def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
 def _lines(run: RunDir, begin: int) -> Iterator[bytes]:
     """Yield the lines of a run without those of steps up to `begin`."""
     with contextlib.suppress(FileNotFoundError):
-        for line in shared_files.lines_of(run.metrics):
+        for line in files.lines_of(run.metrics):
             if not begin or (_step(line) or begin + 1) > begin:
                 yield line
 

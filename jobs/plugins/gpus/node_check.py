@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...base import gpus, shared_files
+from ...base import files, gpus
 from ...base.console import BestEffort, quantity
 from ...base.errors import HINT, FailedError, UserError
 from ...contract import records
@@ -72,7 +72,7 @@ def record_count(count: int, environ: Mapping[str, str]) -> None:
         records.write(attempt_dir.agent(plan.nodes.index(host)), record)
         deadline = time.monotonic() + COUNT_LIMIT_S
         while time.monotonic() < deadline:
-            if all(shared_files.exists(attempt_dir.agent(n)) for n in range(len(plan.nodes))):
+            if all(files.exists(attempt_dir.agent(n)) for n in range(len(plan.nodes))):
                 return
             time.sleep(0.25)
 

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from ...attempt import end_messages
 from ...attempt.ending import ending_of
-from ...base import installation, shared_files
+from ...base import files, installation
 from ...base.console import number_ranges, print_line
 from ...base.errors import UserError
 from ...base.log_text import visible
@@ -97,8 +97,8 @@ def lines_of(wanted: RankLog) -> Iterator[str]:
         if before is not None:
             yield seam(wanted.run_dir, number, before)
         log = wanted.file(number)
-        with shared_files.open_binary(log) as file:
-            left_out = os.fstat(file.fileno()).st_size - shared_files.MAX_BYTES
+        with files.open_binary(log) as file:
+            left_out = os.fstat(file.fileno()).st_size - files.MAX_BYTES
             if left_out > 0:
                 yield f"---- {left_out} bytes before this are in {log} ----\n"
             file.seek(max(0, left_out))
@@ -205,13 +205,13 @@ def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
     """Return the numbers of the attempts that have a log of this rank, oldest first."""
     newest = fact_reader.newest_opened(run_dir)
     numbers = [n for n in fact_reader.attempt_numbers(run_dir) if n <= newest]
-    return [n for n in numbers if shared_files.exists(run_dir.attempt(n).rank_log(rank))]
+    return [n for n in numbers if files.exists(run_dir.attempt(n).rank_log(rank))]
 
 
 def ranks_of(run_dir: RunDir) -> list[int]:
     """Return the ranks that have a log in the newest attempt."""
     folder = run_dir.attempt(fact_reader.newest_opened(run_dir)).path
-    matches = (re.fullmatch(r"rank-(\d+)\.log", name) for name in shared_files.names_in(folder))
+    matches = (re.fullmatch(r"rank-(\d+)\.log", name) for name in files.names_in(folder))
     return sorted(int(match[1]) for match in matches if match)
 
 
@@ -251,7 +251,7 @@ class GrowingFile:
         The file is opened again each time: a network file system shows new content only then.
         """
         try:
-            file = shared_files.open_binary(self.path)
+            file = files.open_binary(self.path)
         except FileNotFoundError:
             return
         with file:
@@ -259,7 +259,7 @@ class GrowingFile:
             if status.st_size < self.offset or self.inode not in (None, status.st_ino):
                 self.offset = 0
             self.inode = status.st_ino
-            self.offset = max(self.offset, status.st_size - shared_files.MAX_BYTES)
+            self.offset = max(self.offset, status.st_size - files.MAX_BYTES)
             file.seek(self.offset)
             while block := file.read(BLOCK_BYTES):
                 self.offset += len(block)

@@ -13,7 +13,7 @@ from ...attempt import record_writer
 from ...attempt.decision import History, decide
 from ...attempt.ending import ending_of
 from ...attempt.reasons import BY_STATE, remedy_of, with_reason
-from ...base import installation, log_text, shared_files
+from ...base import files, installation, log_text
 from ...base.console import display_path, quantity
 from ...base.errors import UserError
 from ...base.log_text import first_line, last_lines
@@ -133,7 +133,7 @@ def _has_end(run: RunState) -> bool:
 
 def _lost_record(run: RunState, facts: AttemptFacts) -> AttemptRecord:
     """Return the record that the next start of the run would write about its newest attempt."""
-    seen = interpret.lost_evidence(facts)
+    seen = interpret.rank_evidence(facts)
     ending = ending_of(facts, seen, now=0.0, is_automatic=False)
     record = record_writer.record_of(facts, ending, decide(ending, History()), 0.0)
     return with_reason(run.run_dir, facts, ending, record)
@@ -227,7 +227,7 @@ def _of_never_started(run: RunState, state: str | None) -> Answer:
     ended_as = state if job.reason == "None" else f"{state} ({job.reason})"
     attempt = "an attempt" if run.files.last is None else "its next attempt"
     text = f"Slurm ended job {run.job_id} as {ended_as}, before it began {attempt}"
-    has_log = shared_files.exists(log := run.run_dir.job_log)
+    has_log = files.exists(log := run.run_dir.job_log)
     if job.reason != LAUNCH_FAILURE and (has_log or state != "FAILED"):
         answer = _of_kind(run, BY_STATE.get(state, Kind.UNKNOWN), text)
         lines = tuple(last_lines(log))

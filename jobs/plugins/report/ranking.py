@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ...base import shared_files
+from ...base import files
 from ...base.console import printable
 from ...base.errors import UserError
 from ...contract import records
@@ -109,7 +109,7 @@ def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]
     """
     wanted = with_text.encode()
     with contextlib.suppress(FileNotFoundError):
-        for line in shared_files.lines_of(path):
+        for line in files.lines_of(path):
             with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(line) if wanted in line else None
                 if isinstance(value, dict):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ... import hooks
-from ...base import shared_files
+from ...base import files
 from ...base.console import display_path, format_duration, print_line, quantity
 from ...base.errors import FailedError, UserError
 from ...commands import arguments, table
-from ...contract.rundir import RunDir, write_atomic
+from ...contract.rundir import RunDir
 from ...runs import lookup, state
 from ...runs.group import Group
 from .. import PLUGINS
@@ -64,7 +64,7 @@ def runs_of(word: str | None) -> list[RunDir]:
     if group is None:
         return [lookup.find(word)]
     points = group.runs()
-    run_dirs = [run_dir for run_dir in points if shared_files.is_dir(run_dir.path)]
+    run_dirs = [run_dir for run_dir in points if files.is_dir(run_dir.path)]
     if len(run_dirs) < len(points):
         print_line(f"{len(points) - len(run_dirs)} points are left out: they were deleted")
     if not run_dirs:
@@ -127,7 +127,7 @@ def write_page(times: Sequence[RunTimes], path: Path, is_asked: bool) -> None:
     try:
         from . import page
 
-        write_atomic(path, page.page_of(times, list(map(heading, times)), lines_of(times)))
+        files.write_atomic(path, page.page_of(times, list(map(heading, times)), lines_of(times)))
     except ImportError as error:
         print_line(f"no page: {error.name} is missing\n  hint: pip install matplotlib jinja2")
         return

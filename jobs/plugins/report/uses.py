@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from ...base import shared_files
+from ...base import files
 from ...base.console import printable
 from ...base.errors import RecordError
 from ...contract.records.ended import FINAL, Action, AttemptRecord
-from ...contract.records.training import Event, read_events
+from ...contract.records.timeline import Event, read_events
 from ...contract.rundir import RunDir
 from ...runs.state import RunState
 
@@ -178,7 +178,7 @@ def _last_sign(run: RunState, number: int, own: Sequence[Event], default: float)
     times = [each.t for each in own]
     log = run.run_dir.attempt(number).rank_log(0)
     # Opened: a network file system may remember that the log was not there.
-    with contextlib.suppress(OSError, RecordError), shared_files.open_binary(log) as file:
+    with contextlib.suppress(OSError, RecordError), files.open_binary(log) as file:
         times.append(os.fstat(file.fileno()).st_mtime)
     return max(times, default=default)
 

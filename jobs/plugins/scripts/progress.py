@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...attempt.decision import Decision, Ending, history_of, is_restart
-from ...base import shared_files
+from ...base import files
 from ...base.console import print_line
 from ...contract import records
 from ...contract.checkpoint.names import is_newer
@@ -47,7 +47,7 @@ def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evid
     if has_finished(run_dir, facts, found):
         found = replace(found, outcome="completed")
     ranks = sum(len(agent.ranks) for agent in facts.of_nodes.known_agents)
-    is_apart = shared_files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
+    is_apart = files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
     is_apart = is_apart and not may_meet_elsewhere(facts.spec.launch, run_dir.code)
     plugins = with_plugin(found.plugins, PLUGIN, Seen(ranks)) if is_apart else found.plugins
     return replace(found, has_progress=has_progress(run_dir, facts), plugins=plugins)

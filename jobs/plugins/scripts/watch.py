@@ -11,13 +11,13 @@ import os
 import signal
 import time
 
-from ...base import shared_files
+from ...base import files
 from ...base.procfs import children
 from ...base.stop_signals import send
 from ...contract import records
 from ...contract.kinds import Kind
 from ...contract.records.nodes import HangConclusion, RankError
-from ...contract.records.training import read_events
+from ...contract.records.timeline import read_events
 from ...contract.rundir import AttemptDir, RunDir
 
 LOOK_S = 5.0
@@ -38,14 +38,14 @@ def watch(run_dir: RunDir, attempt: int, host: str | None, limit_s: float, agent
         time.sleep(look_s)
         has_ranks = has_ranks or bool(ranks_of(agent))
         with contextlib.suppress(OSError):  # the next look may succeed
-            if shared_files.exists(attempt_dir.stop_requested):
+            if files.exists(attempt_dir.stop_requested):
                 return
             # In steps: time in which the job was suspended does not count.
             now = activity(run_dir, attempt_dir) if has_ranks and host is not None else ()
             quiet_s, before = quiet_s + look_s if now and now == before else 0.0, now
             if host is not None and quiet_s > limit_s:
                 record_hang(run_dir, attempt_dir, host, limit_s)
-            if shared_files.exists(attempt_dir.hang):
+            if files.exists(attempt_dir.hang):
                 # At the same moment on each node: once one has failed, Slurm ends the others,
                 # whose ranks could not write their stacks any more.
                 wait_s = os.stat(attempt_dir.hang).st_mtime + 2 * look_s - time.time()
@@ -63,8 +63,8 @@ def ranks_of(agent: int) -> list[int]:
 
 def activity(run_dir: RunDir, attempt_dir: AttemptDir) -> tuple[tuple[int, int], ...]:
     """Return size and time of each rank's log and of the two reports; () without a log."""
-    logs = shared_files.files_in(attempt_dir.path, "rank-*.log")
-    reports = filter(shared_files.exists, (run_dir.progress, run_dir.saved))
+    logs = files.files_in(attempt_dir.path, "rank-*.log")
+    reports = filter(files.exists, (run_dir.progress, run_dir.saved))
     stats = [os.stat(path) for path in (*logs, *reports)] if logs else []
     return tuple((each.st_size, each.st_mtime_ns) for each in stats)
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...base import shared_files
+from ...base import files
 from ...base.console import print_line
 from ...base.errors import UserError
 from ...contract import records
 from ...contract.records.frozen import Provenance
-from ...contract.rundir import RunDir, replacing
+from ...contract.rundir import RunDir
 from ...contract.spec import Spec
 from ...runs import code_snapshot
 from .code import check_frozen, check_inputs
@@ -48,14 +48,14 @@ def ask_for_all(folder: Path, known: Path | None = None) -> None:
     asked = 0
     while left:
         place, other = left.pop()
-        old = {*shared_files.names_in(other)} if other is not None else set()
-        for name in shared_files.names_in(place):
+        old = {*files.names_in(other)} if other is not None else set()
+        for name in files.names_in(place):
             if asked >= MAX_ASKED:
                 return
             path, is_old = place / name, name in old
             if not is_old:
                 asked += 1
-                shared_files.ask_again(path)
+                files.ask_again(path)
             if path.is_dir() and not path.is_symlink():
                 left.append((path, other / name if other is not None and is_old else None))
 
@@ -91,9 +91,9 @@ def follow_code(run_dir: RunDir) -> None:
 def _leave(work: Path, old: Path, new: Path) -> None:
     """Remove from the working directory what the old code has, and the new code has not."""
     # A scratch purge may have deleted the list of the old files.
-    files = code_snapshot.files_of(new)
-    names = code_snapshot.files_of(old) if (old / code_snapshot.LIST).is_file() else files
-    _remove_changed(work, {name: old / name for name in names}, files)
+    kept = code_snapshot.files_of(new)
+    names = code_snapshot.files_of(old) if (old / code_snapshot.LIST).is_file() else kept
+    _remove_changed(work, {name: old / name for name in names}, kept)
 
 
 def _remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]) -> None:
@@ -129,7 +129,7 @@ def _fill(work: Path, code: Path) -> None:
         elif source.stat().st_size > MAX_COPIED_BYTES:
             target.symlink_to(os.path.relpath(source, target.parent))
         else:
-            with replacing(target) as temporary:  # a kill leaves no half file
+            with files.replacing(target) as temporary:  # a kill leaves no half file
                 shutil.copyfile(source, temporary)
                 temporary.chmod(source.stat().st_mode | 0o200)
 

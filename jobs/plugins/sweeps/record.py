@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...base import shared_files
+from ...base import files
 from ...base.errors import RecordError, UserError
 from ...contract import records
 from ...contract.rundir import RunDir
@@ -52,7 +52,7 @@ def read(sweep: Path) -> SweepRecord:
 def points_of(sweep: Path) -> list[RunDir]:
     """Return the run directories of the points, in their order."""
     points = sweep / POINTS
-    numbers = sorted(int(x) for x in shared_files.names_in(points) if x.isdecimal())
+    numbers = sorted(int(x) for x in files.names_in(points) if x.isdecimal())
     return [RunDir(Path(os.path.realpath(points / str(number)))) for number in numbers]
 
 
@@ -68,7 +68,7 @@ def find(text: str) -> Path | None:
 
 def _at(path: Path) -> Path | None:
     """Return the real folder of the sweep to which a path leads, perhaps by a link."""
-    if not shared_files.is_dir(path / POINTS):
+    if not files.is_dir(path / POINTS):
         return None
     real = Path(os.path.realpath(path))
     return real if real.name.startswith(PREFIX) else None

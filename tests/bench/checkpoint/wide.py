@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from slurm_job_kit.jobs.contract.rundir import fsync_directory
+from slurm_job_kit.jobs.base.files import fsync_directory
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.model.replica import Replica
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.contract.rundir import read_jsonl
+from slurm_job_kit.jobs.base.files import read_jsonl
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.tables import digits

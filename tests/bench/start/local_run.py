@@ -11,7 +11,8 @@ from typing import Any, Self, TypeVar
 
 import yaml
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.base.files import read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH", "OMP_")

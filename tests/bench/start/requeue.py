@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from slurm_job_kit.jobs.contract.rundir import read_jsonl
+from slurm_job_kit.jobs.base.files import read_jsonl
 from tests.bench import rounds
 from tests.bench.checkpoint import wide
 from tests.bench.rounds import Figure, Target

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.contract.rundir import read_jsonl
+from slurm_job_kit.jobs.base.files import read_jsonl
 from tests.bench import rounds
 from tests.bench.rounds import Figure, Target
 from tests.bench.start.local_run import LocalRun, wait_for

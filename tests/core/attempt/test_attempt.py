@@ -10,8 +10,9 @@ import pytest
 from slurm_job_kit.jobs.attempt import attempts, execute
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
-from slurm_job_kit.jobs.contract.rundir import RunDir, append_jsonl, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock

@@ -14,8 +14,9 @@ from slurm_job_kit.jobs.attempt.decision import (
     history_of,
 )
 from slurm_job_kit.jobs.attempt.ending import ending_of
+from slurm_job_kit.jobs.base.files import append_jsonl, read_json
 from slurm_job_kit.jobs.contract.kinds import Kind
-from slurm_job_kit.jobs.contract.rundir import Timeline, append_jsonl, read_json
+from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret
 from tests.core import file_operations

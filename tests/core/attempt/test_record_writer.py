@@ -12,8 +12,8 @@ from slurm_job_kit.jobs.attempt.decision import (
     History,
     decide,
 )
+from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
-from slurm_job_kit.jobs.contract.rundir import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client

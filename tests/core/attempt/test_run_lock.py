@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from slurm_job_kit.jobs.base.errors import FailedError
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.base.files import read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.runs.run_lock import OwnedError
 from slurm_job_kit.jobs.slurm import client

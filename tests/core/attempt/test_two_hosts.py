@@ -8,7 +8,8 @@ import pytest
 
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.contract.records.nodes import read_agents
-from slurm_job_kit.jobs.contract.rundir import RunDir, Timeline
+from slurm_job_kit.jobs.contract.records.timeline import Timeline
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.node.agent import Agent
 from slurm_job_kit.jobs.runs import fact_reader, run_lock

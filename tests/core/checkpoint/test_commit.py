@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.base import shared_files
+from slurm_job_kit.jobs.base import files
 from slurm_job_kit.jobs.contract.checkpoint import reader
 from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest, manifest_text
 from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_name, checkpoint_names
@@ -243,7 +243,7 @@ def test_a_sector_that_stays_unreadable_is_damage(tmp_path, monkeypatch):
     save(tmp_path, 6, b"six")
     directory = tmp_path / save(tmp_path, 7)
     bad = open_bad_sectors(PART)
-    monkeypatch.setattr(shared_files, "open", bad, raising=False)
+    monkeypatch.setattr(files, "open", bad, raising=False)
     for check in (read, reader.check):
         with pytest.raises(reader.DamageError, match=f"^{PART}: Input/output error"):
             check(directory)
@@ -258,7 +258,7 @@ def test_a_server_that_answers_nothing_puts_no_checkpoint_aside(tmp_path, monkey
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shared_files, "open", open_bad_sectors("manifest.json"), raising=False)
+        patch.setattr(files, "open", open_bad_sectors("manifest.json"), raising=False)
         patch.setattr(os, "rename", fail)
         with pytest.raises(OSError, match="Input/output error"):
             read_newest(tmp_path)

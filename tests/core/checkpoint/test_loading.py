@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest
 from slurm_job_kit.jobs.contract.checkpoint.names import LATEST, checkpoint_names
 from slurm_job_kit.jobs.contract.checkpoint.part_file import part_name
-from slurm_job_kit.jobs.contract.rundir import read_json
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead

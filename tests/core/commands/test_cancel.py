@@ -11,10 +11,9 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.open import refuse
-from slurm_job_kit.jobs.commands import cancel
-from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.base import files
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
-from slurm_job_kit.jobs.contract.rundir import read_json
 from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from tests.core import run_files
 from tests.core.run_files import make_run, write_json
@@ -93,8 +92,7 @@ def test_cancel_that_slurm_refuses_leaves_the_run_as_it_was(slurm, submitted):
 
 def test_cancel_ends_the_job_where_nothing_can_be_recorded(slurm, submitted, capfd, monkeypatch):
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr(records, "write_atomic", full)
-    monkeypatch.setattr(cancel, "write_atomic", full)
+    monkeypatch.setattr(files, "write_atomic", full)
     assert main(["cancel", "tiny"]) == 0
     assert slurm.cancelled == ["4711"]
     assert "No space left" in capfd.readouterr().err

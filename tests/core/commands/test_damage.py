@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.contract.rundir import RunDir, append_jsonl
+from slurm_job_kit.jobs.base.files import append_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
 from tests.core.run_files import make_checkpoint, tree, write_json

@@ -7,10 +7,11 @@ import signal
 import pytest
 
 from slurm_job_kit.jobs.base.errors import FailedError
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.commands import queue
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
 from slurm_job_kit.jobs.contract.records.queued import Submission
-from slurm_job_kit.jobs.contract.rundir import Timeline, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze

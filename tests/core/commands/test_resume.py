@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.commands.submit_claim import hold_claim
-from slurm_job_kit.jobs.contract.rundir import read_json
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run, write_json
 from tests.core.waiting import wait_for

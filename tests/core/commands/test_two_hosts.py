@@ -9,11 +9,13 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.base.console import BestEffort
 from slurm_job_kit.jobs.base.errors import FailedError
+from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.commands import cancel, resume
 from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.queued import Submission
-from slurm_job_kit.jobs.contract.rundir import RunDir, Timeline, append_jsonl
+from slurm_job_kit.jobs.contract.records.timeline import Timeline
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, revision
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line

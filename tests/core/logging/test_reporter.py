@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from slurm_job_kit.jobs.base.files import read_jsonl
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records import training
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
 from slurm_job_kit.trainer.errors import StorageError

@@ -19,10 +19,11 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.base import environment, procfs, stop_signals
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.base.stop_signals import END_TORCHRUN, STOP_SIGNALS
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan, Head
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import agent, interfaces, rendezvous
 from slurm_job_kit.jobs.node.rank import RANKS_DIR
@@ -62,7 +63,8 @@ from slurm_job_kit.jobs.node.torchrun import Node
 from slurm_job_kit.jobs.node import agent as node_agent
 from slurm_job_kit.jobs.node.agent import Agent
 from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan, Head
-from slurm_job_kit.jobs.contract.rundir import RunDir, Timeline
+from slurm_job_kit.jobs.contract.records.timeline import Timeline
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
 run = RunDir(Path(sys.argv[1]))

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.base.errors import UserError
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.frozen import Overrides
-from slurm_job_kit.jobs.contract.rundir import read_json
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import code_snapshot, lookup
 from slurm_job_kit.jobs.runs import freeze as module

@@ -4,9 +4,10 @@ import argparse
 
 import pytest
 
+from slurm_job_kit.jobs.base.files import relink
 from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.contract.records.queued import Submission
-from slurm_job_kit.jobs.contract.rundir import RunDir, relink
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.lookup import NoSuchRunError, find
 from tests.core import run_files

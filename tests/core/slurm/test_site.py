@@ -2,8 +2,9 @@
 
 import pytest
 
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.records.queued import SlurmSite
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.slurm import site
 
 # From a real Slurm 22.05, shortened.

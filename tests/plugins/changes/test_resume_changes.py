@@ -9,11 +9,11 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.base import installation
+from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.records.frozen import Provenance, SpecChange
-from slurm_job_kit.jobs.contract.rundir import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.runs import code_snapshot, fact_reader, freeze, interpret, lookup
 from tests.core import run_files

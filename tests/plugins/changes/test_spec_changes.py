@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from slurm_job_kit.jobs.base.errors import UserError
+from slurm_job_kit.jobs.base.files import read_jsonl
 from slurm_job_kit.jobs.config.keys import keys
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest
 from slurm_job_kit.jobs.contract.records.frozen import Overrides
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.plugins.changes import spec_changes
 from slurm_job_kit.jobs.runs import frozen_spec, revision

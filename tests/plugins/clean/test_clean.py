@@ -9,10 +9,11 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.base import procfs
+from slurm_job_kit.jobs.base.files import relink
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.queued import Submission, Successor
 from slurm_job_kit.jobs.contract.records.training import Result
-from slurm_job_kit.jobs.contract.rundir import RunDir, relink
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.plugins.clean import clean
 from slurm_job_kit.jobs.runs import code_snapshot
 from tests.core import run_files

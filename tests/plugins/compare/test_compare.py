@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, append_jsonl
+from slurm_job_kit.jobs.base.files import append_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec, Train
 from slurm_job_kit.jobs.plugins.compare.compare import compare, summary
 from tests.core.run_files import write_json

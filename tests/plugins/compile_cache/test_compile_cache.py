@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.contract.records.training import read_events
+from slurm_job_kit.jobs.contract.records.timeline import read_events
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.plugins.compile_cache import hooks

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.plugins.describe.hooks import callbacks
 from slurm_job_kit.trainer.plugins.describe.reproducibility import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.spec import Checkpoint
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import OtherData, kind_of, would_repeat

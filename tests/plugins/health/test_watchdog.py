@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.base.files import read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.node.torchrun import variables_of_spec
 from slurm_job_kit.trainer.errors import EXIT_FAILED

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.base.files import read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 
 SCRIPTS = Path(__file__).with_name("other_trainers")
 PACKAGES = {

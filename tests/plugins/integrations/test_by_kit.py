@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.trainer.plugins.integrations import whole
 from tests.core.waiting import wait_for
 from tests.installed import install

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from slurm_job_kit.jobs.base import shared_files
+from slurm_job_kit.jobs.base import files
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.training import SavedCheckpoint
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.trainer.plugins.integrations import whole
 from slurm_job_kit.trainer.plugins.integrations.batches import ResumableBatches
 from slurm_job_kit.trainer.plugins.integrations.keeper import Keeper
@@ -72,7 +72,7 @@ def test_a_disk_with_an_error_puts_no_checkpoint_aside(root, monkeypatch):
     def fail(path):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    monkeypatch.setattr(shared_files, "open_binary", fail)
+    monkeypatch.setattr(files, "open_binary", fail)
     with pytest.raises(OSError, match="Input/output error"):
         whole.newest(root)
     assert whole.names(root) == ["checkpoint-10", "checkpoint-9"]
@@ -204,12 +204,12 @@ def test_a_warned_training_saves_reports_and_leaves(run):
     with pytest.raises(SystemExit) as left:
         keeper.after_step(9, lambda folder: (folder / "w").touch(), {"loss": torch.tensor(0.25)})
     assert left.value.code == 0
-    assert read_json(run.attempt(1).outcome) == {"status": "stopped", "global_step": 3}
+    assert files.read_json(run.attempt(1).outcome) == {"status": "stopped", "global_step": 3}
     assert records.read(SavedCheckpoint, run.saved) == SavedCheckpoint(step=3)
     progress = {"step": 3, "total": 9, "metrics": {"loss": 0.25}}
     assert json.loads(run.progress.read_text()) == progress
-    files = json.loads((run.checkpoints / "checkpoint-3" / whole.WHOLE).read_text())["files"]
-    assert sorted(files) == ["kit-rank-00000.pt", "w"]
+    digests = json.loads((run.checkpoints / "checkpoint-3" / whole.WHOLE).read_text())["files"]
+    assert sorted(digests) == ["kit-rank-00000.pt", "w"]
 
 
 @pytest.mark.parametrize("library", ["accelerate", "fabric", "lightning", "transformers"])

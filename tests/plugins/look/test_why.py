@@ -2,9 +2,9 @@
 
 import pytest
 
+from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.frozen import Provenance
-from slurm_job_kit.jobs.contract.rundir import append_jsonl
 from tests.core import run_files
 from tests.core.run_files import make_code, write_json
 

@@ -6,7 +6,7 @@ from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records.ended import Evidence
 from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, HangConclusion, RankError
-from slurm_job_kit.jobs.contract.rundir import Timeline
+from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.plugins.nodes import suspects
 from slurm_job_kit.jobs.plugins.nodes.reasons import reasons_of
 from slurm_job_kit.jobs.plugins.nodes.records import Past

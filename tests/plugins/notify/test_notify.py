@@ -8,8 +8,8 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.records.training import Result
-from slurm_job_kit.jobs.contract.rundir import read_json
 from slurm_job_kit.jobs.contract.spec import Notify, Slurm, Spec
 from slurm_job_kit.jobs.plugins.notify import hooks
 from slurm_job_kit.jobs.runs import fact_reader, run_lock

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.commands import make_words
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan, Head
-from slurm_job_kit.jobs.contract.rundir import append_jsonl
 from slurm_job_kit.jobs.plugins.report import ranking
 from tests.core import run_files
 from tests.core.run_files import make_run, write_json

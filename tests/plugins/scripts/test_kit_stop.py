@@ -15,14 +15,11 @@ import numpy
 import pytest
 import torch
 
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract import records
-from slurm_job_kit.jobs.contract.records.training import (
-    Metric,
-    Progress,
-    SavedCheckpoint,
-    read_events,
-)
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.records.timeline import read_events
+from slurm_job_kit.jobs.contract.records.training import Metric, Progress, SavedCheckpoint
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.core.run_files import read_progress_steps
 from tests.core.two_hosts import look
 

@@ -10,7 +10,8 @@ import pytest
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.attempt import collect_evidence, decision, record_writer
 from slurm_job_kit.jobs.base.environment import Program
-from slurm_job_kit.jobs.contract.rundir import RunDir, append_jsonl
+from slurm_job_kit.jobs.base.files import append_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.plugins.scripts import progress
 from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock

@@ -11,7 +11,7 @@ import pytest
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records.nodes import RankError
-from slurm_job_kit.jobs.contract.rundir import Timeline
+from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.plugins.scripts.watch import ranks_of, watch
 from tests.core import run_files
 from tests.core.waiting import wait_for

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.base.errors import UserError
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.plugins.scripts import hooks, work
 from slurm_job_kit.jobs.plugins.scripts.code import editable_line

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.contract.records.ended import Evidence, read_attempts
-from slurm_job_kit.jobs.contract.rundir import RunDir, append_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.plugins.sites import requeue_policy
 from slurm_job_kit.jobs.slurm.client import Job
 from tests.core import run_files

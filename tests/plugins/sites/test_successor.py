@@ -7,7 +7,8 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
-from slurm_job_kit.jobs.contract.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
+from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.plugins.sites import hooks, predecessor, preemption, successor
 from slurm_job_kit.jobs.plugins.sites.preemption import Preemption

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.runs.fact_reader import newest_opened
 
 from ..faults import harm_nodes, harm_processes

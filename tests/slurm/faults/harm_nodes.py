@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.runs import fact_reader
 
 from ..kit import Run

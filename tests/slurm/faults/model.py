@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from slurm_job_kit.jobs.base import shared_files
+from slurm_job_kit.jobs.base import files
 from slurm_job_kit.jobs.contract.records.nodes import node_name
 from tests import parts
 
@@ -57,7 +57,7 @@ class AtWill(Paced):
     """
 
     def __init__(self) -> None:
-        while shared_files.exists(file_of("START_FILE")):
+        while files.exists(file_of("START_FILE")):
             time.sleep(_LOOK_S)
         super().__init__()
         before_fsync(_disturb)
@@ -97,7 +97,7 @@ def _disturb(fd: int) -> None:
 def _asked(variable: str, fd: int) -> str | None:
     """The error in a test's file, or nothing; None unless it exists and means this open file."""
     try:
-        words = shared_files.read_text(file_of(variable)).split()
+        words = files.read_text(file_of(variable)).split()
     except FileNotFoundError:
         return None
     error = words.pop(0) if words and words[0] in errno.errorcode.values() else ""
@@ -108,7 +108,7 @@ def _asked(variable: str, fd: int) -> str | None:
 def loop_if_asked() -> None:
     """Never return, if a test asks for that; a later attempt goes on."""
     trouble = file_of("TROUBLE_FOLDER") / os.environ["RANK"]
-    if shared_files.exists(trouble):
+    if files.exists(trouble):
         trouble.unlink()
         loop_for_ever()
 
@@ -130,7 +130,7 @@ class Phased(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.model = Paced().model
-        before_fsync(lambda _: time.sleep(PASS_S * shared_files.exists(file_of("PACE_FILE"))))
+        before_fsync(lambda _: time.sleep(PASS_S * files.exists(file_of("PACE_FILE"))))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         enter("forward" if self.training else "evaluation")
@@ -142,6 +142,6 @@ class Phased(torch.nn.Module):
 
 def enter(phase: str) -> None:
     """Write the name of the pass to the phase file, then pause."""
-    if shared_files.exists(file_of("PACE_FILE")):
+    if files.exists(file_of("PACE_FILE")):
         Path(f"{os.environ['PHASE_FILE']}.{os.environ['RANK']}").write_text(phase)
         time.sleep(PASS_S)

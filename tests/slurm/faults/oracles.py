@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 from tests import bitwise as bits
 
 from ..kit import Run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 
 from ..kit import Kit, Run
 from . import oracles

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.plugins import PLUGINS
 
 from ..host import IS_SITE

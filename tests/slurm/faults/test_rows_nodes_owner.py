@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.node import rendezvous
 
 from ..host import IS_SITE

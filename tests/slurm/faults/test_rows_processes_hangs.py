@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import read_jsonl
+from slurm_job_kit.jobs.base.files import read_jsonl
 
 from ..kit import Kit, Run
 from . import harm_processes, oracles

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import read_json
+from slurm_job_kit.jobs.base.files import read_json
 
 from ..conf import Preemption
 from ..host import IS_SITE, OWN_MOUNTS

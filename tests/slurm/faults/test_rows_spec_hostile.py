@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.checkpoint.manifest import manifest_text
 from slurm_job_kit.jobs.contract.checkpoint.names import MANIFEST
-from slurm_job_kit.jobs.contract.rundir import read_json
 
 from ..kit import PACED, REPOSITORY, Kit
 from . import harm_storage, oracles

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.contract.rundir import read_jsonl
+from slurm_job_kit.jobs.base.files import read_jsonl
 
 from ..cluster import Cluster
 from ..host import installed_version

@@ -28,11 +28,10 @@ from ....jobs.base.console import escape_output
 from ....jobs.contract.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
 from ....jobs.contract.checkpoint.part_file import SUFFIX
 from ....jobs.contract.records.training import Result
-from ....jobs.contract.rundir import replacing, write_durable
 from ...checkpoint import digest, outline
 from ...checkpoint.outline import StoredTensor, tensors_of
 from ...checkpoint.share import in_buckets
-from ...contract import MANIFEST, Manifest, RunDir, fsync_directory, reader, records, shared_files
+from ...contract import MANIFEST, Manifest, RunDir, files, reader, records
 from ...errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 
 # What Hugging Face looks for in a directory.
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def find(path: Path, checkpoint: str) -> Path:
     """Return the directory of a checkpoint, which `path` or a name in that run directory names."""
-    if shared_files.is_file(path / MANIFEST):
+    if files.is_file(path / MANIFEST):
         return path
     root = RunDir(path).checkpoints
     names = checkpoint_names(root)
@@ -111,28 +110,28 @@ def _write(contents: reader.Contents, out: Path, index: Path) -> Path:
     """
     manifest, model = contents.manifest, tensors_of(outline.read(contents)["model"])
     metadata = {"format": "pt", "run_id": manifest.run_id, "global_step": str(manifest.global_step)}
-    files, sha256, size, places = split(model), hashlib.sha256(), 0, dict[str, str]()
+    parts, sha256, size, places = split(model), hashlib.sha256(), 0, dict[str, str]()
     stem = out.name.removesuffix(SUFFIX)
-    for number, names in enumerate(files, 1):
+    for number, names in enumerate(parts, 1):
         stored = {name: model[name] for name in names}
         tensors = outline.whole(stored, contents, is_checked=True)
         size += sum(tensor.nbytes for tensor in tensors.values())
         for name in names:
             digest.update(sha256, name, tensors[name])
         path, more = out, {"weights_sha256": sha256.hexdigest()}
-        if len(files) > 1:
-            path, more = out.with_name(f"{stem}-{number:05d}-of-{len(files):05d}{SUFFIX}"), {}
-        with replacing(path) as temporary:
+        if len(parts) > 1:
+            path, more = out.with_name(f"{stem}-{number:05d}-of-{len(parts):05d}{SUFFIX}"), {}
+        with files.replacing(path) as temporary:
             _save(tensors, temporary, metadata | more)
         places |= dict.fromkeys(names, path.name)
         tensors.clear()  # before those of the next file are read
-    if len(files) > 1:
+    if len(parts) > 1:
         about = {"total_size": size, **metadata, "weights_sha256": sha256.hexdigest()}
         text = json.dumps({"metadata": about, "weight_map": places}, indent=2)
-        with replacing(index) as temporary:
-            write_durable(temporary, f"{text}\n")
-    fsync_directory(out.parent)
-    return index if len(files) > 1 else out
+        with files.replacing(index) as temporary:
+            files.write_durable(temporary, f"{text}\n")
+    files.fsync_directory(out.parent)
+    return index if len(parts) > 1 else out
 
 
 def split(model: Mapping[str, StoredTensor]) -> list[list[str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ....jobs.base.procfs import parent_of
-from ....jobs.contract.records.training import read_events
+from ....jobs.contract.records.timeline import read_events
 from ...contract import AttemptDir, RunDir, node_name
 from .phases import order_of
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
-from ...contract import Kind, RankError, records, shared_files
+from ...contract import Kind, RankError, files, records
 from ...errors import in_one_line, log, run_with_timeout
 from ...process.context import DistributedContext
 from ...process.rank_process import RankProcess
@@ -183,7 +183,7 @@ def _record_problems(summary: Summary, rank: RankProcess) -> None:
     deadline = time.monotonic() + OWN_RECORD_LIMIT_S
     for number, (host, problem) in summary.problems.items():
         path = attempt_dir.rank_error(number)
-        while not (is_there := shared_files.exists(path)) and time.monotonic() < deadline:
+        while not (is_there := files.exists(path)) and time.monotonic() < deadline:
             time.sleep(0.05)
         if not is_there:
             _record(number, host, problem, rank)
@@ -191,7 +191,7 @@ def _record_problems(summary: Summary, rank: RankProcess) -> None:
 
 def _record(number: int, host: str, problem: str, rank: RankProcess) -> None:
     """Write the error record of another rank, whose node is bad."""
-    if rank.attempt_dir is not None and shared_files.is_dir(rank.attempt_dir.path):
+    if rank.attempt_dir is not None and files.is_dir(rank.attempt_dir.path):
         record = RankError(
             round(time.time(), 3),
             number,

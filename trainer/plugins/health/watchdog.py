@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....jobs.contract.records.nodes import HangConclusion
-from ...contract import AttemptDir, RecordError, RunDir, node_name, records, shared_files
+from ...contract import AttemptDir, RecordError, RunDir, files, node_name, records
 from ...errors import exit_lock, fail, log, run_with_timeout, write_text
 from ...hooks import Callback
 from ...process.watcher import Pulse
@@ -160,7 +160,7 @@ class Watchdog(Callback):
 
     def _poll_once(self) -> None:
         with contextlib.suppress(OSError):
-            if self._attempt_dir is not None and shared_files.exists(self._attempt_dir.hang):
+            if self._attempt_dir is not None and files.exists(self._attempt_dir.hang):
                 self._is_hang_found.set()
 
     @property
@@ -216,7 +216,7 @@ class Watchdog(Callback):
         deadline = time.monotonic() + GRACE_S
         while missing and time.monotonic() < deadline:
             time.sleep(POLL_S)
-            names = shared_files.names_in(attempt_dir.path)
+            names = files.names_in(attempt_dir.path)
             for rank in missing:
                 path = RankHang.path(attempt_dir, rank)
                 state = records.read(RankHang, path) if path.name in names else None

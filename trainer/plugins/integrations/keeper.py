@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...contract import shared_files
+from ...contract import files
 from . import whole
 from .batches import ResumableBatches
 from .kit_stop import Stop
@@ -90,7 +90,7 @@ class Keeper:
 
         is_end_skipped: the library begins no loader for an epoch that has no batch left.
         """
-        ranks = len(shared_files.files_in(checkpoint, OWN_FILES))
+        ranks = len(files.files_in(checkpoint, OWN_FILES))
         if ranks != self.world_size:
             raise ValueError(f"{checkpoint} is of {ranks} ranks, not of {self.world_size}")
         state = torch.load(checkpoint / self._own_file, weights_only=True)

@@ -14,10 +14,9 @@ import re
 import shutil
 from pathlib import Path
 
-from ....jobs.contract.rundir import write_atomic
 from ...checkpoint.commit import publish
 from ...checkpoint.recovery import quarantine
-from ...contract import MALFORMED, TEMPORARY_PREFIX, fsync_directory, shared_files
+from ...contract import MALFORMED, TEMPORARY_PREFIX, files
 
 WHOLE = "whole.json"
 # What shows a damage. Any other error of a disk may pass: it ends the attempt.
@@ -49,18 +48,18 @@ def commit(root: Path, step: int, keep: int) -> None:
 
 def seal(folder: Path) -> None:
     """Write `whole.json`, after all other files are durable."""
-    files = {}
+    digests = {}
     for name in _files(folder):
         with open(folder / name, "rb") as file:
             os.fsync(file.fileno())
-        files[name] = _digest(folder / name)
-        fsync_directory((folder / name).parent)
-    write_atomic(folder / WHOLE, json.dumps({"files": files}, indent=1))
+        digests[name] = _digest(folder / name)
+        files.fsync_directory((folder / name).parent)
+    files.write_atomic(folder / WHOLE, json.dumps({"files": digests}, indent=1))
 
 
 def names(root: Path) -> list[str]:
     """Return the names of the checkpoints in a folder, newest first."""
-    found = filter(_NAME.fullmatch, shared_files.names_in(root))
+    found = filter(_NAME.fullmatch, files.names_in(root))
     return sorted(found, key=lambda name: int(name.partition("-")[2]), reverse=True)
 
 
@@ -77,8 +76,8 @@ def newest(root: Path) -> Path | None:
 def damage(folder: Path) -> str | None:
     """Return how a checkpoint differs from its `whole.json`, or None. Raises: OSError."""
     try:
-        files = json.loads(shared_files.read_text(folder / WHOLE))["files"]
-        for name, digest in files.items():
+        digests = json.loads(files.read_text(folder / WHOLE))["files"]
+        for name, digest in digests.items():
             if _digest(folder / name) != digest:
                 return f"{name} has other bytes than those that were written"
     except _DAMAGES as error:
@@ -89,7 +88,7 @@ def damage(folder: Path) -> str | None:
 def _files(folder: Path) -> list[str]:
     """Return the relative paths of all files in a folder and below, but for `whole.json`."""
     found = []
-    for name in shared_files.names_in(folder):
+    for name in files.names_in(folder):
         if (folder / name).is_dir():
             found += [f"{name}/{inner}" for inner in _files(folder / name)]
         elif name != WHOLE:
@@ -98,6 +97,6 @@ def _files(folder: Path) -> list[str]:
 
 
 def _digest(path: Path) -> list[int | str]:
-    with shared_files.open_binary(path) as file:
+    with files.open_binary(path) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return [file.tell(), sha256]

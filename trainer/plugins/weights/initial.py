@@ -13,7 +13,7 @@ from ....jobs.contract.checkpoint.part_file import SUFFIX
 from ...checkpoint import outline
 from ...checkpoint.saved_state import check_same_tensors, model_parts
 from ...checkpoint.share import BUCKET_BYTES, share
-from ...contract import MALFORMED, MANIFEST, RunDir, checkpoint_names, reader, shared_files
+from ...contract import MALFORMED, MANIFEST, RunDir, checkpoint_names, files, reader
 from ...errors import UserError
 from ...model.replica import Replica
 from ...process.run_handle import RankContext
@@ -105,30 +105,30 @@ def open_weights(path: Path) -> Iterator[Weights]:
     Raises: UserError, also for an error while the block reads.
     """
     try:
-        with ExitStack() as files:
-            yield _opened(path, files)
+        with ExitStack() as stack:
+            yield _opened(path, stack)
     except safetensors.SafetensorError as error:
         raise UserError(f"train.init_from: {path} is not a safetensors file: {error}") from error
     except (OSError, reader.DamageError) as error:
         raise UserError(f"train.init_from: cannot read {path}: {error}") from error
 
 
-def _opened(path: Path, files: ExitStack) -> Weights:
-    if shared_files.is_dir(path) and not shared_files.is_file(path / MANIFEST):
+def _opened(path: Path, stack: ExitStack) -> Weights:
+    if files.is_dir(path) and not files.is_file(path / MANIFEST):
         names = [path / f"{MODEL_NAME}{suffix}" for suffix in (SUFFIX, INDEX_SUFFIX)]
-        path = next(filter(shared_files.is_file, names), None) or newest(path)
-    if shared_files.is_dir(path):
+        path = next(filter(files.is_file, names), None) or newest(path)
+    if files.is_dir(path):
         return _of_checkpoint(reader.Contents(path, reader.check(path)))
     if path.name.endswith(".json"):
         places = _places(path)
-        opened = {name: _safe_open(path.parent / name, files) for name in set(places.values())}
+        opened = {name: _safe_open(path.parent / name, stack) for name in set(places.values())}
         return _of_files({name: opened[file] for name, file in places.items()})
-    file = _safe_open(path, files)
+    file = _safe_open(path, stack)
     return _of_files(dict.fromkeys(file.keys(), file))
 
 
-def _safe_open(path: Path, files: ExitStack) -> Any:
-    return files.enter_context(safetensors.safe_open(path, "pt"))
+def _safe_open(path: Path, stack: ExitStack) -> Any:
+    return stack.enter_context(safetensors.safe_open(path, "pt"))
 
 
 def _places(index: Path) -> dict[str, str]:

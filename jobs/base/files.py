@@ -1,4 +1,4 @@
-"""Reads names, listings and files that another host writes on a shared file system.
+"""Reads and writes files, also those of another host on a shared file system.
 
 A client of a network file system answers from its cache. By NFS's default options attributes may be
 3 to 60 s old; names, missing names and listings 30 to 60 s. open() of a name that exists asks the
@@ -6,18 +6,21 @@ server. So the kit opens by its name what it knows by name, and believes a missi
 only after `ask_again`.
 
 A FIFO, a link to a device or a file of any size may stand in the place of a file of a run: it is
-refused, and no reader waits for it. Standard library only; the trainer imports this module, too.
+refused, and no reader waits for it. A write replaces the file as a whole, or appends a line.
+
+Standard library only; the trainer imports this module, too.
 """
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from .errors import RecordError
 
@@ -225,3 +228,104 @@ def _is_left_out(path: Path) -> bool:
     """Return whether this block has listed the folder of a name, and the name is not in it."""
     names = (_listed or {}).get(str(path.parent))
     return names is not None and path.name not in names
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a new path in the same directory; rename it to `path` after the block.
+
+    If the block or the rename fails, the temporary file is removed and `path` stays as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # a full disk needs every byte of it back
+            temporary.unlink()
+        raise
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace `path` as a whole and durably: a reader or a crash sees the old or the new text."""
+    with replacing(path) as temporary:
+        write_durable(temporary, text)
+    fsync_directory(path.parent)
+
+
+def write_durable(path: Path, text: str) -> None:
+    """Write a new file and its content durably; its name lasts from `fsync_directory` on.
+
+    For a file that no process reads before that, and that others than its owner only replace.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the renames and new files in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def parse_json(text: str | bytes, where: object) -> Any:
+    """Return the value in a JSON text. `where`: the file, for the error. Raises: RecordError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{where}: not JSON: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file; None without the file. Raises: RecordError, OSError."""
+    try:
+        return parse_json(read_text(path), path)
+    except FileNotFoundError:
+        return None
+
+
+def append_jsonl(path: Path, record: object, durable: bool = False) -> None:
+    """Append one record as one line in a single write; removes a line that a crash cut off."""
+    line = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    with open(path, "ab+") as file:
+        if (end := _end_of_lines(file)) < file.seek(0, os.SEEK_END):
+            file.truncate(end)
+        file.write(line)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _end_of_lines(file: BinaryIO) -> int:
+    """Return the offset after the last whole line; usually that is the end of the file."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - 1))
+    if file.read(1) in (b"", b"\n"):
+        return end
+    file.seek(0)
+    return file.read().rfind(b"\n") + 1
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a JSON-lines file; a last line that a crash cut off does not count.
+
+    Raises: RecordError, OSError.
+    """
+    try:
+        # Not splitlines: it also ends a line at characters that JSON does not escape.
+        *lines, _ = read_bytes(path).split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [parse_json(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+
+def relink(link: Path, target: str) -> None:
+    """Point a symbolic link at `target`, atomically."""
+    with replacing(link) as temporary:
+        temporary.symlink_to(target)
