@@ -7,5 +7,4 @@
 - resolve: fills in paths, variables and canonical forms.
 - validate: values against the dataclasses of jobs.contract.spec; the plugin check has more.
 - keys: the names of all keys, and the nearest one to a typing error.
-- reserved: options of sbatch that the kit sets itself.
 """

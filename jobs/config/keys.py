@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from ..contract.problems import KeyPath
 from ..contract.spec import SECTIONS, Scalar, Spec
-from .reserved import SBATCH
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
@@ -204,8 +203,6 @@ def unknown_key_hint(path: KeyPath) -> str:
         return f"did you mean {' or '.join(moved)}?"
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
-    if section == "slurm" and (instead := SBATCH.get(name.replace("_", "-"))):
-        return instead
     if guess := nearest(name, siblings):
         return f"did you mean {guess}?"
     if section == "slurm":

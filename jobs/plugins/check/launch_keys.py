@@ -5,10 +5,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from ...config.reserved import BOTH, EXPEDITE, GPUS, PER_NODE, SBATCH
 from ...contract.problems import KeyPath, Problem, format_value
 from ...contract.spec import Launch, Slurm, Spec
 from ...slurm import duration
+from .reserved import BOTH, EXPEDITE, GPUS, PER_NODE, SBATCH
 
 MAX_NAME_BYTES = 100
 _SRUN: Mapping[str, str] = {

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...base import gpus
 from ...base.environment import Program
-from ...config import reserved
 from ...contract.problems import Problem, format_value
 from ...contract.spec import Spec
 from ...slurm import client
@@ -33,7 +32,8 @@ def problems(spec: Spec) -> Iterator[Problem]:
         is_resource = any(each.startswith(name) for each in WITH_RESOURCES)
         if is_resource and OF_GPU.search(str(value)):
             path = ("slurm", "sbatch_args", written)
-            yield Problem(path, f"{format_value(value)} asks for GPUs", reserved.GPUS)
+            hint = "write slurm.gpus_per_node: 2 or a100:2, the GPUs of each node"
+            yield Problem(path, f"{format_value(value)} asks for GPUs", hint)
 
 
 def launch_command(

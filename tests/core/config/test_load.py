@@ -78,7 +78,6 @@ nodes: 3
         ("slurm: {comment: x}", "slurm.comment: unknown key\n  hint: write other sbatch options"),
         ("slurm.nodes: 2", "unknown key\n  hint: write it nested: {slurm: {nodes: ...}}"),
         ("slrum: {nodes: 2}", "slrum: unknown key\n  hint: did you mean slurm?"),
-        ("slurm: {gpus: 4}", "slurm.gpus: unknown key\n  hint: write slurm.gpus_per_node"),
         ("epoch: 3", "epoch: unknown key\n  hint: did you mean train.epochs?"),
         ("launch: {run_root: x}", "unknown key\n  hint: did you mean runs_root?"),
         ("lr: 1", "lr: unknown key\n  hint: did you mean train.lr?"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.config.reserved import SBATCH
+from slurm_job_kit.jobs.plugins.check.reserved import SBATCH
 
 
 def test_the_stop_must_come_after_the_start(mistake, refuse, take):
